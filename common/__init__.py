@@ -1,0 +1,1 @@
+"""Everything two packages of the suite share. Imports no task package."""

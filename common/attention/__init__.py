@@ -1,0 +1,104 @@
+"""Every attention variant, declared once: one file beside this one, one line in ``ATTENTIONS``."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from common.attention.base import AttentionConfig, Kernel, Order, Visibility
+from common.attention.doubly_normalized import DoublyNormalized
+from common.attention.elementwise import Elementwise
+from common.attention.hybrid import Hybrid
+from common.attention.softmax import Recency, Softmax
+from common.errors import WrongUseError, look_up
+from common.named import name_in
+from common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
+
+__all__ = ["ALIASES", "ATTENTIONS", "AttentionConfig", "Kernel", "Order", "Visibility", "attend", "attention_name",
+           "find_attention", "require_order"]  # fmt: skip
+
+# Scales 14 and 16 and the unscaled controls are the paper's (P1); they do not follow the length.
+ATTENTIONS: Mapping[str, AttentionConfig] = MappingProxyType(
+    {
+        "softmax": Softmax(),
+        "dnas": DoublyNormalized(),
+        "hnas": Hybrid(),
+        "recency": Recency(),
+        "x1": Elementwise(power=1),
+        "x2": Elementwise(power=2),
+        "x3": Elementwise(power=3),
+        "x1-14": Elementwise(power=1, scale=14.0),
+        "x2-14": Elementwise(power=2, scale=14.0),
+        "x3-14": Elementwise(power=3, scale=14.0),
+        "x1-16": Elementwise(power=1, scale=16.0),
+        "x3-16": Elementwise(power=3, scale=16.0),
+        "x1-raw": Elementwise(power=1, scale=1.0),
+        "x3-raw": Elementwise(power=3, scale=1.0),
+        "relu": Elementwise(phi="relu"),
+        "elu": Elementwise(phi="elu"),
+        "gelu": Elementwise(phi="gelu"),
+        "tanh": Elementwise(phi="tanh"),
+        "exp": Elementwise(phi="exp"),
+    }
+)
+
+ALIASES: Mapping[str, str] = MappingProxyType({"lnas": "softmax"})
+
+
+def find_attention(name: str) -> AttentionConfig:
+    """Returns the variant of that name or alias.
+
+    Raises:
+        WrongUseError: no such variant; names the nearest ones.
+    """
+    return look_up(ATTENTIONS, ALIASES.get(name, name), "attention")
+
+
+def attention_name(config: AttentionConfig) -> str:
+    """Returns the variant's name in the table, with what differs from it: ``x3``, ``x3[scale=8.0]``, ``hnas[u=0.1]``."""
+    return name_in(ATTENTIONS, config)
+
+
+def require_order(config: AttentionConfig, order: Order) -> None:
+    """Refuses a variant that is not defined for an order.
+
+    Raises:
+        WrongUseError: names the variants that are.
+    """
+    if order not in config.orders:
+        able = [name for name, entry in ATTENTIONS.items() if order in entry.orders]
+        raise WrongUseError(
+            f"attention {attention_name(config)!r} is not defined for order {order!r} "
+            f"(it has {', '.join(config.orders)}); these are: {', '.join(able)}"
+        )
+
+
+def attend(
+    variant: str | AttentionConfig,
+    query: Query,
+    key: Key,
+    value: Value,
+    *,
+    query_mask: QueryMask | None = None,
+    key_mask: KeyMask | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Output:
+    """Returns the attention of any variant, by name or config; ``Hybrid(u=0.3)`` fixes the mixture.
+
+    Shapes: query (batch, heads, queries, head_dim), key and value (batch, heads, keys, head_dim), masks
+    (batch, length) with True = real. With ``causal``, keys beyond the number of queries are an earlier memory.
+    ``dropout`` is the probability of dropping a weight, and acts whenever it is above 0.
+
+    Raises:
+        WrongUseError: an unknown variant, a mask that does not fit, or a variant that has no causal form.
+    """
+    config = find_attention(variant) if isinstance(variant, str) else variant
+    visibility = Visibility(
+        query_real=query_mask,
+        key_real=key_mask,
+        order="causal" if causal else "none",
+        memory=key.shape[2] - query.shape[2] if causal else 0,
+    )
+    require_order(config, visibility.order)
+    kernel = config.build(heads=query.shape[1], dropout=dropout).to(query.device)
+    output: Output = kernel(query, key, value, visibility)
+    return output

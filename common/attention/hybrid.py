@@ -1,0 +1,65 @@
+"""Hybrid attention (HNAS, P2): a trained mixture of doubly-normalised and softmax attention."""
+
+from dataclasses import dataclass
+
+import torch
+
+from common.attention import reference
+from common.attention.base import AttentionConfig, Kernel, Visibility
+from common.attention.doubly_normalized import doubly_normalized_weights, fused_doubly_normalized
+from common.attention.softmax import fused_softmax
+from common.bounded import Bounded
+from common.errors import WrongUseError
+from common.shapes import Bias, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(AttentionConfig):
+    """HNAS: pi = u pi^dnas + (1 - u) pi^softmax, u in [0, 1] trained; u = 0 is softmax, u = 1 is dnas exactly.
+
+    P2 does not say how u is kept in [0, 1]. Here it is a raw parameter, clamped after each step: a sigmoid's moves by
+    0.06 at most in 5,000 steps of Adam at a rate of 1e-4. P2 has one u a layer.
+    """
+
+    u: float = 0.5
+    """Initial share of doubly-normalised attention, between 0 and 1."""
+    per_head: bool = False
+    """Whether each head has a u of its own; otherwise one a layer."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.u <= 1:
+            raise WrongUseError(f"u: expected a number from 0 to 1, found {self.u}")
+
+    def build(self, heads: int, dropout: float = 0.0) -> Kernel:
+        """Returns the kernel, whose u is a parameter."""
+        return HybridKernel(self, heads, dropout)
+
+
+class HybridKernel(Kernel):
+    """The mixture, with one dropout mask on the mixed weights."""
+
+    def __init__(self, config: Hybrid, heads: int, dropout: float) -> None:
+        super().__init__(config.orders, dropout)
+        shape = (heads, 1, 1) if config.per_head else (1, 1, 1)
+        self.u = Bounded(torch.full(shape, config.u), low=0.0, high=1.0)
+
+    def normalize(
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: KeyMass | None
+    ) -> tuple[Weights, KeyMass | None]:
+        """Returns the mixed weights and, for ordered queries, the keys' masses."""
+        doubly, state = doubly_normalized_weights(scores, visible, visibility, state, iterations=1)
+        u = self.u().to(scores.dtype)
+        return u * doubly + (1 - u) * reference.softmax(scores, visible), state
+
+    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
+        """Returns the mixture of the two fused outputs, where both exist and no dropout must hit both alike."""
+        if self.drops:
+            return None
+        doubly = fused_doubly_normalized(query, key, value, visibility, bias)
+        if doubly is None:
+            return None
+        softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
+        if softmax is None:
+            return None
+        u = self.u().to(value.dtype)
+        return u * doubly + (1 - u) * softmax

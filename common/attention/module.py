@@ -1,0 +1,37 @@
+"""Multi-head attention around any variant: projections, heads, the kernel, the output projection."""
+
+from torch import Tensor, nn
+
+from common.attention.base import AttentionConfig, Visibility
+from common.shapes import Bias, Context, Hidden
+
+
+class MultiHeadAttention(nn.Module):
+    """Self-attention, or attention from ``hidden`` to ``context`` where one is given.
+
+    ``dim`` is the model's width, each of ``heads`` is ``dim // heads`` wide; ``dropout`` falls on the weights.
+    """
+
+    def __init__(self, config: AttentionConfig, *, dim: int, heads: int, dropout: float, projection_bias: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(dim, dim, bias=projection_bias)
+        self.key = nn.Linear(dim, dim, bias=projection_bias)
+        self.value = nn.Linear(dim, dim, bias=projection_bias)
+        self.output = nn.Linear(dim, dim, bias=projection_bias)
+        self.kernel = config.build(heads, dropout)
+
+    def forward(
+        self, hidden: Hidden, visibility: Visibility, context: Context | None = None, bias: Bias | None = None
+    ) -> Hidden:
+        """Returns the attended context in the shape of ``hidden``."""
+        source = hidden if context is None else context
+
+        def split(projected: Tensor) -> Tensor:
+            return projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # B H T D
+
+        heads = self.kernel(
+            split(self.query(hidden)), split(self.key(source)), split(self.value(source)), visibility, bias
+        )
+        attended: Hidden = self.output(heads.transpose(1, 2).flatten(2))  # B T C
+        return attended

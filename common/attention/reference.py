@@ -1,0 +1,80 @@
+"""Each variant in its plainest form: the paper's formula on the full matrix, clean in float64.
+
+P1 = "Rethinking Softmax: Self-Attention with Polynomial Activations"; P2 = "Attention that does not Explain Away".
+``visible`` marks the pairs that exist. Every function gives exactly 0 elsewhere, and for a row in which nothing is
+visible; hidden scores are filled with the lowest finite number rather than minus infinity, whose gradient is NaN.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from common.shapes import KeyMass, Pairs, Scores, Weights
+
+
+def lowest(scores: Scores) -> float:
+    """Returns the fill for hidden scores: its exponential is exactly 0, and it stays finite."""
+    return torch.finfo(scores.dtype).min
+
+
+def softmax(scores: Scores, visible: Pairs) -> Weights:
+    """Returns pi_ij = exp s_ij / sum_j exp s_ij (LNAS in P2)."""
+    return scores.masked_fill(~visible, lowest(scores)).softmax(dim=-1) * visible
+
+
+def recency(scores: Scores, visible: Pairs, memory: int) -> Weights:
+    """Returns the softmax of s_ij - log(distance + 1), for key j at distance ``memory`` + i - j before query i.
+
+    The control for prefix-normalised attention, whose newest key always has xi_jj = 1: just such a bias.
+    """
+    query, key = (torch.arange(length, device=scores.device) for length in scores.shape[-2:])
+    distance = (memory + query[:, None] - key[None, :]).clamp(min=0)
+    return softmax(scores - distance.to(scores.dtype).log1p(), visible)
+
+
+def doubly_normalized(scores: Scores, visible: Pairs, iterations: int = 1) -> Weights:
+    """Returns DNAS of P2: xi_ji = exp s_ij / sum_i exp s_ij over real queries, pi_ij = xi_ji / sum_j xi_ji.
+
+    ``iterations`` = 1 is the paper's; more are further rounds of Sinkhorn's algorithm on the same matrix.
+    """
+    log_weights = scores
+    for _ in range(iterations):
+        for axis in (-2, -1):
+            log_weights = log_weights.masked_fill(~visible, lowest(scores))
+            log_weights = log_weights - log_weights.logsumexp(dim=axis, keepdim=True)
+    return log_weights.masked_fill(~visible, lowest(scores)).exp() * visible
+
+
+def prefix_normalized(
+    scores: Scores, visible: Pairs, state: KeyMass | None, earlier: int
+) -> tuple[Weights, KeyMass]:
+    """Returns DNAS in which the column sum of key j, for row i, runs over the queries up to i that could see j.
+
+    Ours, not the paper's: the paper's sum runs over later queries too, and would let the future through. ``state`` is
+    the logarithm of the masses that earlier queries gave the keys; the first ``earlier`` keys of this call are the
+    newest ones it knows, and keys it does not know start with no mass. Returned beside the weights, it carries no
+    gradient: memory is detached everywhere.
+    """
+    hidden = scores.masked_fill(~visible, lowest(scores))
+    mass = hidden.logcumsumexp(dim=-2)  # B H N M
+    if state is not None:
+        known = min(earlier, state.shape[-1])
+        before = state.new_full((*state.shape[:2], scores.shape[-1]), lowest(scores))  # B H M
+        before[..., earlier - known : earlier] = state[..., state.shape[-1] - known :]
+        mass = torch.logaddexp(mass, before[..., None, :])
+    return softmax(scores - mass, visible), mass[..., -1, :].detach()
+
+
+def elementwise(
+    scores: Scores, visible: Pairs, phi: Callable[[Tensor], Tensor], power: int, scale: float | None
+) -> Weights:
+    """Returns phi(s_ij)^power / scale (P1); ``scale`` None is sqrt(N), N = the keys query i may see.
+
+    P1 states sqrt(N) for N = the sequence length; counting real, visible keys makes padding and order change nothing.
+    The mask multiplies: a large negative number added to a score would not vanish under a cube.
+    """
+    raised = phi(scores.masked_fill(~visible, 0.0)) ** power * visible
+    if scale is not None:
+        return raised / scale
+    return raised * visible.sum(dim=-1, keepdim=True).clamp(min=1).to(scores.dtype).rsqrt()

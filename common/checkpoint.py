@@ -1,0 +1,99 @@
+"""Files that are whole or absent: atomic writes, the restart state of a run, its weights."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from common.errors import BadDataError, WrongUseError
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Writes a file so that ``path`` holds the old content or the whole new one, whatever happens in between.
+
+    Raises:
+        OSError: it could not be written (a full disk, a read-only folder); the old file is whole.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    # torch wraps what its file raises in a RuntimeError of its own
+    except (OSError, RuntimeError) as error:
+        unfinished.unlink(missing_ok=True)
+        reason = error if isinstance(error, OSError) else error.__cause__ or error.__context__ or error
+        raise OSError(f"could not write {path}: {reason}; what was there before is whole") from error
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Writes plain values as JSON, atomically."""
+    text = json.dumps(values, indent=1, allow_nan=False) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Writes all that a restart needs into one file, atomically."""
+    write_atomically(path, lambda file: torch.save(state, file))
+
+
+def load_state(path: Path) -> dict[str, Any] | None:
+    """Returns what ``save_state`` wrote, or None if nothing was.
+
+    Raises:
+        BadDataError: the file is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises a different class for each kind of damage
+        raise BadDataError(f"{path} is damaged ({error}); delete it to start this run again") from error
+    return state
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Writes a model's weights as safetensors, atomically; tensors that are shared are stored once."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        safetensors.torch.save_model(model, str(unfinished))
+        os.replace(unfinished, path)
+    except Exception as error:
+        unfinished.unlink(missing_ok=True)
+        raise OSError(f"could not write {path}: {error}; what was there before is whole") from error
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Reads a model's weights from safetensors.
+
+    Raises:
+        BadDataError: the file is missing or damaged, or holds another model.
+    """
+    try:
+        safetensors.torch.load_model(model, str(path))
+    except Exception as error:  # safetensors' own error class is not importable from every version
+        raise BadDataError(f"{path}: cannot be loaded ({error})") from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds a run directory for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        WrongUseError: another process is running in the directory.
+    """
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise WrongUseError(f"{folder}: another process is running here; wait for it or choose --out") from error
+        yield

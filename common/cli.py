@@ -1,0 +1,287 @@
+"""From a command line to a Run: three names from three tables, then any field by its path. The only importer of tyro."""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import json
+import sys
+import traceback
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import tyro
+
+from common.attention import ALIASES, ATTENTIONS, find_attention
+from common.blocks import NORMS, find_norm
+from common.config import field_paths
+from common.errors import BadDataError, WrongUseError, look_up, nearest
+from common.results import Result
+from common.run import BaseRun, Preset
+from common.session import Prepare, Session, execute
+from common.tasks import Task
+
+CHOSEN = ("task", "preset")
+"""Fields of a Run that the command line sets by name, never by path."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Package:
+    """A task package as the command line sees it."""
+
+    name: str
+    title: str
+    tasks: Mapping[str, Task]
+    presets: Mapping[str, Mapping[str, Preset]]
+    prepare: Prepare
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that says what is wrong in one line, and does not guess at shortened options."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises a ``WrongUseError``."""
+        raise WrongUseError(f"{message}; see {self.prog} --help")
+
+
+def add_session_options(parser: Parser) -> None:
+    """Adds the options of ``Session``: where to read and write; nothing that changes a number."""
+    group = parser.add_argument_group("where to read and write")
+    group.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run directories (default: runs)")
+    group.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
+    group.add_argument("--overwrite", action="store_true", help="delete what an earlier run left, and run again")
+    group.add_argument("--tracker", nargs="+", default=[], help="also log to these: tensorboard, wandb, trackio")
+    group.add_argument("--json", action="store_true", help="print the result as one JSON object on the last line")
+
+
+def session_of(options: argparse.Namespace, command: str) -> Session:
+    """Returns the session that the options describe."""
+    return Session(
+        runs=options.runs,
+        out=getattr(options, "out", None),
+        data=options.data_folder,
+        overwrite=options.overwrite,
+        trackers=tuple(options.tracker),
+        command=command,
+    )
+
+
+def choose(package: Package, task: str, preset: str, attention: str | None, norm: str | None, seed: int) -> BaseRun:
+    """Returns the run that the names describe.
+
+    Raises:
+        WrongUseError: an unknown name; says the nearest ones.
+    """
+    look_up(package.tasks, task, f"{package.name} task")
+    run = look_up(package.presets[task], preset, f"preset of {package.name} {task}").run
+    model = run.model
+    if attention is not None:
+        model = dataclasses.replace(model, attention=find_attention(attention))
+    if norm is not None:
+        model = dataclasses.replace(model, norm=find_norm(norm))
+    return dataclasses.replace(run, model=model, seed=seed)
+
+
+def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
+    """Returns the run with the fields that ``--path value`` arguments name set.
+
+    Raises:
+        WrongUseError: no such field, or a value it cannot have; names the argument.
+    """
+    known = {f"--{path}" for path in field_paths(run)} - {f"--{name}" for name in CHOSEN}
+    flags = [each.split("=", 1)[0].replace("_", "-") for each in arguments if each.startswith("--")]
+    spelled = {path.replace("_", "-"): path for path in known}
+    spelled |= {_negated(path): path for path in spelled}
+    for flag in flags:
+        if flag not in spelled:
+            raise WrongUseError(f"unknown field {flag}; {_nearest_field(flag, set(spelled) & set(map(_dashed, known)))}")
+    if arguments and not arguments[0].startswith("--"):
+        raise WrongUseError(f"unexpected {arguments[0]!r}; fields are set as --path value; see {prog} --help")
+    for group in [list(arguments)] if _parses(run, arguments) else _groups(arguments):
+        if not _parses(run, group):
+            raise WrongUseError(f"{' '.join(group)}: not a value that this field can have; see {prog} --help")
+    return _parse(run, arguments)
+
+
+def _dashed(path: str) -> str:
+    return path.replace("_", "-")
+
+
+def _negated(flag: str) -> str:
+    head, _, last = flag.rpartition(".")
+    return f"{head}.no-{last}" if head else f"--no-{last.removeprefix('--')}"
+
+
+def _nearest_field(flag: str, known: set[str]) -> str:
+    choices = [name.removeprefix("--") for name in known]
+    hint = nearest(flag.removeprefix("--"), choices).split("? ")[0]
+    return f"{hint}?" if hint.startswith("did") else "see --help for the fields"
+
+
+def _groups(arguments: Sequence[str]) -> list[list[str]]:
+    groups: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--"):
+            groups.append([argument])
+        else:
+            groups[-1].append(argument)
+    return groups
+
+
+def _parses(run: BaseRun, arguments: Sequence[str]) -> bool:
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            _parse(run, arguments)
+        except SystemExit:
+            return False
+    return True
+
+
+def _parse(run: BaseRun, arguments: Sequence[str], prog: str | None = None, description: str = "") -> BaseRun:
+    hints = typing.get_type_hints(type(run))
+    settings = dataclasses.make_dataclass(
+        "Settings",
+        [
+            (field.name, Annotated[hints[field.name], tyro.conf.arg(help=None)], dataclasses.field(default=getattr(run, field.name)))
+            for field in dataclasses.fields(run)
+            if field.name not in (*CHOSEN, "seed")
+        ],
+        frozen=True,
+        kw_only=True,
+    )
+    chosen = tyro.cli(
+        settings,
+        args=list(arguments),
+        prog=prog,
+        description=description,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
+    return dataclasses.replace(run, **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(settings)})
+
+
+def describe(package: Package) -> str:
+    """Returns a package's tasks and their presets, one line each."""
+    lines = []
+    for task in package.tasks.values():
+        lines.append(f"  {task.name:<12} {task.title}")
+        lines += [f"    --preset {name:<12} {preset.source}" for name, preset in package.presets[task.name].items()]
+    return "\n".join(lines)
+
+
+def first_lines(table: Mapping[str, Any]) -> str:
+    """Returns a table of configs, one line each: the name and what its class says first, with the fields set."""
+    aliases = {target: alias for alias, target in ALIASES.items()}
+    lines = []
+    for name, config in table.items():
+        fields = ", ".join(f"{field.name} {getattr(config, field.name)}" for field in dataclasses.fields(config))
+        alias = f" (also: {aliases[name]})" if table is ATTENTIONS and name in aliases else ""
+        summary = (type(config).__doc__ or "").split("\n")[0].rstrip(".")
+        lines.append(f"  {name:<12} {summary}{f' [{fields}]' if fields else ''}{alias}")
+    return "\n".join(lines)
+
+
+def variants() -> str:
+    """Returns the attention variants and the norms, one line each."""
+    return f"--attention:\n{first_lines(ATTENTIONS)}\n\n--norm:\n{first_lines(NORMS)}"
+
+
+def package_parser(package: Package, prog: str) -> Parser:
+    """Returns the parser of the names that choose a run; fields are parsed once these are known."""
+    parser = Parser(prog=prog, add_help=False, description=f"{package.title}\n\ntasks:\n{describe(package)}")
+    parser.add_argument("task", nargs="?", help="what to measure")
+    parser.add_argument("--preset", default="quick", help="the named run to start from (default: quick)")
+    parser.add_argument("--attention", help="attention variant (default: the preset's)")
+    parser.add_argument("--norm", help="block normalisation (default: the preset's)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, data order and dropout (default: 0)")
+    parser.add_argument("--out", type=Path, help="this run's directory (default: named by the run, under --runs)")
+    parser.add_argument("-h", "--help", action="store_true", help="show this, and with a task every field")
+    add_session_options(parser)
+    return parser
+
+
+def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
+    """Trains and evaluates the run that the arguments describe, and prints its result."""
+    parser = package_parser(package, prog)
+    options, rest = parser.parse_known_args(arguments)
+    if options.task is None and not options.help:
+        raise WrongUseError(f"which task? {nearest('', package.tasks)}; see {prog} --help")
+    if options.task is None:
+        parser.epilog = f"{variants()}\n\n{prog} TASK --help shows every field of a run with its default."
+        parser.print_help()
+        return 0
+    run = choose(package, options.task, options.preset, options.attention, options.norm, options.seed)
+    if options.help:
+        parser.print_help()
+        print(f"\nfields of {options.task}, preset {options.preset}: any of them as --path value\n")
+        with contextlib.suppress(SystemExit):
+            _parse(run, ["--help"], prog=f"{prog} {options.task}")
+        return 0
+    run = override(run, rest, f"{prog} {options.task}")
+    command = " ".join([prog, *arguments])
+    result = execute(
+        run,
+        package.tasks[run.task],
+        package.presets[run.task][run.preset],
+        package.prepare,
+        session_of(options, command),
+    )
+    if _is_main_process():
+        print_result(result, options.json)
+    return 0 if result.status == "finished" else 1
+
+
+def _is_main_process() -> bool:
+    from accelerate import PartialState  # noqa: PLC0415  # --help must not wait for it
+
+    return bool(PartialState().is_main_process)
+
+
+def print_result(result: Result, as_json: bool) -> None:
+    """Prints a result: a few lines for a person, or one JSON object."""
+    if as_json:
+        print(json.dumps(dataclasses.asdict(result), allow_nan=False))
+        return
+    print(f"{result.package} {result.task}, {result.row}, seed {result.seed}, preset {result.preset}: {result.status}")
+    if result.changed:
+        print("  modified: " + ", ".join(f"{path} {old} -> {new}" for path, (old, new) in result.changed.items()))
+    if result.notes:
+        print(f"  note: {', '.join(result.notes)}")
+    if result.score is None:
+        print(f"  {result.message}")
+        return
+    print(f"  test {result.metric} {result.score:.4f} on {len(result.example_scores):,} examples, "
+          f"by the checkpoint of step {result.chosen_step:,} of {result.steps:,}")  # fmt: skip
+    print("  floors: " + ", ".join(f"{name} {value:.4f}" for name, value in result.floors.items()))
+    for name, values in result.bounded.items():
+        print(f"  {name}: {', '.join(f'{value:.3f}' for value in values)}")
+    print(
+        f"  {result.parameters:,} parameters, {result.training_seconds:.1f} s of training, "
+        f"{result.tokens_per_second:,.0f} tokens/s, peak memory {result.peak_memory_bytes / 2**20:,.0f} MiB"
+    )
+
+
+def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else, each said in one message."""
+    try:
+        return command(arguments)
+    except WrongUseError as error:
+        print(f"seqarena: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("seqarena: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+    except (BadDataError, OSError) as error:
+        print(f"seqarena: {error}", file=sys.stderr)
+    except Exception:  # a defect of ours: whoever reports it needs the trace
+        traceback.print_exc()
+    return 1
+
+
+def main(package: Package, arguments: Sequence[str] | None = None) -> int:
+    """Runs one package's command line and returns its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return guarded(lambda rest: run_package(package, rest, f"python -m {package.name}"), given)

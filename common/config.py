@@ -1,0 +1,72 @@
+"""Frozen dataclasses to JSON and back; a run's fingerprint.
+
+A nested config whose field may hold one of several classes is told apart by its class name, under the key ``class``.
+"""
+
+import hashlib
+import json
+import types
+import typing
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+Config = TypeVar("Config")
+
+
+def to_json(config: Any) -> Any:
+    """Returns a config as plain JSON values, each dataclass a dict that names its class."""
+    if is_dataclass(config) and not isinstance(config, type):
+        return {"class": type(config).__name__} | {
+            field.name: to_json(getattr(config, field.name)) for field in fields(config)
+        }
+    if isinstance(config, tuple | list):
+        return [to_json(item) for item in config]
+    return config
+
+
+def from_json(kind: type[Config], values: Any) -> Config:
+    """Returns the config that ``to_json`` wrote; ``kind`` is its class or a base class of it.
+
+    Raises:
+        ValueError: a class that is none of ``kind``, or fields it does not have or lacks.
+    """
+    chosen = next((each for each in _family(kind) if each.__name__ == values.get("class")), None)
+    if chosen is None:
+        raise ValueError(f"expected a {kind.__name__}, found class {values.get('class')!r}")
+    known = {field.name for field in fields(chosen)}  # type: ignore[arg-type]
+    found = set(values) - {"class"}
+    if found != known:
+        raise ValueError(f"{chosen.__name__}: unknown or missing fields {sorted(found ^ known)}")
+    hints = typing.get_type_hints(chosen)
+    return chosen(**{name: _value(hints[name], values[name]) for name in known})
+
+
+def fingerprint(config: Any) -> str:
+    """Returns 12 hex digits that change whenever any field of a config does."""
+    return hashlib.sha256(json.dumps(to_json(config), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def field_paths(config: Any, path: str = "") -> list[str]:
+    """Returns the dotted path of every plain field, as the command line spells it."""
+    found: list[str] = []
+    for field in fields(config):
+        value, inner = getattr(config, field.name), f"{path}{field.name}"
+        found += field_paths(value, f"{inner}.") if is_dataclass(value) else [inner]
+    return found
+
+
+def _family(kind: type) -> list[type]:
+    return [kind, *(each for child in kind.__subclasses__() for each in _family(child))]
+
+
+def _value(hint: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        options = [hint] if isinstance(hint, type) else [each for each in typing.get_args(hint) if is_dataclass(each)]
+        return from_json(options[0], value)
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        inner = [each for each in typing.get_args(hint) if each is not type(None)]
+        return value if value is None else _value(inner[0], value)
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if hint is float else value

@@ -1,0 +1,26 @@
+"""Random numbers as a function of what they are for: no state to save, nothing that depends on who draws first."""
+
+import numpy as np
+import numpy.typing as npt
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mix64(x):  # type: ignore[no-untyped-def]  # compiled for scalars by numba, called on arrays by numpy
+    """Returns the finaliser of splitmix64 (Steele, Lea and Flood 2014), a bijection of 64-bit unsigned integers."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def hash64(*keys: int | npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+    """Returns 64 well-mixed bits for each combination of keys; integers and arrays broadcast; any machine, any time."""
+    state = np.zeros(1, dtype=np.uint64)
+    for key in keys:
+        state = mix64(state + np.asarray(key).astype(np.uint64) + GOLDEN)
+    return state
+
+
+def permutation(count: int, *keys: int) -> npt.NDArray[np.int64]:
+    """Returns the numbers below ``count`` in an order that depends on the keys alone."""
+    return np.argsort(hash64(*keys, np.arange(count)), kind="stable")

@@ -1,0 +1,188 @@
+"""Batches as a function of (seed, step), so that a killed run resumes exactly and comparisons are paired.
+
+Examples of different lengths lie end to end in flat arrays (``Ragged``), on disk as plain ``.npy`` files that are
+mapped into memory, not read.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Protocol, Self, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from common.counter import permutation
+from common.errors import BadDataError
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Tensors of examples computed together, one row an example. A task's own batch adds the fields."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def rows(self, start: int, stop: int) -> Self:
+        """Returns the examples from ``start`` up to ``stop``."""
+        return type(self)(**{field.name: getattr(self, field.name)[start:stop] for field in fields(self)})
+
+    def to(self, device: torch.device) -> Self:
+        """Returns the batch on a device."""
+        return type(self)(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+
+    def weight(self) -> int:
+        """Returns the number of things that the loss is a mean over, so that shares of a batch add up exactly."""
+        return len(self)
+
+    def tokens(self) -> int:
+        """Returns the number of real tokens in the batch, what throughput counts."""
+        raise TypeError(f"{type(self).__name__} does not say how many tokens it holds")
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """Training data: the batch of every step, the same one whenever it is asked for."""
+
+    def __getitem__(self, step: int) -> Batch:
+        """Returns the batch of a step, counted from 0, on the CPU; the whole batch, for all processes together."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffled:
+    """Which examples each training step sees: every epoch in a new order, epochs following without a gap.
+
+    ``pool`` batches at a time are sorted by length and cut again, so that examples of like length meet and little is
+    padding; 1 leaves them as drawn. Batches stay in random order.
+    """
+
+    lengths: npt.NDArray[np.int64]
+    batch_size: int
+    seed: int
+    pool: int = 1
+
+    def __getitem__(self, step: int) -> Indices:
+        """Returns the numbers of the ``batch_size`` examples of a step."""
+        first = step - step % self.pool
+        pooled = np.concatenate([self._drawn(first + offset) for offset in range(self.pool)])
+        if self.pool > 1:
+            pooled = pooled[np.argsort(self.lengths[pooled], kind="stable")]
+        place = permutation(self.pool, self.seed, 1, first)[step % self.pool]
+        return pooled[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def _drawn(self, step: int) -> Indices:
+        count = len(self.lengths)
+        position = step * self.batch_size + np.arange(self.batch_size)
+        epochs = position // count
+        return np.concatenate([self._order(epoch)[position[epochs == epoch] % count] for epoch in np.unique(epochs)])
+
+    def _order(self, epoch: int) -> Indices:
+        # An epoch's order is asked for at each of its steps; the last two (batches may straddle) are kept.
+        kept: dict[int, Indices] = self.__dict__.setdefault("_orders", {})
+        if epoch not in kept:
+            while len(kept) > 1:
+                kept.pop(min(kept))
+            kept[epoch] = permutation(len(self.lengths), self.seed, 0, int(epoch))
+        return kept[epoch]
+
+
+def in_order(lengths: npt.NDArray[np.int64], batch_size: int) -> Iterator[Indices]:
+    """Yields every example once, sorted by length, for evaluation: nothing is dropped, little is padding."""
+    order = np.argsort(lengths, kind="stable")
+    return (order[start : start + batch_size] for start in range(0, len(order), batch_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ragged:
+    """Labelled sequences of small integers, end to end: example n is ``tokens[offsets[n]:offsets[n + 1]]``."""
+
+    tokens: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, example: int) -> npt.NDArray[np.uint8]:
+        return self.tokens[self.offsets[example] : self.offsets[example + 1]]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """The number of tokens of each example."""
+        return np.diff(self.offsets)
+
+    @classmethod
+    def of(cls, sequences: Sequence[npt.NDArray[np.uint8]], labels: Sequence[int]) -> Self:
+        """Returns the sequences laid end to end."""
+        lengths = [len(sequence) for sequence in sequences]
+        return cls(
+            tokens=np.concatenate(sequences) if sequences else np.zeros(0, dtype=np.uint8),
+            offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
+            labels=np.asarray(labels, dtype=np.uint8),
+        )
+
+    def padded(self, examples: Indices, shortest: int = 0) -> tuple[Tensor, Tensor]:
+        """Returns (tokens, real) of some examples, both (B, T), T the longest of them and at least ``shortest``."""
+        lengths = self.lengths[examples]
+        width = max(int(lengths.max()), shortest)
+        real = np.arange(width) < lengths[:, None]
+        tokens = np.zeros(real.shape, dtype=np.int64)
+        tokens[real] = np.concatenate([self[example] for example in examples])
+        return torch.from_numpy(tokens), torch.from_numpy(real)
+
+
+def checksum(splits: dict[str, Ragged]) -> str:
+    """Returns the sha256 over the bytes of all splits, the same on every machine."""
+    digest = hashlib.sha256()
+    for name, split in sorted(splits.items()):
+        digest.update(name.encode())
+        for array, kind in ((split.tokens, "u1"), (split.offsets, "<i8"), (split.labels, "u1")):
+            digest.update(np.ascontiguousarray(array, dtype=kind).data)
+    return digest.hexdigest()
+
+
+def save_splits(folder: Path, splits: dict[str, Ragged], manifest: dict[str, object]) -> None:
+    """Writes splits and their manifest so that the folder exists whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        for name, split in splits.items():
+            for field in fields(split):
+                np.save(unfinished / f"{name}.{field.name}.npy", getattr(split, field.name))
+        (unfinished / "manifest.json").write_text(json.dumps(manifest | {"splits": sorted(splits)}, indent=1) + "\n")
+        try:
+            os.replace(unfinished, folder)
+        except OSError:
+            if not (folder / "manifest.json").exists():
+                raise  # otherwise another process finished the same data first
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def load_splits(folder: Path) -> tuple[dict[str, Ragged], dict[str, object]]:
+    """Returns memory-mapped splits and their manifest.
+
+    Raises:
+        BadDataError: a damaged folder; names it, and says that deleting it makes it anew.
+    """
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        splits = {
+            name: Ragged(
+                **{field.name: np.load(folder / f"{name}.{field.name}.npy", mmap_mode="r") for field in fields(Ragged)}
+            )
+            for name in manifest["splits"]
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadDataError(f"{folder}: prepared data are damaged ({error}); delete the folder and run again") from error
+    return splits, manifest

@@ -1,0 +1,32 @@
+"""Configs that have names in a table: which one a value is, and in what it differs."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+
+def changed_fields(base: Any, value: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
+    """Returns field path -> (value in ``base``, value in ``value``) for what differs between two configs.
+
+    Where the classes differ the whole value counts as one difference.
+    """
+    if not is_dataclass(base) or type(base) is not type(value):
+        return {} if type(base) is type(value) and base == value else {path: (base, value)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for field in fields(base):
+        inner = f"{path}.{field.name}" if path else field.name
+        found |= changed_fields(getattr(base, field.name), getattr(value, field.name), inner)
+    return found
+
+
+def name_in(table: Mapping[str, Any], value: Any) -> str:
+    """Returns the name of the entry nearest to ``value``, with the fields that differ in brackets.
+
+    Raises:
+        KeyError: no entry of the table has the class of ``value``.
+    """
+    alike = {name: changed_fields(entry, value) for name, entry in table.items() if type(entry) is type(value)}
+    if not alike:
+        raise KeyError(f"{type(value).__name__} has no entry in the table")
+    name, changes = min(alike.items(), key=lambda item: len(item[1]))
+    return name + (f"[{','.join(f'{path}={new}' for path, (_, new) in changes.items())}]" if changes else "")

@@ -1,0 +1,133 @@
+"""Optimiser and learning-rate schedule: their configs, and pure functions of the step."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from common.bounded import bounded_modules
+from common.errors import WrongUseError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The learning rate over the steps, as a multiple of the peak rate."""
+
+    shape: Literal["constant", "linear", "cosine", "rsqrt", "one_cycle"] = "constant"
+    """After warm-up: constant; linear or cosine to 0 at the last step; rsqrt falls as 1/sqrt(step); one_cycle is
+    PyTorch's OneCycleLR with linear annealing: up from 1/25 of the peak, down to 1/250,000."""
+    warmup: int = 0
+    """Steps of linear warm-up; the first step is never at rate 0."""
+    cycle_betas: bool = False
+    """Whether one_cycle also moves Adam's first beta from 0.95 to 0.85 and back, as PyTorch's default does."""
+
+    def check(self, steps: int) -> None:
+        """Raises a ``WrongUseError`` if warm-up does not fit into the steps."""
+        if self.warmup < 0 or self.warmup >= steps:
+            raise WrongUseError(f"optim.schedule.warmup {self.warmup} does not fit into train.steps {steps}")
+        if self.shape == "one_cycle" and self.warmup < 2:
+            raise WrongUseError("optim.schedule.shape one_cycle needs a warmup of at least 2 steps")
+
+
+def risen(schedule: Schedule, step: int, steps: int) -> tuple[float, bool]:
+    """Returns how far one_cycle is into its phase, 0 to 1, and whether that phase rises; steps count from 0."""
+    top, last = schedule.warmup - 1, steps - 1
+    if step <= top:
+        return step / top, True
+    return min((step - top) / (last - top), 1.0), False
+
+
+def rate(schedule: Schedule, step: int, steps: int) -> float:
+    """Returns the learning rate of a step (from 0) of ``steps``, as a multiple of the peak rate."""
+    if schedule.shape == "one_cycle":
+        progress, rising = risen(schedule, step, steps)
+        low, start = (1 / 25, 1.0) if rising else (1 / 250_000, 1.0)
+        return low + (start - low) * (progress if rising else 1 - progress)
+    warmup = schedule.warmup
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule.shape == "rsqrt":
+        return math.sqrt(max(warmup, 1) / (step + 1))
+    progress = (step - warmup) / max(steps - warmup, 1)
+    if schedule.shape == "linear":
+        return 1 - progress
+    if schedule.shape == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * progress))
+    return 1.0
+
+
+def first_beta(schedule: Schedule, beta: float, step: int, steps: int) -> float:
+    """Returns Adam's first beta at a step: ``beta``, or one_cycle's 0.95 -> 0.85 -> 0.95."""
+    if not (schedule.cycle_betas and schedule.shape == "one_cycle"):
+        return beta
+    progress, rising = risen(schedule, step, steps)
+    return 0.95 - 0.1 * (progress if rising else 1 - progress)
+
+
+OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = MappingProxyType(
+    {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "adamax": torch.optim.Adamax}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """The optimiser, its peak learning rate and its schedule."""
+
+    name: Literal["adamw", "adam", "adamax"] = "adamw"
+    """Optimiser; adamw decays weights apart from the gradient, the others through it."""
+    lr: float
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the two running means."""
+    eps: float = 1e-8
+    """Added to the root of the second running mean."""
+    weight_decay: float = 0.0
+    """Weight decay of matrices and embeddings; never of biases, norms or bounded numbers."""
+    clip: float | None = None
+    """Largest global gradient norm; none: no clipping."""
+    bounded_lr_multiplier: float = 100.0
+    """Multiplies lr for u of hnas and a learnable tau: clamped numbers that must cross their range in a run."""
+    schedule: Schedule = field(default_factory=Schedule)
+    """The learning rate over the steps."""
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for values no optimiser can use."""
+        if self.lr <= 0 or self.bounded_lr_multiplier <= 0:
+            raise WrongUseError("optim.lr and optim.bounded_lr_multiplier: expected numbers above 0")
+        if self.clip is not None and self.clip <= 0:
+            raise WrongUseError(f"optim.clip: expected a number above 0 or none, found {self.clip}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise WrongUseError(f"optim.betas: expected two numbers from 0 up to below 1, found {self.betas}")
+
+
+def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
+    """Returns the optimiser over three groups: decayed, not decayed, bounded; each knows its rate's ``multiplier``."""
+    bounded = {id(module.raw) for _, module in bounded_modules(model)}
+    groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": [], "bounded": []}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            kind = "bounded" if id(parameter) in bounded else "decayed" if parameter.ndim > 1 else "plain"
+            groups[kind].append(parameter)
+    settings: list[dict[str, Any]] = [
+        {
+            "params": parameters,
+            "weight_decay": optim.weight_decay if kind == "decayed" else 0.0,
+            "multiplier": optim.bounded_lr_multiplier if kind == "bounded" else 1.0,
+        }
+        for kind, parameters in groups.items()
+        if parameters
+    ]
+    return OPTIMIZERS[optim.name](settings, lr=optim.lr, betas=optim.betas, eps=optim.eps)  # type: ignore[call-arg]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, optim: Optim, step: int, steps: int) -> None:
+    """Gives the optimiser the learning rate and first beta of a step."""
+    factor = rate(optim.schedule, step, steps)
+    beta = first_beta(optim.schedule, optim.betas[0], step, steps)
+    for group in optimizer.param_groups:
+        group["lr"] = optim.lr * factor * group["multiplier"]
+        group["betas"] = (beta, group["betas"][1])

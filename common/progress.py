@@ -1,0 +1,105 @@
+"""What a run tells while it goes: a progress bar, ``metrics.jsonl``, and any Accelerate tracker that was asked for."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from accelerate import Accelerator
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Log:
+    """The log of one run. Progress goes to standard error; only the main process writes.
+
+    Without a terminal there is a line an evaluation instead of a bar.
+    """
+
+    def __init__(self, accelerator: Accelerator, out: Path, *, title: str, steps: int, trackers: bool = False) -> None:
+        self.accelerator, self.path, self.title, self.steps = accelerator, out / "metrics.jsonl", title, steps
+        self.trackers = trackers
+        self.console = Console(file=sys.stderr, quiet=not accelerator.is_main_process)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[news]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.bar = self.progress.add_task(title, total=steps, news="")
+        self.news: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def resume(self, step: int) -> None:
+        """Goes on after ``step``: what was logged beyond it is dropped, since it will come again."""
+        self.progress.update(self.bar, completed=step)
+        if step:
+            self.say(f"{self.title}: going on from step {step:,} of {self.steps:,}")
+        if self.accelerator.is_main_process and self.path.exists():
+            lines = self.path.read_text().splitlines()
+            kept = [line for line in lines if _step(line) <= step]
+            self.path.write_text("".join(f"{line}\n" for line in kept))
+
+    def say(self, text: str) -> None:
+        """Prints a line to standard error, above the bar if there is one."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def train(self, step: int, values: Mapping[str, float]) -> None:
+        """Records what training looks like after ``step``."""
+        self._write(step, {"step": step, **values})
+        self.news |= {"loss": f"{values['loss']:.3f}", "speed": f"{values['tokens_per_second']:,.0f} tokens/s"}
+        self._show(step)
+
+    def evaluation(self, step: int, metrics: Mapping[str, float], bounded: Mapping[str, list[float]]) -> None:
+        """Records an evaluation on the validation set, and the bounded numbers (u of hnas, learned tau)."""
+        self._write(step, {"step": step, "validation": dict(metrics), **({"bounded": bounded} if bounded else {})})
+        name, value = next(iter(metrics.items()))
+        self.news |= {"validation": f"{name} {value:.4f}"}
+        self._show(step)
+        if not self.console.is_terminal:
+            shown = "  ".join(f"{label} {text}" if label == "loss" else text for label, text in self.news.items())
+            self.say(f"{time.strftime('%H:%M:%S')}  {self.title}  step {step:,}/{self.steps:,}  {shown}")
+
+    def _show(self, step: int) -> None:
+        news = "  ".join(f"{label} {text}" if label == "loss" else text for label, text in self.news.items())
+        self.progress.update(self.bar, completed=step, news=news)
+
+    def _write(self, step: int, values: dict[str, Any]) -> None:
+        if self.accelerator.is_main_process:
+            with self.path.open("a") as file:
+                file.write(json.dumps(values) + "\n")
+        if self.trackers:
+            self.accelerator.log(_flat(values), step=step)
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):  # a line cut short by a kill
+        return float("inf")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}/")
+        elif isinstance(value, list):
+            found |= {f"{prefix}{name}/{index}": item for index, item in enumerate(value)}
+        elif name != "step":
+            found[f"{prefix}{name}"] = value
+    return found

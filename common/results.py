@@ -1,0 +1,114 @@
+"""One finished measurement with everything needed to repeat it; written once a run, read by the leaderboard."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from common.checkpoint import write_json
+from common.errors import BadDataError
+
+FORMAT = 1
+"""Version of the file's format, not of a task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A result file. Scores are fractions of 1; times are seconds, memory is bytes."""
+
+    format: int = FORMAT
+    package: str
+    task: str
+    task_version: int
+    preset: str
+    changed: dict[str, list[Any]]
+    """What differs from the preset: field -> [preset's value, this run's]."""
+    row: str
+    """The row of the leaderboard: the variant, with norm and depth where they are not the preset's."""
+    attention: str
+    norm: str
+    layers: int
+    seed: int
+    status: Literal["finished", "diverged"]
+    message: str = ""
+    """Why a diverged run stopped."""
+    notes: list[str] = field(default_factory=list)
+    """What every table must say of this result, such as ``non-causal``."""
+    metric: str
+    score: float | None
+    """The main metric on the test set, by the checkpoint that was chosen; none if the run diverged."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """All metrics on the test set."""
+    example_scores: list[float] = field(default_factory=list)
+    """The main metric of each test example, in the order of the data, for paired tests."""
+    validation: dict[str, float] = field(default_factory=dict)
+    """Metrics of the chosen checkpoint on the validation set."""
+    chosen_step: int = 0
+    steps: int
+    floors: dict[str, float] = field(default_factory=dict)
+    """What trivial rules score on the same test examples."""
+    bounded: dict[str, list[float]] = field(default_factory=dict)
+    """Final values of u of hnas and of learned tau, by layer."""
+    data_checksum: str
+    parameters: int
+    training_seconds: float
+    tokens_per_second: float
+    peak_memory_bytes: int
+    environment: dict[str, Any]
+    """Code commit, whether the tree was clean, versions, device, precision, processes."""
+    run: dict[str, Any]
+    """The whole Run."""
+    command: str
+    """The command that repeats it."""
+    finished_at: str
+    """UTC."""
+
+    def write(self, folder: Path) -> None:
+        """Writes ``result.json``, atomically."""
+        write_json(folder / "result.json", asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Returns the result in a run directory, or None if the run is not finished.
+
+        Raises:
+            BadDataError: the file is damaged, foreign or of another format; says which.
+        """
+        path = folder / "result.json"
+        try:
+            values = json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise BadDataError(f"{path}: not readable as JSON ({error}); delete it to measure again") from error
+        known = {each.name for each in fields(cls)}
+        if not isinstance(values, dict) or values.get("format") != FORMAT or set(values) != known:
+            found = values.get("format") if isinstance(values, dict) else type(values).__name__
+            raise BadDataError(f"{path}: not a seqarena result of format {FORMAT} (format found: {found})")
+        return cls(**values)
+
+    @property
+    def protocol(self) -> str:
+        """Returns what must be equal for two results to stand in one table."""
+        return json.dumps(
+            [self.package, self.task, self.task_version, self.preset, self.changed, self.data_checksum], sort_keys=True
+        )
+
+
+def read_results(folder: Path) -> tuple[list[Result], list[str]]:
+    """Returns all results below a folder, in the order of their paths, and a message for each unreadable file."""
+    results: list[Result] = []
+    problems: list[str] = []
+    for path in _result_folders(folder):
+        try:
+            result = Result.read(path)
+        except BadDataError as error:
+            problems.append(str(error))
+        else:
+            results += [result] if result else []
+    return results, problems
+
+
+def _result_folders(folder: Path) -> Iterator[Path]:
+    return (path.parent for path in sorted(folder.rglob("result.json")))

@@ -1,0 +1,70 @@
+"""What every run is made of, its presets, and how its place in a table is named."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from common.attention import attention_name
+from common.blocks import norm_name
+from common.named import changed_fields
+from common.optim import Optim
+from common.tasks import Task
+from common.training import Train
+from common.transformer import EncoderConfig
+
+ROW_FIELDS = ("model.attention", "model.norm", "model.layers", "seed")
+"""What a leaderboard compares, so that a difference in these is a row and not another protocol."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseRun:
+    """One training and its measurement, complete before anything is loaded. A package's Run adds its own fields."""
+
+    task: str
+    preset: str
+    seed: int = 0
+    """Seed of initial values, data order and dropout; runs of one seed are paired."""
+    model: EncoderConfig
+    optim: Optim
+    train: Train
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        self.optim.check()
+        self.train.check()
+        self.optim.schedule.check(self.train.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A named run with where its numbers come from, what it should score and what it costs."""
+
+    run: BaseRun
+    source: str
+    expected: str
+    cost: str
+
+
+def changed_from(preset: Preset, run: BaseRun) -> dict[str, tuple[Any, Any]]:
+    """Returns field path -> (preset's value, run's value), but for what a table's rows are about."""
+    changes = changed_fields(preset.run, run)
+    return {
+        path: values
+        for path, values in changes.items()
+        if not any(path == row or path.startswith(f"{row}.") for row in ROW_FIELDS)
+    }
+
+
+def row_name(run: BaseRun, preset: Preset) -> str:
+    """Returns how a leaderboard names this run: the attention, and norm and depth where they are not the preset's."""
+    parts = [attention_name(run.model.attention)]
+    if run.model.norm != preset.run.model.norm:
+        parts.append(norm_name(run.model.norm))
+    if run.model.layers != preset.run.model.layers:
+        parts.append(f"{run.model.layers} layers")
+    return ", ".join(parts)
+
+
+def task_title(task: Task, preset: str, changed: dict[str, Any]) -> str:
+    """Returns the heading of a protocol: task, version, preset, and the fields that differ from it."""
+    modified = f", modified: {', '.join(f'{path}={new}' for path, (_, new) in changed.items())}" if changed else ""
+    return f"{task.package} {task.name} (version {task.version}), preset {preset}{modified}"

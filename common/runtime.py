@@ -1,0 +1,96 @@
+"""The machine: accelerator, precision, seeds, peak memory, and what a result must say of them."""
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from common.counter import hash64
+from common.errors import WrongUseError
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+LIBRARIES = ("seqarena", "torch", "numpy", "accelerate", "tokenizers", "safetensors")
+
+
+def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: Path | None = None) -> Accelerator:
+    """Returns the accelerator of this process: CUDA where there is one, bfloat16 there by default, float32 on a CPU.
+
+    Raises:
+        WrongUseError: a launcher started several processes but this one does not see the others.
+    """
+    half = precision == "bfloat16" or (precision == "auto" and torch.cuda.is_available())
+    accelerator = Accelerator(
+        mixed_precision="bf16" if half else "no",
+        log_with=list(trackers) or None,
+        project_dir=None if out is None else str(out),
+    )
+    asked = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != asked:
+        raise WrongUseError(
+            f"the launcher asked for {asked} processes, but this run has {accelerator.num_processes}; "
+            "on a CPU start it with: torchrun --nproc_per_node N -m PACKAGE TASK ..."
+        )
+    return accelerator
+
+
+def seed_torch(*keys: int) -> None:
+    """Sets torch's random state to a function of the keys, so that no state has to be saved to resume exactly."""
+    torch.manual_seed(int(hash64(*keys)[0] >> 1))
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Returns the most memory held so far: allocated on a CUDA device, else the process's largest resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Returns the number of trained numbers, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the model of the GPU or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} threads"
+
+
+def code_version() -> dict[str, Any]:
+    """Returns the commit of this source tree and whether it was clean; None for both outside a git checkout."""
+    tree = Path(__file__).parent.parent
+    try:
+        git = ["git", "-C", str(tree)]
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "clean": None}
+    return {"commit": commit.stdout.strip(), "clean": not changes.stdout.strip()}
+
+
+def environment(accelerator: Accelerator) -> dict[str, Any]:
+    """Returns what a result says of the machine: code, libraries, device, precision, processes."""
+    return {
+        **code_version(),
+        "python": platform.python_version(),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "libraries": {name: metadata.version(name) for name in LIBRARIES},
+        "device": device_name(accelerator.device),
+        "precision": {"no": "float32", "bf16": "bfloat16"}[accelerator.mixed_precision],
+        "processes": accelerator.num_processes,
+    }

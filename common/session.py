@@ -1,0 +1,217 @@
+"""A run's directory: made, locked, resumed, refused; and the one place where a run becomes a result."""
+
+import contextlib
+import datetime
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from torch import nn
+
+from common.attention import attention_name
+from common.blocks import Deescalated, norm_name
+from common.bounded import bounded_modules
+from common.checkpoint import locked, write_json
+from common.config import fingerprint, from_json, to_json
+from common.data import Batches
+from common.errors import WrongUseError
+from common.named import changed_fields
+from common.progress import Log
+from common.results import Result
+from common.run import BaseRun, Preset, changed_from, row_name
+from common.runtime import environment, make_accelerator, parameter_count, peak_memory_bytes, seed_torch
+from common.tasks import Task
+from common.training import DivergedError, Loss, Progress, fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """Where a run reads and writes. Nothing here changes its numbers."""
+
+    runs: Path = Path("runs")
+    """Folder of the run directories."""
+    out: Path | None = None
+    """This run's directory; none: a name made of the run's fingerprint, under ``runs``."""
+    data: Path = Path("data")
+    """Folder of prepared data."""
+    overwrite: bool = False
+    """Whether what an earlier run left in the directory is deleted first."""
+    trackers: tuple[str, ...] = ()
+    """Accelerate trackers that get the metrics too, such as tensorboard or wandb."""
+    command: str = ""
+    """The command line, kept in the result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What a task's evaluator says of a model on one split."""
+
+    metrics: Mapping[str, float]
+    """Metrics, the task's main one first."""
+    examples: list[float]
+    """The main metric of each example, in the order of the data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """All that a task brings to a run once its data are there."""
+
+    model: nn.Module
+    loss: Loss
+    batches: Batches
+    validate: Callable[[nn.Module], Scores]
+    test: Callable[[nn.Module], Scores]
+    floors: Callable[[], Mapping[str, float]]
+    data_checksum: str
+
+
+Prepare = Callable[[Any, Session, Accelerator], Prepared]
+
+
+def run_folder(run: BaseRun, package: str, session: Session) -> Path:
+    """Returns the run's directory: its readable name and its fingerprint."""
+    if session.out is not None:
+        return session.out
+    name = f"{run.preset}-{attention_name(run.model.attention)}-{norm_name(run.model.norm)}-seed{run.seed}"
+    safe = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in name)
+    return session.runs / package / run.task / f"{safe}-{fingerprint(run)}"
+
+
+def execute(run: BaseRun, task: Task, preset: Preset, prepare: Prepare, session: Session) -> Result:
+    """Trains, evaluates and writes the result; or returns the one that is there.
+
+    Raises:
+        WrongUseError: the directory holds another run, or somebody runs in it.
+    """
+    run.check()
+    accelerator = make_accelerator(run.train.precision, session.trackers, session.out)
+    folder = run_folder(run, task.package, session)
+    with _opened(folder, run, session, accelerator):
+        accelerator.wait_for_everyone()
+        finished = Result.read(folder)
+        accelerator.wait_for_everyone()
+        if finished is None:
+            finished = _measure(run, task, preset, prepare, session, accelerator, folder)
+            if accelerator.is_main_process:
+                finished.write(folder)
+                (folder / "checkpoint" / "last.pt").unlink(missing_ok=True)
+        accelerator.wait_for_everyone()
+    return finished
+
+
+def _measure(
+    run: BaseRun,
+    task: Task,
+    preset: Preset,
+    prepare: Prepare,
+    session: Session,
+    accelerator: Accelerator,
+    folder: Path,
+) -> Result:
+    seed_torch(run.seed, 0)
+    prepared = prepare(run, session, accelerator)
+    row = row_name(run, preset)
+    if session.trackers:
+        accelerator.init_trackers("seqarena", config={"row": row, "task": task.name, "run": str(to_json(run))})
+    progress, test, message = Progress(), None, ""
+    title = f"{task.name} {row} seed {run.seed}"
+    log = Log(accelerator, folder, title=title, steps=run.train.steps, trackers=bool(session.trackers))
+    try:
+        with log:
+            progress = fit(
+                prepared.model,
+                prepared.loss,
+                prepared.batches,
+                run.optim,
+                run.train,
+                evaluate=lambda model: prepared.validate(model).metrics,
+                metric=task.metric,
+                higher_is_better=task.higher_is_better,
+                seed=run.seed,
+                out=folder,
+                accelerator=accelerator,
+                log=log,
+            )
+        test = prepared.test(prepared.model)
+    except DivergedError as error:
+        message = f"{row} diverged: {error}"
+        progress.step = error.step
+        log.say(message)
+    if session.trackers:
+        accelerator.end_training()
+    changes = changed_from(preset, run)
+    return Result(
+        package=task.package,
+        task=task.name,
+        task_version=task.version,
+        preset=run.preset,
+        changed={path: [to_json(old), to_json(new)] for path, (old, new) in changes.items()},
+        row=row,
+        attention=attention_name(run.model.attention),
+        norm=norm_name(run.model.norm),
+        layers=run.model.layers,
+        seed=run.seed,
+        status="diverged" if test is None else "finished",
+        message=message,
+        notes=["non-causal"] if isinstance(run.model.norm, Deescalated) and run.model.norm.leaky else [],
+        metric=task.metric,
+        score=None if test is None else test.metrics[task.metric],
+        metrics={} if test is None else dict(test.metrics),
+        example_scores=[] if test is None else test.examples,
+        validation=progress.best_metrics,
+        chosen_step=progress.best_step,
+        steps=progress.step,
+        floors=dict(prepared.floors()),
+        bounded={name: module.raw.flatten().tolist() for name, module in bounded_modules(prepared.model)},
+        data_checksum=prepared.data_checksum,
+        parameters=parameter_count(prepared.model),
+        training_seconds=progress.training_seconds,
+        tokens_per_second=progress.tokens / progress.training_seconds if progress.training_seconds else 0.0,
+        peak_memory_bytes=peak_memory_bytes(accelerator.device),
+        environment=environment(accelerator),
+        run=to_json(run),
+        command=session.command,
+        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, run: BaseRun, session: Session, accelerator: Accelerator) -> Iterator[None]:
+    """Makes and locks the directory; refuses one with another run in it. Only the main process touches it."""
+    with contextlib.ExitStack() as stack:
+        if accelerator.is_main_process:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder))
+            if session.overwrite:
+                _empty(folder)
+            _refuse_another(folder, run)
+            if not (folder / "run.json").exists():
+                write_json(folder / "run.json", to_json(run))
+        yield
+
+
+def _empty(folder: Path) -> None:
+    for name in ("result.json", "run.json", "metrics.jsonl"):  # the result first: without it nothing counts
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+
+def _refuse_another(folder: Path, run: BaseRun) -> None:
+    path = folder / "run.json"
+    if not path.exists():
+        strangers = [each.name for each in folder.iterdir() if each.name != ".lock"]
+        if strangers:
+            raise WrongUseError(f"{folder} holds other files ({', '.join(sorted(strangers)[:3])}) and no run; choose another")
+        return
+    try:
+        there = from_json(type(run), json.loads(path.read_text()))
+    except ValueError as error:
+        raise WrongUseError(f"{path}: not a run of this version ({error}); choose another --out, or --overwrite") from error
+    differing = changed_fields(there, run)
+    if differing:
+        shown = "; ".join(f"{name} is {old} there, {new} here" for name, (old, new) in differing.items())
+        raise WrongUseError(f"{folder} holds another run: {shown}; choose another --out, or --overwrite")

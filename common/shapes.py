@@ -1,0 +1,36 @@
+"""The tensors of the suite and their shapes; one letter, one meaning, everywhere.
+
+B  batch: sequences computed together            H  heads
+N  queries                                       M  keys (and values), memory included
+D  width of one head (``head_dim``)              E  width of one value head
+T  tokens of a sequence, padding included        C  width of the model (``dim``)
+S  tokens of another sequence attended to        K  keys that a state remembers
+
+Masks are True where a token is real, False where it is padding. An axis marked ``#`` may be 1 and is broadcast.
+Signatures name the alias; the tests check every call against it, production does not.
+"""
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Query = Float[Tensor, "B H N D"]
+Key = Float[Tensor, "B H M D"]
+Value = Float[Tensor, "B H M E"]
+Output = Float[Tensor, "B H N E"]
+Scores = Float[Tensor, "B H N M"]
+Weights = Float[Tensor, "B H N M"]
+Bias = Float[Tensor, "#B #H #N #M"]
+Pairs = Bool[Tensor, "#B 1 #N #M"]
+KeyMass = Float[Tensor, "B H K"]
+QueryMask = Bool[Tensor, "B N"]
+KeyMask = Bool[Tensor, "B M"]
+Segments = Int[Tensor, "B M"]
+
+Tokens = Int[Tensor, "B T"]
+Mask = Bool[Tensor, "B T"]
+Hidden = Float[Tensor, "B T C"]
+Context = Float[Tensor, "B S C"]
+Pooled = Float[Tensor, "B C"]
+Logits = Float[Tensor, "B classes"]
+Labels = Int[Tensor, "B"]
+Loss = Float[Tensor, ""]

@@ -1,0 +1,38 @@
+"""The record of one thing measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A figure somebody printed: of what, how much, under which protocol, where."""
+
+    name: str
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is measured and how. Its meaning never changes in place: a fix is a new ``version``."""
+
+    package: str
+    name: str
+    title: str
+    """One line: what a model must do."""
+    version: int
+    metric: str
+    """Name of the main score in an evaluator's answer, a fraction between 0 and 1 unless the title says otherwise."""
+    higher_is_better: bool
+    chance: float
+    """What guessing scores."""
+    splits: str
+    """How examples come to be in train, validation and test."""
+    source: str
+    revision: str
+    licence: str
+    checksums: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Preset -> sha256 of the data it must run on, where these are generated."""
+    published: tuple[Published, ...] = ()

@@ -1,0 +1,15 @@
+"""Long Range Arena from the command line: ``python -m lra TASK ...``, the same as ``seqarena lra TASK ...``."""
+
+import sys
+
+from common.cli import Package, main
+from lra.presets import PRESETS
+from lra.tasks import TASKS
+from lra.trainer import prepare
+
+PACKAGE = Package(
+    name="lra", title="Long Range Arena: classify long sequences", tasks=TASKS, presets=PRESETS, prepare=prepare
+)
+
+if __name__ == "__main__":
+    sys.exit(main(PACKAGE))

@@ -1,0 +1,32 @@
+"""ListOps: nested list operations on digits, from a seeded generator or from the official TSV files."""
+
+from pathlib import Path
+
+from common.config import fingerprint
+from common.data import Ragged, checksum, load_splits, save_splits
+from common.errors import BadDataError
+from lra.data.listops.files import read_official
+from lra.data.listops.generator import SPLITS, ListOps, generate
+
+GENERATOR_VERSION = 1
+"""Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
+
+
+def load(data: ListOps, folder: Path) -> tuple[dict[str, Ragged], str]:
+    """Returns the splits and their checksum; what was generated or read once is kept below ``folder``.
+
+    Raises:
+        BadDataError: a file of ``data.path`` is missing or breaks the format; names file and line.
+    """
+    if data.path is not None:
+        splits = read_official(Path(data.path))
+        return splits, checksum(splits)
+    data.check()
+    prepared = folder / "lra" / f"listops-v{GENERATOR_VERSION}-{fingerprint(data)}"
+    if not prepared.exists():
+        splits = generate(data)
+        save_splits(prepared, splits, {"sha256": checksum(splits)})
+    splits, manifest = load_splits(prepared)
+    if any(len(splits[name]) != getattr(data, name) for name in SPLITS):
+        raise BadDataError(f"{prepared}: prepared data are damaged (wrong number of rows); delete the folder and run again")
+    return splits, str(manifest["sha256"])

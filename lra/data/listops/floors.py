@@ -1,0 +1,56 @@
+"""What trivial rules score on ListOps: a result that does not clear them has learned no more than they know."""
+
+import numpy as np
+import numpy.typing as npt
+
+from common.data import Ragged
+from lra.data.listops.language import CLASSES, CLOSE, MIN, OPERATORS, evaluate
+
+EXAMPLES = 4_000
+"""Training examples that the rules are fitted on, at most."""
+
+
+def floors(splits: dict[str, Ragged]) -> dict[str, float]:
+    """Returns rule -> accuracy on the test set, the rules fitted on the training set.
+
+    majority class; root operator (its most frequent value); depth k: operators down to level k evaluated exactly, each
+    deeper one guessed at its most frequent value.
+    """
+    train, test = splits["train"], splits["test"]
+    some = range(min(len(train), EXAMPLES))
+    roots = np.array([_root(train, example) for example in some])
+    labels = train.labels[: len(some)]
+    by_root = [_mode(labels[roots == root]) for root in range(OPERATORS + 1)]
+    guesses = _operator_values(train, some)
+    rules = {
+        "majority class": np.full(len(test), _mode(labels)),
+        "root operator": np.array([by_root[_root(test, example)] for example in range(len(test))]),
+    }
+    for depth in (1, 2, 3):
+        rules[f"depth {depth}"] = np.array([evaluate(test[example], depth, guesses) for example in range(len(test))])
+    return {name: float((guessed == test.labels).mean()) for name, guessed in rules.items()}
+
+
+def _mode(labels: npt.NDArray[np.uint8]) -> int:
+    return int(np.bincount(labels, minlength=CLASSES).argmax())
+
+
+def _root(split: Ragged, example: int) -> int:
+    """Returns the number of the operator an expression begins with, or OPERATORS for a bare digit."""
+    first = int(split[example][0])
+    return first - MIN if MIN <= first < CLOSE else OPERATORS
+
+
+def _operator_values(split: Ragged, examples: range) -> npt.NDArray[np.int64]:
+    """Returns each operator's most frequent value over the operators of all levels."""
+    counts = np.zeros((OPERATORS, CLASSES), dtype=np.int64)
+    for example in examples:
+        tokens = split[example]
+        opened: list[int] = []
+        for place, token in enumerate(tokens.tolist()):
+            if MIN <= token < CLOSE:
+                opened.append(place)
+            elif token == CLOSE:
+                start = opened.pop()
+                counts[int(tokens[start]) - MIN, evaluate(tokens[start : place + 1])] += 1
+    return counts.argmax(axis=1)

@@ -1,0 +1,112 @@
+"""The language: symbols, operators, the value of an expression, and its spelling in the official files."""
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import nearest
+
+SYMBOLS = ("<pad>", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
+"""Token n is SYMBOLS[n]; digits are tokens 1 to 10, and 0 is padding only."""
+MIN, MAX, MED, SM, CLOSE = (SYMBOLS.index(symbol) for symbol in ("[MIN", "[MAX", "[MED", "[SM", "]"))
+OPERATORS = 4
+CLASSES = 10
+DEEPEST = 64
+"""Most operators open at once in an expression that is read; Long Range Arena has 9."""
+EXACT = np.zeros(OPERATORS, dtype=np.int64)
+"""For ``evaluate`` without a cut: no guess is needed."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@numba.njit(cache=True)
+def apply(operator: int, values: npt.NDArray[np.int64]) -> int:
+    """Returns an operator's value: the median is truncated to an integer, SM is the sum modulo 10."""
+    if operator == MIN:
+        return values.min()  # type: ignore[no-any-return]
+    if operator == MAX:
+        return values.max()  # type: ignore[no-any-return]
+    if operator == SM:
+        return values.sum() % 10  # type: ignore[no-any-return]
+    ordered = np.sort(values)
+    middle = len(values) // 2
+    if len(values) % 2 == 1:
+        return ordered[middle]  # type: ignore[no-any-return]
+    return (ordered[middle - 1] + ordered[middle]) // 2  # type: ignore[no-any-return]
+
+
+@numba.njit(cache=True)
+def evaluate(tokens: Bytes, depth: int = DEEPEST, guesses: npt.NDArray[np.int64] = EXACT) -> int:
+    """Returns the value of an expression in which operators below level ``depth`` (the root's is 1) are only guessed.
+
+    ``guesses`` holds the guess for each operator. What is no expression gives -1 - the place where that shows.
+    """
+    operators = np.empty(DEEPEST, dtype=np.int64)
+    starts = np.empty(DEEPEST, dtype=np.int64)  # where on the stack an open operator's arguments begin
+    values = np.empty(len(tokens) + 1, dtype=np.int64)
+    level = 0
+    height = 0
+    for place in range(len(tokens)):
+        token = tokens[place]
+        if place > 0 and level == 0:
+            return -1 - place
+        if MIN <= token < CLOSE:
+            if level == DEEPEST:
+                return -1 - place
+            operators[level] = token
+            starts[level] = height
+            level += 1
+        elif token == CLOSE:
+            if level == 0 or starts[level - 1] == height:
+                return -1 - place
+            level -= 1
+            operator = operators[level]
+            if level < depth:
+                value = apply(operator, values[starts[level] : height])
+            else:
+                value = guesses[operator - MIN]
+            height = starts[level]
+            values[height] = value
+            height += 1
+        else:
+            values[height] = token - 1
+            height += 1
+    if level > 0 or height == 0:
+        return -1 - len(tokens)
+    return values[0]  # type: ignore[no-any-return]
+
+
+def encode(source: str) -> Bytes:
+    """Returns the tokens of an expression, with or without its parentheses.
+
+    Raises:
+        ValueError: an unknown symbol; names it and the nearest ones.
+    """
+    words = source.replace("(", " ").replace(")", " ").split()
+    try:
+        return np.array([TOKENS[word] for word in words], dtype=np.uint8)
+    except KeyError as error:
+        raise ValueError(f"unknown symbol {error.args[0]!r}; {nearest(str(error.args[0]), TOKENS)}") from error
+
+
+TOKENS = {symbol: token for token, symbol in enumerate(SYMBOLS) if token}
+
+
+def decode(tokens: Bytes) -> str:
+    """Returns an expression as the official files spell it: each pair of a left-nested tuple in parentheses."""
+    words: list[str] = []
+    opened: list[int] = []  # for each open operator, where its text starts
+    for token in tokens.tolist():
+        if MIN <= token < CLOSE:
+            opened.append(len(words))
+            words.append(SYMBOLS[token])
+            continue
+        if token == CLOSE:
+            start = opened.pop()
+            words[start:] = [f"( {' '.join(words[start:])} ] )"]
+        else:
+            words.append(SYMBOLS[token])
+        if opened:
+            start = opened[-1]
+            words[start:] = [f"( {' '.join(words[start:])} )"]
+    return " ".join(words)

@@ -1,0 +1,54 @@
+"""Brings data, model and loss of a run together."""
+
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from common.data import Shuffled
+from common.errors import BadDataError
+from common.run import BaseRun
+from common.session import Prepared, Session
+from lra.data import Sequences, TrainingBatches
+from lra.data.listops import load
+from lra.data.listops.floors import floors
+from lra.evaluator import evaluate
+from lra.model import Classifier
+from lra.presets import PRESETS, Run
+from lra.tasks import TASKS
+
+
+def loss(model: nn.Module, batch: Sequences) -> Tensor:
+    """Returns the mean cross-entropy of a batch."""
+    return nn.functional.cross_entropy(model(batch.tokens_padded, batch.real), batch.labels)
+
+
+def prepare(run: BaseRun, session: Session, accelerator: Accelerator) -> Prepared:
+    """Returns the run's model, loss, batches and evaluations.
+
+    Raises:
+        BadDataError: data that are damaged, or not those that the preset's checksum names.
+    """
+    if not isinstance(run, Run):
+        raise TypeError(f"expected a run of lra, found {type(run).__name__}")
+    with accelerator.main_process_first():
+        splits, checksum = load(run.data, session.data)
+    expected = TASKS[run.task].checksums.get(run.preset)
+    preset = PRESETS[run.task][run.preset].run
+    if isinstance(preset, Run) and run.data == preset.data and expected not in (None, checksum):
+        raise BadDataError(
+            f"{run.task}: the data's sha256 is {checksum}, but preset {run.preset} means {expected}; "
+            f"delete {session.data}/lra and run again"
+        )
+    longest = max(int(split.lengths.max()) for split in splits.values())
+    run.model.check_task(longest=longest, symbols=int(max(split.tokens.max() for split in splits.values())) + 1)
+    tail = run.train.batch_size if run.legacy.drop_tail else None
+
+    order = Shuffled(lengths=splits["train"].lengths, batch_size=run.train.batch_size, seed=run.seed, pool=run.pool)
+    return Prepared(
+        model=Classifier(run.model, run.model.max_length if run.legacy.padded_pooling else None),
+        loss=loss,
+        batches=TrainingBatches(split=splits["train"], order=order),
+        validate=lambda model: evaluate(model, splits["validation"], accelerator, tail),
+        test=lambda model: evaluate(model, splits["test"], accelerator, tail),
+        floors=lambda: floors(splits),
+        data_checksum=checksum,
+    )
