@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import os
 import sys
 import traceback
 import typing
@@ -274,6 +275,9 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -
         return 2
     except KeyboardInterrupt:
         print("seqarena: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+    except BrokenPipeError:  # whoever read standard output, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (BadDataError, OSError) as error:
         print(f"seqarena: {error}", file=sys.stderr)
     except Exception:  # a defect of ours: whoever reports it needs the trace

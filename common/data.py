@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from common.counter import permutation
 from common.errors import BadDataError
 
 Indices = npt.NDArray[np.int64]
+SameBatch = TypeVar("SameBatch", bound="Batch")  # typing.Self does not survive the tests' shape checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +33,11 @@ class Batch:
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
 
-    def rows(self, start: int, stop: int) -> Self:
+    def rows(self: SameBatch, start: int, stop: int) -> SameBatch:
         """Returns the examples from ``start`` up to ``stop``."""
         return type(self)(**{field.name: getattr(self, field.name)[start:stop] for field in fields(self)})
 
-    def to(self, device: torch.device) -> Self:
+    def to(self: SameBatch, device: torch.device) -> SameBatch:
         """Returns the batch on a device."""
         return type(self)(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
@@ -84,7 +85,7 @@ class Shuffled:
         count = len(self.lengths)
         position = step * self.batch_size + np.arange(self.batch_size)
         epochs = position // count
-        return np.concatenate([self._order(epoch)[position[epochs == epoch] % count] for epoch in np.unique(epochs)])
+        return np.concatenate([self._order(epoch)[position[epochs == epoch] % count] for epoch in np.unique(epochs).tolist()])
 
     def _order(self, epoch: int) -> Indices:
         # An epoch's order is asked for at each of its steps; the last two (batches may straddle) are kept.
@@ -92,7 +93,7 @@ class Shuffled:
         if epoch not in kept:
             while len(kept) > 1:
                 kept.pop(min(kept))
-            kept[epoch] = permutation(len(self.lengths), self.seed, 0, int(epoch))
+            kept[epoch] = permutation(len(self.lengths), self.seed, 0, epoch)
         return kept[epoch]
 
 
@@ -121,11 +122,11 @@ class Ragged:
         """The number of tokens of each example."""
         return np.diff(self.offsets)
 
-    @classmethod
-    def of(cls, sequences: Sequence[npt.NDArray[np.uint8]], labels: Sequence[int]) -> Self:
+    @staticmethod
+    def of(sequences: Sequence[npt.NDArray[np.uint8]], labels: Sequence[int]) -> "Ragged":
         """Returns the sequences laid end to end."""
         lengths = [len(sequence) for sequence in sequences]
-        return cls(
+        return Ragged(
             tokens=np.concatenate(sequences) if sequences else np.zeros(0, dtype=np.uint8),
             offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
             labels=np.asarray(labels, dtype=np.uint8),
@@ -137,7 +138,7 @@ class Ragged:
         width = max(int(lengths.max()), shortest)
         real = np.arange(width) < lengths[:, None]
         tokens = np.zeros(real.shape, dtype=np.int64)
-        tokens[real] = np.concatenate([self[example] for example in examples])
+        tokens[real] = np.concatenate([self[example] for example in examples.tolist()])
         return torch.from_numpy(tokens), torch.from_numpy(real)
 
 

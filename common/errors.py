@@ -7,8 +7,11 @@ from typing import TypeVar
 Entry = TypeVar("Entry")
 
 
-class WrongUseError(ValueError):
-    """A command, a name or a setting that cannot be meant; the command line ends with exit code 2."""
+class WrongUseError(Exception):
+    """A command, a name or a setting that cannot be meant; the command line ends with exit code 2.
+
+    Not a ``ValueError``: those are what parsers swallow and rephrase.
+    """
 
 
 class BadDataError(ValueError):

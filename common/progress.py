@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from accelerate import Accelerator
 from rich.console import Console
@@ -35,7 +35,7 @@ class Log:
         self.bar = self.progress.add_task(title, total=steps, news="")
         self.news: dict[str, str] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Log":
         self.progress.start()
         return self
 

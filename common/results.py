@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from common.checkpoint import write_json
 from common.errors import BadDataError
@@ -68,8 +68,8 @@ class Result:
         """Writes ``result.json``, atomically."""
         write_json(folder / "result.json", asdict(self))
 
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
+    @staticmethod
+    def read(folder: Path) -> "Result | None":
         """Returns the result in a run directory, or None if the run is not finished.
 
         Raises:
@@ -82,11 +82,11 @@ class Result:
             return None
         except (OSError, ValueError) as error:
             raise BadDataError(f"{path}: not readable as JSON ({error}); delete it to measure again") from error
-        known = {each.name for each in fields(cls)}
+        known = {each.name for each in fields(Result)}
         if not isinstance(values, dict) or values.get("format") != FORMAT or set(values) != known:
             found = values.get("format") if isinstance(values, dict) else type(values).__name__
             raise BadDataError(f"{path}: not a seqarena result of format {FORMAT} (format found: {found})")
-        return cls(**values)
+        return Result(**values)
 
     @property
     def protocol(self) -> str:

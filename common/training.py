@@ -35,6 +35,8 @@ class Train:
     """Examples a step, over all processes together."""
     micro_batch_size: int | None = None
     """Examples a process computes at once; none: its whole share. Smaller saves memory and changes nothing else."""
+    length_pool: int = 1
+    """Batches whose examples are sorted by length together, so that little is padding; 1: batches as drawn."""
     eval_every: int
     """Steps between evaluations on the validation set."""
     select: Literal["best", "last"] = "best"
@@ -50,7 +52,7 @@ class Train:
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for values no run can have."""
-        for name in ("steps", "batch_size", "eval_every", "log_every"):
+        for name in ("steps", "batch_size", "length_pool", "eval_every", "log_every"):
             if getattr(self, name) < 1:
                 raise WrongUseError(f"train.{name}: expected at least 1, found {getattr(self, name)}")
         if self.micro_batch_size is not None and self.micro_batch_size < 1:

@@ -31,8 +31,6 @@ class Run(BaseRun):
     data: ListOps
     model: Model
     legacy: Legacy = field(default_factory=Legacy)
-    pool: int = 1
-    """Batches sorted by length together, to save padding; 1: batches as drawn."""
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
@@ -40,8 +38,6 @@ class Run(BaseRun):
         self.data.check()
         longest = 0 if self.data.path is not None else self.data.shorter_than - 1
         self.model.check_task(longest=longest, symbols=len(SYMBOLS))
-        if self.pool < 1:
-            raise WrongUseError(f"pool: expected at least 1, found {self.pool}")
         if self.legacy.padded_pooling and self.model.pooling != "mean":
             raise WrongUseError("legacy.padded_pooling belongs to model.pooling mean")
 
@@ -62,6 +58,7 @@ XIONG2021 = Run(
     ),
     optim=Optim(
         lr=1e-4,
+        bounded_lr_multiplier=100.0,
         eps=1e-6,
         schedule=Schedule(shape="one_cycle", warmup=1_000),
     ),
@@ -90,6 +87,7 @@ LRA_JAX = Run(
     ),
     optim=Optim(
         lr=0.05 / 1_000**0.5,
+        bounded_lr_multiplier=6.0,
         betas=(0.9, 0.98),
         eps=1e-9,
         weight_decay=0.1,
@@ -103,9 +101,8 @@ QUICK = replace(
     preset="quick",
     data=ListOps(longer_than=4, shorter_than=31, max_depth=4, max_arguments=5),
     model=replace(XIONG2021.model, max_length=32, dropout=0.0, attention_dropout=0.0),
-    optim=Optim(lr=2e-3, clip=1.0, schedule=Schedule(shape="linear", warmup=100)),
-    train=Train(steps=2_000, batch_size=64, eval_every=200),
-    pool=8,
+    optim=Optim(lr=2e-3, clip=1.0, bounded_lr_multiplier=5.0, schedule=Schedule(shape="linear", warmup=100)),
+    train=Train(steps=1_000, batch_size=64, eval_every=200, length_pool=8),
 )
 
 PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(

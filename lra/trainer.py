@@ -42,7 +42,12 @@ def prepare(run: BaseRun, session: Session, accelerator: Accelerator) -> Prepare
     run.model.check_task(longest=longest, symbols=int(max(split.tokens.max() for split in splits.values())) + 1)
     tail = run.train.batch_size if run.legacy.drop_tail else None
 
-    order = Shuffled(lengths=splits["train"].lengths, batch_size=run.train.batch_size, seed=run.seed, pool=run.pool)
+    order = Shuffled(
+        lengths=splits["train"].lengths,
+        batch_size=run.train.batch_size,
+        seed=run.seed,
+        pool=run.train.length_pool,
+    )
     return Prepared(
         model=Classifier(run.model, run.model.max_length if run.legacy.padded_pooling else None),
         loss=loss,

@@ -1,0 +1,1 @@
+"""The seqarena command, and what works across the task packages."""

@@ -1,0 +1,145 @@
+"""How fast a training step is and what it holds in memory, variant by variant, in one run."""
+
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from common.cli import Package, Parser, add_session_options, choose, override, session_of
+from common.errors import WrongUseError, look_up
+from common.run import BaseRun
+from common.runtime import device_name, make_accelerator, peak_memory_bytes, seed_torch
+from common.session import Session
+from scripts.packages import PACKAGES
+from scripts.tables import render
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One variant's step; seconds are medians."""
+
+    attention: str
+    forward_seconds: float
+    training_seconds: float
+    """Forward and backward; the optimiser's update, alike for all, is left out."""
+    peak_memory_bytes: int
+    """Of a process of its own."""
+    idle_memory_bytes: int
+    """Before the first step, model and libraries loaded."""
+    device: str
+    precision: str
+
+
+def measure(package: str, run: BaseRun, attention: str, session: Session, repeats: int) -> Measured:
+    """Times a run's loss over ``repeats`` different batches, after two to warm up."""
+    accelerator = make_accelerator(run.train.precision)
+    seed_torch(run.seed, 0)
+    prepared = PACKAGES[package].prepare(run, session, accelerator)
+    model = prepared.model.to(accelerator.device).train()
+    batches = [prepared.batches[step].to(accelerator.device) for step in range(repeats)]
+    idle = peak_memory_bytes(accelerator.device)
+
+    def forward(step: int) -> torch.Tensor:
+        with accelerator.autocast():
+            return prepared.loss(model, batches[step % repeats])
+
+    def training(step: int) -> None:
+        forward(step).backward()
+        model.zero_grad()
+
+    def looking(step: int) -> None:
+        with torch.no_grad():
+            forward(step)
+
+    return Measured(
+        attention=attention,
+        forward_seconds=_median(looking, repeats, accelerator.device),
+        training_seconds=_median(training, repeats, accelerator.device),
+        peak_memory_bytes=peak_memory_bytes(accelerator.device),
+        idle_memory_bytes=idle,
+        device=device_name(accelerator.device),
+        precision=accelerator.mixed_precision,
+    )
+
+
+def _median(call: Callable[[int], object], repeats: int, device: torch.device) -> float:
+    seconds = []
+    for step in range(-2, repeats):
+        start = time.perf_counter()
+        call(step)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if step >= 0:
+            seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def step(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena benchmark step`` and returns its exit code."""
+    parser = Parser(prog="seqarena benchmark step", description=f"{__doc__}\nFields are set as --path value.")
+    parser.add_argument("package", help="task package")
+    parser.add_argument("task", help="task of the package")
+    parser.add_argument("--preset", default="quick", help="named run to start from (default: quick)")
+    parser.add_argument("--attention", nargs="+", default=["softmax", "dnas", "hnas", "x3"], help="variants")
+    parser.add_argument("--norm", help="norm (default: the preset's)")
+    parser.add_argument("--repeats", type=int, default=10, help="timed batches a variant (default: 10)")
+    add_session_options(parser)
+    options, fields = parser.parse_known_args(arguments)
+    if options.repeats < 1:
+        raise WrongUseError(f"--repeats: expected at least 1, found {options.repeats}")
+    package: Package = look_up(PACKAGES, options.package, "package")
+    session = session_of(options, "")
+    runs = []
+    for attention in options.attention:
+        run = choose(package, options.task, options.preset, attention, options.norm, 0)
+        runs.append((attention, override(run, fields, parser.prog)))
+        runs[-1][1].check()
+    context = multiprocessing.get_context("spawn")
+    measured = []
+    for attention, run in runs:
+        print(f"{attention} ...", file=sys.stderr)
+        with context.Pool(1) as pool:  # a process of its own: its peak memory is this variant's
+            measured.append(pool.apply(measure, (package.name, run, attention, session, options.repeats)))
+    if options.json:
+        print(json.dumps({"run": options.task, "preset": options.preset, "steps": [asdict(each) for each in measured]}))
+        return 0
+    first = measured[0]
+    model = runs[0][1].model
+    rows = [
+        [
+            each.attention,
+            f"{1 / each.forward_seconds:.2f}",
+            f"{each.forward_seconds / first.forward_seconds:.2f}",
+            f"{1 / each.training_seconds:.2f}",
+            f"{each.training_seconds / first.training_seconds:.2f}",
+            f"{each.peak_memory_bytes / 2**20:,.0f}",
+            f"{(each.peak_memory_bytes - each.idle_memory_bytes) / 2**20:,.0f}",
+        ]
+        for each in measured
+    ]
+    headings = ["attention", "forward steps/s", f"time / {first.attention}", "training steps/s",
+                f"time / {first.attention}", "peak MiB", "peak - idle MiB"]  # fmt: skip
+    title = f"a step of {package.name} {options.task}, preset {options.preset}{' '.join(['', *fields])}"
+    notes = [
+        f"batch {runs[0][1].train.batch_size}, medians of {options.repeats} batches after 2; "
+        f"dropout {model.dropout}, attention dropout {model.attention_dropout}; {first.device}, precision {first.precision}",
+        "training: forward and backward; memory: a process of its own, libraries included",
+    ]
+    print(render(title, headings, rows, notes, "terminal"))
+    return 0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena benchmark`` and returns its exit code."""
+    what = {"step": step}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: seqarena benchmark step PACKAGE TASK ...\n\n  step   a whole training step (step --help)")
+        return 0
+    return look_up(what, arguments[0], "benchmark")(arguments[1:])
+
+

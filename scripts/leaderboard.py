@@ -1,0 +1,233 @@
+"""Results grouped by protocol and variant: mean, spread, seeds, paired tests, floors, published figures."""
+
+import dataclasses
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.cli import Parser
+from common.errors import WrongUseError
+from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
+from common.results import Result, read_results
+from common.run import task_title
+from common.tasks import Published, Task
+from scripts.packages import PACKAGES
+from scripts.tables import FORMATS, render
+
+
+@dataclass(kw_only=True)
+class Row:
+    """One variant under one protocol."""
+
+    name: str
+    seeds: list[int] = field(default_factory=list)
+    """Seeds that finished."""
+    diverged: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    """Seeds that a saved sweep plan names and no result has."""
+    notes: list[str] = field(default_factory=list)
+    mean: float | None = None
+    deviation: float | None = None
+    """Standard deviation over seeds; none with one."""
+    comparison: Comparison | None = None
+    """Against the baseline, over the seeds that both have."""
+    p_corrected: float | None = None
+    """Holm's, over the variants of the table."""
+    parameters: int | None = None
+    tokens_per_second: float | None = None
+    """Median over seeds."""
+    peak_memory_bytes: int | None = None
+    """Largest over seeds."""
+
+
+@dataclass(kw_only=True)
+class Table:
+    """All variants measured under one protocol."""
+
+    title: str
+    metric: str
+    baseline: str
+    rows: list[Row]
+    floors: dict[str, float]
+    chance: float | None
+    published: list[Published]
+    devices: list[str]
+
+
+def missing_runs(folder: Path) -> list[dict[str, Any]]:
+    """Returns the entries of all saved sweep plans below ``folder`` whose run has no result."""
+    entries: dict[str, dict[str, Any]] = {}
+    for path in sorted((folder / "sweeps").glob("*.json")):
+        try:
+            planned = json.loads(path.read_text())["runs"]
+            entries |= {each["folder"]: each for each in planned}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"skipped {path}: not a sweep's plan ({error})", file=sys.stderr)
+    return [entry for entry in entries.values() if not (folder / entry["folder"] / "result.json").exists()]
+
+
+def tables(results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
+    """Returns a table for each protocol; results of different protocols never meet."""
+    groups: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        groups[result.protocol].append(result)
+    waiting: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in missing:
+        waiting[_key(entry["package"], entry["task"], entry["preset"], entry["changed"])].append(entry)
+    made = []
+    for group in groups.values():
+        first = group[0]
+        absent = waiting.pop(_key(first.package, first.task, first.preset, first.changed), [])
+        made.append(_table(group, absent, baseline))
+    made += [_table([], entries, baseline) for entries in waiting.values()]
+    return made
+
+
+def _key(package: str, task: str, preset: str, changed: dict[str, Any]) -> str:
+    return json.dumps([package, task, preset, changed], sort_keys=True)
+
+
+def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: str) -> Table:
+    some = group[0] if group else None
+    package, name = (some.package, some.task) if some else (absent[0]["package"], absent[0]["task"])
+    preset, changed = (some.preset, some.changed) if some else (absent[0]["preset"], absent[0]["changed"])
+    task: Task | None = PACKAGES[package].tasks.get(name) if package in PACKAGES else None
+    by_row: dict[str, list[Result]] = defaultdict(list)
+    for result in group:
+        by_row[result.row].append(result)
+    names = list(dict.fromkeys([*by_row, *(entry["row"] for entry in absent)]))
+    names.sort(key=lambda name: name != baseline)  # the baseline first, the others as they came
+    rows = [_row(name, by_row[name], [entry["seed"] for entry in absent if entry["row"] == name]) for name in names]
+    compared = []
+    for row in rows:
+        row.comparison = None if row.name == baseline else _compare(by_row[row.name], by_row.get(baseline, []))
+        compared += [row] if row.comparison else []
+    for row, p_value in zip(compared, holm([row.comparison.p_value for row in compared if row.comparison]), strict=True):
+        row.p_corrected = p_value
+    title = f"{package} {name}, preset {preset}" if task is None else task_title(task, preset, changed)
+    return Table(
+        title=title if some is None or task is None or some.task_version == task.version
+        else f"{title} [these results: version {some.task_version}]",  # fmt: skip
+        metric=some.metric if some else task.metric if task else "score",
+        baseline=baseline,
+        rows=rows,
+        floors=some.floors if some else {},
+        chance=task.chance if task else None,
+        published=list(task.published) if task else [],
+        devices=sorted({result.environment["device"] for result in group}),
+    )
+
+
+def _row(name: str, results: Sequence[Result], missing: list[int]) -> Row:
+    finished = [result for result in results if result.score is not None]
+    scores = [result.score for result in finished if result.score is not None]
+    row = Row(
+        name=name,
+        seeds=sorted(result.seed for result in finished),
+        diverged=sorted(result.seed for result in results if result.score is None),
+        missing=sorted(missing),
+        notes=sorted({note for result in results for note in result.notes}),
+    )
+    if finished:
+        row.mean = float(np.mean(scores))
+        row.deviation = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
+        row.tokens_per_second = float(np.median([result.tokens_per_second for result in finished]))
+        row.peak_memory_bytes = max(result.peak_memory_bytes for result in finished)
+    if results:
+        row.parameters = results[0].parameters
+    return row
+
+
+def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Comparison | None:
+    """Returns the paired comparison over the seeds that both have, or None without any."""
+    mine = {result.seed: result.example_scores for result in variant if result.score is not None}
+    theirs = {result.seed: result.example_scores for result in baseline if result.score is not None}
+    common = sorted(set(mine) & set(theirs))
+    if not common:
+        return None
+    return paired_comparison([mine[seed] for seed in common], [theirs[seed] for seed in common])
+
+
+def newest(results: Sequence[Result]) -> list[Result]:
+    """Returns one result for each (protocol, row, seed): the newest, if somebody ran it in two directories."""
+    chosen: dict[tuple[str, str, int], Result] = {}
+    for result in sorted(results, key=lambda each: each.finished_at):
+        key = (result.protocol, result.row, result.seed)
+        if key in chosen:
+            print(f"two results of {result.task} {result.row} seed {result.seed}; the newest counts", file=sys.stderr)
+        chosen[key] = result
+    kept = {id(result) for result in chosen.values()}
+    return [result for result in results if id(result) in kept]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena leaderboard`` and returns its exit code."""
+    parser = Parser(prog="seqarena leaderboard", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of results (default: runs)")
+    parser.add_argument("--baseline", default="softmax", help="row that the others are compared with (default: softmax)")
+    parser.add_argument("--format", default="terminal", choices=[*FORMATS], help="how to print (default: terminal)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    options = parser.parse_args(arguments)
+    if not options.runs.is_dir():
+        raise WrongUseError(f"no folder {options.runs}; seqarena quickstart makes results, or name one with --runs")
+    results, problems = read_results(options.runs)
+    for problem in problems:
+        print(f"skipped {problem}", file=sys.stderr)
+    made = tables(newest(results), missing_runs(options.runs), options.baseline)
+    if not made:
+        raise WrongUseError(f"no results below {options.runs}; seqarena quickstart makes some")
+    if options.json or options.format == "json":
+        print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
+        return 0
+    headings = ["variant", "mean", "sd", "seeds", f"vs {options.baseline} [95 %]", "p (Holm)", "parameters", "tokens/s",
+                "memory"]  # fmt: skip
+    for table in made:
+        print(render(table.title, headings, [_cells(row) for row in table.rows], _footnotes(table), options.format))
+    return 0
+
+
+def _cells(row: Row) -> list[str]:
+    seeds = str(len(row.seeds))
+    if row.diverged or row.missing:
+        seeds += "".join(
+            f", {len(some)} {what}" for some, what in ((row.diverged, "diverged"), (row.missing, "missing")) if some
+        )
+    difference = row.comparison
+    return [
+        row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
+        "" if row.mean is None else f"{100 * row.mean:.2f} %",
+        "" if row.deviation is None else f"{100 * row.deviation:.2f}",
+        seeds,
+        "" if difference is None
+        else f"{100 * difference.difference:+.2f} [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
+        + ("" if difference.over_seeds else " *"),
+        "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",
+        "" if row.parameters is None else f"{row.parameters:,}",
+        "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",
+        "" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 2**20:,.0f} MiB",
+    ]  # fmt: skip
+
+
+def _footnotes(table: Table) -> list[str]:
+    notes = []
+    if table.floors:
+        notes.append("floors: " + ", ".join(f"{name} {100 * value:.2f} %" for name, value in table.floors.items()))
+    if table.chance is not None:
+        notes.append(f"chance: {100 * table.chance:.2f} %")
+    notes += [f"published: {figure.name} {100 * figure.value:.2f} % ({figure.source})" for figure in table.published]
+    if any(row.comparison and not row.comparison.over_seeds for row in table.rows):
+        notes.append(
+            f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown; interval and p speak of other test "
+            "examples only"
+        )
+    if len(table.rows) > 1 and not any(row.comparison for row in table.rows):
+        notes.append(f"no comparison: {table.baseline} has no finished seed in common with another row")
+    if table.devices:
+        notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")
+    return notes

@@ -1,0 +1,22 @@
+"""The first thing to run: four variants on short ListOps, then the leaderboard beside the floors."""
+
+from collections.abc import Sequence
+
+from common.cli import Parser, add_session_options
+from scripts import leaderboard, sweep
+
+VARIANTS = ("softmax", "dnas", "hnas", "x3")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Trains, evaluates and prints; what is finished is not run again."""
+    parser = Parser(prog="seqarena quickstart", description=__doc__)
+    add_session_options(parser)
+    options = parser.parse_args(arguments)
+    folders = ["--runs", str(options.runs), "--data-folder", str(options.data_folder)]
+    flags = ["--overwrite"] if options.overwrite else []
+    planned, session, _ = sweep.plan(["lra", "listops", "--attention", *VARIANTS, *folders, *flags])
+    sweep.save_plan(planned, session)
+    results = sweep.run_all(planned)
+    leaderboard.run(["--runs", str(options.runs), *(["--json"] if options.json else [])])
+    return 0 if all(result.status == "finished" for result in results) else 1

@@ -1,0 +1,123 @@
+"""The product of tasks, variants, norms and seeds: a plain loop, and a saved plan that says which runs there should be."""
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.checkpoint import write_json
+from common.cli import Package, Parser, add_session_options, choose, override, session_of
+from common.config import fingerprint, to_json
+from common.errors import look_up
+from common.results import Result
+from common.run import BaseRun, changed_from, row_name
+from common.session import Session, execute, run_folder
+from scripts.packages import PACKAGES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One run of a sweep, and the command that makes it alone."""
+
+    package: Package
+    run: BaseRun
+    session: Session
+
+    @property
+    def folder(self) -> Path:
+        """The directory the run will be in."""
+        return run_folder(self.run, self.package.name, self.session)
+
+    def entry(self) -> dict[str, Any]:
+        """Returns what the saved plan says of this run, enough to show it as missing."""
+        preset = self.package.presets[self.run.task][self.run.preset]
+        changes = changed_from(preset, self.run)
+        return {
+            "folder": str(self.folder.relative_to(self.session.runs)),
+            "package": self.package.name,
+            "task": self.run.task,
+            "preset": self.run.preset,
+            "changed": {path: [to_json(old), to_json(new)] for path, (old, new) in changes.items()},
+            "row": row_name(self.run, preset),
+            "seed": self.run.seed,
+            "command": self.session.command,
+        }
+
+    def measure(self) -> Result:
+        """Runs it, or returns its result if it is finished."""
+        task = self.package.tasks[self.run.task]
+        preset = self.package.presets[self.run.task][self.run.preset]
+        return execute(self.run, task, preset, self.package.prepare, self.session)
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena sweep``."""
+    made = Parser(prog="seqarena sweep", description=f"{__doc__}\nFields are set for all runs: --path value.")
+    made.add_argument("package", help="task package")
+    made.add_argument("task", nargs="+", help="tasks of the package")
+    made.add_argument("--preset", default="quick", help="named run to start from (default: quick)")
+    made.add_argument("--attention", nargs="+", default=[None], metavar="A", help="variants (default: the preset's)")
+    made.add_argument("--norm", nargs="+", default=[None], metavar="N", help="norms (default: the preset's)")
+    made.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="S", help="seeds (default: 0)")
+    add_session_options(made)
+    return made
+
+
+def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, bool]:
+    """Returns the runs that the arguments mean, each checked, and whether JSON was asked for."""
+    options, fields = parser().parse_known_args(arguments)
+    package = look_up(PACKAGES, options.package, "package")
+    planned = []
+    for task in options.task:
+        for attention in options.attention:
+            for norm in options.norm:
+                for seed in options.seeds:
+                    run = choose(package, task, options.preset, attention, norm, seed)
+                    run = override(run, fields, "seqarena sweep")
+                    run.check()
+                    names = [("--preset", options.preset), ("--attention", attention), ("--norm", norm), ("--seed", seed)]
+                    words = [word for flag, name in names if name is not None for word in (flag, str(name))]
+                    command = shlex.join(["seqarena", package.name, task, *words, *fields])
+                    planned.append(Planned(package=package, run=run, session=session_of(options, command)))
+    return planned, session_of(options, shlex.join(["seqarena", "sweep", *arguments])), options.json
+
+
+def save_plan(planned: Sequence[Planned], session: Session) -> Path:
+    """Writes the plan below ``runs/sweeps`` and returns its file; the same sweep has the same file."""
+    path = session.runs / "sweeps" / f"{fingerprint([each.entry() for each in planned])}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"command": session.command, "runs": [each.entry() for each in planned]})
+    return path
+
+
+def run_all(planned: Sequence[Planned]) -> list[Result]:
+    """Measures every run in turn and returns their results; a diverged run does not stop the others."""
+    results = []
+    for number, each in enumerate(planned, start=1):
+        done = Result.read(each.folder) is not None and not each.session.overwrite
+        print(
+            f"[{number}/{len(planned)}] {each.run.task} {each.entry()['row']} seed {each.run.seed}"
+            f"{' (finished before)' if done else ''}",
+            file=sys.stderr,
+        )
+        results.append(each.measure())
+    return results
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena sweep`` and returns its exit code."""
+    planned, session, as_json = plan(arguments)
+    path = save_plan(planned, session)
+    results = run_all(planned)
+    if as_json:
+        print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results]}))
+    else:
+        for result in results:
+            score = "diverged" if result.score is None else f"{result.metric} {result.score:.4f}"
+            print(f"{result.package} {result.task}  {result.row}  seed {result.seed}  {score}")
+        print(f"plan: {path}; tables: seqarena leaderboard --runs {session.runs}")
+    return 0 if all(result.status == "finished" for result in results) else 1

@@ -1,0 +1,68 @@
+"""A table of words, printed as a person or a program wants it."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from rich.console import Console
+from rich.table import Table
+
+Rows = Sequence[Sequence[str]]
+LATEX = str.maketrans({letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r"\textbackslash{}", "^": r"\^{}",
+                                                                        "~": r"\~{}", "<": "$<$"})  # fmt: skip
+
+
+def terminal(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
+    """Returns a table of box-drawing characters, as wide as the terminal allows."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=io.StringIO(), width=max(Console().width, 118))
+    console.print(table)
+    for note in notes:
+        console.print(note, markup=False, highlight=False)
+    shown = console.file
+    return shown.getvalue() if isinstance(shown, io.StringIO) else ""
+
+
+def markdown(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
+    """Returns a Markdown table."""
+    lines = [f"**{title}**", "", _pipes(headings), _pipes(["---", *["---:"] * (len(headings) - 1)])]
+    lines += [_pipes(row) for row in rows]
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes), ""])
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def comma_separated(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
+    """Returns CSV, the table's title as first column; notes are left out."""
+    del notes
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", *headings])
+    writer.writerows([title, *row] for row in rows)
+    return file.getvalue().rstrip("\n")
+
+
+def latex(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
+    """Returns a LaTeX tabular with its notes as comments."""
+    lines = [f"% {title}", rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\hline"]
+    lines += [" & ".join(cell.translate(LATEX) for cell in cells) + r" \\" for cells in (headings,)]
+    lines += [r"\hline", *(" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in rows)]
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", *(f"% {note}" for note in notes), ""])
+
+
+RENDERERS: Mapping[str, Callable[[str, Sequence[str], Rows, Sequence[str]], str]] = MappingProxyType(
+    {"terminal": terminal, "markdown": markdown, "csv": comma_separated, "latex": latex}
+)
+FORMATS = (*RENDERERS, "json")
+
+
+def render(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str], form: str) -> str:
+    """Returns the table in one of the formats but JSON, which holds numbers rather than words."""
+    return RENDERERS[form](title, headings, rows, notes)

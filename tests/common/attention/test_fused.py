@@ -1,0 +1,83 @@
+"""The fused forms against the formula: float64 values and gradients, and what they cannot express."""
+
+import pytest
+import torch
+
+from common.attention import ATTENTIONS
+from common.attention.base import Visibility
+from common.attention.doubly_normalized import TwoPasses, fused_doubly_normalized
+from common.attention.softmax import fused_softmax
+
+
+def inputs(queries: int, keys: int, dim: int, scale: float = 1.0) -> list[torch.Tensor]:
+    shapes = (queries, keys, keys)
+    return [(scale * torch.randn(2, 3, length, dim, dtype=torch.float64)).requires_grad_() for length in shapes]
+
+
+def masks(queries: int, keys: int) -> Visibility:
+    query_real, key_real = torch.rand(2, queries) < 0.7, torch.rand(2, keys) < 0.7
+    query_real[:, 0] = key_real[:, 0] = True
+    return Visibility(query_real=query_real, key_real=key_real)
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas"])
+@pytest.mark.parametrize(("queries", "keys", "dim"), [(1, 1, 1), (1, 7, 4), (7, 1, 3), (33, 17, 8), (5, 65, 7)])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 6.0])
+def test_values_and_gradients_are_the_references(
+    name: str, queries: int, keys: int, dim: int, masked: bool, scale: float
+) -> None:
+    kernel = ATTENTIONS[name].build(heads=3).double()
+    tensors = inputs(queries, keys, dim, scale)
+    visibility = masks(queries, keys) if masked else Visibility()
+    fused = kernel.fused(*tensors, visibility, None)
+    assert fused is not None
+    reference, _ = kernel.step(None, *tensors, visibility)
+    torch.testing.assert_close(fused, reference, rtol=0, atol=1e-10)
+    leaves = [*tensors, *kernel.parameters()]
+    direction = torch.randn_like(fused)
+    found = torch.autograd.grad((fused * direction).sum(), leaves)
+    expected = torch.autograd.grad((reference * direction).sum(), leaves)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_two_passes_survive_gradcheck() -> None:
+    tensors = inputs(5, 4, 3)
+    visibility = masks(5, 4)
+    arguments = (*tensors, visibility.query_real, visibility.key_real)
+    assert visibility.query_real is not None
+    real = visibility.query_real[:, None, :, None]
+    assert torch.autograd.gradcheck(lambda *given: TwoPasses.apply(*given) * real, arguments)
+
+
+def test_a_strided_input_is_the_same_input() -> None:
+    query, key, value = (tensor.detach() for tensor in inputs(6, 6, 4))
+    strided = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (query, key, value)]
+    contiguous = fused_doubly_normalized(query, key, value, Visibility(), None)
+    torch.testing.assert_close(fused_doubly_normalized(*strided, Visibility(), None), contiguous, rtol=0, atol=1e-14)
+
+
+def test_what_a_fused_form_cannot_express_is_left_to_the_formula() -> None:
+    query, key, value = inputs(5, 5, 4)
+    bias = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
+    for visibility in (Visibility(order="causal"), Visibility(segments=torch.zeros(2, 5, dtype=torch.long))):
+        assert fused_doubly_normalized(query, key, value, visibility, None) is None
+    assert fused_doubly_normalized(query, key, value, Visibility(), bias) is None
+    for name in ("dnas", "hnas"):
+        kernel = ATTENTIONS[name].build(heads=3, dropout=0.5).double()
+        assert kernel.fused(query, key, value, Visibility(), None) is None
+        assert kernel.eval().fused(query, key, value, Visibility(), None) is not None
+    halves = [tensor.detach().bfloat16() for tensor in (query, key, value)]
+    assert fused_softmax(*halves, Visibility(), None, 0.1) is None
+
+
+@pytest.mark.parametrize("name", list(ATTENTIONS))
+def test_a_bias_gets_its_gradient(name: str) -> None:
+    order = ATTENTIONS[name].orders[0]
+    kernel = ATTENTIONS[name].build(heads=2).double()
+    query, key, value = (torch.randn(1, 2, 3, 2, dtype=torch.float64) for _ in range(3))
+    bias = torch.randn(1, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda bias: kernel(query, key, value, Visibility(order=order), bias), bias, check_undefined_grad=False
+    )

@@ -1,0 +1,159 @@
+"""Padding and the future: nothing of either may reach a real output, in any variant, in any order."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from common.attention import ATTENTIONS, attend
+from common.attention.base import Visibility
+from tests.common.attention.cases import VARIANTS, Case, case, cases
+
+ORDERED = [(name, order) for name, order in VARIANTS if order != "none"]
+UNORDERED = [name for name, order in VARIANTS if order == "none"]
+
+
+def output(name: str, each: Case) -> torch.Tensor:
+    return ATTENTIONS[name].build(heads=2)(each.query, each.key, each.value, each.visibility)
+
+
+@pytest.mark.parametrize(("name", "order"), VARIANTS)
+def test_padded_keys_and_queries_get_exactly_nothing(name: str, order: str) -> None:
+    each = case(order, padded=True)
+    weights = ATTENTIONS[name].build(heads=2).weights(each.query, each.key, each.visibility)
+    assert each.visibility.key_real is not None
+    assert each.visibility.query_real is not None
+    assert (weights.transpose(1, 3)[~each.visibility.key_real] == 0).all()
+    assert (weights.transpose(1, 2)[~each.visibility.query_real] == 0).all()
+    assert (output(name, each).transpose(1, 2)[~each.visibility.query_real] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "order"), VARIANTS)
+def test_what_stands_in_padding_changes_nothing(name: str, order: str) -> None:
+    each = case(order, padded=True)
+    real = each.visibility
+    assert real.query_real is not None
+    assert real.key_real is not None
+
+    def spoilt(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.where(mask[:, None, :, None], tensor, 30 * torch.randn_like(tensor))
+
+    other = replace(
+        each,
+        query=spoilt(each.query, real.query_real),
+        key=spoilt(each.key, real.key_real),
+        value=spoilt(each.value, real.key_real),
+    )
+    torch.testing.assert_close(output(name, other), output(name, each), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "order"), VARIANTS)
+def test_adding_padding_moves_no_real_output(name: str, order: str) -> None:
+    each = case(order)
+    extra_queries, extra_keys = (3, 3) if order == "causal" else (3, 2)
+
+    def longer(tensor: torch.Tensor, extra: int) -> torch.Tensor:
+        return torch.cat([tensor, 5 * torch.randn(2, 2, extra, 4, dtype=tensor.dtype)], dim=2)
+
+    def mask(length: int, extra: int) -> torch.Tensor:
+        return (torch.arange(length + extra) < length).expand(2, -1)
+
+    padded = Case(
+        query=longer(each.query, extra_queries),
+        key=longer(each.key, extra_keys),
+        value=longer(each.value, extra_keys),
+        visibility=Visibility(
+            query_real=mask(each.query.shape[2], extra_queries),
+            key_real=mask(each.key.shape[2], extra_keys),
+            order=order,
+        ),
+    )
+    torch.testing.assert_close(output(name, padded)[:, :, :5], output(name, each), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "order"), VARIANTS)
+def test_a_wholly_padded_row_gives_zeros_and_finite_gradients(name: str, order: str) -> None:
+    for hide_queries, hide_keys in ((True, True), (False, True), (True, False)):
+        each = case(order, padded=True)
+        query_real, key_real = each.visibility.query_real, each.visibility.key_real
+        assert query_real is not None
+        assert key_real is not None
+        query_real[0], key_real[0] = not hide_queries, not hide_keys
+        tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
+        found = output(name, each)
+        assert (found[0] == 0).all()
+        gradients = torch.autograd.grad(found.square().sum(), tensors)
+        assert all(torch.isfinite(gradient).all() for gradient in gradients)
+        assert all((gradient[0] == 0).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(("name", "order"), ORDERED)
+@pytest.mark.parametrize("memory", [0, 3])
+def test_the_future_changes_no_earlier_output(name: str, order: str, memory: int) -> None:
+    if order == "ordered_queries" and memory:
+        return  # cross-attention has no memory
+    each = case(order, memory=memory)
+    for now in range(4):
+        query = each.query.clone()
+        query[:, :, now + 1 :] += 7 * torch.randn_like(query[:, :, now + 1 :])
+        key, value = each.key.clone(), each.value.clone()
+        if order == "causal":
+            key[:, :, memory + now + 1 :] += 7 * torch.randn_like(key[:, :, memory + now + 1 :])
+            value[:, :, memory + now + 1 :] += 7 * torch.randn_like(value[:, :, memory + now + 1 :])
+        changed = output(name, replace(each, query=query, key=key, value=value))
+        torch.testing.assert_close(
+            changed[:, :, : now + 1], output(name, each)[:, :, : now + 1], rtol=0, atol=1e-13
+        )
+
+
+@pytest.mark.parametrize(("name", "order"), ORDERED)
+def test_no_gradient_flows_from_an_earlier_output_to_the_future(name: str, order: str) -> None:
+    each = case(order)
+    tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
+    gradients = torch.autograd.grad(output(name, each)[:, :, :2].sum(), tensors)
+    later = gradients if order == "causal" else gradients[:1]
+    assert all((gradient[:, :, 2:] == 0).all() for gradient in later)
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_packed_segments_are_separate_sequences(name: str) -> None:
+    for order in ATTENTIONS[name].orders:
+        if order == "ordered_queries":
+            continue
+        each = case("causal")
+        segments = torch.tensor([[0, 0, 0, 1, 1]] * 2)
+        packed = replace(each, visibility=Visibility(order=order, segments=segments))
+        apart = [
+            output(
+                name,
+                Case(
+                    query=each.query[:, :, part],
+                    key=each.key[:, :, part],
+                    value=each.value[:, :, part],
+                    visibility=Visibility(order=order),
+                ),
+            )
+            for part in (slice(0, 3), slice(3, 5))
+        ]
+        torch.testing.assert_close(output(name, packed), torch.cat(apart, dim=2), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_attend_takes_masks_names_and_configs(name: str) -> None:
+    each = cases("none")[1]
+    found = attend(
+        name, each.query, each.key, each.value,
+        query_mask=each.visibility.query_real, key_mask=each.visibility.key_real,
+    )  # fmt: skip
+    torch.testing.assert_close(found, output(name, each))
+    assert torch.equal(attend(ATTENTIONS[name], each.query, each.key, each.value), attend(name, each.query, each.key, each.value))
+
+
+def test_attend_is_fused_softmax_and_drops_when_told() -> None:
+    each = case("causal", memory=3)
+    last = attend("lnas", each.query, each.key, each.value, causal=True)
+    mask = torch.ones(5, 8, dtype=torch.bool).tril(3)
+    torch.testing.assert_close(last, F.scaled_dot_product_attention(each.query, each.key, each.value, attn_mask=mask))
+    dropped = attend("x3", each.query, each.key, each.value, dropout=0.5)
+    assert not torch.allclose(dropped, attend("x3", each.query, each.key, each.value))

@@ -1,0 +1,50 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common.attention import ATTENTIONS
+from tests.common.attention.cases import VARIANTS, case
+
+
+@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if each[1] != "none"])
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_a_segment_at_a_time_is_one_pass(name: str, order: str, length: int) -> None:
+    """With everything kept as memory; also decoding one query at a time."""
+    kernel = ATTENTIONS[name].build(heads=2)
+    each = case(order)
+    whole = kernel(each.query, each.key, each.value, each.visibility)
+    state, parts = None, []
+    for start in range(0, 5, length):
+        stop = min(start + length, 5)
+        seen = slice(0, stop) if order == "causal" else slice(None)
+        visibility = replace(each.visibility, memory=start if order == "causal" else 0)
+        part, state = kernel.step(
+            state, each.query[:, :, start:stop], each.key[:, :, seen], each.value[:, :, seen], visibility
+        )
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, dim=2), whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["dnas", "hnas"])
+def test_a_trimmed_memory_keeps_the_masses_of_its_newest_keys(name: str) -> None:
+    kernel = ATTENTIONS[name].build(heads=2)
+    each = case("causal")
+    _, state = kernel.step(None, *(tensor[:, :, :3] for tensor in (each.query, each.key, each.value)), each.visibility)
+    assert state is not None
+    visibility = replace(each.visibility, memory=2)
+    inputs = each.query[:, :, 3:], each.key[:, :, 1:], each.value[:, :, 1:], visibility
+    trimmed, _ = kernel.step(state, *inputs)
+    same, _ = kernel.step(state[..., 1:], *inputs)
+    forgotten, _ = kernel.step(None, *inputs)
+    assert torch.equal(trimmed, same)
+    assert not torch.allclose(trimmed, forgotten)
+
+
+def test_the_carried_state_has_no_gradient() -> None:
+    each = case("causal")
+    _, state = ATTENTIONS["dnas"].build(heads=2).step(
+        None, each.query.requires_grad_(), each.key, each.value, each.visibility
+    )
+    assert state is not None
+    assert not state.requires_grad

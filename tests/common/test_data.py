@@ -1,0 +1,95 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from common.counter import hash64, mix64, permutation
+from common.data import Ragged, Shuffled, checksum, in_order, load_splits, save_splits
+from common.errors import BadDataError
+
+few = settings(max_examples=50, deadline=None)
+
+
+def ragged(lengths: list[int]) -> Ragged:
+    return Ragged.of([np.arange(1, length + 1, dtype=np.uint8) for length in lengths], [n % 10 for n in range(len(lengths))])
+
+
+def test_mix64_is_splitmix64() -> None:
+    """The first outputs of the published generator for seed 0."""
+    states = np.arange(1, 4, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    assert [hex(value) for value in mix64(states)] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
+
+
+def test_hashes_differ_by_every_key_and_broadcast() -> None:
+    values = np.concatenate([hash64(0, np.arange(1000)), hash64(1, np.arange(1000)), hash64(np.arange(1000), 5)])
+    assert len(set(values.tolist())) == 3000 - 2  # (0, 5) and (1, 5) are asked for twice
+    bits = np.unpackbits(values.view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 0.01
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 4), st.integers(0, 5))
+@few
+def test_every_epoch_sees_every_example_once(count: int, batch_size: int, pool: int, seed: int) -> None:
+    lengths = np.asarray(hash64(seed, np.arange(count)) % np.uint64(20), dtype=np.int64)
+    order = Shuffled(lengths=lengths, batch_size=batch_size, seed=seed, pool=pool)
+    steps = 3 * count * pool  # whole epochs and whole pools
+    seen = np.concatenate([order[step] for step in range(steps)])
+    assert len(seen) == steps * batch_size
+    assert (np.bincount(seen, minlength=count) == steps * batch_size // count).all()
+    again = Shuffled(lengths=lengths, batch_size=batch_size, seed=seed, pool=pool)
+    assert (again[steps - 1] == order[steps - 1]).all()
+
+
+def test_epochs_and_seeds_differ_and_pools_save_padding() -> None:
+    lengths = np.asarray(hash64(9, np.arange(512)) % np.uint64(100), dtype=np.int64)
+
+    def padding(pool: int) -> float:
+        order = Shuffled(lengths=lengths, batch_size=16, seed=0, pool=pool)
+        batches = [lengths[order[step]] for step in range(32)]
+        return 1 - sum(batch.sum() for batch in batches) / sum(16 * batch.max() for batch in batches)
+
+    assert padding(32) < 0.1 < 0.4 < padding(1)
+    first, second = (Shuffled(lengths=lengths, batch_size=512, seed=0)[step] for step in (0, 1))
+    assert (first != second).any()
+    assert (first != Shuffled(lengths=lengths, batch_size=512, seed=1)[0]).any()
+    longest = [lengths[Shuffled(lengths=lengths, batch_size=16, seed=0, pool=32)[step]].max() for step in range(32)]
+    assert longest != sorted(longest)  # not the short ones first
+
+
+def test_ragged_pads_with_zero_and_says_what_is_real() -> None:
+    split = ragged([3, 1, 2])
+    tokens, real = split.padded(np.array([1, 0]), shortest=4)
+    assert tokens.tolist() == [[1, 0, 0, 0], [1, 2, 3, 0]]
+    assert real.tolist() == [[True, False, False, False], [True, True, True, False]]
+    assert split.lengths.tolist() == [3, 1, 2]
+    assert np.concatenate(list(in_order(split.lengths, 2))).tolist() == [1, 2, 0]
+
+
+def test_splits_are_saved_whole_and_mapped(tmp_path: Path) -> None:
+    splits = {"train": ragged([2, 3]), "test": ragged([1])}
+    save_splits(tmp_path / "set", splits, {"sha256": checksum(splits)})
+    found, manifest = load_splits(tmp_path / "set")
+    assert checksum(found) == manifest["sha256"] == checksum(splits)
+    assert isinstance(found["train"].tokens, np.memmap)
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    save_splits(tmp_path / "set", splits, {"sha256": "another process was second"})
+    assert load_splits(tmp_path / "set")[1] == manifest
+    (tmp_path / "set" / "train.labels.npy").write_bytes(b"cut")
+    with pytest.raises(BadDataError, match=r"set: prepared data are damaged.*delete the folder"):
+        load_splits(tmp_path / "set")
+
+
+def test_the_checksum_sees_every_byte() -> None:
+    sums = {checksum({"a": ragged([2, 3])}), checksum({"a": ragged([3, 2])}), checksum({"b": ragged([2, 3])})}
+    sums.add(checksum({"a": Ragged.of([np.array([1, 2], np.uint8), np.array([1, 2, 3], np.uint8)], [0, 2])}))
+    assert len(sums) == 4
+
+
+def test_orders_are_the_same_in_another_process() -> None:
+    code = "from common.counter import permutation; print(permutation(50, 3, 1).tolist())"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == str(permutation(50, 3, 1).tolist())

@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from common.metrics import accuracy, holm, paired_comparison
+
+
+def test_accuracy_is_per_example() -> None:
+    assert accuracy([1, 2, 3], [1, 0, 3]).tolist() == [1, 0, 1]
+
+
+def simulated(generator: np.random.Generator, seeds: int, examples: int, seed_spread: float) -> np.ndarray:
+    """Differences with true mean 0, spread over seeds and over examples."""
+    return (
+        generator.normal(0, seed_spread, (seeds, 1))
+        + generator.normal(0, 0.5, (1, examples))
+        + generator.normal(0, 0.5, (seeds, examples))
+    )
+
+
+@pytest.mark.parametrize(("seeds", "seed_spread"), [(3, 0.1), (3, 0.005), (5, 0.05)])
+def test_the_interval_covers_what_it_says(seeds: int, seed_spread: float) -> None:
+    """95 % intervals hold the truth in about 95 % of 300 experiments, whichever of seeds and examples matters most."""
+    generator = np.random.default_rng(0)
+    covered = rejected = 0
+    for _ in range(300):
+        differences = simulated(generator, seeds, 200, seed_spread)
+        found = paired_comparison(differences, np.zeros_like(differences), draws=200)
+        covered += found.low <= 0 <= found.high
+        rejected += found.p_value < 0.05
+        assert (found.p_value < 0.05) == (not found.low <= 0 <= found.high)
+    assert 0.92 <= covered / 300 <= 1.0
+    assert rejected <= 0.08 * 300
+
+
+def test_a_real_difference_is_found_and_pairing_helps() -> None:
+    generator = np.random.default_rng(1)
+    hard = generator.random((1, 2000))  # the same examples are hard for both
+    base = (generator.random((4, 2000)) * 0.3 + hard * 0.7 < 0.5).astype(float)
+    better = np.maximum(base, (generator.random((4, 2000)) < 0.03).astype(float))
+    found = paired_comparison(better, base)
+    assert found.over_seeds
+    assert found.low > 0
+    assert found.p_value < 0.01
+    assert found.difference == pytest.approx(better.mean() - base.mean())
+
+
+def test_fewer_than_three_seeds_speak_of_examples_only() -> None:
+    differences = np.random.default_rng(2).normal(0.1, 1, (1, 400))
+    found = paired_comparison(differences, np.zeros_like(differences))
+    assert not found.over_seeds
+    oracle = stats.ttest_1samp(differences[0], 0)
+    assert found.p_value == pytest.approx(oracle.pvalue)
+    low, high = oracle.confidence_interval()
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_equal_scores_are_no_difference() -> None:
+    scores = np.ones((3, 10))
+    found = paired_comparison(scores, scores)
+    assert (found.difference, found.p_value) == (0, 1)
+    assert paired_comparison(scores, scores) == found  # the same digits again
+
+
+def test_holm() -> None:
+    """Worked by hand: 0.01 * 4, 0.02 * 3, max(0.03 * 2, before), 0.2 * 1."""
+    assert holm([0.03, 0.01, 0.2, 0.02]) == pytest.approx([0.06, 0.04, 0.2, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []

@@ -1,0 +1,65 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from common.attention.hybrid import Hybrid
+from common.errors import WrongUseError
+from common.optim import OPTIMIZERS, Optim, Schedule, build_optimizer, first_beta, rate, set_rate
+
+
+@pytest.mark.parametrize("cycle", [True, False])
+def test_one_cycle_is_pytorchs(cycle: bool) -> None:
+    """Xiong et al. use torch's OneCycleLR with linear annealing and its defaults."""
+    steps, warmup = 50, 10
+    parameter = nn.Parameter(torch.zeros(1))
+    oracle = torch.optim.AdamW([parameter], lr=1e-4, betas=(0.9, 0.999))
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
+        oracle, max_lr=1e-4, total_steps=steps, pct_start=warmup / steps, anneal_strategy="linear", cycle_momentum=cycle
+    )
+    schedule = Schedule(shape="one_cycle", warmup=warmup, cycle_betas=cycle)
+    for step in range(steps):
+        assert 1e-4 * rate(schedule, step, steps) == pytest.approx(oracle.param_groups[0]["lr"], rel=1e-9)
+        assert first_beta(schedule, 0.9, step, steps) == pytest.approx(oracle.param_groups[0]["betas"][0], rel=1e-9)
+        oracle.step()
+        if step + 1 < steps:
+            scheduler.step()
+
+
+def test_the_other_shapes() -> None:
+    assert [rate(Schedule(), step, 4) for step in range(4)] == [1, 1, 1, 1]
+    warm = Schedule(shape="linear", warmup=2)
+    assert [rate(warm, step, 6) for step in range(6)] == [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    assert rate(Schedule(shape="cosine"), 5, 10) == pytest.approx(0.5)
+    jax = Schedule(shape="rsqrt", warmup=1000)
+    for step in (0, 10, 999, 1000, 4999):  # base * min(1, t / warmup) / sqrt(max(t, warmup)), t from 1
+        t = step + 1
+        expected = min(1, t / 1000) / math.sqrt(max(t, 1000)) * math.sqrt(1000)
+        assert rate(jax, step, 5000) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_groups_decay_matrices_only_and_hurry_bounded_numbers(name: str) -> None:
+    model = nn.ModuleDict({"linear": nn.Linear(2, 2), "norm": nn.LayerNorm(2), "kernel": Hybrid().build(heads=2)})
+    optim = Optim(name=name, lr=1e-3, weight_decay=0.1, bounded_lr_multiplier=7.0)  # type: ignore[arg-type]
+    optimizer = build_optimizer(optim, model)
+    set_rate(optimizer, optim, 0, 10)
+    found = {
+        key: (group["weight_decay"], group["lr"])
+        for group in optimizer.param_groups
+        for key, parameter in model.named_parameters()
+        if any(parameter is each for each in group["params"])
+    }
+    assert found["linear.weight"] == (0.1, 1e-3)
+    assert found["linear.bias"] == found["norm.weight"] == (0.0, 1e-3)
+    assert found["kernel.u.raw"] == (0.0, pytest.approx(7e-3))
+
+
+def test_impossible_settings_are_refused() -> None:
+    for schedule in (Schedule(warmup=10), Schedule(warmup=-1), Schedule(shape="one_cycle", warmup=1)):
+        with pytest.raises(WrongUseError, match=r"optim\.schedule"):
+            schedule.check(10)
+    for optim in (Optim(lr=0.0), Optim(lr=1.0, clip=0.0), Optim(lr=1.0, betas=(0.9, 1.0))):
+        with pytest.raises(WrongUseError, match=r"optim\."):
+            optim.check()
