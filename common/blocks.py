@@ -192,9 +192,7 @@ class Deescalated(NormConfig):
         return DeescalatedResidual(self, dim, eps)
 
 
-NORMS: Mapping[str, NormConfig] = MappingProxyType(
-    {"post": PostNorm(), "pre": PreNorm(), "deescalated": Deescalated()}
-)
+NORMS: Mapping[str, NormConfig] = MappingProxyType({"post": PostNorm(), "pre": PreNorm(), "deescalated": Deescalated()})
 
 
 def find_norm(name: str) -> NormConfig:

@@ -1,4 +1,4 @@
-"""From a command line to a Run: three names from three tables, then any field by its path. The only importer of tyro."""
+"""From a command line to a Run: names from tables, then any field by its path. The only importer of tyro."""
 
 import argparse
 import contextlib
@@ -100,7 +100,9 @@ def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
     spelled |= {_negated(path): path for path in spelled}
     for flag in flags:
         if flag not in spelled:
-            raise WrongUseError(f"unknown field {flag}; {_nearest_field(flag, set(spelled) & set(map(_dashed, known)))}")
+            raise WrongUseError(
+                f"unknown field {flag}; {_nearest_field(flag, set(spelled) & set(map(_dashed, known)))}"
+            )
     if arguments and not arguments[0].startswith("--"):
         raise WrongUseError(f"unexpected {arguments[0]!r}; fields are set as --path value; see {prog} --help")
     for group in [list(arguments)] if _parses(run, arguments) else _groups(arguments):
@@ -148,21 +150,27 @@ def _parse(run: BaseRun, arguments: Sequence[str], prog: str | None = None, desc
     settings = dataclasses.make_dataclass(
         "Settings",
         [
-            (field.name, Annotated[hints[field.name], tyro.conf.arg(help=None)], dataclasses.field(default=getattr(run, field.name)))
+            (
+                field.name,
+                Annotated[hints[field.name], tyro.conf.arg(help=None)],
+                dataclasses.field(default=getattr(run, field.name)),
+            )
             for field in dataclasses.fields(run)
             if field.name not in (*CHOSEN, "seed")
         ],
         frozen=True,
         kw_only=True,
     )
-    chosen = tyro.cli(
+    chosen: Any = tyro.cli(
         settings,
         args=list(arguments),
         prog=prog,
         description=description,
         config=(tyro.conf.AvoidSubcommands,),
     )
-    return dataclasses.replace(run, **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(settings)})
+    return dataclasses.replace(
+        run, **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(settings)}
+    )
 
 
 def describe(package: Package) -> str:

@@ -30,15 +30,16 @@ def from_json(kind: type[Config], values: Any) -> Config:
     Raises:
         ValueError: a class that is none of ``kind``, or fields it does not have or lacks.
     """
-    chosen = next((each for each in _family(kind) if each.__name__ == values.get("class")), None)
+    chosen: Any = next((each for each in _family(kind) if each.__name__ == values.get("class")), None)
     if chosen is None:
         raise ValueError(f"expected a {kind.__name__}, found class {values.get('class')!r}")
-    known = {field.name for field in fields(chosen)}  # type: ignore[arg-type]
+    known = {field.name for field in fields(chosen)}
     found = set(values) - {"class"}
     if found != known:
         raise ValueError(f"{chosen.__name__}: unknown or missing fields {sorted(found ^ known)}")
     hints = typing.get_type_hints(chosen)
-    return chosen(**{name: _value(hints[name], values[name]) for name in known})
+    config: Config = chosen(**{name: _value(hints[name], values[name]) for name in known})
+    return config
 
 
 def fingerprint(config: Any) -> str:
@@ -56,13 +57,15 @@ def field_paths(config: Any, path: str = "") -> list[str]:
 
 
 def _family(kind: type) -> list[type]:
-    return [kind, *(each for child in kind.__subclasses__() for each in _family(child))]
+    children: list[type] = kind.__subclasses__()
+    return [kind, *(each for child in children for each in _family(child))]
 
 
 def _value(hint: Any, value: Any) -> Any:
     if isinstance(value, dict):
-        options = [hint] if isinstance(hint, type) else [each for each in typing.get_args(hint) if is_dataclass(each)]
-        return from_json(options[0], value)
+        options: list[Any] = [hint, *typing.get_args(hint)]
+        chosen: Any = next(each for each in options if isinstance(each, type) and is_dataclass(each))
+        return from_json(chosen, value)
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         inner = [each for each in typing.get_args(hint) if each is not type(None)]

@@ -1,12 +1,15 @@
 """Random numbers as a function of what they are for: no state to save, nothing that depends on who draws first."""
 
+from typing import no_type_check
+
 import numpy as np
 import numpy.typing as npt
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def mix64(x):  # type: ignore[no-untyped-def]  # compiled for scalars by numba, called on arrays by numpy
+@no_type_check  # called on arrays by numpy, compiled for scalars by numba
+def mix64(x):
     """Returns the finaliser of splitmix64 (Steele, Lea and Flood 2014), a bijection of 64-bit unsigned integers."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -85,7 +85,9 @@ class Shuffled:
         count = len(self.lengths)
         position = step * self.batch_size + np.arange(self.batch_size)
         epochs = position // count
-        return np.concatenate([self._order(epoch)[position[epochs == epoch] % count] for epoch in np.unique(epochs).tolist()])
+        return np.concatenate(
+            [self._order(epoch)[position[epochs == epoch] % count] for epoch in np.unique(epochs).tolist()]
+        )
 
     def _order(self, epoch: int) -> Indices:
         # An epoch's order is asked for at each of its steps; the last two (batches may straddle) are kept.

@@ -23,10 +23,10 @@ LEAK = (
 
 
 class Carried(NamedTuple):
-    """What a running mean remembers of earlier segments: the sum of their tokens (B, C) and their number (B, 1)."""
+    """What a running mean remembers of earlier segments: the sum of their tokens (B, C) and how many (B, 1)."""
 
     total: Tensor
-    count: Tensor
+    seen: Tensor
 
 
 class Deescalation(nn.Module):
@@ -67,7 +67,7 @@ class Deescalation(nn.Module):
         else:
             total, count = tokens.cumsum(dim=1) - tokens, mask.cumsum(dim=1) - mask.long()  # those before each token
             if carried is not None and self.mean == "running":
-                total, count = total + carried.total[:, None], count + carried.count[:, None]
+                total, count = total + carried.total[:, None], count + carried.seen[:, None]
             mean = total / count.clamp(min=1)
             if self.mean == "running":
                 last = total[:, -1] + tokens[:, -1], count[:, -1] + mask[:, -1].long()

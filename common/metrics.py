@@ -15,7 +15,7 @@ FEWEST_SEEDS = 3
 
 def accuracy(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> Array:
     """Returns 1 for each example whose prediction is its label, 0 for the others."""
-    return (np.asarray(predictions) == np.asarray(labels)).astype(np.float64)
+    return np.equal(predictions, labels).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Comparison:
 
 
 def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike, draws: int = 2000) -> Comparison:
-    """Compares two variants by their scores (seeds, examples), row by row the same seed, column by column the same example.
+    """Compares two variants by their scores (seeds, examples), paired in rows by seed and in columns by example.
 
     The multi-bootstrap (Sellam et al. 2022, "The MultiBERTs"): seeds and examples are drawn anew together, and the
     spread of the mean difference over the draws is its standard error. Departures: with as few seeds as are usual a

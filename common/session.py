@@ -205,12 +205,16 @@ def _refuse_another(folder: Path, run: BaseRun) -> None:
     if not path.exists():
         strangers = [each.name for each in folder.iterdir() if each.name != ".lock"]
         if strangers:
-            raise WrongUseError(f"{folder} holds other files ({', '.join(sorted(strangers)[:3])}) and no run; choose another")
+            raise WrongUseError(
+                f"{folder} holds other files ({', '.join(sorted(strangers)[:3])}) and no run; choose another"
+            )
         return
     try:
         there = from_json(type(run), json.loads(path.read_text()))
     except ValueError as error:
-        raise WrongUseError(f"{path}: not a run of this version ({error}); choose another --out, or --overwrite") from error
+        raise WrongUseError(
+            f"{path}: not a run of this version ({error}); choose another --out, or --overwrite"
+        ) from error
     differing = changed_fields(there, run)
     if differing:
         shown = "; ".join(f"{name} is {old} there, {new} here" for name, (old, new) in differing.items())

@@ -116,73 +116,99 @@ def fit(
     progress = _restore(folder, model, optimizer)
     log.resume(progress.step)
     trained, optimizer = accelerator.prepare(torch.compile(model) if train.compile else model, optimizer)
-    bounded = dict(bounded_modules(model))
-    saved = time.monotonic()
     losses = torch.tensor(progress.loss_since_logged, device=accelerator.device)
-    interval_start, interval_tokens = time.monotonic(), 0
-    # Asking a GPU for its loss waits for it, so there a loss that is not finite is noticed a few steps late.
-    look_every = 1 if accelerator.device.type == "cpu" else 10
+    # Throughput is that of training: evaluations and checkpoints move this start forward.
+    saved = interval_start = time.monotonic()
+    interval_tokens = 0
 
     while progress.step < train.steps:
         step_start = time.monotonic()
-        step = progress.step
-        model.train()
-        set_rate(optimizer, optim, step, train.steps)
-        seed_torch(seed, 1, step, accelerator.process_index)
-        batch = batches[step]
-        step_loss = _backward(trained, loss, batch, train, accelerator)
-        norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-        if step % look_every == 0 or step + 1 == train.steps:
-            _require_finite(model, step_loss, norm, step + 1)
-        if optim.clip is not None:
-            clip_grads_with_norm_(model.parameters(), optim.clip, norm)
-        optimizer.step()
-        optimizer.zero_grad()
-        for module in bounded.values():
-            module.clamp_()
+        batch = batches[progress.step]
+        set_rate(optimizer, optim, progress.step, train.steps)
+        seed_torch(seed, 1, progress.step, accelerator.process_index)
+        step_loss, norm = _step(trained, model, loss, batch, progress.step, optimizer, optim, train, accelerator)
         losses += step_loss
+        tokens = batch.tokens()
+        interval_tokens += tokens
+        progress.tokens += tokens
         progress.step += 1
-        progress.tokens += batch.tokens()
-        interval_tokens += batch.tokens()
         progress.training_seconds += time.monotonic() - step_start
 
-        if progress.step % train.log_every == 0 or progress.step == train.steps:
-            now = time.monotonic()
-            speed = interval_tokens / (now - interval_start)
+        last = progress.step == train.steps
+        if progress.step % train.log_every == 0 or last:
             mean = losses.item() / (progress.step - progress.logged_step)
+            speed = interval_tokens / (time.monotonic() - interval_start)
             rate = optimizer.param_groups[0]["lr"]
             log.train(
-                progress.step,
-                {"loss": mean, "gradient_norm": norm.item(), "lr": rate, "tokens_per_second": speed},
+                progress.step, {"loss": mean, "gradient_norm": norm.item(), "lr": rate, "tokens_per_second": speed}
             )
             losses.zero_()
-            progress.logged_step, interval_start, interval_tokens = progress.step, now, 0
-        evaluated = progress.step % train.eval_every == 0 or progress.step == train.steps
-        if evaluated:
-            pause = time.monotonic()
-            model.eval()
-            with torch.no_grad():
-                metrics = dict(evaluate(model))
-            log.evaluation(
-                progress.step, metrics, {name: module.raw.flatten().tolist() for name, module in bounded.items()}
-            )
-            sign = 1 if higher_is_better else -1
-            best = progress.best_metrics.get(metric, -math.inf * sign)
-            if train.select == "last" or not progress.best_metrics or sign * metrics[metric] > sign * best:
-                progress.best_step, progress.best_metrics = progress.step, metrics
-                if accelerator.is_main_process:
-                    save_weights(_weights(folder, progress.best_step), model)
-            interval_start += time.monotonic() - pause
-        if accelerator.is_main_process and (evaluated or time.monotonic() - saved >= train.checkpoint_seconds):
-            pause = time.monotonic()
+            progress.logged_step, interval_start, interval_tokens = progress.step, time.monotonic(), 0
+        pause = time.monotonic()
+        evaluated = progress.step % train.eval_every == 0 or last
+        kept = evaluated and _evaluate(model, evaluate, metric, higher_is_better, train, progress, log)
+        if kept and accelerator.is_main_process:
+            save_weights(_weights(folder, progress.best_step), model)
+        if accelerator.is_main_process and (evaluated or pause - saved >= train.checkpoint_seconds):
             progress.loss_since_logged = losses.item()
             _save(folder, model, optimizer, progress)
             saved = time.monotonic()
-            interval_start += saved - pause
+        interval_start += time.monotonic() - pause
     accelerator.wait_for_everyone()
     load_weights(_weights(folder, progress.best_step), model)
     model.eval()
     return progress
+
+
+def _step(
+    trained: nn.Module,
+    model: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    step: int,
+    optimizer: torch.optim.Optimizer,
+    optim: Optim,
+    train: Train,
+    accelerator: Accelerator,
+) -> tuple[Tensor, Tensor]:
+    """Takes one optimiser step and returns the batch's loss and its gradient's norm."""
+    model.train()
+    step_loss = _backward(trained, loss, batch, train, accelerator)
+    norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    # Asking a GPU for its loss waits for it, so there a loss that is not finite is noticed a few steps late.
+    look_every = 1 if accelerator.device.type == "cpu" else 10
+    if step % look_every == 0 or step + 1 == train.steps:
+        _require_finite(model, step_loss, norm, step + 1)
+    if optim.clip is not None:
+        clip_grads_with_norm_(model.parameters(), optim.clip, norm)
+    optimizer.step()
+    optimizer.zero_grad()
+    for _, module in bounded_modules(model):
+        module.clamp_()
+    return step_loss, norm
+
+
+def _evaluate(
+    model: nn.Module,
+    evaluate: Evaluate,
+    metric: str,
+    higher_is_better: bool,
+    train: Train,
+    progress: Progress,
+    log: Log,
+) -> bool:
+    """Evaluates and logs; returns whether this is the step to keep, which ``progress`` then names."""
+    model.eval()
+    with torch.no_grad():
+        metrics = dict(evaluate(model))
+    bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(model)}
+    log.evaluation(progress.step, metrics, bounded)
+    sign = 1 if higher_is_better else -1
+    kept = progress.best_metrics
+    if kept and train.select == "best" and sign * metrics[metric] <= sign * kept[metric]:
+        return False
+    progress.best_step, progress.best_metrics = progress.step, metrics
+    return True
 
 
 def _backward(model: nn.Module, loss: Loss, batch: Batch, train: Train, accelerator: Accelerator) -> Tensor:

@@ -117,15 +117,15 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
                 ),
                 "xiong2021": Preset(
                     run=XIONG2021,
-                    source="Xiong et al. 2021, github.com/mlpen/Nystromformer, LRA/code; with real-token pooling, whole "
-                    "evaluation sets and a vocabulary of 16 (--model.vocabulary 32 for theirs)",
+                    source="Xiong et al. 2021 (mlpen/Nystromformer, LRA/code), but pooling over real tokens, whole "
+                    "evaluation sets and a vocabulary of 16 (theirs: --model.vocabulary 32)",
                     expected="softmax 36 to 38.5 % in print",
                     cost="5,000 steps of 32 expressions of 1,034 symbols on average: hours on a CPU",
                 ),
                 "lra-jax": Preset(
                     run=LRA_JAX,
-                    source="Tay et al. 2021, github.com/google-research/long-range-arena at its last commit; its weight "
-                    "decay also fell on biases and norms, and its first step had rate 0",
+                    source="Tay et al. 2021 (google-research/long-range-arena at its last commit), but no weight decay "
+                    "on biases and norms, and no first step at rate 0",
                     expected="softmax 36.4 % in print",
                     cost="8.4M parameters, 5,000 steps of 32: a GPU",
                 ),

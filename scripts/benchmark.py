@@ -49,7 +49,7 @@ def measure(package: str, run: BaseRun, attention: str, session: Session, repeat
             return prepared.loss(model, batches[step % repeats])
 
     def training(step: int) -> None:
-        forward(step).backward()
+        torch.autograd.backward(forward(step))
         model.zero_grad()
 
     def looking(step: int) -> None:
@@ -127,7 +127,8 @@ def step(arguments: Sequence[str]) -> int:
     title = f"a step of {package.name} {options.task}, preset {options.preset}{' '.join(['', *fields])}"
     notes = [
         f"batch {runs[0][1].train.batch_size}, medians of {options.repeats} batches after 2; "
-        f"dropout {model.dropout}, attention dropout {model.attention_dropout}; {first.device}, precision {first.precision}",
+        f"dropout {model.dropout}, attention dropout {model.attention_dropout}; "
+        f"{first.device}, precision {first.precision}",
         "training: forward and backward; memory: a process of its own, libraries included",
     ]
     print(render(title, headings, rows, notes, "terminal"))
@@ -141,5 +142,3 @@ def run(arguments: Sequence[str]) -> int:
         print("usage: seqarena benchmark step PACKAGE TASK ...\n\n  step   a whole training step (step --help)")
         return 0
     return look_up(what, arguments[0], "benchmark")(arguments[1:])
-
-

@@ -108,12 +108,15 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
     for row in rows:
         row.comparison = None if row.name == baseline else _compare(by_row[row.name], by_row.get(baseline, []))
         compared += [row] if row.comparison else []
-    for row, p_value in zip(compared, holm([row.comparison.p_value for row in compared if row.comparison]), strict=True):
+    for row, p_value in zip(
+        compared, holm([row.comparison.p_value for row in compared if row.comparison]), strict=True
+    ):
         row.p_corrected = p_value
     title = f"{package} {name}, preset {preset}" if task is None else task_title(task, preset, changed)
+    if some is not None and task is not None and some.task_version != task.version:
+        title += f" [these results: version {some.task_version}]"
     return Table(
-        title=title if some is None or task is None or some.task_version == task.version
-        else f"{title} [these results: version {some.task_version}]",  # fmt: skip
+        title=title,
         metric=some.metric if some else task.metric if task else "score",
         baseline=baseline,
         rows=rows,
@@ -170,7 +173,9 @@ def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena leaderboard`` and returns its exit code."""
     parser = Parser(prog="seqarena leaderboard", description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of results (default: runs)")
-    parser.add_argument("--baseline", default="softmax", help="row that the others are compared with (default: softmax)")
+    parser.add_argument(
+        "--baseline", default="softmax", help="row that the others are compared with (default: softmax)"
+    )
     parser.add_argument("--format", default="terminal", choices=[*FORMATS], help="how to print (default: terminal)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     options = parser.parse_args(arguments)
@@ -223,8 +228,8 @@ def _footnotes(table: Table) -> list[str]:
     notes += [f"published: {figure.name} {100 * figure.value:.2f} % ({figure.source})" for figure in table.published]
     if any(row.comparison and not row.comparison.over_seeds for row in table.rows):
         notes.append(
-            f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown; interval and p speak of other test "
-            "examples only"
+            f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown; interval and p speak of other "
+            "test examples only"
         )
     if len(table.rows) > 1 and not any(row.comparison for row in table.rows):
         notes.append(f"no comparison: {table.baseline} has no finished seed in common with another row")

@@ -1,4 +1,4 @@
-"""The product of tasks, variants, norms and seeds: a plain loop, and a saved plan that says which runs there should be."""
+"""The product of tasks, variants, norms and seeds: a plain loop, and a saved plan of the runs there should be."""
 
 import dataclasses
 import json
@@ -79,7 +79,12 @@ def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, bool]:
                     run = choose(package, task, options.preset, attention, norm, seed)
                     run = override(run, fields, "seqarena sweep")
                     run.check()
-                    names = [("--preset", options.preset), ("--attention", attention), ("--norm", norm), ("--seed", seed)]
+                    names = [
+                        ("--preset", options.preset),
+                        ("--attention", attention),
+                        ("--norm", norm),
+                        ("--seed", seed),
+                    ]
                     words = [word for flag, name in names if name is not None for word in (flag, str(name))]
                     command = shlex.join(["seqarena", package.name, task, *words, *fields])
                     planned.append(Planned(package=package, run=run, session=session_of(options, command)))

@@ -53,7 +53,7 @@ def find_attention(name: str) -> AttentionConfig:
 
 
 def attention_name(config: AttentionConfig) -> str:
-    """Returns the variant's name in the table, with what differs from it: ``x3``, ``x3[scale=8.0]``, ``hnas[u=0.1]``."""
+    """Returns the variant's name in the table, with what differs: ``x3``, ``x3[scale=8.0]``, ``hnas[u=0.1]``."""
     return name_in(ATTENTIONS, config)
 
 

@@ -49,11 +49,13 @@ class Visibility:
                 )
         if self.order == "causal" and keys != self.memory + queries:
             raise WrongUseError(
-                f"order 'causal' with memory {self.memory}: expected {self.memory + queries} keys for {queries} queries, "
-                f"found {keys}"
+                f"order 'causal' with memory {self.memory}: expected {self.memory + queries} keys "
+                f"for {queries} queries, found {keys}"
             )
         if self.order != "causal" and self.memory:
-            raise WrongUseError(f"memory is {self.memory}, but only order 'causal' has a memory; order is {self.order!r}")
+            raise WrongUseError(
+                f"memory is {self.memory}, but only order 'causal' has a memory; order is {self.order!r}"
+            )
         if self.segments is not None and (
             self.segments.shape != (batch, keys) or keys < queries or self.order == "ordered_queries"
         ):
@@ -86,7 +88,7 @@ def scaled_scores(query: Query, key: Key, bias: Bias | None) -> Scores:
     """Returns s_ij in float32 at least, also under autocast: cubes and exponentials do not fit half precision."""
     with torch.autocast(query.device.type, enabled=False):
         wide = torch.promote_types(query.dtype, torch.float32)
-        scores = (query.to(wide) * query.shape[-1] ** -0.5) @ key.to(wide).transpose(-1, -2)  # B H N M
+        scores: Tensor = (query.to(wide) * query.shape[-1] ** -0.5) @ key.to(wide).transpose(-1, -2)  # B H N M
         return scores if bias is None else scores + bias.to(wide)
 
 
@@ -108,11 +110,10 @@ class Kernel(nn.Module, ABC):
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the weights, exactly 0 wherever ``visible`` is False, and the state after the last query."""
 
-    def fused(
-        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
-    ) -> Output | None:
+    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output without the full matrix, or None where this variant has no such form."""
         del query, key, value, visibility, bias
+        return None
 
     @property
     def drops(self) -> bool:
@@ -123,9 +124,7 @@ class Kernel(nn.Module, ABC):
         """Returns the attention weights before dropout, in float32 at least; padded rows and columns are 0."""
         return self._weights(query, key, visibility, bias, None)[0]
 
-    def forward(
-        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None
-    ) -> Output:
+    def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
         """Returns sum_j pi_ij value_j in the dtype of ``value``; padded queries give exactly 0."""
         self._check(query, key, visibility)
         fused = self.fused(query, key, value, visibility, bias)

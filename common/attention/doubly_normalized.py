@@ -80,7 +80,13 @@ def fused_doubly_normalized(
 ) -> Output | None:
     """Returns DNAS of order ``none`` by two fused passes on the CPU, or None where they cannot express it."""
     same = query.dtype == key.dtype == value.dtype and query.shape[-1] == value.shape[-1]
-    if query.device.type != "cpu" or visibility.order != "none" or not visibility.keys_only or bias is not None or not same:
+    if (
+        query.device.type != "cpu"
+        or visibility.order != "none"
+        or not visibility.keys_only
+        or bias is not None
+        or not same
+    ):
         return None
     batch, _, queries, _ = query.shape
     query_real, key_real = visibility.query_real, visibility.key_real
@@ -124,7 +130,7 @@ class TwoPasses(torch.autograd.Function):
         return output  # type: ignore[no-any-return]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the exact gradients of query, key and value."""
         query, key, value, query_real, key_real, mean_query, column_bias, output, row = ctx.saved_tensors  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel, Visibility
@@ -61,5 +62,5 @@ class HybridKernel(Kernel):
         softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
         if softmax is None:
             return None
-        u = self.u().to(value.dtype)
+        u: Tensor = self.u().to(value.dtype)
         return u * doubly + (1 - u) * softmax

@@ -28,7 +28,8 @@ class MultiHeadAttention(nn.Module):
         source = hidden if context is None else context
 
         def split(projected: Tensor) -> Tensor:
-            return projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # B H T D
+            batch, tokens, dim = projected.shape
+            return projected.view(batch, tokens, self.heads, dim // self.heads).transpose(1, 2)  # B H T D
 
         heads = self.kernel(
             split(self.query(hidden)), split(self.key(source)), split(self.value(source)), visibility, bias

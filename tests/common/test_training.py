@@ -27,7 +27,7 @@ def curve(out: Path) -> list[dict]:
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
 
 
-class Interruption(Exception):
+class InterruptionError(Exception):
     pass
 
 
@@ -38,9 +38,9 @@ class Interrupted(ToyBatches):
         super().__init__()
         self.at = at
 
-    def __getitem__(self, step: int):  # noqa: ANN204
+    def __getitem__(self, step: int):
         if step == self.at:
-            raise Interruption
+            raise InterruptionError
         return super().__getitem__(step)
 
 
@@ -50,7 +50,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path, at: int, checkpoint_s
     """With a checkpoint at every step, and with those of the evaluations only; dropout and u included."""
     train = replace(TRAIN, checkpoint_seconds=checkpoint_seconds)
     whole, progress = toy_fit(tmp_path / "whole", train=train)
-    with pytest.raises(Interruption):
+    with pytest.raises(InterruptionError):
         toy_fit(tmp_path / "killed", train=train, batches=Interrupted(at))
     resumed, again = toy_fit(tmp_path / "killed", train=train)
     assert same(whole, resumed)
@@ -71,7 +71,9 @@ def test_the_best_step_is_what_is_left_in_the_model(tmp_path: Path) -> None:
     worse_later = replace(OPTIM, lr=3.0, clip=None)
     best, progress = toy_fit(tmp_path / "best", optim=worse_later, dropout=False)
     _, last = toy_fit(tmp_path / "last", optim=worse_later, train=replace(TRAIN, select="last"), dropout=False)
-    evaluations = {line["step"]: line["validation"]["loss"] for line in curve(tmp_path / "best") if "validation" in line}
+    evaluations = {
+        line["step"]: line["validation"]["loss"] for line in curve(tmp_path / "best") if "validation" in line
+    }
     assert list(evaluations) == [5, 10, 12]
     assert progress.best_step == min(evaluations, key=evaluations.__getitem__)
     assert last.best_step == 12
@@ -111,7 +113,7 @@ def test_divergence_names_step_and_gradient(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
     """A limit on file sizes fails writes as a full disk does."""
     whole, _ = toy_fit(tmp_path / "whole")
-    with pytest.raises(Interruption):
+    with pytest.raises(InterruptionError):
         toy_fit(tmp_path / "full", batches=Interrupted(6))
     before = (tmp_path / "full" / "checkpoint" / "last.pt").read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -130,7 +132,7 @@ def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
 
-    def half(file) -> None:  # noqa: ANN001
+    def half(file) -> None:
         file.write(b"ne")
         raise OSError("no space left on device")
 
@@ -141,7 +143,7 @@ def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Interruption):
+    with pytest.raises(InterruptionError):
         toy_fit(tmp_path, batches=Interrupted(6))
     path = tmp_path / "checkpoint" / "last.pt"
     path.write_bytes(path.read_bytes()[:100])

@@ -5,23 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from common.attention.base import Visibility
 from common.attention.hybrid import Hybrid
 from common.attention.module import MultiHeadAttention
-from common.attention.base import Visibility
 from common.data import Batch
 from common.optim import Optim
 from common.progress import Log
 from common.runtime import make_accelerator, seed_torch
+from common.shapes import Hidden
 from common.training import Progress, Train, fit
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToyBatch(Batch):
-    inputs: Float[Tensor, "B T C"]
-    targets: Float[Tensor, "B T C"]
+    inputs: Hidden
+    targets: Hidden
 
     def tokens(self) -> int:
         return self.inputs.shape[0] * self.inputs.shape[1]

@@ -28,5 +28,7 @@ def load(data: ListOps, folder: Path) -> tuple[dict[str, Ragged], str]:
         save_splits(prepared, splits, {"sha256": checksum(splits)})
     splits, manifest = load_splits(prepared)
     if any(len(splits[name]) != getattr(data, name) for name in SPLITS):
-        raise BadDataError(f"{prepared}: prepared data are damaged (wrong number of rows); delete the folder and run again")
+        raise BadDataError(
+            f"{prepared}: prepared data are damaged (wrong number of rows); delete the folder and run again"
+        )
     return splits, str(manifest["sha256"])

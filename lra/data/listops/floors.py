@@ -53,4 +53,5 @@ def _operator_values(split: Ragged, examples: range) -> npt.NDArray[np.int64]:
             elif token == CLOSE:
                 start = opened.pop()
                 counts[int(tokens[start]) - MIN, evaluate(tokens[start : place + 1])] += 1
-    return counts.argmax(axis=1)
+    modes: npt.NDArray[np.int64] = counts.argmax(axis=1)
+    return modes

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import no_type_check
 
 import numba
 import numpy as np
@@ -22,6 +23,8 @@ from lra.data.listops.language import CLOSE, MIN, OPERATORS, Bytes, apply
 
 SPLITS = ("train", "validation", "test")
 DRAWS_A_CHUNK = 4096
+
+
 @dataclass(frozen=True, kw_only=True)
 class ListOps:
     """Which expressions: generated ones, or those of the official release."""
@@ -53,9 +56,10 @@ class ListOps:
             raise WrongUseError("data.train, data.validation and data.test: expected at least 1 each")
         if self.shorter_than - self.longer_than < 2 or self.longer_than < 0:
             raise WrongUseError(
-                f"no length is above data.longer_than {self.longer_than} and below data.shorter_than {self.shorter_than}"
+                f"no length is above data.longer_than {self.longer_than} "
+                f"and below data.shorter_than {self.shorter_than}"
             )
-        if not (2 <= self.max_arguments and 1 <= self.max_depth and 0 < self.operator_probability < 1):
+        if not (self.max_arguments >= 2 and self.max_depth >= 1 and 0 < self.operator_probability < 1):
             raise WrongUseError("expected data.max_arguments >= 2, data.max_depth >= 1, 0 < operator_probability < 1")
 
 
@@ -63,6 +67,7 @@ mix = numba.njit(inline="always")(mix64)
 
 
 @numba.njit(cache=True, nogil=True)
+@no_type_check
 def draw(
     keys: npt.NDArray[np.uint64], longer: int, shorter: int, max_depth: int, max_arguments: int, threshold: np.uint64
 ) -> tuple[Bytes, npt.NDArray[np.int64], Bytes]:
@@ -129,9 +134,10 @@ def chunks(data: ListOps, workers: int) -> Iterator[tuple[Bytes, npt.NDArray[np.
 
     def chunk(number: int) -> tuple[Bytes, npt.NDArray[np.int64], Bytes]:
         keys = hash64(data.seed, 0, number * DRAWS_A_CHUNK + np.arange(DRAWS_A_CHUNK))
-        return draw(  # type: ignore[no-any-return]
+        drawn: tuple[Bytes, npt.NDArray[np.int64], Bytes] = draw(
             keys, data.longer_than, data.shorter_than, data.max_depth, data.max_arguments, threshold
         )
+        return drawn
 
     with ThreadPoolExecutor(workers) as pool:
         numbers = iter(range(2**62))

@@ -1,5 +1,7 @@
 """The language: symbols, operators, the value of an expression, and its spelling in the official files."""
 
+from typing import no_type_check
+
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -20,22 +22,24 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @numba.njit(cache=True)
+@no_type_check
 def apply(operator: int, values: npt.NDArray[np.int64]) -> int:
     """Returns an operator's value: the median is truncated to an integer, SM is the sum modulo 10."""
     if operator == MIN:
-        return values.min()  # type: ignore[no-any-return]
+        return values.min()
     if operator == MAX:
-        return values.max()  # type: ignore[no-any-return]
+        return values.max()
     if operator == SM:
-        return values.sum() % 10  # type: ignore[no-any-return]
+        return values.sum() % 10
     ordered = np.sort(values)
     middle = len(values) // 2
     if len(values) % 2 == 1:
-        return ordered[middle]  # type: ignore[no-any-return]
-    return (ordered[middle - 1] + ordered[middle]) // 2  # type: ignore[no-any-return]
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) // 2
 
 
 @numba.njit(cache=True)
+@no_type_check
 def evaluate(tokens: Bytes, depth: int = DEEPEST, guesses: npt.NDArray[np.int64] = EXACT) -> int:
     """Returns the value of an expression in which operators below level ``depth`` (the root's is 1) are only guessed.
 
@@ -61,10 +65,7 @@ def evaluate(tokens: Bytes, depth: int = DEEPEST, guesses: npt.NDArray[np.int64]
                 return -1 - place
             level -= 1
             operator = operators[level]
-            if level < depth:
-                value = apply(operator, values[starts[level] : height])
-            else:
-                value = guesses[operator - MIN]
+            value = apply(operator, values[starts[level] : height]) if level < depth else guesses[operator - MIN]
             height = starts[level]
             values[height] = value
             height += 1
@@ -73,7 +74,7 @@ def evaluate(tokens: Bytes, depth: int = DEEPEST, guesses: npt.NDArray[np.int64]
             height += 1
     if level > 0 or height == 0:
         return -1 - len(tokens)
-    return values[0]  # type: ignore[no-any-return]
+    return values[0]
 
 
 def encode(source: str) -> Bytes:

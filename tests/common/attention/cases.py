@@ -19,8 +19,6 @@ VARIANTS = [(name, order) for name, config in ATTENTIONS.items() for order in co
 """Every entry of the table in every order it has."""
 
 
-
-
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One input: tensors and what is visible in them."""

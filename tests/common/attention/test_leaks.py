@@ -102,9 +102,7 @@ def test_the_future_changes_no_earlier_output(name: str, order: str, memory: int
             key[:, :, memory + now + 1 :] += 7 * torch.randn_like(key[:, :, memory + now + 1 :])
             value[:, :, memory + now + 1 :] += 7 * torch.randn_like(value[:, :, memory + now + 1 :])
         changed = output(name, replace(each, query=query, key=key, value=value))
-        torch.testing.assert_close(
-            changed[:, :, : now + 1], output(name, each)[:, :, : now + 1], rtol=0, atol=1e-13
-        )
+        torch.testing.assert_close(changed[:, :, : now + 1], output(name, each)[:, :, : now + 1], rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(("name", "order"), ORDERED)
@@ -147,7 +145,9 @@ def test_attend_takes_masks_names_and_configs(name: str) -> None:
         query_mask=each.visibility.query_real, key_mask=each.visibility.key_real,
     )  # fmt: skip
     torch.testing.assert_close(found, output(name, each))
-    assert torch.equal(attend(ATTENTIONS[name], each.query, each.key, each.value), attend(name, each.query, each.key, each.value))
+    assert torch.equal(
+        attend(ATTENTIONS[name], each.query, each.key, each.value), attend(name, each.query, each.key, each.value)
+    )
 
 
 def test_attend_is_fused_softmax_and_drops_when_told() -> None:

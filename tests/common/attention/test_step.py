@@ -43,8 +43,8 @@ def test_a_trimmed_memory_keeps_the_masses_of_its_newest_keys(name: str) -> None
 
 def test_the_carried_state_has_no_gradient() -> None:
     each = case("causal")
-    _, state = ATTENTIONS["dnas"].build(heads=2).step(
-        None, each.query.requires_grad_(), each.key, each.value, each.visibility
+    _, state = (
+        ATTENTIONS["dnas"].build(heads=2).step(None, each.query.requires_grad_(), each.key, each.value, each.visibility)
     )
     assert state is not None
     assert not state.requires_grad

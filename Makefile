@@ -1,0 +1,45 @@
+# The two commands of the README, and what CI runs. Everything happens in .venv, pinned by constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+# Named by what it installs: a changed pin is set up anew, and a set-up that is there needs no network.
+READY := .venv/ready-$(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16)
+EXTRAS := .venv/extras-$(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16)
+PACKAGES := common,lra,scripts
+# Two threads of torch beside two of the tests would only wait for each other.
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: quickstart test test-extras check format clean
+
+quickstart: $(READY)
+	$(BIN)/seqarena quickstart
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not extras and not unhooked" --jaxtyping-packages=$(PACKAGES),beartype.beartype
+	$(BIN)/python -m pytest -m "unhooked and not extras"
+
+test-extras: $(EXTRAS)
+	$(BIN)/python -m pytest -m extras
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(READY): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "seqarena needs Python 3.11, 3.12 or 3.13; $$($(PYTHON) --version) was found; set PYTHON=python3.11" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+$(EXTRAS): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,tensorboard]'
+	@touch $@

@@ -1,0 +1,187 @@
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.data import Ragged, checksum
+from common.errors import BadDataError, WrongUseError
+from lra.data.listops import load
+from lra.data.listops.files import FILES, read_tsv, write_tsv
+from lra.data.listops.floors import floors
+from lra.data.listops.generator import ListOps, generate
+from lra.data.listops.language import CLOSE, SYMBOLS, decode, encode, evaluate
+from lra.presets import QUICK
+
+SHORT = ListOps(train=300, validation=40, test=60, longer_than=4, shorter_than=31, max_depth=4, max_arguments=5)
+
+
+def python_value(source: str) -> int:
+    """Returns an expression's value by the plainest recursion."""
+    words = source.replace("(", "").replace(")", "").split()
+
+    def read(at: int) -> tuple[int, int]:
+        if not words[at].startswith("["):
+            return int(words[at]), at + 1
+        operator, values, at = words[at], [], at + 1
+        while words[at] != "]":
+            value, at = read(at)
+            values.append(value)
+        middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+        rules = {"[MIN": min(values), "[MAX": max(values), "[SM": sum(values) % 10, "[MED": sum(middle) // len(middle)}
+        return rules[operator], at + 1
+
+    value, end = read(0)
+    assert end == len(words)
+    return value
+
+
+def depth(tokens: np.ndarray) -> int:
+    steps = np.where((tokens > 10) & (tokens < CLOSE), 1, np.where(tokens == CLOSE, -1, 0))
+    return int(steps.cumsum().max())
+
+
+def test_labels_are_the_values_and_lengths_are_those_asked_for() -> None:
+    splits = generate(SHORT)
+    assert [len(splits[name]) for name in ("train", "validation", "test")] == [300, 40, 60]
+    for split in splits.values():
+        for example, label in enumerate(split.labels):
+            tokens = split[example]
+            assert python_value(decode(tokens)) == label == evaluate(tokens)
+            assert 4 < len(tokens) < 31
+            assert 1 <= depth(tokens) <= 3  # the fourth level holds digits only
+
+
+def test_no_two_splits_share_an_expression() -> None:
+    splits = generate(SHORT)
+    seen = [bytes(split[example]) for split in splits.values() for example in range(len(split))]
+    assert len(set(seen)) == len(seen) == 400
+
+
+def test_the_same_seed_gives_the_same_bytes_for_any_number_of_workers() -> None:
+    sums = [checksum(generate(SHORT, workers=workers)) for workers in (1, 2, 5)]
+    assert len(set(sums)) == 1
+    assert checksum(generate(replace(SHORT, seed=1))) != sums[0]
+
+
+def test_long_expressions_follow_the_published_statistics() -> None:
+    """lra.md section 3, measured on 12,000 trees: mean length 1,034, labels 0 and 9 near 17 %, every tree deep."""
+    split = generate(ListOps(train=1_500, validation=1, test=1))["train"]
+    assert 500 < split.lengths.min() <= split.lengths.max() < 2_000
+    assert split.lengths.mean() == pytest.approx(1_034, abs=40)
+    shares = np.bincount(split.labels, minlength=10) / len(split)
+    assert shares[0] == pytest.approx(0.166, abs=0.04)
+    assert shares[9] == pytest.approx(0.170, abs=0.04)
+    assert all(depth(split[example]) == 9 for example in range(100))
+
+
+def test_impossible_wishes_are_refused() -> None:
+    few = ListOps(train=500, validation=1, test=1, longer_than=3, shorter_than=5, max_depth=2, max_arguments=2)
+    with pytest.raises(WrongUseError, match=r"found 400 distinct expressions of the 502 asked for"):
+        generate(few)  # 4 operators, 10 x 10 digits
+    for changes in ({"train": 0}, {"longer_than": 30}, {"max_arguments": 1}, {"operator_probability": 1.0}):
+        with pytest.raises(WrongUseError, match="data"):
+            replace(SHORT, **changes).check()  # type: ignore[arg-type]
+
+
+def test_the_language_spells_and_refuses() -> None:
+    source = "( ( ( [MAX 4 ) 3 ) ] )"
+    assert decode(encode(source)) == source
+    assert [SYMBOLS[token] for token in encode(source)] == ["[MAX", "4", "3", "]"]
+    nested = "( ( ( [MED 1 ) ( ( ( [SM 9 ) 9 ) ] ) ) ] )"
+    assert decode(encode(nested)) == nested
+    assert evaluate(encode(nested)) == (1 + 8) // 2
+    assert evaluate(encode(nested), 1, np.array([0, 0, 0, 5])) == 3  # the inner sum is guessed as 5
+    assert evaluate(encode("7")) == 7
+    for wrong in ("[MAX 1 2", "[MAX ]", "]", "1 2", "[MIN 1 ] 3", ""):
+        assert evaluate(encode(wrong)) < 0
+
+
+def test_official_files_go_out_and_in(tmp_path: Path) -> None:
+    split = generate(SHORT)["test"]
+    write_tsv(tmp_path / "file.tsv", split)
+    raw = (tmp_path / "file.tsv").read_bytes()
+    assert raw.startswith(b"Source\tTarget\r\n( ( ( ")
+    assert raw.count(b"\r\n") == raw.count(b"\n") == 61
+    assert checksum({"": read_tsv(tmp_path / "file.tsv")}) == checksum({"": split})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("( ( ( [MAX 4 ) 3 ) ] )\t12", "line 3: expected a label from 0 to 9, found '12'"),
+        ("( ( ( [MAX 4 ) 3 ) ] )\tx", "line 3: expected a label from 0 to 9, found 'x'"),
+        ("( ( ( [MAX 4 ) 3 ) ] )", "line 3: expected 2 columns (Source, Target), found 1"),
+        ("( ( ( [MAC 4 ) 3 ) ] )\t4", "line 3: unknown symbol '[MAC'; did you mean '[MAX'"),
+        ("( ( ( [MAX 4 ) 3 ) ] )\t3", "line 3: the expression is 4, but its label says 3"),
+        ("( ( ( [MAX 4 ) 3 ) )\t4", "line 3: not one whole expression: its end does not fit"),
+        ("4 ]\t4", "line 3: not one whole expression: symbol 2, ], does not fit"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "basic_train.tsv"
+    path.write_text(f"Source\tTarget\r\n( ( ( [MAX 4 ) 3 ) ] )\t4\r\n{line}\r\n")
+    with pytest.raises(BadDataError) as caught:
+        read_tsv(path)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_other_broken_files(tmp_path: Path) -> None:
+    for content, message in (("Target\tSource\r\n", "line 1: expected the header"), ("", "an empty file"),
+                             ("Source\tTarget\r\n", "only a header")):  # fmt: skip
+        (tmp_path / "basic_train.tsv").write_text(content)
+        with pytest.raises(BadDataError, match=message):
+            read_tsv(tmp_path / "basic_train.tsv")
+    with pytest.raises(BadDataError, match=r"basic_val\.tsv does not exist; expected basic_train"):
+        read_tsv(tmp_path / "basic_val.tsv")
+
+
+def test_data_are_kept_read_again_and_checked(tmp_path: Path) -> None:
+    splits, first = load(SHORT, tmp_path)
+    again, second = load(SHORT, tmp_path)
+    assert first == second == checksum(again) == checksum(splits)
+    assert len(list((tmp_path / "lra").iterdir())) == 1
+    official = tmp_path / "official"
+    official.mkdir()
+    for name, file in FILES.items():
+        write_tsv(official / file, splits[name])
+    read, third = load(replace(SHORT, path=str(official)), tmp_path)
+    assert third == first
+    assert isinstance(read["train"], Ragged)
+
+
+def test_floors_rise_from_majority_to_exact() -> None:
+    found = floors(generate(replace(SHORT, train=3_000, test=1_000)))
+    assert list(found) == ["majority class", "root operator", "depth 1", "depth 2", "depth 3"]
+    values = list(found.values())
+    assert all(lower < higher for lower, higher in itertools.pairwise(values))
+    assert values[-1] == 1.0  # three levels of operators are all there are
+    assert 0.1 < values[0] < 0.16
+    assert 0.2 < values[1] < 0.32
+
+
+def test_floors_of_a_hand_made_set() -> None:
+    train = ["[MAX 9 1 ]", "[MAX 9 2 ]", "[MIN 0 1 ]", "[MIN 0 3 ]", "[MIN 4 0 ]"]
+    test = ["[MAX 9 3 ]", "[MAX 5 3 ]", "[MIN 0 7 ]", "[MAX 1 [MIN 0 2 ] ]"]
+    splits = {
+        name: Ragged.of([encode(each) for each in sources], [python_value(each) for each in sources])
+        for name, sources in (("train", train), ("test", test))
+    }
+    assert floors(splits) == {
+        "majority class": 0.25,  # always 0
+        "root operator": 0.5,  # MAX is 9, MIN is 0
+        "depth 1": 1.0,
+        "depth 2": 1.0,
+        "depth 3": 1.0,
+    }
+
+
+def test_the_quick_tier_is_what_its_preset_says() -> None:
+    assert (QUICK.data.longer_than, QUICK.data.shorter_than, QUICK.data.max_depth, QUICK.data.max_arguments) == (
+        4,
+        31,
+        4,
+        5,
+    )

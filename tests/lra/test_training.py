@@ -1,0 +1,165 @@
+"""ListOps end to end: it learns, it goes on after a kill, it says what it did."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from common.attention import ATTENTIONS
+from common.errors import BadDataError, WrongUseError
+from common.results import Result
+from common.run import Preset
+from common.session import Session, execute
+from lra.data.listops.generator import ListOps
+from lra.presets import PRESETS, QUICK, Run
+from lra.tasks import LISTOPS, TASKS
+from lra.trainer import prepare
+
+DATA = ListOps(train=600, validation=50, test=70, longer_than=3, shorter_than=12, max_depth=2, max_arguments=5)
+TINY = replace(
+    QUICK,
+    data=DATA,
+    model=replace(QUICK.model, dim=16, ffn_dim=32, layers=1),
+    train=replace(QUICK.train, steps=6, batch_size=16, eval_every=3),
+    optim=replace(QUICK.optim, schedule=replace(QUICK.optim.schedule, warmup=2)),
+)
+TINY_FIELDS = (
+    "--data.train 600 --data.validation 50 --data.test 70 --data.longer-than 3 --data.shorter-than 12 "
+    "--data.max-depth 2 --model.dim 16 --model.ffn-dim 32 --model.layers 1 --train.batch-size 16"
+).split()
+
+
+def measure(run: Run, folder: Path, **session: object) -> Result:
+    preset: Preset = PRESETS["listops"]["quick"]
+    return execute(run, LISTOPS, preset, prepare, Session(runs=folder / "runs", data=folder / "data", **session))  # type: ignore[arg-type]
+
+
+def test_a_result_has_everything(tmp_path: Path) -> None:
+    result = measure(TINY, tmp_path)
+    (folder,) = (tmp_path / "runs" / "lra" / "listops").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock",
+        "checkpoint",
+        "metrics.jsonl",
+        "result.json",
+        "run.json",
+    ]
+    assert Result.read(folder) == result
+    assert result.status == "finished"
+    assert len(result.example_scores) == 70
+    assert result.score == pytest.approx(sum(result.example_scores) / 70)
+    assert result.chosen_step in (3, 6)
+    assert set(result.floors) == {"majority class", "root operator", "depth 1", "depth 2", "depth 3"}
+    assert set(result.changed) == {
+        "data.train", "data.validation", "data.test", "data.longer_than", "data.shorter_than", "data.max_depth",
+        "model.dim", "model.ffn_dim", "train.steps", "train.batch_size", "train.eval_every",
+        "optim.schedule.warmup",
+    }  # fmt: skip
+    assert (result.row, result.attention, result.norm) == ("softmax, 1 layers", "softmax", "pre")
+    assert result.environment["libraries"]["torch"]
+    assert result.training_seconds > 0
+    assert result.peak_memory_bytes > 2**20
+
+
+def test_a_finished_run_is_not_run_again_unless_asked(tmp_path: Path) -> None:
+    first = measure(TINY, tmp_path)
+    assert measure(TINY, tmp_path) == first
+    again = measure(TINY, tmp_path, overwrite=True)
+    assert (again.score, again.example_scores) == (first.score, first.example_scores)
+    assert again.finished_at >= first.finished_at
+    assert again.training_seconds != first.training_seconds
+
+
+def test_a_directory_with_another_run_is_refused(tmp_path: Path) -> None:
+    measure(TINY, tmp_path, out=tmp_path / "mine")
+    with pytest.raises(WrongUseError, match=r"holds another run: seed is 0 there, 1 here; choose another --out"):
+        measure(replace(TINY, seed=1), tmp_path, out=tmp_path / "mine")
+    measure(replace(TINY, seed=1), tmp_path, out=tmp_path / "mine", overwrite=True)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").touch()
+    with pytest.raises(WrongUseError, match=r"holds other files \(cat.png\) and no run"):
+        measure(TINY, tmp_path, out=tmp_path / "photos")
+    assert (tmp_path / "photos" / "cat.png").exists()
+
+
+def test_divergence_is_recorded(tmp_path: Path) -> None:
+    wild = replace(TINY, optim=replace(TINY.optim, lr=1e30, clip=None))
+    result = measure(wild, tmp_path)
+    assert result.status == "diverged"
+    assert result.score is None
+    assert "softmax, 1 layers diverged: loss" in result.message
+    assert measure(wild, tmp_path) == result  # and not tried again
+
+
+def test_other_data_than_the_preset_means_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = replace(LISTOPS, checksums={"quick": "0" * 64})
+    preset = replace(PRESETS["listops"]["quick"], run=TINY)
+    monkeypatch.setattr("lra.trainer.TASKS", {**TASKS, "listops": task})
+    monkeypatch.setattr("lra.trainer.PRESETS", {"listops": {"quick": preset}})
+    with pytest.raises(BadDataError, match=r"sha256 is [0-9a-f]+, but preset quick means 0000"):
+        measure(TINY, tmp_path)
+
+
+def test_legacy_drops_the_tail(tmp_path: Path) -> None:
+    run = replace(TINY, legacy=replace(TINY.legacy, drop_tail=True, padded_pooling=True))
+    result = measure(run, tmp_path)
+    assert len(result.example_scores) == 64
+    assert "legacy.drop_tail" in result.changed
+
+
+@pytest.mark.parametrize("attention", ["softmax", "dnas", "hnas", "x3"])
+def test_it_learns(tmp_path: Path, attention: str) -> None:
+    """One operator over a few digits: far above the majority class and the root operator in a few seconds."""
+    data = ListOps(train=2_000, validation=100, test=400, longer_than=3, shorter_than=6, max_depth=2, max_arguments=3)
+    run = replace(
+        QUICK,
+        data=data,
+        model=replace(QUICK.model, dim=32, ffn_dim=64, layers=1, attention=ATTENTIONS[attention]),
+        train=replace(QUICK.train, steps=250, batch_size=64, eval_every=125),
+        optim=replace(QUICK.optim, lr=5e-3, schedule=replace(QUICK.optim.schedule, warmup=20)),
+    )
+    result = measure(run, tmp_path)
+    assert result.score is not None
+    assert result.score > result.floors["root operator"] + 0.1
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    folders = ["--out", str(folder / "run"), "--data-folder", str(folder.parent / "data")]
+    return [sys.executable, "-m", "lra", "listops", "--attention", "hnas", *TINY_FIELDS, *folders, *more]
+
+
+def test_a_killed_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """SIGKILL in the middle of training, with dropout, then the same command again."""
+    fields = (
+        "--train.steps 60 --train.eval-every 20 --train.checkpoint-seconds 0 --model.dropout 0.1 "
+        "--model.attention-dropout 0.1 --train.log-every 1 --optim.schedule.warmup 5"
+    ).split()
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    outcomes = []
+    for name, kill in (("whole", False), ("killed", True)):
+        folder = tmp_path / name
+        folder.mkdir()
+        arguments = command(folder, *fields)
+        if kill:
+            process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, env=environment)
+            metrics = folder / "run" / "metrics.jsonl"
+            while process.poll() is None and not (metrics.exists() and len(metrics.read_text().splitlines()) > 25):
+                time.sleep(0.005)
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
+            assert not (folder / "run" / "result.json").exists()
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
+        assert ("going on from step" in done.stderr) == kill
+        (weights,) = (folder / "run" / "checkpoint").glob("best-*.safetensors")
+        result = json.loads((folder / "run" / "result.json").read_text())
+        outcomes.append((load_file(weights), result["example_scores"], result["bounded"], result["validation"]))
+    (whole, *one), (killed, *other) = outcomes
+    assert one == other
+    assert all((whole[key] == killed[key]).all() for key in whole)
