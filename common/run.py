@@ -41,7 +41,10 @@ class Preset:
     run: BaseRun
     source: str
     expected: str
+    """Score."""
     cost: str
+    comparable: bool
+    """Whether the task's published figures were measured on data like these."""
 
 
 def changed_from(preset: Preset, run: BaseRun) -> dict[str, tuple[Any, Any]]:

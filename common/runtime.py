@@ -1,5 +1,6 @@
 """The machine: accelerator, precision, seeds, peak memory, and what a result must say of them."""
 
+import contextlib
 import os
 import platform
 import resource
@@ -47,10 +48,22 @@ def seed_torch(*keys: int) -> None:
     torch.manual_seed(int(hash64(*keys)[0] >> 1))
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Forgets the peak so far, so that a run does not inherit that of the one before it in the same process."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):  # where Linux does not allow it, the peak is that of the whole process
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_memory_bytes(device: torch.device) -> int:
-    """Returns the most memory held so far: allocated on a CUDA device, else the process's largest resident set."""
+    """Returns the most memory held since the reset: allocated on a CUDA device, else the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -23,7 +23,14 @@ from common.named import changed_fields
 from common.progress import Log
 from common.results import Result
 from common.run import BaseRun, Preset, changed_from, row_name
-from common.runtime import environment, make_accelerator, parameter_count, peak_memory_bytes, seed_torch
+from common.runtime import (
+    environment,
+    make_accelerator,
+    parameter_count,
+    peak_memory_bytes,
+    reset_peak_memory,
+    seed_torch,
+)
 from common.tasks import Task
 from common.training import DivergedError, Loss, Progress, fit
 
@@ -112,6 +119,7 @@ def _measure(
     accelerator: Accelerator,
     folder: Path,
 ) -> Result:
+    reset_peak_memory(accelerator.device)
     seed_torch(run.seed, 0)
     prepared = prepare(run, session, accelerator)
     row = row_name(run, preset)

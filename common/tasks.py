@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A figure somebody printed: of what, how much, under which protocol, where."""
+    """A figure somebody printed: of what, how much, where."""
 
     name: str
     value: float

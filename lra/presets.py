@@ -112,8 +112,9 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
                 "quick": Preset(
                     run=QUICK,
                     source="ours: expressions of 5 to 30 symbols, 4 levels, at most 5 arguments",
-                    expected="TBD",
-                    cost="TBD",
+                    expected="49 to 51 % (softmax, dnas, hnas, x3); root operator 25 %, majority class 12 %",
+                    cost="half a minute on 2 CPU cores",
+                    comparable=False,
                 ),
                 "xiong2021": Preset(
                     run=XIONG2021,
@@ -121,6 +122,7 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
                     "evaluation sets and a vocabulary of 16 (theirs: --model.vocabulary 32)",
                     expected="softmax 36 to 38.5 % in print",
                     cost="5,000 steps of 32 expressions of 1,034 symbols on average: hours on a CPU",
+                    comparable=True,
                 ),
                 "lra-jax": Preset(
                     run=LRA_JAX,
@@ -128,6 +130,7 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
                     "on biases and norms, and no first step at rate 0",
                     expected="softmax 36.4 % in print",
                     cost="8.4M parameters, 5,000 steps of 32: a GPU",
+                    comparable=True,
                 ),
             }
         )

@@ -57,6 +57,8 @@ class Table:
     floors: dict[str, float]
     chance: float | None
     published: list[Published]
+    comparable: bool
+    """Whether the published figures were measured on data like these."""
     devices: list[str]
 
 
@@ -98,6 +100,7 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
     package, name = (some.package, some.task) if some else (absent[0]["package"], absent[0]["task"])
     preset, changed = (some.preset, some.changed) if some else (absent[0]["preset"], absent[0]["changed"])
     task: Task | None = PACKAGES[package].tasks.get(name) if package in PACKAGES else None
+    presets = PACKAGES[package].presets.get(name, {}) if package in PACKAGES else {}
     by_row: dict[str, list[Result]] = defaultdict(list)
     for result in group:
         by_row[result.row].append(result)
@@ -123,6 +126,7 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
         floors=some.floors if some else {},
         chance=task.chance if task else None,
         published=list(task.published) if task else [],
+        comparable=task is not None and preset in presets and presets[preset].comparable and not changed,
         devices=sorted({result.environment["device"] for result in group}),
     )
 
@@ -225,7 +229,8 @@ def _footnotes(table: Table) -> list[str]:
         notes.append("floors: " + ", ".join(f"{name} {100 * value:.2f} %" for name, value in table.floors.items()))
     if table.chance is not None:
         notes.append(f"chance: {100 * table.chance:.2f} %")
-    notes += [f"published: {figure.name} {100 * figure.value:.2f} % ({figure.source})" for figure in table.published]
+    word = "published" if table.comparable else "published, on other data or settings than these"
+    notes += [f"{word}: {figure.name} {100 * figure.value:.2f} % ({figure.source})" for figure in table.published]
     if any(row.comparison and not row.comparison.over_seeds for row in table.rows):
         notes.append(
             f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown; interval and p speak of other "
