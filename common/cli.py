@@ -105,10 +105,11 @@ def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
             )
     if arguments and not arguments[0].startswith("--"):
         raise WrongUseError(f"unexpected {arguments[0]!r}; fields are set as --path value; see {prog} --help")
-    for group in [list(arguments)] if _parses(run, arguments) else _groups(arguments):
-        if not _parses(run, group):
-            raise WrongUseError(f"{' '.join(group)}: not a value that this field can have; see {prog} --help")
-    return _parse(run, arguments)
+    found = _parsed(run, arguments)
+    if found is None:
+        wrong = next((group for group in _groups(arguments) if _parsed(run, group) is None), arguments)
+        raise WrongUseError(f"{' '.join(wrong)}: not a value that this field can have; see {prog} --help")
+    return found
 
 
 def _dashed(path: str) -> str:
@@ -136,13 +137,13 @@ def _groups(arguments: Sequence[str]) -> list[list[str]]:
     return groups
 
 
-def _parses(run: BaseRun, arguments: Sequence[str]) -> bool:
+def _parsed(run: BaseRun, arguments: Sequence[str]) -> BaseRun | None:
+    """Returns the run with the fields set, or None if some value is not one; prints nothing."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         try:
-            _parse(run, arguments)
+            return _parse(run, arguments)
         except SystemExit:
-            return False
-    return True
+            return None
 
 
 def _parse(run: BaseRun, arguments: Sequence[str], prog: str | None = None, description: str = "") -> BaseRun:

@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import LoggerType
 from torch import nn
 
 from common.counter import hash64
-from common.errors import WrongUseError
+from common.errors import WrongUseError, look_up
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -26,10 +28,19 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
     """Returns the accelerator of this process: CUDA where there is one, bfloat16 there by default, float32 on a CPU.
 
     Raises:
-        WrongUseError: a launcher started several processes but this one does not see the others.
+        WrongUseError: a launcher started several processes but this one does not see the others; or a tracker that
+            is unknown or not installed.
     """
-    half = precision == "bfloat16" or (precision == "auto" and torch.cuda.is_available())
+    known = {str(name): name for name in LoggerType.list() if str(name) != "all"}
+    installed = [str(name) for name in get_available_trackers()]
+    for tracker in trackers:
+        look_up(known, tracker, "tracker")
+        if tracker not in installed:
+            raise WrongUseError(f"tracker {tracker!r} is not installed; pip install {tracker}, or leave --tracker out")
+    cuda = torch.cuda.is_available()
+    half = precision == "bfloat16" or (precision == "auto" and cuda)
     accelerator = Accelerator(
+        cpu=not cuda,
         mixed_precision="bf16" if half else "no",
         log_with=list(trackers) or None,
         project_dir=None if out is None else str(out),

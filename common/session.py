@@ -95,8 +95,8 @@ def execute(run: BaseRun, task: Task, preset: Preset, prepare: Prepare, session:
         WrongUseError: the directory holds another run, or somebody runs in it.
     """
     run.check()
-    accelerator = make_accelerator(run.train.precision, session.trackers, session.out)
     folder = run_folder(run, task.package, session)
+    accelerator = make_accelerator(run.train.precision, session.trackers, folder)
     with _opened(folder, run, session, accelerator):
         accelerator.wait_for_everyone()
         finished = Result.read(folder)

@@ -129,7 +129,7 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
                     source="Tay et al. 2021 (google-research/long-range-arena at its last commit), but no weight decay "
                     "on biases and norms, and no first step at rate 0",
                     expected="softmax 36.4 % in print",
-                    cost="8.4M parameters, 5,000 steps of 32: a GPU",
+                    cost="8.9M parameters, 5,000 steps of 32: a GPU",
                     comparable=True,
                 ),
             }

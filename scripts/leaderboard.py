@@ -1,6 +1,8 @@
 """Results grouped by protocol and variant: mean, spread, seeds, paired tests, floors, published figures."""
 
+import csv
 import dataclasses
+import io
 import json
 import sys
 from collections import defaultdict
@@ -18,7 +20,10 @@ from common.results import Result, read_results
 from common.run import task_title
 from common.tasks import Published, Task
 from scripts.packages import PACKAGES
-from scripts.tables import FORMATS, render
+from scripts.tables import RENDERERS, render
+
+FORMATS = (*RENDERERS, "csv", "json")
+"""The last two hold numbers, the others words."""
 
 
 @dataclass(kw_only=True)
@@ -194,11 +199,29 @@ def run(arguments: Sequence[str]) -> int:
     if options.json or options.format == "json":
         print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
         return 0
+    if options.format == "csv":
+        print(comma_separated(made), end="")
+        return 0
     headings = ["variant", "mean", "sd", "seeds", f"vs {options.baseline} [95 %]", "p (Holm)", "parameters", "tokens/s",
                 "memory"]  # fmt: skip
     for table in made:
         print(render(table.title, headings, [_cells(row) for row in table.rows], _footnotes(table), options.format))
     return 0
+
+
+def comma_separated(made: Sequence[Table]) -> str:
+    """Returns all tables as CSV, a line a row, plain numbers; fractions are not per cent."""
+    file = io.StringIO()
+    plain = [each.name for each in dataclasses.fields(Row) if each.name != "comparison"]
+    compared = [each.name for each in dataclasses.fields(Comparison) if each.name != "seeds"]
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", *plain, *compared])
+    for table in made:
+        for row in table.rows:
+            values = [getattr(row, name) for name in plain]
+            words = [" ".join(map(str, value)) if isinstance(value, list) else value for value in values]
+            writer.writerow([table.title, *words, *(getattr(row.comparison, name, None) for name in compared)])
+    return file.getvalue()
 
 
 def _cells(row: Row) -> list[str]:
@@ -230,7 +253,8 @@ def _footnotes(table: Table) -> list[str]:
     if table.chance is not None:
         notes.append(f"chance: {100 * table.chance:.2f} %")
     word = "published" if table.comparable else "published, on other data or settings than these"
-    notes += [f"{word}: {figure.name} {100 * figure.value:.2f} % ({figure.source})" for figure in table.published]
+    figures = "; ".join(f"{figure.name} {100 * figure.value:.2f} % ({figure.source})" for figure in table.published)
+    notes += [f"{word}: {figures}"] if figures else []
     if any(row.comparison and not row.comparison.over_seeds for row in table.rows):
         notes.append(
             f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown; interval and p speak of other "

@@ -1,6 +1,5 @@
 """A table of words, printed as a person or a program wants it."""
 
-import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -39,16 +38,6 @@ def _pipes(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def comma_separated(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
-    """Returns CSV, the table's title as first column; notes are left out."""
-    del notes
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["table", *headings])
-    writer.writerows([title, *row] for row in rows)
-    return file.getvalue().rstrip("\n")
-
-
 def latex(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
     """Returns a LaTeX tabular with its notes as comments."""
     lines = [f"% {title}", rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\hline"]
@@ -58,11 +47,10 @@ def latex(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str])
 
 
 RENDERERS: Mapping[str, Callable[[str, Sequence[str], Rows, Sequence[str]], str]] = MappingProxyType(
-    {"terminal": terminal, "markdown": markdown, "csv": comma_separated, "latex": latex}
+    {"terminal": terminal, "markdown": markdown, "latex": latex}
 )
-FORMATS = (*RENDERERS, "json")
 
 
 def render(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str], form: str) -> str:
-    """Returns the table in one of the formats but JSON, which holds numbers rather than words."""
+    """Returns the table in one of the formats of ``RENDERERS``."""
     return RENDERERS[form](title, headings, rows, notes)

@@ -1,0 +1,197 @@
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.results import Result, read_results
+from scripts import leaderboard
+from scripts.leaderboard import Table, missing_runs, newest, tables
+
+CORRECT = {
+    "softmax": (50, 52, 48),
+    "dnas": (70, 72, 74),
+    "x3": (50, 49, 51),
+}
+
+
+def result(row: str, seed: int, correct: int | None, **changes: object) -> Result:
+    """Returns a result of 200 test examples, the first ``correct`` of them right; None: diverged."""
+    made = Result(
+        package="lra", task="listops", task_version=1, preset="quick", changed={}, row=row, attention=row, norm="pre",
+        layers=2, seed=seed, status="diverged" if correct is None else "finished", metric="accuracy",
+        score=None if correct is None else correct / 200,
+        example_scores=[] if correct is None else [float(n < correct) for n in range(200)],
+        steps=10, floors={"majority class": 0.12}, data_checksum="d", parameters=1000, training_seconds=1.0,
+        tokens_per_second=100.0 + seed, peak_memory_bytes=2**20 * (seed + 1), environment={"device": "a CPU"}, run={},
+        command="c", finished_at=f"2026-01-01T00:00:0{seed}",
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def results() -> list[Result]:
+    return [result(row, seed, correct[seed]) for row, correct in CORRECT.items() for seed in range(3)]
+
+
+def only(made: Sequence[Table]) -> Table:
+    assert len(made) == 1
+    return made[0]
+
+
+def test_means_spreads_seeds_and_tests(results: list[Result]) -> None:
+    table = only(tables(results, [], "softmax"))
+    softmax, dnas, x3 = table.rows
+    assert [row.name for row in table.rows] == ["softmax", "dnas", "x3"]
+    assert softmax.mean == pytest.approx(np.mean(CORRECT["softmax"]) / 200)
+    assert softmax.deviation == pytest.approx(np.std(CORRECT["softmax"], ddof=1) / 200)
+    assert softmax.seeds == [0, 1, 2]
+    assert softmax.comparison is None
+    assert (softmax.tokens_per_second, softmax.peak_memory_bytes) == (101.0, 3 * 2**20)
+    assert dnas.comparison is not None
+    assert dnas.comparison.difference == pytest.approx(22 / 200)
+    assert dnas.comparison.low > 0
+    assert x3.comparison is not None
+    assert x3.comparison.low < 0 < x3.comparison.high
+    assert dnas.p_corrected == pytest.approx(2 * dnas.comparison.p_value)
+    assert x3.p_corrected == pytest.approx(max(2 * dnas.comparison.p_value, x3.comparison.p_value))
+
+
+def test_protocols_are_never_averaged_together(results: list[Result]) -> None:
+    others = [
+        replace(results[0], task_version=2),
+        replace(results[0], preset="xiong2021"),
+        replace(results[0], changed={"train.steps": [1000, 5]}),
+        replace(results[0], data_checksum="other"),
+    ]
+    made = tables([*results, *others], [], "softmax")
+    assert [len(table.rows) for table in made] == [3, 1, 1, 1, 1]
+    assert "modified: train.steps=5" in made[3].title
+    assert "[these results: version 2]" in made[1].title
+
+
+def test_diverged_and_missing_runs_are_shown(
+    results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [*results[:4], result("dnas", 1, None)]
+    for each in runs:
+        folder = tmp_path / f"{each.row}-{each.seed}"
+        folder.mkdir()
+        each.write(folder)
+    entries = [
+        {"folder": f"{row}-{seed}", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "row": row,
+         "seed": seed}
+        for row in ("softmax", "dnas", "x1") for seed in range(3)
+    ]  # fmt: skip
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "plan.json").write_text(json.dumps({"runs": entries}))
+    (tmp_path / "sweeps" / "cut.json").write_text('{"runs": [')
+    assert len(missing_runs(tmp_path)) == 9 - 5
+    assert leaderboard.run(["--runs", str(tmp_path), "--format", "markdown"]) == 0
+    told = capsys.readouterr()
+    lines = {line.split("|")[1].strip(): line for line in told.out.splitlines() if line.startswith("|")}
+    assert "| 3 |" in lines["softmax"]
+    assert "1, 1 diverged, 1 missing" in lines["dnas"]
+    assert "0, 3 missing" in lines["x1"]
+    assert "cut.json: not a sweep's plan" in told.err
+
+
+def test_a_plan_without_any_result_is_a_table_of_missing_runs() -> None:
+    entry = {
+        "folder": "f",
+        "package": "lra",
+        "task": "listops",
+        "preset": "quick",
+        "changed": {},
+        "row": "x1",
+        "seed": 4,
+    }
+    table = only(tables([], [entry], "softmax"))
+    assert (table.rows[0].missing, table.rows[0].mean) == ([4], None)
+
+
+def test_few_seeds_are_said_to_be_few(
+    results: list[Result], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for each in results:
+        if each.seed < 2:
+            (tmp_path / f"{each.row}{each.seed}").mkdir()
+            each.write(tmp_path / f"{each.row}{each.seed}")
+    leaderboard.run(["--runs", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "seed variance is unknown" in shown
+    assert "] *" in shown
+    assert "published, on other data or settings than these: softmax 36.37 % (Tay" in shown
+    assert "majority class 12.00 %" in shown
+
+
+def test_only_common_seeds_are_paired(results: list[Result]) -> None:
+    apart = [result("softmax", 0, 50), result("dnas", 1, 60)]
+    table = only(tables(apart, [], "softmax"))
+    assert table.rows[1].comparison is None
+    table = only(tables([*results, result("dnas", 7, 200)], [], "softmax"))
+    comparison = table.rows[1].comparison
+    assert comparison is not None
+    assert comparison.seeds == 3
+
+
+def test_two_results_that_claim_the_same_run_count_once(
+    results: list[Result], capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = replace(results[0], score=0.9, finished_at="2026-01-02")
+    kept = newest([*results, again])
+    assert len(kept) == len(results)
+    assert again in kept
+    assert results[0] not in kept
+    assert "two results of listops softmax seed 0" in capsys.readouterr().err
+
+
+def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results: list[Result]) -> None:
+    for name, text in (
+        ("cut", '{"format": 1,'),
+        ("foreign", '{"accuracy": 1}'),
+        ("list", "[]"),
+        ("old", '{"format": 0}'),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(text)
+    (tmp_path / "whole").mkdir()
+    results[0].write(tmp_path / "whole")
+    found, problems = read_results(tmp_path)
+    assert found == results[:1]
+    assert [problem.split("/result.json")[0].rsplit("/", 1)[1] for problem in problems] == [
+        "cut",
+        "foreign",
+        "list",
+        "old",
+    ]
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "json"])
+def test_every_format(form: str, results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    special = [replace(each, row="a_b & 50%") if each.row == "x3" else each for each in results]
+    for number, each in enumerate([*special, result("leaky", 0, 10, notes=["non-causal"])]):
+        (tmp_path / str(number)).mkdir()
+        each.write(tmp_path / str(number))
+    assert leaderboard.run(["--runs", str(tmp_path), "--format", form]) == 0
+    shown = capsys.readouterr().out
+    if form == "json":
+        table = json.loads(shown.splitlines()[-1])["tables"][0]
+        assert table["rows"][0]["mean"] == pytest.approx(0.25)
+        return
+    if form == "csv":
+        rows = {row["name"]: row for row in csv.DictReader(io.StringIO(shown))}
+        assert float(rows["dnas"]["mean"]) == pytest.approx(0.36)
+        assert float(rows["dnas"]["low"]) > 0
+        assert rows["dnas"]["seeds"] == "0 1 2"
+        assert rows["leaky"]["notes"] == "non-causal"
+        return
+    assert "36.00 %" in shown.replace("\\", "")
+    assert "leaky (non-causal)" in shown
+    if form == "latex":
+        assert r"a\_b \& 50\%" in shown
+        assert shown.count(r"\\") == 5

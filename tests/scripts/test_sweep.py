@@ -1,0 +1,62 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from common.cli import guarded
+from scripts import quickstart, sweep
+from scripts.seqarena import dispatch
+from tests.common.test_cli import TINY
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    folders = ["--runs", str(folder / "runs"), "--data-folder", str(folder)]
+    names = "lra listops --attention softmax lnas x3 --norm pre post --seeds 0 1".split()
+    return [*names, *folders, *TINY, *more]
+
+
+def test_a_sweep_is_the_product_and_skips_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned, session, _ = sweep.plan(arguments(tmp_path))
+    assert len(planned) == 3 * 2 * 2
+    path = sweep.save_plan(planned, session)
+    assert path == sweep.save_plan(planned, session)
+    entries = json.loads(path.read_text())["runs"]
+    assert {entry["row"] for entry in entries} == {
+        "softmax, 1 layers", "softmax, post, 1 layers", "x3, 1 layers", "x3, post, 1 layers",
+    }  # fmt: skip
+    first = planned[0].measure()
+    assert first.command == entries[0]["command"]
+    assert guarded(dispatch, ["sweep", *arguments(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "[1/12] listops softmax, 1 layers seed 0 (finished before)" in told.err
+    assert told.out.count("accuracy") == 12
+    assert guarded(dispatch, ["sweep", *arguments(tmp_path, "--json")]) == 0
+    assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["results"]) == 12
+    assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
+    assert "x3, post, 1 layers" in capsys.readouterr().out
+
+
+def test_a_planned_command_makes_the_planned_run(tmp_path: Path) -> None:
+    planned, _, _ = sweep.plan(arguments(tmp_path))
+    words = planned[-1].session.command.split()
+    assert words[:4] == ["seqarena", "lra", "listops", "--preset"]
+    assert "--seed 1" in planned[-1].session.command
+    assert "--norm post" in planned[-1].session.command
+
+
+def test_the_quickstart_is_four_variants(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+    monkeypatch.setattr(quickstart.sweep, "run_all", lambda planned: asked.extend(planned) or [])
+    monkeypatch.setattr(quickstart.leaderboard, "run", lambda given: 0)
+    assert quickstart.run(["--runs", str(tmp_path)]) == 0
+    assert [each.entry()["row"] for each in asked] == ["softmax", "dnas", "hnas", "x3"]
+
+
+def test_the_benchmark_prints_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["benchmark", "step", "lra", "listops", "--attention", "softmax", "x3", "--repeats", "2", "--data-folder",
+               str(tmp_path), *TINY]  # fmt: skip
+    assert guarded(dispatch, [*command, "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out.splitlines()[-1])["steps"]
+    assert [each["attention"] for each in steps] == ["softmax", "x3"]
+    assert all(0 < each["forward_seconds"] < each["training_seconds"] for each in steps)
+    assert all(each["peak_memory_bytes"] >= each["idle_memory_bytes"] > 2**20 for each in steps)

@@ -1,0 +1,66 @@
+"""Several processes, launchers and trackers: slow to start, so they run with `make test-extras`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.extras
+
+FIELDS = (
+    "listops --preset quick --attention hnas --model.dropout 0 --data.train 600 --data.validation 50 --data.test 70 "
+    "--data.longer-than 3 --data.shorter-than 12 --data.max-depth 2 --model.dim 16 --model.ffn-dim 32 --model.layers 1 "
+    "--train.batch-size 16 --train.steps 20 --train.eval-every 10 --train.log-every 1 --optim.schedule.warmup 5"
+).split()
+
+
+def run(launcher: list[str], out: Path, *more: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    folders = ["--out", str(out), "--data-folder", str(out.parent / "data")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [*launcher, "lra", *FIELDS, *folders, *more]
+    return subprocess.run(command, capture_output=True, text=True, check=check, env=environment, cwd=out.parent)
+
+
+def losses(out: Path) -> list[float]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_two_processes_follow_the_curve_of_one(tmp_path: Path) -> None:
+    """The batch is global and shared out; both processes must really have run."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m"]
+    told = run(torchrun, tmp_path / "two", "--json")
+    run([sys.executable, "-m"], tmp_path / "one")
+    two, one = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("two", "one"))
+    assert (two["environment"]["processes"], one["environment"]["processes"]) == (2, 1)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+    assert len(losses(tmp_path / "one")) == 20
+    assert len(two["example_scores"]) == len(one["example_scores"]) == 70
+    assert json.loads(told.stdout.splitlines()[-1]) == two  # printed by one process only
+    assert told.stdout.count('"example_scores"') == 1
+
+
+def test_a_batch_that_three_processes_cannot_share_is_refused(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3", "-m"]
+    told = run(torchrun, tmp_path / "three", check=False)
+    assert told.returncode != 0
+    assert "train.batch_size 16 cannot be shared out evenly to 3 processes" in told.stderr
+
+
+def test_accelerate_launch_runs_it(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "-m"]
+    run(launch, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
+
+
+def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
+
+    run([sys.executable, "-m"], tmp_path / "run", "--tracker", "tensorboard")
+    (events,) = {path.parent for path in tmp_path.rglob("events.out.tfevents*") if "seqarena" in path.parent.parts[-1]}
+    accumulator = EventAccumulator(str(events)).Reload()
+    assert {"loss", "validation/accuracy"} <= set(accumulator.Tags()["scalars"])
+    assert [event.step for event in accumulator.Scalars("validation/accuracy")] == [10, 20]

@@ -1,0 +1,69 @@
+"""Every preset is a run that can be made, says where it comes from, and builds its model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from common.attention import ATTENTIONS
+from common.blocks import NORMS
+from common.run import changed_from, row_name
+from lra.model import Classifier
+from lra.presets import PRESETS, Run
+from lra.tasks import TASKS
+from scripts.packages import PACKAGES
+
+EVERY = [
+    (package.name, task, name)
+    for package in PACKAGES.values()
+    for task in package.tasks
+    for name in package.presets[task]
+]
+
+
+@pytest.mark.parametrize(("package", "task", "name"), EVERY)
+def test_a_preset_is_whole(package: str, task: str, name: str) -> None:
+    preset = PACKAGES[package].presets[task][name]
+    run = preset.run
+    assert (run.task, run.preset, run.seed) == (task, name, 0)
+    assert preset.source
+    assert preset.expected
+    assert preset.cost
+    run.check()
+    assert changed_from(preset, run) == {}
+    for norm in NORMS.values():
+        for attention in ATTENTIONS.values():
+            if "none" in attention.orders:
+                varied = replace(run, model=replace(run.model, attention=attention, norm=norm))
+                varied.check()
+                assert changed_from(preset, varied) == {}
+    assert row_name(run, preset) == "softmax"
+    assert (
+        row_name(replace(run, model=replace(run.model, layers=9, norm=NORMS["post"])), preset)
+        == "softmax, post, 9 layers"
+    )
+
+
+@pytest.mark.parametrize("name", list(PRESETS["listops"]))
+def test_a_preset_builds_its_model_and_takes_a_step(name: str) -> None:
+    run = PRESETS["listops"][name].run
+    assert isinstance(run, Run)
+    model = Classifier(run.model)
+    tokens = torch.randint(1, 16, (1, 20))
+    model(tokens, torch.ones_like(tokens, dtype=torch.bool)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_every_package_has_a_quick_preset_and_every_task_is_a_record() -> None:
+    for package in PACKAGES.values():
+        for name, task in package.tasks.items():
+            assert "quick" in package.presets[name]
+            assert (task.package, task.name) == (package.name, name)
+            assert task.title
+            assert task.source
+            assert task.licence
+            assert task.splits
+            assert 0 < task.chance < 1
+            assert set(task.checksums) <= set(package.presets[name])
+            assert all(figure.source for figure in task.published)
+    assert TASKS
