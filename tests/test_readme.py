@@ -1,0 +1,111 @@
+"""The README and the documents say what is true: commands parse, targets exist, the tree is the tree."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.attention import ATTENTIONS, attend
+from common.attention.hybrid import Hybrid
+from common.blocks import NORMS
+from common.cli import choose, override
+from scripts import sweep
+from scripts.leaderboard import FORMATS
+from scripts.packages import PACKAGES
+from scripts.seqarena import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCKS = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if not kind]
+PYTHON = [block for kind, block in FENCED.findall((ROOT / "README.md").read_text()) if kind == "python"]
+LINES = [line.split("#")[0].strip() for block in BLOCKS for line in block.splitlines()]
+COMMAND_LINES = [line for line in LINES if line.startswith(("seqarena ", "make ", "torchrun ", "python -m "))]
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMAND_LINES) >= 7
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_every_command_parses(line: str) -> None:
+    words = shlex.split(line)
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return
+    rest = words[words.index("-m") + 1 :] if "-m" in words else words[1:]
+    if rest[0] == "sweep":
+        assert sweep.plan(rest[1:])[0]
+    elif rest[0] == "leaderboard":
+        assert rest[1:] in ([], ["--format", rest[-1]])
+        assert rest[1:] == [] or rest[-1] in FORMATS
+    elif rest[0] == "benchmark":
+        assert rest[1] == "step"
+        assert rest[2] in PACKAGES
+        assert rest[3] in PACKAGES[rest[2]].tasks
+    else:
+        package = PACKAGES[rest[0]]
+        named = dict(zip(rest[2::2], rest[3::2], strict=True))
+        names = [named.pop(f"--{name}", default) for name, default in
+                 (("preset", "quick"), ("attention", None), ("norm", None), ("seed", "0"))]  # fmt: skip
+        preset, attention, norm, seed = names
+        run = choose(package, rest[1], preset or "quick", attention, norm, int(seed or 0))
+        fields = [word for pair in named.items() for word in pair]
+        override(run, fields, "seqarena").check()
+
+
+def test_the_tree_is_the_tree() -> None:
+    tree = next(block for block in BLOCKS if block.startswith("common/"))
+    named = set(re.findall(r"^  (\w+(?:\.py|/))", tree, re.MULTILINE))
+    there = {path.name + ("/" if path.is_dir() else "") for path in (ROOT / "common").iterdir()}
+    assert named == there - {"__init__.py", "__pycache__/"}
+    tops = set(re.findall(r"^(\w+)/", tree, re.MULTILINE))
+    assert tops == {"common", "scripts", "tests", *PACKAGES}
+
+
+def test_every_name_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    for name in [*ATTENTIONS, *NORMS, *COMMANDS]:
+        assert name in text or (name.split("-")[0] in text and f"-{name.split('-')[-1]}" in text)
+    for package in PACKAGES.values():
+        for task in package.tasks:
+            assert f"`{package.name} {task}`" in text
+            assert all(f"`{preset}`" in text for preset in package.presets[task])
+
+
+def test_links_lead_somewhere() -> None:
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+            assert "://" in target or (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_the_library_example_runs() -> None:
+    query, key, value = (torch.randn(2, 2, 3, 4) for _ in range(3))
+    real = torch.ones(2, 3, dtype=torch.bool)
+    names = {"attend": attend, "Hybrid": Hybrid, "query": query, "key": key, "value": value, "real": real}
+    block = next(block for block in PYTHON if "attend(" in block)
+    exec(block, names)
+    assert isinstance(names["output"], torch.Tensor)
+    assert names["output"].shape == (2, 2, 3, 4)
+
+
+def test_the_variant_example_is_a_variant() -> None:
+    """The README's sigmoid attention, as written, keeps the contract: padding gets nothing, the future says nothing."""
+    block = next(block for block in PYTHON if "class Sigmoid" in block)
+    imports = (
+        "from dataclasses import dataclass\nimport torch\n"
+        "from common.attention.base import AttentionConfig, Kernel, Visibility\n"
+    )
+    names: dict = {"__name__": "tests.example"}
+    exec(imports + block, names)
+    kernel = names["Sigmoid"]().build(heads=2)
+    query, key, value = (torch.randn(2, 2, 3, 4) for _ in range(3))
+    real = torch.tensor([[True, True, False]] * 2)
+    visibility = names["Visibility"](query_real=real, key_real=real, order="causal")
+    weights = kernel.weights(query, key, visibility)
+    assert (weights[:, :, :, 2] == 0).all()
+    assert (weights.triu(1) == 0).all()
+    torch.testing.assert_close(weights[:, :, 0, 0], torch.sigmoid((query * key)[:, :, 0].sum(-1) / 2))
+    torch.testing.assert_close(kernel(query, key, value, visibility), weights @ value)
