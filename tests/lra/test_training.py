@@ -122,7 +122,7 @@ def test_it_learns(tmp_path: Path, attention: str) -> None:
         QUICK,
         data=data,
         model=replace(QUICK.model, dim=32, ffn_dim=64, layers=1, attention=ATTENTIONS[attention]),
-        train=replace(QUICK.train, steps=250, batch_size=64, eval_every=125),
+        train=replace(QUICK.train, steps=150, batch_size=64, eval_every=75),
         optim=replace(QUICK.optim, lr=5e-3, schedule=replace(QUICK.optim.schedule, warmup=20)),
     )
     result = measure(run, tmp_path)

@@ -1,5 +1,6 @@
 """ListOps: nested list operations on digits, from a seeded generator or from the official TSV files."""
 
+import sys
 from pathlib import Path
 
 from common.config import fingerprint
@@ -24,6 +25,8 @@ def load(data: ListOps, folder: Path) -> tuple[dict[str, Ragged], str]:
     data.check()
     prepared = folder / "lra" / f"listops-v{GENERATOR_VERSION}-{fingerprint(data)}"
     if not prepared.exists():
+        count = data.train + data.validation + data.test
+        print(f"listops: generating {count:,} expressions, kept in {prepared}", file=sys.stderr)
         splits = generate(data)
         save_splits(prepared, splits, {"sha256": checksum(splits)})
     splits, manifest = load_splits(prepared)
