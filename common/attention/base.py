@@ -12,7 +12,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.errors import WrongUseError
-from common.shapes import Bias, Key, KeyMask, KeyMass, Output, Pairs, Query, QueryMask, Scores, Segments, Value, Weights
+from common.shapes import (
+    Bias,
+    EarlierMass,
+    Key,
+    KeyMask,
+    KeyMass,
+    Output,
+    Pairs,
+    Query,
+    QueryMask,
+    Scores,
+    Segments,
+    Value,
+    Weights,
+)
 
 Order = Literal["none", "causal", "ordered_queries"]
 
@@ -106,7 +120,7 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: KeyMass | None
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the weights, exactly 0 wherever ``visible`` is False, and the state after the last query."""
 
@@ -132,7 +146,7 @@ class Kernel(nn.Module, ABC):
 
     def step(
         self,
-        state: KeyMass | None,
+        state: EarlierMass | None,
         query: Query,
         key: Key,
         value: Value,
@@ -150,7 +164,7 @@ class Kernel(nn.Module, ABC):
         return weights.to(value.dtype) @ value, state
 
     def _weights(
-        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: KeyMass | None
+        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         self._check(query, key, visibility)
         visible = visibility.pairs(query.shape[2], key.shape[2], query.device)

@@ -13,7 +13,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel, Order, Visibility
 from common.errors import WrongUseError
-from common.shapes import Bias, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 HIDDEN = -1e30
 """Bias of a hidden position: vanishes beside any score, and unlike minus infinity never makes a NaN."""
@@ -46,7 +46,7 @@ class DoublyNormalized(AttentionConfig):
 
 
 def doubly_normalized_weights(
-    scores: Scores, visible: Pairs, visibility: Visibility, state: KeyMass | None, iterations: int
+    scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None, iterations: int
 ) -> tuple[Weights, KeyMass | None]:
     """Returns the weights in the form that the order asks for, and the state of the prefix form."""
     if visibility.order == "none":
@@ -63,7 +63,7 @@ class DoublyNormalizedKernel(Kernel):
         self.iterations = config.iterations
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: KeyMass | None
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the weights and, for ordered queries, the keys' masses."""
         return doubly_normalized_weights(scores, visible, visibility, state, self.iterations)

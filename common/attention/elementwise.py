@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel, Visibility
 from common.errors import WrongUseError
-from common.shapes import KeyMass, Pairs, Scores, Weights
+from common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
 
 Phi = Literal["x", "relu", "elu", "gelu", "tanh", "exp"]
 
@@ -60,7 +60,7 @@ class ElementwiseKernel(Kernel):
         self.config = config
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: KeyMass | None
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the weights, which may be negative; there is nothing to remember."""
         del visibility, state

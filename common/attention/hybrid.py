@@ -11,7 +11,7 @@ from common.attention.doubly_normalized import doubly_normalized_weights, fused_
 from common.attention.softmax import fused_softmax
 from common.bounded import Bounded
 from common.errors import WrongUseError
-from common.shapes import Bias, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class HybridKernel(Kernel):
         self.u = Bounded(torch.full(shape, config.u), low=0.0, high=1.0)
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: KeyMass | None
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the mixed weights and, for ordered queries, the keys' masses."""
         doubly, state = doubly_normalized_weights(scores, visible, visibility, state, iterations=1)

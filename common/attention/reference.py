@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.shapes import KeyMass, Pairs, Scores, Weights
+from common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
 
 
 def lowest(scores: Scores) -> float:
@@ -46,7 +46,9 @@ def doubly_normalized(scores: Scores, visible: Pairs, iterations: int = 1) -> We
     return log_weights.masked_fill(~visible, lowest(scores)).exp() * visible
 
 
-def prefix_normalized(scores: Scores, visible: Pairs, state: KeyMass | None, earlier: int) -> tuple[Weights, KeyMass]:
+def prefix_normalized(
+    scores: Scores, visible: Pairs, state: EarlierMass | None, earlier: int
+) -> tuple[Weights, KeyMass]:
     """Returns DNAS in which the column sum of key j, for row i, runs over the queries up to i that could see j.
 
     Ours, not the paper's: the paper's sum runs over later queries too, and would let the future through. ``state`` is

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel, Order, Visibility
-from common.shapes import Bias, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class SoftmaxKernel(Kernel):
     """Softmax over keys, through PyTorch's fused attention."""
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: KeyMass | None
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns softmax weights; there is nothing to remember."""
         del visibility, state
@@ -90,7 +90,7 @@ class RecencyKernel(Kernel):
     """Softmax with the logarithm of the distance subtracted."""
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: KeyMass | None
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns recency-biased weights; there is nothing to remember."""
         del state

@@ -52,11 +52,11 @@ def test_the_quickstart_is_four_variants(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert [each.entry()["row"] for each in asked] == ["softmax", "dnas", "hnas", "x3"]
 
 
-def test_the_benchmark_prints_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_measures_each_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["benchmark", "step", "lra", "listops", "--attention", "softmax", "x3", "--repeats", "2", "--data-folder",
                str(tmp_path), *TINY]  # fmt: skip
     assert guarded(dispatch, [*command, "--json"]) == 0
     steps = json.loads(capsys.readouterr().out.splitlines()[-1])["steps"]
     assert [each["attention"] for each in steps] == ["softmax", "x3"]
-    assert all(0 < each["forward_seconds"] < each["training_seconds"] for each in steps)
+    assert all(each["forward_seconds"] > 0 and each["training_seconds"] > 0 for each in steps)
     assert all(each["peak_memory_bytes"] >= each["idle_memory_bytes"] > 2**20 for each in steps)
