@@ -186,6 +186,10 @@ class Deescalated(NormConfig):
             )
         if order != "none" and self.mean == "sequence" and not self.leaky:
             raise WrongUseError(LEAK)
+        if self.leaky and (order == "none" or self.mean != "sequence"):
+            raise WrongUseError(
+                "leaky belongs to the sequence mean of a causal model; nothing leaks here, leave it out"
+            )
 
     def residual(self, dim: int, eps: float) -> Residual:
         """Returns one layer's residual block."""

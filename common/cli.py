@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import shlex
 import sys
 import traceback
 import typing
@@ -122,6 +123,8 @@ def _negated(flag: str) -> str:
 
 
 def _nearest_field(flag: str, known: set[str]) -> str:
+    if flag in ("--model.attention", "--model.norm"):
+        return f"a whole variant is chosen by --{flag.rpartition('.')[2]}"
     choices = [name.removeprefix("--") for name in known]
     hint = nearest(flag.removeprefix("--"), choices).split("? ")[0]
     return f"{hint}?" if hint.startswith("did") else "see --help for the fields"
@@ -217,6 +220,8 @@ def package_parser(package: Package, prog: str) -> Parser:
 def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
     """Trains and evaluates the run that the arguments describe, and prints its result."""
     parser = package_parser(package, prog)
+    if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
+        raise WrongUseError(f"the task comes first: {prog} TASK {arguments[0]} ...; tasks: {', '.join(package.tasks)}")
     options, rest = parser.parse_known_args(arguments)
     if options.task is None and not options.help:
         raise WrongUseError(f"which task? {nearest('', package.tasks)}; see {prog} --help")
@@ -232,7 +237,7 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
             _parse(run, ["--help"], prog=f"{prog} {options.task}")
         return 0
     run = override(run, rest, f"{prog} {options.task}")
-    command = " ".join([prog, *arguments])
+    command = shlex.join([*prog.split(), *arguments])
     result = execute(
         run,
         package.tasks[run.task],
@@ -271,7 +276,8 @@ def print_result(result: Result, as_json: bool) -> None:
         print(f"  {name}: {', '.join(f'{value:.3f}' for value in values)}")
     print(
         f"  {result.parameters:,} parameters, {result.training_seconds:.1f} s of training, "
-        f"{result.tokens_per_second:,.0f} tokens/s, peak memory {result.peak_memory_bytes / 2**20:,.0f} MiB"
+        f"{result.tokens_per_second:,.0f} tokens/s, peak memory {result.peak_memory_bytes / 2**20:,.0f} MiB, "
+        f"processes: {result.environment['processes']}"
     )
 
 

@@ -30,6 +30,8 @@ def from_json(kind: type[Config], values: Any) -> Config:
     Raises:
         ValueError: a class that is none of ``kind``, or fields it does not have or lacks.
     """
+    if not isinstance(values, dict):
+        raise ValueError(f"expected a {kind.__name__}, found {type(values).__name__}")
     chosen: Any = next((each for each in _family(kind) if each.__name__ == values.get("class")), None)
     if chosen is None:
         raise ValueError(f"expected a {kind.__name__}, found class {values.get('class')!r}")
@@ -64,7 +66,9 @@ def _family(kind: type) -> list[type]:
 def _value(hint: Any, value: Any) -> Any:
     if isinstance(value, dict):
         options: list[Any] = [hint, *typing.get_args(hint)]
-        chosen: Any = next(each for each in options if isinstance(each, type) and is_dataclass(each))
+        chosen: Any = next((each for each in options if isinstance(each, type) and is_dataclass(each)), None)
+        if chosen is None:
+            raise ValueError(f"expected {hint}, found a dict")
         return from_json(chosen, value)
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):

@@ -134,11 +134,10 @@ class Ragged:
             labels=np.asarray(labels, dtype=np.uint8),
         )
 
-    def padded(self, examples: Indices, shortest: int = 0) -> tuple[Tensor, Tensor]:
-        """Returns (tokens, real) of some examples, both (B, T), T the longest of them and at least ``shortest``."""
+    def padded(self, examples: Indices) -> tuple[Tensor, Tensor]:
+        """Returns (tokens, real) of some examples, both (B, T), T the longest of them."""
         lengths = self.lengths[examples]
-        width = max(int(lengths.max()), shortest)
-        real = np.arange(width) < lengths[:, None]
+        real = np.arange(lengths.max()) < lengths[:, None]
         tokens = np.zeros(real.shape, dtype=np.int64)
         tokens[real] = np.concatenate([self[example] for example in examples.tolist()])
         return torch.from_numpy(tokens), torch.from_numpy(real)

@@ -1,11 +1,11 @@
 """Scores, intervals and paired tests: pure functions of arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import optimize, stats
 
 Array = npt.NDArray[np.float64]
 
@@ -23,72 +23,80 @@ class Comparison:
     """A difference of mean scores with its 95 % interval and two-sided p-value.
 
     ``over_seeds`` False: fewer than three seeds, so that interval and p-value speak of other test examples only; what
-    other seeds would give is unknown.
+    other seeds would give is unknown. Interval and p-value are None where nothing varies that could be judged by.
     """
 
     difference: float
-    low: float
-    high: float
-    p_value: float
+    low: float | None
+    high: float | None
+    p_value: float | None
     seeds: int
     over_seeds: bool
 
 
-def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike, draws: int = 2000) -> Comparison:
+def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Comparison:
     """Compares two variants by their scores (seeds, examples), paired in rows by seed and in columns by example.
 
-    The multi-bootstrap (Sellam et al. 2022, "The MultiBERTs"): seeds and examples are drawn anew together, and the
-    spread of the mean difference over the draws is its standard error. Departures: with as few seeds as are usual a
-    percentile interval is far too narrow, so the seeds' part of the error is unbiased (factor S / (S - 1)) and the
-    interval is Student's, with Satterthwaite's degrees of freedom from the seeds' and the examples' parts.
+    The two sources of error are those of the multi-bootstrap (Sellam et al. 2022, "The MultiBERTs"), which draws seeds
+    and examples anew together; here in closed form, since drawing counts the noise of single scores about three times
+    and, of S seeds' variance, sees only (S - 1) / S; and a percentile interval over a few seeds is far too narrow. Half
+    the interval is sqrt(t_S^2 V_S + t_E^2 V_E): V_S the variance of the mean as seeds' means show it, V_E what examples
+    add to it, t_S and t_E Student's quantiles with S - 1 and E - 1 degrees of freedom. So it is the paired t interval
+    over seeds, widened for other test examples. The p-value is the level at which it just reaches 0.
+
+    Raises:
+        ValueError: the two do not have the same seeds and examples.
     """
-    differences = np.asarray(variant, dtype=np.float64) - np.asarray(baseline, dtype=np.float64)  # S, E
-    seeds, examples = differences.shape
+    scores = [np.asarray(each, dtype=np.float64) for each in (variant, baseline)]
+    if scores[0].shape != scores[1].shape or scores[0].ndim != 2:
+        raise ValueError(f"expected scores of the same seeds and examples, found {scores[0].shape}, {scores[1].shape}")
+    differences = scores[0] - scores[1]
+    seeds = len(differences)
     difference = float(differences.mean())
     over_seeds = seeds >= FEWEST_SEEDS
-    example_variance = float(differences.mean(axis=0).var(ddof=1) / examples) if examples > 1 else 0.0
-    if over_seeds:
-        seed_variance = float(differences.mean(axis=1).var(ddof=1) / seeds)
-        drawn = _bootstrap(differences, draws)
-        variance = float(drawn.var(ddof=1)) + seed_variance / seeds  # s^2/S * (S-1)/S is what the draws see of it
-        parts = ((seed_variance, seeds - 1), (example_variance, examples - 1))
-        spread = sum(part**2 / freedom for part, freedom in parts)
-        freedom = (seed_variance + example_variance) ** 2 / spread if spread > 0 else 1.0
-    else:
-        variance, freedom = example_variance, examples - 1.0
-    error = float(np.sqrt(variance))
-    if error == 0:  # every example scored alike in both: no spread to judge a difference by
-        return Comparison(
-            difference=difference,
-            low=difference,
-            high=difference,
-            p_value=1.0 if difference == 0 else 0.0,
-            seeds=seeds,
-            over_seeds=over_seeds,
-        )
-    half = float(stats.t.ppf(0.975, freedom)) * error
+    parts = _variances(differences)[0 if over_seeds else 1 :]
+    if sum(part for part, _ in parts) <= 0:
+        return Comparison(difference=difference, low=None, high=None, p_value=None, seeds=seeds, over_seeds=over_seeds)
+
+    def half(p_value: float) -> float:
+        return float(np.sqrt(sum(stats.t.isf(p_value / 2, freedom) ** 2 * part for part, freedom in parts if part)))
+
     return Comparison(
         difference=difference,
-        low=difference - half,
-        high=difference + half,
-        p_value=float(2 * stats.t.sf(abs(difference) / error, freedom)),
+        low=difference - half(0.05),
+        high=difference + half(0.05),
+        p_value=_level(half, abs(difference)),
         seeds=seeds,
         over_seeds=over_seeds,
     )
 
 
-def _bootstrap(differences: Array, draws: int) -> Array:
-    """Returns the mean of ``differences`` with rows and columns drawn anew together, ``draws`` times."""
+def _variances(differences: Array) -> tuple[tuple[float, int], tuple[float, int]]:
+    """Returns (variance of the mean, degrees of freedom) as seeds show it, and of what examples add to it.
+
+    The noise of single scores is in the seeds' means already, so it is taken out of the examples' part; with too few
+    seeds to show it, it stays there.
+    """
     seeds, examples = differences.shape
-    generator = np.random.default_rng(0)  # the same table twice in a row, digit for digit
-    rows = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=draws) / seeds  # draws, S
-    means = np.empty(draws)
-    block = max(1, 4_000_000 // examples)
-    for start in range(0, draws, block):
-        some = rows[start : start + block]
-        columns = generator.multinomial(examples, np.full(examples, 1 / examples), size=len(some)) / examples
-        means[start : start + block] = np.einsum("ds,se,de->d", some, differences, columns, optimize=True)
-    return means
+    if examples < 2:
+        return (0.0, seeds - 1), (0.0, 1)
+    by_seed, by_example = differences.mean(axis=1, keepdims=True), differences.mean(axis=0, keepdims=True)
+    over_examples = float(by_example.var(ddof=1) / examples)
+    if seeds < FEWEST_SEEDS:
+        return (0.0, 1), (over_examples, examples - 1)
+    residual = differences - by_seed - by_example + differences.mean()
+    single = float(np.square(residual).sum() / ((seeds - 1) * (examples - 1)) / differences.size)
+    return (float(by_seed.var(ddof=1) / seeds), seeds - 1), (max(over_examples - single, 0.0), examples - 1)
+
+
+def _level(half: Callable[[float], float], distance: float) -> float:
+    """Returns the p-value at which half an interval is ``distance``; half(p) falls from infinity at 0 to 0 at 1."""
+    smallest = 1e-12
+    if distance == 0:
+        return 1.0
+    if half(smallest) <= distance:
+        return smallest
+    return float(optimize.brentq(lambda p_value: half(p_value) - distance, smallest, 1.0, xtol=1e-12))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

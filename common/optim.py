@@ -18,7 +18,7 @@ class Schedule:
     """The learning rate over the steps, as a multiple of the peak rate."""
 
     shape: Literal["constant", "linear", "cosine", "rsqrt", "one_cycle"] = "constant"
-    """After warm-up: constant; linear or cosine to 0 at the last step; rsqrt falls as 1/sqrt(step); one_cycle is
+    """After warm-up: constant; linear or cosine towards 0 at the end; rsqrt falls as 1/sqrt(step); one_cycle is
     PyTorch's OneCycleLR with linear annealing: up from 1/25 of the peak, down to 1/250,000."""
     warmup: int = 0
     """Steps of linear warm-up; the first step is never at rate 0."""
@@ -98,6 +98,8 @@ class Optim:
         """Raises a ``WrongUseError`` for values no optimiser can use."""
         if self.lr <= 0 or self.bounded_lr_multiplier <= 0:
             raise WrongUseError("optim.lr and optim.bounded_lr_multiplier: expected numbers above 0")
+        if self.eps <= 0 or self.weight_decay < 0:
+            raise WrongUseError("expected optim.eps above 0 and optim.weight_decay of at least 0")
         if self.clip is not None and self.clip <= 0:
             raise WrongUseError(f"optim.clip: expected a number above 0 or none, found {self.clip}")
         if not all(0 <= beta < 1 for beta in self.betas):

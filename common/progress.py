@@ -12,6 +12,8 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from common.checkpoint import write_atomically
+
 
 class Log:
     """The log of one run. Progress goes to standard error; only the main process writes.
@@ -52,7 +54,7 @@ class Log:
         if self.accelerator.is_main_process and self.path.exists():
             lines = self.path.read_text().splitlines()
             kept = [line for line in lines if _step(line) <= step]
-            self.path.write_text("".join(f"{line}\n" for line in kept))
+            write_atomically(self.path, lambda file: file.write("".join(f"{line}\n" for line in kept).encode()))
 
     def say(self, text: str) -> None:
         """Prints a line to standard error, above the bar if there is one."""

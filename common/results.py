@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from common.checkpoint import write_json
 from common.errors import BadDataError
+from common.run import settings
 
 FORMAT = 1
 """Version of the file's format, not of a task."""
@@ -86,14 +87,15 @@ class Result:
         if not isinstance(values, dict) or values.get("format") != FORMAT or set(values) != known:
             found = values.get("format") if isinstance(values, dict) else type(values).__name__
             raise BadDataError(f"{path}: not a seqarena result of format {FORMAT} (format found: {found})")
+        if not isinstance(values["score"], float | int | None) or not isinstance(values["run"], dict):
+            raise BadDataError(f"{path}: score or run is not what a result has; delete it to measure again")
         return Result(**values)
 
     @property
     def protocol(self) -> str:
         """Returns what must be equal for two results to stand in one table."""
-        return json.dumps(
-            [self.package, self.task, self.task_version, self.preset, self.changed, self.data_checksum], sort_keys=True
-        )
+        precision = self.environment.get("precision")
+        return json.dumps([settings(self.package, self.run), self.task_version, self.data_checksum, precision])
 
 
 def read_results(folder: Path) -> tuple[list[Result], list[str]]:

@@ -1,10 +1,16 @@
 """What every run is made of, its presets, and how its place in a table is named."""
 
+import copy
+import functools
+import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from common.attention import attention_name
 from common.blocks import norm_name
+from common.config import field_paths
+from common.errors import WrongUseError
 from common.named import changed_fields
 from common.optim import Optim
 from common.tasks import Task
@@ -29,6 +35,12 @@ class BaseRun:
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        for path in field_paths(self):
+            value: Any = functools.reduce(getattr, path.split("."), self)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise WrongUseError(f"{path}: expected a finite number, found {value}")
+        if not 0 <= self.seed < 2**63:
+            raise WrongUseError(f"seed: expected a number from 0 up to below 2^63, found {self.seed}")
         self.optim.check()
         self.train.check()
         self.optim.schedule.check(self.train.steps)
@@ -55,6 +67,15 @@ def changed_from(preset: Preset, run: BaseRun) -> dict[str, tuple[Any, Any]]:
         for path, values in changes.items()
         if not any(path == row or path.startswith(f"{row}.") for row in ROW_FIELDS)
     }
+
+
+def settings(package: str, run: dict[str, Any]) -> str:
+    """Returns everything in a run's JSON but its place in a table: equal for runs of one protocol."""
+    rest = copy.deepcopy(run)
+    for path in ROW_FIELDS:
+        *outer, last = path.split(".")
+        functools.reduce(lambda values, name: values.get(name, {}), outer, rest).pop(last, None)
+    return json.dumps([package, rest], sort_keys=True)
 
 
 def row_name(run: BaseRun, preset: Preset) -> str:

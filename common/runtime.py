@@ -107,6 +107,11 @@ def code_version() -> dict[str, Any]:
     return {"commit": commit.stdout.strip(), "clean": not changes.stdout.strip()}
 
 
+def precision_name(accelerator: Accelerator) -> str:
+    """Returns the precision that an accelerator computes in, as the command line spells it."""
+    return {"no": "float32", "bf16": "bfloat16"}[accelerator.mixed_precision]
+
+
 def environment(accelerator: Accelerator) -> dict[str, Any]:
     """Returns what a result says of the machine: code, libraries, device, precision, processes."""
     return {
@@ -115,6 +120,6 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
         "platform": f"{sys.platform} {platform.machine()}",
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "device": device_name(accelerator.device),
-        "precision": {"no": "float32", "bf16": "bfloat16"}[accelerator.mixed_precision],
+        "precision": precision_name(accelerator),
         "processes": accelerator.num_processes,
     }

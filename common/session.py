@@ -32,7 +32,7 @@ from common.runtime import (
     seed_torch,
 )
 from common.tasks import Task
-from common.training import DivergedError, Loss, Progress, fit
+from common.training import DivergedError, Loss, Progress, fit, require_finite_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Session:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class Evaluation:
     """What a task's evaluator says of a model on one split."""
 
     metrics: Mapping[str, float]
@@ -70,8 +70,8 @@ class Prepared:
     model: nn.Module
     loss: Loss
     batches: Batches
-    validate: Callable[[nn.Module], Scores]
-    test: Callable[[nn.Module], Scores]
+    validate: Callable[[nn.Module], Evaluation]
+    test: Callable[[nn.Module], Evaluation]
     floors: Callable[[], Mapping[str, float]]
     data_checksum: str
 
@@ -128,6 +128,8 @@ def _measure(
     progress, test, message = Progress(), None, ""
     title = f"{task.name} {row} seed {run.seed}"
     log = Log(accelerator, folder, title=title, steps=run.train.steps, trackers=bool(session.trackers))
+    if accelerator.num_processes > 1:
+        log.say(f"{title}: {accelerator.num_processes} processes")
     try:
         with log:
             progress = fit(
@@ -145,13 +147,16 @@ def _measure(
                 log=log,
             )
         test = prepared.test(prepared.model)
+        require_finite_metrics(test.metrics, progress.step)
     except DivergedError as error:
+        test = None
         message = f"{row} diverged: {error}"
         progress.step = error.step
         log.say(message)
     if session.trackers:
         accelerator.end_training()
     changes = changed_from(preset, run)
+    bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(prepared.model)}
     return Result(
         package=task.package,
         task=task.name,
@@ -174,7 +179,7 @@ def _measure(
         chosen_step=progress.best_step,
         steps=progress.step,
         floors=dict(prepared.floors()),
-        bounded={name: module.raw.flatten().tolist() for name, module in bounded_modules(prepared.model)},
+        bounded={} if test is None else bounded,
         data_checksum=prepared.data_checksum,
         parameters=parameter_count(prepared.model),
         training_seconds=progress.training_seconds,
@@ -194,9 +199,9 @@ def _opened(folder: Path, run: BaseRun, session: Session, accelerator: Accelerat
         if accelerator.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder))
+            _refuse_another(folder, run, session.overwrite)
             if session.overwrite:
                 _empty(folder)
-            _refuse_another(folder, run)
             if not (folder / "run.json").exists():
                 write_json(folder / "run.json", to_json(run))
         yield
@@ -208,22 +213,23 @@ def _empty(folder: Path) -> None:
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 
-def _refuse_another(folder: Path, run: BaseRun) -> None:
+def _refuse_another(folder: Path, run: BaseRun, overwrite: bool) -> None:
     path = folder / "run.json"
     if not path.exists():
-        strangers = [each.name for each in folder.iterdir() if each.name != ".lock"]
+        strangers = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
         if strangers:
-            raise WrongUseError(
-                f"{folder} holds other files ({', '.join(sorted(strangers)[:3])}) and no run; choose another"
-            )
+            raise WrongUseError(f"{folder} holds other files ({', '.join(strangers[:3])}) and no run; choose another")
         return
     try:
-        there = from_json(type(run), json.loads(path.read_text()))
+        values = json.loads(path.read_text())
+        ours = isinstance(values, dict) and values.get("class") == type(run).__name__
+        there = None if overwrite and ours else from_json(type(run), values)
     except ValueError as error:
-        raise WrongUseError(
-            f"{path}: not a run of this version ({error}); choose another --out, or --overwrite"
-        ) from error
-    differing = changed_fields(there, run)
+        hint = (
+            "choose another --out" if overwrite else "choose another --out, or --overwrite if it is one of this suite"
+        )
+        raise WrongUseError(f"{path}: not a run of this version ({error}); {hint}") from error
+    differing = {} if there is None else changed_fields(there, run)
     if differing:
         shown = "; ".join(f"{name} is {old} there, {new} here" for name, (old, new) in differing.items())
         raise WrongUseError(f"{folder} holds another run: {shown}; choose another --out, or --overwrite")

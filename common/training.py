@@ -1,6 +1,7 @@
 """The one training loop."""
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from common.bounded import bounded_modules
 from common.checkpoint import load_state, load_weights, save_state, save_weights
 from common.data import Batch, Batches
-from common.errors import WrongUseError
+from common.errors import BadDataError, WrongUseError
 from common.optim import Optim, build_optimizer, set_rate
 from common.progress import Log
 from common.runtime import Precision, seed_torch
@@ -34,7 +35,7 @@ class Train:
     batch_size: int
     """Examples a step, over all processes together."""
     micro_batch_size: int | None = None
-    """Examples a process computes at once; none: its whole share. Smaller saves memory and changes nothing else."""
+    """Examples a process computes at once; none: its whole share. Less saves memory; dropout draws anew."""
     length_pool: int = 1
     """Batches whose examples are sorted by length together, so that little is padding; 1: batches as drawn."""
     eval_every: int
@@ -117,47 +118,56 @@ def fit(
     log.resume(progress.step)
     trained, optimizer = accelerator.prepare(torch.compile(model) if train.compile else model, optimizer)
     losses = torch.tensor(progress.loss_since_logged, device=accelerator.device)
-    # Throughput is that of training: evaluations and checkpoints move this start forward.
-    saved = interval_start = time.monotonic()
-    interval_tokens = 0
+    unseen: list[Tensor] = []  # losses and gradient norms that nobody has looked at yet
+    logged = dataclasses.replace(progress)
+    saved = clock = time.monotonic()
 
     while progress.step < train.steps:
-        step_start = time.monotonic()
         batch = batches[progress.step]
         set_rate(optimizer, optim, progress.step, train.steps)
         seed_torch(seed, 1, progress.step, accelerator.process_index)
-        step_loss, norm = _step(trained, model, loss, batch, progress.step, optimizer, optim, train, accelerator)
+        step_loss, norm = _step(trained, model, loss, batch, optimizer, optim, train, accelerator)
         losses += step_loss
-        tokens = batch.tokens()
-        interval_tokens += tokens
-        progress.tokens += tokens
+        unseen.append(torch.stack([step_loss, norm]))
+        progress.tokens += batch.tokens()
         progress.step += 1
-        progress.training_seconds += time.monotonic() - step_start
 
         last = progress.step == train.steps
-        if progress.step % train.log_every == 0 or last:
-            mean = losses.item() / (progress.step - progress.logged_step)
-            speed = interval_tokens / (time.monotonic() - interval_start)
-            rate = optimizer.param_groups[0]["lr"]
-            log.train(
-                progress.step, {"loss": mean, "gradient_norm": norm.item(), "lr": rate, "tokens_per_second": speed}
-            )
+        log_due = progress.step % train.log_every == 0 or last
+        evaluation_due = progress.step % train.eval_every == 0 or last
+        save_due = evaluation_due or time.monotonic() - saved >= train.checkpoint_seconds
+        # Looking at a loss waits for the GPU: there only when something is due, on a CPU always.
+        if log_due or save_due or accelerator.device.type == "cpu":
+            _require_finite(model, unseen, progress.step)
+            unseen.clear()
+            now = time.monotonic()
+            progress.training_seconds += now - clock
+            clock = now
+        if log_due:
+            _record(progress, logged, losses.item(), norm.item(), optimizer.param_groups[0]["lr"], log)
             losses.zero_()
-            progress.logged_step, interval_start, interval_tokens = progress.step, time.monotonic(), 0
-        pause = time.monotonic()
-        evaluated = progress.step % train.eval_every == 0 or last
-        kept = evaluated and _evaluate(model, evaluate, metric, higher_is_better, train, progress, log)
-        if kept and accelerator.is_main_process:
-            save_weights(_weights(folder, progress.best_step), model)
-        if accelerator.is_main_process and (evaluated or pause - saved >= train.checkpoint_seconds):
-            progress.loss_since_logged = losses.item()
-            _save(folder, model, optimizer, progress)
-            saved = time.monotonic()
-        interval_start += time.monotonic() - pause
+            progress.logged_step = progress.step
+            logged = dataclasses.replace(progress)
+        if evaluation_due:
+            kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log)
+            if kept and accelerator.is_main_process:
+                save_weights(_weights(folder, progress.best_step), model)
+        if save_due:
+            if accelerator.is_main_process:
+                progress.loss_since_logged = losses.item()
+                _save(folder, model, optimizer, progress)
+            saved = clock = time.monotonic()  # evaluations and checkpoints are not training time
     accelerator.wait_for_everyone()
     load_weights(_weights(folder, progress.best_step), model)
     model.eval()
     return progress
+
+
+def _record(progress: Progress, logged: Progress, losses: float, norm: float, rate: float, log: Log) -> None:
+    """Logs what training was like since the last record."""
+    speed = (progress.tokens - logged.tokens) / (progress.training_seconds - logged.training_seconds)
+    mean = losses / (progress.step - progress.logged_step)
+    log.train(progress.step, {"loss": mean, "gradient_norm": norm, "lr": rate, "tokens_per_second": speed})
 
 
 def _step(
@@ -165,24 +175,19 @@ def _step(
     model: nn.Module,
     loss: Loss,
     batch: Batch,
-    step: int,
     optimizer: torch.optim.Optimizer,
     optim: Optim,
     train: Train,
     accelerator: Accelerator,
 ) -> tuple[Tensor, Tensor]:
-    """Takes one optimiser step and returns the batch's loss and its gradient's norm."""
+    """Takes one optimiser step and returns the batch's loss and its gradient's norm; the gradient stays to be seen."""
     model.train()
+    optimizer.zero_grad()
     step_loss = _backward(trained, loss, batch, train, accelerator)
     norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    # Asking a GPU for its loss waits for it, so there a loss that is not finite is noticed a few steps late.
-    look_every = 1 if accelerator.device.type == "cpu" else 10
-    if step % look_every == 0 or step + 1 == train.steps:
-        _require_finite(model, step_loss, norm, step + 1)
     if optim.clip is not None:
         clip_grads_with_norm_(model.parameters(), optim.clip, norm)
     optimizer.step()
-    optimizer.zero_grad()
     for _, module in bounded_modules(model):
         module.clamp_()
     return step_loss, norm
@@ -201,6 +206,7 @@ def _evaluate(
     model.eval()
     with torch.no_grad():
         metrics = dict(evaluate(model))
+    require_finite_metrics(metrics, progress.step)
     bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(model)}
     log.evaluation(progress.step, metrics, bounded)
     sign = 1 if higher_is_better else -1
@@ -234,17 +240,29 @@ def _backward(model: nn.Module, loss: Loss, batch: Batch, train: Train, accelera
     return reduced
 
 
-def _require_finite(model: nn.Module, loss: Tensor, norm: Tensor, step: int) -> None:
-    if bool(torch.isfinite(loss)) and bool(torch.isfinite(norm)):
+def _require_finite(model: nn.Module, unseen: list[Tensor], step: int) -> None:
+    """Raises a ``DivergedError`` if an unseen loss or gradient norm is not finite; the last one is of ``step``."""
+    values = torch.stack(unseen).tolist()
+    finite = [math.isfinite(loss) and math.isfinite(norm) for loss, norm in values]
+    if all(finite):
         return
+    first = step - len(values) + 1 + finite.index(False)
     sizes = {name: p.grad.abs().max().item() for name, p in model.named_parameters() if p.grad is not None}
-    finite = {name: size for name, size in sizes.items() if math.isfinite(size)}
-    broken = len(sizes) - len(finite)
-    largest = max(finite, key=finite.__getitem__, default=None)
-    where = f"largest finite gradient {finite[largest]:.3g} in {largest}" if largest else "no gradient is finite"
+    whole = {name: size for name, size in sizes.items() if math.isfinite(size)}
+    largest = max(whole, key=whole.__getitem__, default=None)
+    where = f"largest finite gradient {whole[largest]:.3g} in {largest}" if largest else "no gradient is finite"
     raise DivergedError(
-        step, f"loss {loss.item():.4g} at step {step:,}; {broken} of {len(sizes)} gradients are not finite; {where}"
+        first,
+        f"loss {values[finite.index(False)][0]:.4g} at step {first:,}; "
+        f"{len(sizes) - len(whole)} of {len(sizes)} gradients are not finite; {where}",
     )
+
+
+def require_finite_metrics(metrics: Mapping[str, float], step: int) -> None:
+    """Raises a ``DivergedError`` if a metric is not a number."""
+    broken = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if broken:
+        raise DivergedError(step, f"{', '.join(broken)} of the evaluation at step {step:,} is not finite")
 
 
 def _weights(folder: Path, step: int) -> Path:
@@ -268,4 +286,10 @@ def _restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
         return Progress()
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    return Progress(**state["progress"])
+    progress = Progress(**state["progress"])
+    if progress.best_step and not _weights(folder, progress.best_step).exists():
+        raise BadDataError(
+            f"{_weights(folder, progress.best_step)} is missing, the best weights so far; "
+            f"delete {folder} to start this run again"
+        )
+    return progress

@@ -47,14 +47,16 @@ class EncoderConfig:
         Raises:
             WrongUseError: names the fields.
         """
+        for name in ("layers", "dim", "heads", "ffn_dim"):
+            if getattr(self, name) < 1:
+                raise WrongUseError(f"model.{name}: expected at least 1, found {getattr(self, name)}")
         if self.dim % self.heads:
             raise WrongUseError(f"model.dim {self.dim} is not a multiple of model.heads {self.heads}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise WrongUseError(f"model.{name}: expected 0 up to below 1, found {getattr(self, name)}")
-        for name in ("layers", "dim", "heads", "ffn_dim"):
-            if getattr(self, name) < 1:
-                raise WrongUseError(f"model.{name}: expected at least 1, found {getattr(self, name)}")
+        if not self.norm_eps > 0:
+            raise WrongUseError(f"model.norm_eps: expected a number above 0, found {self.norm_eps}")
         require_order(self.attention, order)
         self.norm.check(order=order, mean_pooled=mean_pooled)
 

@@ -7,14 +7,14 @@ from torch import nn
 
 from common.data import Ragged, in_order
 from common.metrics import accuracy
-from common.session import Scores
+from common.session import Evaluation
 from lra.data import sequences
 
 BATCH_SIZE = 128
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator, drop_tail_of: int | None = None) -> Scores:
+def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator, drop_tail_of: int | None = None) -> Evaluation:
     """Returns accuracy and cross-entropy over a split; the processes share the batches out.
 
     ``drop_tail_of`` (a legacy option) leaves out what does not fill a batch of that size.
@@ -32,4 +32,4 @@ def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator, drop_tai
     everyone = sorted(gather_object(mine))
     correct = accuracy([guess for _, guess, _ in everyone], split.labels[:count])
     loss = sum(each for _, _, each in everyone) / count
-    return Scores(metrics={"accuracy": float(correct.mean()), "loss": loss}, examples=correct.tolist())
+    return Evaluation(metrics={"accuracy": float(correct.mean()), "loss": loss}, examples=correct.tolist())

@@ -30,7 +30,7 @@ class Model(EncoderConfig):
     classes: int
     """Number of classes."""
 
-    def check_task(self, *, longest: int, symbols: int) -> None:
+    def check_task(self, *, longest: int, symbols: int, classes: int) -> None:
         """Refuses a model that cannot read a task's sequences.
 
         Raises:
@@ -40,6 +40,8 @@ class Model(EncoderConfig):
         needed = longest + (self.pooling == "cls")
         if self.max_length < needed:
             raise WrongUseError(f"model.max_length {self.max_length} is below the longest sequence, {needed}")
+        if self.classes < classes or self.embedding_std < 0:
+            raise WrongUseError(f"expected model.classes of at least {classes} and model.embedding_std of at least 0")
         if self.vocabulary < symbols:
             raise WrongUseError(f"model.vocabulary {self.vocabulary} is below the {symbols} symbols of the task")
 

@@ -24,6 +24,7 @@ LISTOPS = Task(
     licence="generated data: none needed; the official generator is Apache-2.0",
     checksums=MappingProxyType(
         {
+            "quick": "264cf2fd86eab98b10ed75f1672ee42fee690b444911fe45476957b2a77c0978",
             "xiong2021": "52024eb4b2761f9a6bb75abf80c5135e47f3bf29be7e9391c875811381cb4d9d",
             "lra-jax": "52024eb4b2761f9a6bb75abf80c5135e47f3bf29be7e9391c875811381cb4d9d",
         }

@@ -10,6 +10,7 @@ from common.session import Prepared, Session
 from lra.data import Sequences, TrainingBatches
 from lra.data.listops import load
 from lra.data.listops.floors import floors
+from lra.data.listops.language import CLASSES, SYMBOLS
 from lra.evaluator import evaluate
 from lra.model import Classifier
 from lra.presets import PRESETS, Run
@@ -39,7 +40,7 @@ def prepare(run: BaseRun, session: Session, accelerator: Accelerator) -> Prepare
             f"delete {session.data}/lra and run again"
         )
     longest = max(int(split.lengths.max()) for split in splits.values())
-    run.model.check_task(longest=longest, symbols=int(max(split.tokens.max() for split in splits.values())) + 1)
+    run.model.check_task(longest=longest, symbols=len(SYMBOLS), classes=CLASSES)
     tail = run.train.batch_size if run.legacy.drop_tail else None
 
     order = Shuffled(

@@ -7,13 +7,21 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 
-from common.cli import Package, Parser, add_session_options, choose, override, session_of
+from common.cli import Package, Parser, choose, override
 from common.errors import WrongUseError, look_up
 from common.run import BaseRun
-from common.runtime import device_name, make_accelerator, peak_memory_bytes, seed_torch
+from common.runtime import (
+    device_name,
+    make_accelerator,
+    peak_memory_bytes,
+    precision_name,
+    reset_peak_memory,
+    seed_torch,
+)
 from common.session import Session
 from scripts.packages import PACKAGES
 from scripts.tables import render
@@ -42,6 +50,7 @@ def measure(package: str, run: BaseRun, attention: str, session: Session, repeat
     prepared = PACKAGES[package].prepare(run, session, accelerator)
     model = prepared.model.to(accelerator.device).train()
     batches = [prepared.batches[step].to(accelerator.device) for step in range(repeats)]
+    reset_peak_memory(accelerator.device)
     idle = peak_memory_bytes(accelerator.device)
 
     def forward(step: int) -> torch.Tensor:
@@ -63,7 +72,7 @@ def measure(package: str, run: BaseRun, attention: str, session: Session, repeat
         peak_memory_bytes=peak_memory_bytes(accelerator.device),
         idle_memory_bytes=idle,
         device=device_name(accelerator.device),
-        precision=accelerator.mixed_precision,
+        precision=precision_name(accelerator),
     )
 
 
@@ -88,17 +97,22 @@ def step(arguments: Sequence[str]) -> int:
     parser.add_argument("--attention", nargs="+", default=["softmax", "dnas", "hnas", "x3"], help="variants")
     parser.add_argument("--norm", help="norm (default: the preset's)")
     parser.add_argument("--repeats", type=int, default=10, help="timed batches a variant (default: 10)")
-    add_session_options(parser)
+    parser.add_argument(
+        "--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     options, fields = parser.parse_known_args(arguments)
     if options.repeats < 1:
         raise WrongUseError(f"--repeats: expected at least 1, found {options.repeats}")
     package: Package = look_up(PACKAGES, options.package, "package")
-    session = session_of(options, "")
+    session = Session(data=options.data_folder)
     runs = []
     for attention in options.attention:
         run = choose(package, options.task, options.preset, attention, options.norm, 0)
         runs.append((attention, override(run, fields, parser.prog)))
         runs[-1][1].check()
+    # Made here, data are no part of what the first variant's process holds.
+    package.prepare(runs[0][1], session, make_accelerator(runs[0][1].train.precision))
     context = multiprocessing.get_context("spawn")
     measured = []
     for attention, run in runs:
@@ -128,7 +142,7 @@ def step(arguments: Sequence[str]) -> int:
     notes = [
         f"batch {runs[0][1].train.batch_size}, medians of {options.repeats} batches after 2; "
         f"dropout {model.dropout}, attention dropout {model.attention_dropout}; "
-        f"{first.device}, precision {first.precision}",
+        f"{first.device}, {first.precision}",
         "training: forward and backward; memory: a process of its own, libraries included",
     ]
     print(render(title, headings, rows, notes, "terminal"))

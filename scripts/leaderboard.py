@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from common.attention import ALIASES
 from common.cli import Parser
-from common.errors import WrongUseError
+from common.errors import BadDataError, WrongUseError, look_up
 from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from common.results import Result, read_results
-from common.run import task_title
+from common.run import settings, task_title
 from common.tasks import Published, Task
 from scripts.packages import PACKAGES
 from scripts.tables import RENDERERS, render
@@ -76,7 +77,14 @@ def missing_runs(folder: Path) -> list[dict[str, Any]]:
             entries |= {each["folder"]: each for each in planned}
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(f"skipped {path}: not a sweep's plan ({error})", file=sys.stderr)
-    return [entry for entry in entries.values() if not (folder / entry["folder"] / "result.json").exists()]
+    return [entry for entry in entries.values() if not _readable(folder / entry["folder"])]
+
+
+def _readable(folder: Path) -> bool:
+    try:
+        return Result.read(folder) is not None
+    except BadDataError:
+        return False
 
 
 def tables(results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
@@ -86,18 +94,14 @@ def tables(results: Sequence[Result], missing: Sequence[dict[str, Any]], baselin
         groups[result.protocol].append(result)
     waiting: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry in missing:
-        waiting[_key(entry["package"], entry["task"], entry["preset"], entry["changed"])].append(entry)
+        waiting[settings(entry["package"], entry["run"])].append(entry)
     made = []
     for group in groups.values():
         first = group[0]
-        absent = waiting.pop(_key(first.package, first.task, first.preset, first.changed), [])
+        absent = waiting.pop(settings(first.package, first.run), [])
         made.append(_table(group, absent, baseline))
     made += [_table([], entries, baseline) for entries in waiting.values()]
     return made
-
-
-def _key(package: str, task: str, preset: str, changed: dict[str, Any]) -> str:
-    return json.dumps([package, task, preset, changed], sort_keys=True)
 
 
 def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: str) -> Table:
@@ -114,11 +118,11 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
     rows = [_row(name, by_row[name], [entry["seed"] for entry in absent if entry["row"] == name]) for name in names]
     compared = []
     for row in rows:
-        row.comparison = None if row.name == baseline else _compare(by_row[row.name], by_row.get(baseline, []))
-        compared += [row] if row.comparison else []
-    for row, p_value in zip(
-        compared, holm([row.comparison.p_value for row in compared if row.comparison]), strict=True
-    ):
+        against = _reference(row.name, by_row, baseline)
+        row.comparison = None if against is None else _compare(by_row[row.name], by_row[against])
+        compared += [row] if row.comparison and row.comparison.p_value is not None else []
+    p_values = [row.comparison.p_value for row in compared if row.comparison and row.comparison.p_value is not None]
+    for row, p_value in zip(compared, holm(p_values), strict=True):
         row.p_corrected = p_value
     title = f"{package} {name}, preset {preset}" if task is None else task_title(task, preset, changed)
     if some is not None and task is not None and some.task_version != task.version:
@@ -156,6 +160,15 @@ def _row(name: str, results: Sequence[Result], missing: list[int]) -> Row:
     return row
 
 
+def _reference(name: str, by_row: dict[str, list[Result]], baseline: str) -> str | None:
+    """Returns the row to compare with: the baseline under the same norm and depth; for that row, the baseline alone."""
+    if name not in by_row or not by_row[name]:
+        return None
+    own = baseline + name.removeprefix(by_row[name][0].attention)
+    against = baseline if name == own else own
+    return against if against != name and by_row.get(against) else None
+
+
 def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Comparison | None:
     """Returns the paired comparison over the seeds that both have, or None without any."""
     mine = {result.seed: result.example_scores for result in variant if result.score is not None}
@@ -163,6 +176,12 @@ def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Compariso
     common = sorted(set(mine) & set(theirs))
     if not common:
         return None
+    for seed in common:
+        if len(mine[seed]) != len(theirs[seed]):
+            raise BadDataError(
+                f"{variant[0].row} and {baseline[0].row}, seed {seed}: scores of {len(mine[seed]):,} and "
+                f"{len(theirs[seed]):,} test examples of the same data; one of the files was changed"
+            )
     return paired_comparison([mine[seed] for seed in common], [theirs[seed] for seed in common])
 
 
@@ -193,16 +212,20 @@ def run(arguments: Sequence[str]) -> int:
     results, problems = read_results(options.runs)
     for problem in problems:
         print(f"skipped {problem}", file=sys.stderr)
-    made = tables(newest(results), missing_runs(options.runs), options.baseline)
-    if not made:
+    if not results and not missing_runs(options.runs):
         raise WrongUseError(f"no results below {options.runs}; seqarena quickstart makes some")
+    baseline = ALIASES.get(options.baseline, options.baseline)
+    rows = {result.attention: True for result in results}
+    if baseline != parser.get_default("baseline"):
+        look_up(rows, baseline, "baseline among these results")
+    made = tables(newest(results), missing_runs(options.runs), baseline)
     if options.json or options.format == "json":
         print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
         return 0
     if options.format == "csv":
         print(comma_separated(made), end="")
         return 0
-    headings = ["variant", "mean", "sd", "seeds", f"vs {options.baseline} [95 %]", "p (Holm)", "parameters", "tokens/s",
+    headings = ["variant", "mean", "sd", "seeds", f"vs {baseline} [95 %]", "p (Holm)", "parameters", "tokens/s",
                 "memory"]  # fmt: skip
     for table in made:
         print(render(table.title, headings, [_cells(row) for row in table.rows], _footnotes(table), options.format))
@@ -224,21 +247,28 @@ def comma_separated(made: Sequence[Table]) -> str:
     return file.getvalue()
 
 
+def _difference(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return ""
+    shown = f"{100 * comparison.difference:+.2f}"
+    if comparison.low is None or comparison.high is None:
+        return f"{shown} (no spread to judge by)"
+    star = "" if comparison.over_seeds else " *"
+    return f"{shown} [{100 * comparison.low:+.2f}, {100 * comparison.high:+.2f}]{star}"
+
+
 def _cells(row: Row) -> list[str]:
     seeds = str(len(row.seeds))
     if row.diverged or row.missing:
         seeds += "".join(
             f", {len(some)} {what}" for some, what in ((row.diverged, "diverged"), (row.missing, "missing")) if some
         )
-    difference = row.comparison
     return [
         row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
         "" if row.mean is None else f"{100 * row.mean:.2f} %",
         "" if row.deviation is None else f"{100 * row.deviation:.2f}",
         seeds,
-        "" if difference is None
-        else f"{100 * difference.difference:+.2f} [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
-        + ("" if difference.over_seeds else " *"),
+        _difference(row.comparison),
         "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",
         "" if row.parameters is None else f"{row.parameters:,}",
         "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",

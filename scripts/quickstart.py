@@ -15,6 +15,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     folders = ["--runs", str(options.runs), "--data-folder", str(options.data_folder)]
     flags = ["--overwrite"] if options.overwrite else []
+    flags += ["--tracker", *options.tracker] if options.tracker else []
     planned, session, _ = sweep.plan(["lra", "listops", "--attention", *VARIANTS, *folders, *flags])
     sweep.save_plan(planned, session)
     results = sweep.run_all(planned)

@@ -42,6 +42,7 @@ class Planned:
             "task": self.run.task,
             "preset": self.run.preset,
             "changed": {path: [to_json(old), to_json(new)] for path, (old, new) in changes.items()},
+            "run": to_json(self.run),
             "row": row_name(self.run, preset),
             "seed": self.run.seed,
             "command": self.session.command,
@@ -103,7 +104,7 @@ def run_all(planned: Sequence[Planned]) -> list[Result]:
     """Measures every run in turn and returns their results; a diverged run does not stop the others."""
     results = []
     for number, each in enumerate(planned, start=1):
-        done = Result.read(each.folder) is not None and not each.session.overwrite
+        done = (each.folder / "result.json").exists() and not each.session.overwrite
         print(
             f"[{number}/{len(planned)}] {each.run.task} {each.entry()['row']} seed {each.run.seed}"
             f"{' (finished before)' if done else ''}",

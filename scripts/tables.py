@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 Rows = Sequence[Sequence[str]]
@@ -14,11 +15,11 @@ LATEX = str.maketrans({letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r
 
 def terminal(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
     """Returns a table of box-drawing characters, as wide as the terminal allows."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=escape(title), title_justify="left", title_style="bold")
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
+        table.add_column(escape(heading), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     console = Console(file=io.StringIO(), width=max(Console().width, 118))
     console.print(table)
     for note in notes:

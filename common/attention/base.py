@@ -55,6 +55,8 @@ class Visibility:
     def check(self, query: Tensor, key: Tensor) -> None:
         """Raises a ``WrongUseError`` that names the argument whose shape or type does not fit query and key."""
         batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
+        if self.memory < 0:
+            raise WrongUseError(f"memory: expected at least 0, found {self.memory}: fewer keys than queries")
         for name, mask, length in (("query_real", self.query_real, queries), ("key_real", self.key_real, keys)):
             if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, length)):
                 raise WrongUseError(
@@ -113,9 +115,9 @@ class Kernel(nn.Module, ABC):
     overrides ``fused``; what that cannot express (returns None) is computed from the formula.
     """
 
-    def __init__(self, orders: tuple[Order, ...], dropout: float) -> None:
+    def __init__(self, config: "AttentionConfig", dropout: float) -> None:
         super().__init__()
-        self.orders = orders
+        self.orders, self.stepwise = config.orders, config.stepwise
         self.dropout = dropout
 
     @abstractmethod
@@ -136,13 +138,14 @@ class Kernel(nn.Module, ABC):
 
     def weights(self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None) -> Weights:
         """Returns the attention weights before dropout, in float32 at least; padded rows and columns are 0."""
+        self._check(visibility, query=query, key=key)
         return self._weights(query, key, visibility, bias, None)[0]
 
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
         """Returns sum_j pi_ij value_j in the dtype of ``value``; padded queries give exactly 0."""
-        self._check(query, key, visibility)
+        self._check(visibility, query=query, key=key, value=value)
         fused = self.fused(query, key, value, visibility, bias)
-        return self.step(None, query, key, value, visibility, bias)[0] if fused is None else fused
+        return self._step(None, query, key, value, visibility, bias)[0] if fused is None else fused
 
     def step(
         self,
@@ -158,19 +161,48 @@ class Kernel(nn.Module, ABC):
         ``key`` and ``value`` hold everything visible so far, ``visibility.memory`` of them earlier than these queries.
         The state is what the variant must remember of earlier queries: nothing, or for prefix-normalised attention
         the logarithm of each key's mass, detached. Calling this a segment at a time gives what one call gives.
+
+        Raises:
+            WrongUseError: an order in which the variant needs all queries at once.
         """
-        weights, state = self._weights(query, key, visibility, bias, state)
+        self._check(visibility, query=query, key=key, value=value)
+        if visibility.order not in self.stepwise:
+            raise WrongUseError(
+                f"{type(self).__name__} needs all queries at once in order {visibility.order!r}; "
+                f"step by step it has {', '.join(map(repr, self.stepwise))}"
+            )
+        return self._step(state, query, key, value, visibility, bias)
+
+    def _step(
+        self,
+        state: EarlierMass | None,
+        query: Query,
+        key: Key,
+        value: Value,
+        visibility: Visibility,
+        bias: Bias | None,
+    ) -> tuple[Output, KeyMass | None]:
+        weights, mass = self._weights(query, key, visibility, bias, state)
         weights = F.dropout(weights, self.dropout, self.training)
-        return weights.to(value.dtype) @ value, state
+        return weights.to(value.dtype) @ value, mass
 
     def _weights(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
-        self._check(query, key, visibility)
         visible = visibility.pairs(query.shape[2], key.shape[2], query.device)
         return self.normalize(scaled_scores(query, key, bias), visible, visibility, state)
 
-    def _check(self, query: Tensor, key: Tensor, visibility: Visibility) -> None:
+    def _check(self, visibility: Visibility, *, query: Tensor, key: Tensor, value: Tensor | None = None) -> None:
+        # The fused operators of PyTorch read tensors of wrong shapes without a word, and past the end of memory.
+        shapes = [tuple(each.shape) for each in (query, key, key if value is None else value)]
+        q, k, v = shapes
+        if any(len(shape) != 4 or 0 in shape for shape in shapes) or not (
+            q[:2] == k[:2] == v[:2] and q[3] == k[3] and k[2] == v[2]
+        ):
+            raise WrongUseError(
+                "expected query (batch, heads, queries, head_dim), key (batch, heads, keys, head_dim) and value "
+                f"(batch, heads, keys, width), each at least 1; found query {q}, key {k}, value {v}"
+            )
         visibility.check(query, key)
         if visibility.order not in self.orders:
             raise WrongUseError(
@@ -186,6 +218,11 @@ class AttentionConfig(ABC):
     def orders(self) -> tuple[Order, ...]:
         """The orders in which this variant is defined and lets nothing of the future through."""
         return ("none", "causal", "ordered_queries")
+
+    @property
+    def stepwise(self) -> tuple[Order, ...]:
+        """The orders in which it can go on query by query, or segment by segment."""
+        return self.orders
 
     @abstractmethod
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:

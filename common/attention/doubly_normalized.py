@@ -39,6 +39,11 @@ class DoublyNormalized(AttentionConfig):
         """Every order with one iteration; further iterations have no form that keeps the future out."""
         return ("none", "causal", "ordered_queries") if self.iterations == 1 else ("none",)
 
+    @property
+    def stepwise(self) -> tuple[Order, ...]:
+        """The prefix-normalised orders: without one, the column sums run over queries that are still to come."""
+        return tuple(order for order in self.orders if order != "none")
+
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
         del heads
@@ -59,7 +64,7 @@ class DoublyNormalizedKernel(Kernel):
     """DNAS by two fused passes where they can express it, else by the formula."""
 
     def __init__(self, config: DoublyNormalized, dropout: float) -> None:
-        super().__init__(config.orders, dropout)
+        super().__init__(config, dropout)
         self.iterations = config.iterations
 
     def normalize(
@@ -94,7 +99,10 @@ def fused_doubly_normalized(
         query_real = query.new_ones(batch, queries, dtype=torch.bool)
     if key_real is None:
         key_real = key.new_ones(batch, key.shape[2], dtype=torch.bool)
-    output: Tensor = TwoPasses.apply(query, key, value, query_real, key_real)  # type: ignore[no-untyped-call]
+    # The operator reads its last axis as if it were contiguous, and in half precision adds up its gradients in half.
+    wide = torch.promote_types(query.dtype, torch.float32)
+    inputs = [each.to(wide) if each.stride(-1) == 1 else each.to(wide).contiguous() for each in (query, key, value)]
+    output: Tensor = TwoPasses.apply(*inputs, query_real, key_real).to(value.dtype)  # type: ignore[no-untyped-call]
     seen = query_real[:, None, :, None] & key_real.any(dim=-1)[:, None, None, None]
     return output.masked_fill(~seen, 0.0)
 
@@ -120,8 +128,9 @@ class TwoPasses(torch.autograd.Function):
         ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, query_real: Tensor, key_real: Tensor
     ) -> Tensor:
         """Returns the output of all queries; what padded ones get has no meaning."""
-        wide = torch.promote_types(query.dtype, torch.float32)
-        hidden_queries = torch.zeros(query_real.shape, dtype=wide).masked_fill(~query_real, HIDDEN)[:, None, None, :]
+        hidden_queries = torch.zeros(query_real.shape, dtype=query.dtype).masked_fill(~query_real, HIDDEN)[
+            :, None, None, :
+        ]
         mean_query, mass = flash_forward(key, query, query, attn_mask=hidden_queries)  # B H M D, B H M
         # The operator's logsumexp has its heads innermost; as a bias it must be contiguous, or it costs twice the time.
         column_bias = (-mass).masked_fill(~key_real[:, None, :], HIDDEN).contiguous()[:, :, None, :]  # B H 1 M
@@ -151,7 +160,7 @@ class TwoPasses(torch.autograd.Function):
         )
         column_sum = grad_key[..., -1:].masked_fill(~key_real[:, None, :, None], 0.0)  # g_j; B H M 1
         through_mass, _ = flash_forward(query, key, column_sum * key, attn_mask=column_bias)
-        through_mass = through_mass * row.exp().to(query.dtype)[..., None]
+        through_mass = through_mass * row.exp()[..., None]
         through_mass = through_mass.masked_fill(~query_real[:, None, :, None], 0.0)
         return (
             grad_query[..., :-1] - scale * through_mass,

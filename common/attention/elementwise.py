@@ -43,7 +43,7 @@ class Elementwise(AttentionConfig):
     """Divisor of the weights; none: the square root of the number of keys the query may see."""
 
     def __post_init__(self) -> None:
-        if self.power < 1 or (self.scale is not None and self.scale <= 0):
+        if self.power < 1 or (self.scale is not None and not self.scale > 0):
             raise WrongUseError(f"expected power >= 1 and scale > 0; found power {self.power}, scale {self.scale}")
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
@@ -56,7 +56,7 @@ class ElementwiseKernel(Kernel):
     """phi(s_ij)^power / scale on the full matrix."""
 
     def __init__(self, config: Elementwise, dropout: float) -> None:
-        super().__init__(config.orders, dropout)
+        super().__init__(config, dropout)
         self.config = config
 
     def normalize(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from common.attention import reference
-from common.attention.base import AttentionConfig, Kernel, Visibility
+from common.attention.base import AttentionConfig, Kernel, Order, Visibility
 from common.attention.doubly_normalized import doubly_normalized_weights, fused_doubly_normalized
 from common.attention.softmax import fused_softmax
 from common.bounded import Bounded
@@ -31,6 +31,11 @@ class Hybrid(AttentionConfig):
         if not 0 <= self.u <= 1:
             raise WrongUseError(f"u: expected a number from 0 to 1, found {self.u}")
 
+    @property
+    def stepwise(self) -> tuple[Order, ...]:
+        """The prefix-normalised orders: without one, the column sums run over queries that are still to come."""
+        return tuple(order for order in self.orders if order != "none")
+
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel, whose u is a parameter."""
         return HybridKernel(self, heads, dropout)
@@ -40,7 +45,7 @@ class HybridKernel(Kernel):
     """The mixture, with one dropout mask on the mixed weights."""
 
     def __init__(self, config: Hybrid, heads: int, dropout: float) -> None:
-        super().__init__(config.orders, dropout)
+        super().__init__(config, dropout)
         shape = (heads, 1, 1) if config.per_head else (1, 1, 1)
         self.u = Bounded(torch.full(shape, config.u), low=0.0, high=1.0)
 

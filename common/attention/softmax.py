@@ -17,7 +17,7 @@ class Softmax(AttentionConfig):
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
         del heads
-        return SoftmaxKernel(self.orders, dropout)
+        return SoftmaxKernel(self, dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +32,27 @@ class Recency(AttentionConfig):
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
         del heads
-        return RecencyKernel(self.orders, dropout)
+        return RecencyKernel(self, dropout)
 
 
 def fused_softmax(
     query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, dropout: float
 ) -> Output | None:
-    """Returns softmax attention by PyTorch's fused function, or None where that computes in half precision."""
+    """Returns softmax attention by PyTorch's fused function, or None where that would round scores or the bias."""
     half = query.dtype in (torch.float16, torch.bfloat16)
     if query.device.type == "cpu" and half and (dropout > 0 or (bias is not None and bias.requires_grad)):
         return None
+    if not query.dtype == key.dtype == value.dtype:
+        return None
+    if bias is not None and torch.promote_types(bias.dtype, query.dtype) != query.dtype:
+        return None
+    with torch.autocast(query.device.type, enabled=False):  # the inputs' precision, as for every other variant
+        return _fused_softmax(query, key, value, visibility, bias, dropout)
+
+
+def _fused_softmax(
+    query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, dropout: float
+) -> Output:
     keys = key.shape[2]
     plain = visibility.key_real is None and visibility.segments is None and bias is None
     if plain and (visibility.order != "causal" or visibility.memory == 0):

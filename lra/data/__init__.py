@@ -22,9 +22,9 @@ class Sequences(Batch):
         return int(self.real.sum())
 
 
-def sequences(split: Ragged, examples: Indices, shortest: int = 0) -> Sequences:
-    """Returns a batch of some examples, as long as the longest of them and at least ``shortest``."""
-    tokens, real = split.padded(examples, shortest)
+def sequences(split: Ragged, examples: Indices) -> Sequences:
+    """Returns a batch of some examples, as long as the longest of them."""
+    tokens, real = split.padded(examples)
     labels = torch.from_numpy(split.labels[examples].astype(np.int64))
     return Sequences(tokens_padded=tokens, real=real, labels=labels)
 

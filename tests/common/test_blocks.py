@@ -131,6 +131,8 @@ def test_the_leaky_mean_leaks_and_must_be_asked_for() -> None:
     with pytest.raises(WrongUseError, match="see the future"):
         replace(CONFIG, norm=Deescalated()).check(order="causal", mean_pooled=False)
     replace(CONFIG, norm=Deescalated(leaky=True)).check(order="causal", mean_pooled=False)
+    with pytest.raises(WrongUseError, match="nothing leaks here"):
+        replace(CONFIG, norm=Deescalated(leaky=True)).check(order="none", mean_pooled=False)
     replace(CONFIG, norm=Deescalated(mean="running")).check(order="causal", mean_pooled=False)
 
 
@@ -182,7 +184,14 @@ def test_packed_segments_are_refused() -> None:
 
 
 def test_impossible_models_are_refused() -> None:
-    for changes in ({"heads": 3}, {"layers": 0}, {"dropout": 1.0}, {"attention": ATTENTIONS["recency"]}):
+    for changes in (
+        {"heads": 3},
+        {"heads": 0},
+        {"layers": 0},
+        {"norm_eps": -1.0},
+        {"dropout": 1.0},
+        {"attention": ATTENTIONS["recency"]},
+    ):
         with pytest.raises(WrongUseError):
             replace(CONFIG, **changes).check(order="none", mean_pooled=False)  # type: ignore[arg-type]
     for tau in (0.0, 1.5):

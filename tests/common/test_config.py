@@ -26,6 +26,10 @@ def test_every_run_goes_to_json_and_back(run: Run) -> None:
 
 
 def test_foreign_json_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a Small, found list"):
+        from_json(Small, [])
+    with pytest.raises(ValueError, match="found a dict"):
+        from_json(Small, {"class": "Small", "size": {}})
     with pytest.raises(ValueError, match="expected a Small, found class 'Other'"):
         from_json(Small, {"class": "Other", "size": 1})
     with pytest.raises(ValueError, match=r"unknown or missing fields \['more'\]"):

@@ -65,9 +65,9 @@ def test_epochs_and_seeds_differ_and_pools_save_padding() -> None:
 
 def test_ragged_pads_with_zero_and_says_what_is_real() -> None:
     split = ragged([3, 1, 2])
-    tokens, real = split.padded(np.array([1, 0]), shortest=4)
-    assert tokens.tolist() == [[1, 0, 0, 0], [1, 2, 3, 0]]
-    assert real.tolist() == [[True, False, False, False], [True, True, True, False]]
+    tokens, real = split.padded(np.array([1, 0]))
+    assert tokens.tolist() == [[1, 0, 0], [1, 2, 3]]
+    assert real.tolist() == [[True, False, False], [True, True, True]]
     assert split.lengths.tolist() == [3, 1, 2]
     assert np.concatenate(list(in_order(split.lengths, 2))).tolist() == [1, 2, 0]
 

@@ -151,6 +151,15 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         toy_fit(tmp_path)
 
 
+def test_missing_best_weights_are_noticed_before_training(tmp_path: Path) -> None:
+    with pytest.raises(InterruptionError):
+        toy_fit(tmp_path, batches=Interrupted(6))
+    for weights_file in (tmp_path / "checkpoint").glob("best-*"):
+        weights_file.unlink()
+    with pytest.raises(BadDataError, match=r"is missing, the best weights so far; delete"):
+        toy_fit(tmp_path, batches=Interrupted(6))
+
+
 def test_one_process_a_directory(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(WrongUseError, match="another process is running"), locked(tmp_path):
         pass

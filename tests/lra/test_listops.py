@@ -12,7 +12,8 @@ from lra.data.listops.files import FILES, read_tsv, write_tsv
 from lra.data.listops.floors import floors
 from lra.data.listops.generator import ListOps, generate
 from lra.data.listops.language import CLOSE, SYMBOLS, decode, encode, evaluate
-from lra.presets import QUICK
+from lra.presets import QUICK, XIONG2021
+from lra.tasks import LISTOPS
 
 SHORT = ListOps(train=300, validation=40, test=60, longer_than=4, shorter_than=31, max_depth=4, max_arguments=5)
 
@@ -128,6 +129,19 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, line: str, message
     assert message in str(caught.value)
 
 
+def test_editors_marks_are_forgiven_and_other_bytes_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "basic_train.tsv"
+    row = b"( ( ( [MAX 4 ) 3 ) ] )\t4"
+    path.write_bytes(b"\xef\xbb\xbfSource\tTarget\n" + row + b"\n\n")
+    assert len(read_tsv(path)) == 1
+    path.write_bytes(b"Source\tTarget\n" + row + b"\n" + row.replace(b"4", "\uff14".encode()))
+    with pytest.raises(BadDataError, match=r"line 3: expected plain ASCII, found byte b'\\xef' at place 12"):
+        read_tsv(path)
+    path.write_bytes(b"Source\tTarget\n( ( [MAX 4 ) 3 ) ] )\t4\n")
+    with pytest.raises(BadDataError, match="line 2: 2 parentheses open and 3 close"):
+        read_tsv(path)
+
+
 def test_other_broken_files(tmp_path: Path) -> None:
     for content, message in (("Target\tSource\r\n", "line 1: expected the header"), ("", "an empty file"),
                              ("Source\tTarget\r\n", "only a header")):  # fmt: skip
@@ -176,6 +190,25 @@ def test_floors_of_a_hand_made_set() -> None:
         "depth 2": 1.0,
         "depth 3": 1.0,
     }
+
+
+def test_damaged_data_are_noticed(tmp_path: Path) -> None:
+    load(SHORT, tmp_path)
+    (labels,) = (tmp_path / "lra").rglob("train.labels.npy")
+    np.save(labels, np.full(300, 7, dtype=np.uint8))
+    with pytest.raises(BadDataError, match=r"prepared data are damaged .*delete the folder"):
+        load(SHORT, tmp_path)
+
+
+def test_the_quick_tier_has_its_bytes() -> None:
+    """Whoever changes them must raise the generator's version and the task's."""
+    assert checksum(generate(QUICK.data)) == LISTOPS.checksums["quick"]
+    assert checksum(generate(SHORT)) == "a9a480f41a54ddc6b8fe8a1b5793aca552ef0516cdef024496927405a899d9f9"
+
+
+@pytest.mark.extras
+def test_the_full_tier_has_its_bytes() -> None:
+    assert checksum(generate(XIONG2021.data)) == LISTOPS.checksums["xiong2021"] == LISTOPS.checksums["lra-jax"]
 
 
 def test_the_quick_tier_is_what_its_preset_says() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from common.attention import ATTENTIONS
+from common.blocks import NORMS
 from common.errors import WrongUseError
 from common.runtime import parameter_count
 from lra.data import Sequences
@@ -59,21 +60,25 @@ def test_mean_pooling_is_over_real_tokens_and_the_legacy_one_over_all() -> None:
 
 
 def test_variants_and_norms_start_from_the_same_numbers() -> None:
-    def start(name: str) -> dict[str, torch.Tensor]:
+    def start(name: str, norm: str) -> dict[str, torch.Tensor]:
         torch.manual_seed(5)
-        return Classifier(replace(TINY, attention=ATTENTIONS[name])).state_dict()
+        return Classifier(replace(TINY, attention=ATTENTIONS[name], norm=NORMS[norm])).state_dict()
 
-    softmax = start("softmax")
+    softmax = start("softmax", "post")
     for name in ENCODER_VARIANTS:
-        assert all(torch.equal(value, start(name)[key]) for key, value in softmax.items())
+        for norm in NORMS:
+            other = start(name, norm)
+            assert all(torch.equal(value, other[key]) for key, value in softmax.items())
 
 
 def test_models_that_cannot_read_the_task_are_refused() -> None:
-    TINY.check_task(longest=12, symbols=16)
+    TINY.check_task(longest=12, symbols=16, classes=10)
     with pytest.raises(WrongUseError, match=r"max_length 12 is below the longest sequence, 13"):
-        replace(TINY, pooling="cls").check_task(longest=12, symbols=16)
+        replace(TINY, pooling="cls").check_task(longest=12, symbols=16, classes=10)
+    with pytest.raises(WrongUseError, match="at least 11"):
+        TINY.check_task(longest=5, symbols=16, classes=11)
     with pytest.raises(WrongUseError, match="vocabulary 16 is below the 17 symbols"):
-        TINY.check_task(longest=5, symbols=17)
+        TINY.check_task(longest=5, symbols=17, classes=10)
 
 
 def test_a_batch_is_cut_moved_and_counted() -> None:

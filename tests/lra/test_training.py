@@ -89,12 +89,43 @@ def test_a_directory_with_another_run_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "photos" / "cat.png").exists()
 
 
+def test_overwriting_deletes_nothing_but_a_run(tmp_path: Path) -> None:
+    measure(TINY, tmp_path, out=tmp_path / "mine")
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    (tmp_path / "mine" / ".run.json.unfinished").touch()
+    measure(TINY, tmp_path, out=tmp_path / "mine", overwrite=True)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
+    theirs = tmp_path / "theirs"
+    (theirs / "checkpoint").mkdir(parents=True)
+    (theirs / "checkpoint" / "weights").touch()
+    for text in (None, "[]", '{"class": "Other"}'):
+        if text is not None:
+            (theirs / "run.json").write_text(text)
+        with pytest.raises(WrongUseError, match="choose another"):
+            measure(TINY, tmp_path, out=theirs, overwrite=True)
+        assert (theirs / "checkpoint" / "weights").exists()
+
+
+def test_a_kill_before_anything_is_written_blocks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".run.json.unfinished").write_text("{")
+    assert measure(TINY, tmp_path, out=tmp_path / "mine").status == "finished"
+
+
+def test_weights_that_explode_at_the_last_step_are_a_divergence(tmp_path: Path) -> None:
+    wild = replace(TINY, train=replace(TINY.train, steps=1), optim=replace(TINY.optim, lr=1e30, clip=None))
+    wild = replace(wild, optim=replace(wild.optim, schedule=replace(wild.optim.schedule, warmup=0)))
+    result = measure(wild, tmp_path)
+    assert result.status == "diverged"
+    assert "evaluation at step 1 is not finite" in result.message
+
+
 def test_divergence_is_recorded(tmp_path: Path) -> None:
     wild = replace(TINY, optim=replace(TINY.optim, lr=1e30, clip=None))
     result = measure(wild, tmp_path)
     assert result.status == "diverged"
     assert result.score is None
-    assert "softmax, 1 layers diverged: loss" in result.message
+    assert "softmax, 1 layers diverged: " in result.message
     assert measure(wild, tmp_path) == result  # and not tried again
 
 

@@ -4,10 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from common.errors import BadDataError, WrongUseError
 from common.results import Result, read_results
 from scripts import leaderboard
 from scripts.leaderboard import Table, missing_runs, newest, tables
@@ -19,6 +21,11 @@ CORRECT = {
 }
 
 
+def run(row: str, preset: str, steps: int) -> dict[str, Any]:
+    return {"class": "Run", "task": "listops", "preset": preset, "seed": 0, "model": {"attention": row, "norm": "pre",
+            "layers": 2, "dim": 64}, "train": {"steps": steps}}  # fmt: skip
+
+
 def result(row: str, seed: int, correct: int | None, **changes: object) -> Result:
     """Returns a result of 200 test examples, the first ``correct`` of them right; None: diverged."""
     made = Result(
@@ -27,7 +34,8 @@ def result(row: str, seed: int, correct: int | None, **changes: object) -> Resul
         score=None if correct is None else correct / 200,
         example_scores=[] if correct is None else [float(n < correct) for n in range(200)],
         steps=10, floors={"majority class": 0.12}, data_checksum="d", parameters=1000, training_seconds=1.0,
-        tokens_per_second=100.0 + seed, peak_memory_bytes=2**20 * (seed + 1), environment={"device": "a CPU"}, run={},
+        tokens_per_second=100.0 + seed, peak_memory_bytes=2**20 * (seed + 1),
+        environment={"device": "a CPU", "precision": "float32"}, run=run(row, "quick", 1000),
         command="c", finished_at=f"2026-01-01T00:00:0{seed}",
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -54,8 +62,11 @@ def test_means_spreads_seeds_and_tests(results: list[Result]) -> None:
     assert (softmax.tokens_per_second, softmax.peak_memory_bytes) == (101.0, 3 * 2**20)
     assert dnas.comparison is not None
     assert dnas.comparison.difference == pytest.approx(22 / 200)
+    assert dnas.comparison.low is not None
     assert dnas.comparison.low > 0
     assert x3.comparison is not None
+    assert x3.comparison.low is not None
+    assert x3.comparison.high is not None
     assert x3.comparison.low < 0 < x3.comparison.high
     assert dnas.p_corrected == pytest.approx(2 * dnas.comparison.p_value)
     assert x3.p_corrected == pytest.approx(max(2 * dnas.comparison.p_value, x3.comparison.p_value))
@@ -64,12 +75,13 @@ def test_means_spreads_seeds_and_tests(results: list[Result]) -> None:
 def test_protocols_are_never_averaged_together(results: list[Result]) -> None:
     others = [
         replace(results[0], task_version=2),
-        replace(results[0], preset="xiong2021"),
-        replace(results[0], changed={"train.steps": [1000, 5]}),
+        replace(results[0], preset="xiong2021", run=run("softmax", "xiong2021", 1000)),
+        replace(results[0], changed={"train.steps": [1000, 5]}, run=run("softmax", "quick", 5)),
         replace(results[0], data_checksum="other"),
+        replace(results[0], environment={"device": "a GPU", "precision": "bfloat16"}),
     ]
     made = tables([*results, *others], [], "softmax")
-    assert [len(table.rows) for table in made] == [3, 1, 1, 1, 1]
+    assert [len(table.rows) for table in made] == [3, 1, 1, 1, 1, 1]
     assert "modified: train.steps=5" in made[3].title
     assert "[these results: version 2]" in made[1].title
 
@@ -84,7 +96,7 @@ def test_diverged_and_missing_runs_are_shown(
         each.write(folder)
     entries = [
         {"folder": f"{row}-{seed}", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "row": row,
-         "seed": seed}
+         "seed": seed, "run": run(row, "quick", 1000)}
         for row in ("softmax", "dnas", "x1") for seed in range(3)
     ]  # fmt: skip
     (tmp_path / "sweeps").mkdir()
@@ -108,6 +120,7 @@ def test_a_plan_without_any_result_is_a_table_of_missing_runs() -> None:
         "preset": "quick",
         "changed": {},
         "row": "x1",
+        "run": run("x1", "quick", 1000),
         "seed": 4,
     }
     table = only(tables([], [entry], "softmax"))
@@ -137,6 +150,34 @@ def test_only_common_seeds_are_paired(results: list[Result]) -> None:
     comparison = table.rows[1].comparison
     assert comparison is not None
     assert comparison.seeds == 3
+
+
+def test_rows_are_compared_under_the_same_norm_and_depth() -> None:
+    made = [
+        replace(result(row, seed, 50 + seed + shift), row=f"{row}{suffix}")
+        for row, suffix, shift in (("softmax", "", 0), ("softmax", ", post", 20), ("dnas", ", post", 25), ("x3", "", 5))
+        for seed in range(3)
+    ]
+    table = only(tables(made, [], "softmax"))
+    found = {row.name: row.comparison.difference * 200 for row in table.rows if row.comparison}
+    assert found == pytest.approx({"softmax, post": 20, "dnas, post": 5, "x3": 5})
+
+
+def test_a_baseline_is_one_of_the_rows(
+    results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, each in enumerate(results):
+        (tmp_path / str(number)).mkdir()
+        each.write(tmp_path / str(number))
+    with pytest.raises(WrongUseError, match="did you mean 'dnas'"):
+        leaderboard.run(["--runs", str(tmp_path), "--baseline", "dnass"])
+    assert leaderboard.run(["--runs", str(tmp_path), "--baseline", "lnas", "--format", "markdown"]) == 0
+    assert "vs softmax" in capsys.readouterr().out
+
+
+def test_scores_of_other_examples_are_refused(results: list[Result]) -> None:
+    with pytest.raises(BadDataError, match="scores of 199 and 200 test examples"):
+        tables([*results[:3], replace(results[3], example_scores=[1.0] * 199)], [], "softmax")
 
 
 def test_two_results_that_claim_the_same_run_count_once(
@@ -173,7 +214,7 @@ def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results:
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "json"])
 def test_every_format(form: str, results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    special = [replace(each, row="a_b & 50%") if each.row == "x3" else each for each in results]
+    special = [replace(each, row="a_b & 50%[scale=8.0]") if each.row == "x3" else each for each in results]
     for number, each in enumerate([*special, result("leaky", 0, 10, notes=["non-causal"])]):
         (tmp_path / str(number)).mkdir()
         each.write(tmp_path / str(number))
@@ -192,6 +233,7 @@ def test_every_format(form: str, results: list[Result], tmp_path: Path, capsys: 
         return
     assert "36.00 %" in shown.replace("\\", "")
     assert "leaky (non-causal)" in shown
+    assert "[scale=8.0]" in shown
     if form == "latex":
         assert r"a\_b \& 50\%" in shown
         assert shown.count(r"\\") == 5

@@ -19,15 +19,17 @@ def read_tsv(path: Path) -> Ragged:
     sequences: list[Bytes] = []
     labels: list[int] = []
     try:
-        with path.open(encoding="ascii", newline="") as file:
-            for number, line in enumerate(file, start=1):
-                columns = line.rstrip("\r\n").split("\t")
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                line = _text(raw, number).rstrip("\r\n")
                 if number == 1:
-                    if columns != HEADER.split("\t"):
-                        raise ValueError(f"line 1: expected the header {HEADER!r}, found {line.rstrip()!r:.80}")
+                    if line.split("\t") != HEADER.split("\t"):
+                        raise ValueError(f"line 1: expected the header {HEADER!r}, found {line!r:.80}")
+                    continue
+                if not line.strip():  # an empty line at the end, as editors leave it
                     continue
                 try:
-                    tokens, label = _row(columns)
+                    tokens, label = _row(line.split("\t"))
                 except ValueError as error:
                     raise ValueError(f"line {number}: {error}") from error
                 sequences.append(tokens)
@@ -44,10 +46,22 @@ def read_tsv(path: Path) -> Ragged:
     return Ragged.of(sequences, labels)
 
 
+def _text(raw: bytes, number: int) -> str:
+    try:
+        return raw.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"").decode("ascii")
+    except UnicodeDecodeError as error:
+        found = raw[error.start : error.start + 1]
+        raise ValueError(
+            f"line {number}: expected plain ASCII, found byte {found!r} at place {error.start + 1}"
+        ) from error
+
+
 def _row(columns: list[str]) -> tuple[Bytes, int]:
     if len(columns) != 2:
         raise ValueError(f"expected 2 columns (Source, Target), found {len(columns)}")
     source, target = columns
+    if source.count("(") != source.count(")"):
+        raise ValueError(f"{source.count('(')} parentheses open and {source.count(')')} close")
     if target not in {str(label) for label in range(CLASSES)}:
         raise ValueError(f"expected a label from 0 to {CLASSES - 1}, found {target!r:.40}")
     tokens = encode(source)

@@ -1,5 +1,7 @@
 """The fused forms against the formula: float64 values and gradients, and what they cannot express."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -32,7 +34,7 @@ def test_values_and_gradients_are_the_references(
     visibility = masks(queries, keys) if masked else Visibility()
     fused = kernel.fused(*tensors, visibility, None)
     assert fused is not None
-    reference, _ = kernel.step(None, *tensors, visibility)
+    reference, _ = kernel._step(None, *tensors, visibility, None)
     torch.testing.assert_close(fused, reference, rtol=0, atol=1e-10)
     leaves = [*tensors, *kernel.parameters()]
     direction = torch.randn_like(fused)
@@ -52,10 +54,49 @@ def test_two_passes_survive_gradcheck() -> None:
 
 
 def test_a_strided_input_is_the_same_input() -> None:
-    query, key, value = (tensor.detach() for tensor in inputs(6, 6, 4))
-    strided = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (query, key, value)]
-    contiguous = fused_doubly_normalized(query, key, value, Visibility(), None)
-    torch.testing.assert_close(fused_doubly_normalized(*strided, Visibility(), None), contiguous, rtol=0, atol=1e-14)
+    """Whichever axis lies innermost in memory, or is expanded: the operator underneath reads past the end otherwise."""
+    tensors = inputs(6, 6, 4)
+    expected = fused_doubly_normalized(*tensors, Visibility(), None)
+    assert expected is not None
+    wanted = torch.autograd.grad(expected.square().sum(), tensors)
+    for order in itertools.permutations(range(4)):
+        back = [order.index(axis) for axis in range(4)]
+        strided = [each.detach().permute(order).contiguous().permute(back).requires_grad_() for each in tensors]
+        found = fused_doubly_normalized(*strided, Visibility(), None)
+        assert found is not None
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+        for one, other in zip(torch.autograd.grad(found.square().sum(), strided), wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    query, key, value = (each.detach() for each in tensors)
+    expanded = value[..., :1].expand(-1, -1, -1, 4)
+    torch.testing.assert_close(
+        fused_doubly_normalized(query, key, expanded, Visibility(), None),
+        fused_doubly_normalized(query, key, expanded.contiguous(), Visibility(), None),
+    )
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas"])
+def test_half_precision_is_no_worse_than_the_formula(name: str) -> None:
+    """Scores up to some hundreds, a float32 bias of its own size; values and gradients against float64."""
+    tensors = [tensor.detach().bfloat16().requires_grad_() for tensor in inputs(32, 32, 16, scale=4.0)]
+    kernel = ATTENTIONS[name].build(heads=3)
+    for bias in (None, torch.randn(1, 3, 32, 32) - 200):
+        errors = []
+        exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+        double = ATTENTIONS[name].build(heads=3).double()
+        wide = None if bias is None else bias.double()
+        wanted = double._step(None, *exact, Visibility(), wide)[0]
+        goals = [wanted, *torch.autograd.grad(wanted.square().sum(), exact)]
+        for output in (kernel(*tensors, Visibility(), bias), kernel._step(None, *tensors, Visibility(), bias)[0]):
+            found = [output, *torch.autograd.grad(output.float().square().sum(), tensors)]
+            errors.append(
+                [
+                    float((one.detach().double() - goal.detach()).norm() / goal.detach().norm())
+                    for one, goal in zip(found, goals, strict=True)
+                ]
+            )
+        for fused, formula in zip(*errors, strict=True):
+            assert fused <= 2 * formula + 1e-3
 
 
 def test_what_a_fused_form_cannot_express_is_left_to_the_formula() -> None:

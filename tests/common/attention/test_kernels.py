@@ -48,11 +48,15 @@ def test_half_precision_is_rounded_not_wrong(name: str, order: str, half: torch.
 
 @pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "x3", "exp"])
 def test_scores_stay_in_float32_under_autocast(name: str) -> None:
-    query, key = (30 * torch.randn(1, 1, 4, 8) for _ in range(2))
+    query, key = ((2 if name == "exp" else 30) * torch.randn(1, 1, 4, 8) for _ in range(2))
     kernel = ATTENTIONS[name].build(heads=1)
+    value = torch.randn(1, 1, 4, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = kernel.weights(query, key, Visibility())
+        output = kernel(query, key, value, Visibility())
     assert torch.equal(inside, kernel.weights(query, key, Visibility()))
+    expected = inside @ value
+    assert (output - expected).norm() <= 5e-3 * expected.norm()  # the product with the values may be in bfloat16
 
 
 @pytest.mark.parametrize(("name", "order"), VARIANTS)
@@ -183,6 +187,15 @@ def test_refusals_say_what_to_do() -> None:
         ATTENTIONS["softmax"].build(heads=2)(each.query, each.key, each.value, Visibility(order="causal"))
     with pytest.raises(WrongUseError, match="only order 'causal' has a memory"):
         ATTENTIONS["softmax"].build(heads=2)(each.query, each.key, each.value, Visibility(memory=1))
+    with pytest.raises(WrongUseError, match="memory: expected at least 0, found -1"):
+        attend("dnas", each.key, each.query, each.query, causal=True)
+    for wrong in (each.key[:, :1], each.key[:1], each.key[..., :3], each.key[:, :, :0]):
+        with pytest.raises(WrongUseError, match=r"expected query \(batch, heads, queries, head_dim\)"):
+            attend("dnas", each.query, wrong, wrong)
+    with pytest.raises(WrongUseError, match=r"found query .*value \(2, 2, 5, 4\)"):
+        attend("softmax", each.query, each.key, each.query)
+    with pytest.raises(WrongUseError, match="needs all queries at once in order 'none'"):
+        ATTENTIONS["dnas"].build(heads=2).step(None, each.query, each.key, each.value, Visibility())
     segments = torch.zeros(2, 4, dtype=torch.long)
     with pytest.raises(WrongUseError, match=r"segments: expected shape \(2, 6\)"):
         ATTENTIONS["softmax"].build(heads=2)(each.query, each.key, each.value, Visibility(segments=segments))
