@@ -42,7 +42,8 @@ def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Compar
     and, of S seeds' variance, sees only (S - 1) / S; and a percentile interval over a few seeds is far too narrow. Half
     the interval is sqrt(t_S^2 V_S + t_E^2 V_E): V_S the variance of the mean as seeds' means show it, V_E what examples
     add to it, t_S and t_E Student's quantiles with S - 1 and E - 1 degrees of freedom. So it is the paired t interval
-    over seeds, widened for other test examples. The p-value is the level at which it just reaches 0.
+    over seeds, widened for other test examples, and never narrower than that over examples alone: three seeds may agree
+    by luck. The p-value is the level at which it just reaches 0.
 
     Raises:
         ValueError: the two do not have the same seeds and examples.
@@ -54,12 +55,18 @@ def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Compar
     seeds = len(differences)
     difference = float(differences.mean())
     over_seeds = seeds >= FEWEST_SEEDS
-    parts = _variances(differences)[0 if over_seeds else 1 :]
-    if sum(part for part, _ in parts) <= 0:
+    over_examples, by_seeds, added = _variances(differences)
+    if max(over_examples, by_seeds) <= 0:
         return Comparison(difference=difference, low=None, high=None, p_value=None, seeds=seeds, over_seeds=over_seeds)
+    examples = differences.shape[1]
 
     def half(p_value: float) -> float:
-        return float(np.sqrt(sum(stats.t.isf(p_value / 2, freedom) ** 2 * part for part, freedom in parts if part)))
+        other_examples = float(stats.t.isf(p_value / 2, examples - 1)) if examples > 1 else 0.0
+        alone = other_examples**2 * over_examples
+        if not over_seeds:
+            return float(np.sqrt(alone))
+        other_seeds = float(stats.t.isf(p_value / 2, seeds - 1))
+        return float(np.sqrt(max(other_seeds**2 * by_seeds + other_examples**2 * added, alone)))
 
     return Comparison(
         difference=difference,
@@ -71,22 +78,21 @@ def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Compar
     )
 
 
-def _variances(differences: Array) -> tuple[tuple[float, int], tuple[float, int]]:
-    """Returns (variance of the mean, degrees of freedom) as seeds show it, and of what examples add to it.
+def _variances(differences: Array) -> tuple[float, float, float]:
+    """Returns the variance of the mean over examples, as the seeds' means show it, and what examples add to the latter.
 
-    The noise of single scores is in the seeds' means already, so it is taken out of the examples' part; with too few
-    seeds to show it, it stays there.
+    The noise of single scores is in the means of the seeds already, so it is taken out of what examples add.
     """
     seeds, examples = differences.shape
     if examples < 2:
-        return (0.0, seeds - 1), (0.0, 1)
+        return 0.0, 0.0, 0.0
     by_seed, by_example = differences.mean(axis=1, keepdims=True), differences.mean(axis=0, keepdims=True)
     over_examples = float(by_example.var(ddof=1) / examples)
     if seeds < FEWEST_SEEDS:
-        return (0.0, 1), (over_examples, examples - 1)
+        return over_examples, 0.0, 0.0
     residual = differences - by_seed - by_example + differences.mean()
     single = float(np.square(residual).sum() / ((seeds - 1) * (examples - 1)) / differences.size)
-    return (float(by_seed.var(ddof=1) / seeds), seeds - 1), (max(over_examples - single, 0.0), examples - 1)
+    return over_examples, float(by_seed.var(ddof=1) / seeds), max(over_examples - single, 0.0)
 
 
 def _level(half: Callable[[float], float], distance: float) -> float:

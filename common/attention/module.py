@@ -9,7 +9,8 @@ from common.shapes import Bias, Context, Hidden
 class MultiHeadAttention(nn.Module):
     """Self-attention, or attention from ``hidden`` to ``context`` where one is given.
 
-    ``dim`` is the model's width, each of ``heads`` is ``dim // heads`` wide; ``dropout`` falls on the weights.
+    ``dim`` is the model's width, each of ``heads`` is ``dim // heads`` wide; ``dropout`` falls on the weights. A model
+    with a memory that uses prefix-normalised attention calls its kernel's ``step``, which carries the keys' masses on.
     """
 
     def __init__(self, config: AttentionConfig, *, dim: int, heads: int, dropout: float, projection_bias: bool) -> None:
