@@ -252,7 +252,7 @@ def _difference(comparison: Comparison | None) -> str:
         return ""
     shown = f"{100 * comparison.difference:+.2f}"
     if comparison.low is None or comparison.high is None:
-        return f"{shown} (no spread to judge by)"
+        return f"{shown} (no spread)"
     star = "" if comparison.over_seeds else " *"
     return f"{shown} [{100 * comparison.low:+.2f}, {100 * comparison.high:+.2f}]{star}"
 
