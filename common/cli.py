@@ -186,6 +186,18 @@ def describe(package: Package) -> str:
     return "\n".join(lines)
 
 
+def provenance(task: Task, preset: Preset) -> str:
+    """Returns where a task's data and a preset's settings come from, what to expect and what it costs."""
+    lines = {
+        "data": f"{task.source}; {task.revision}; licence: {task.licence}",
+        "splits": task.splits,
+        "preset": preset.source,
+        "expected": preset.expected,
+        "cost": preset.cost,
+    }
+    return "\n".join(f"  {name + ':':<10} {text}" for name, text in lines.items())
+
+
 def first_lines(table: Mapping[str, Any]) -> str:
     """Returns a table of configs, one line each: the name and what its class says first, with the fields set."""
     aliases = {target: alias for alias, target in ALIASES.items()}
@@ -232,6 +244,7 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
     run = choose(package, options.task, options.preset, options.attention, options.norm, options.seed)
     if options.help:
         parser.print_help()
+        print(f"\n{provenance(package.tasks[options.task], package.presets[options.task][options.preset])}")
         print(f"\nfields of {options.task}, preset {options.preset}: any of them as --path value\n")
         with contextlib.suppress(SystemExit):
             _parse(run, ["--help"], prog=f"{prog} {options.task}")

@@ -106,6 +106,8 @@ def fit(
     Raises:
         DivergedError: the loss or a gradient is not finite; names the step and the largest gradient.
         OSError: a checkpoint could not be written; the one before is whole.
+        BadDataError: what is to be resumed is damaged or incomplete.
+        WrongUseError: a batch that the processes cannot share evenly.
     """
     if train.batch_size % accelerator.num_processes:
         raise WrongUseError(

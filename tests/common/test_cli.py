@@ -118,6 +118,9 @@ def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--model.attention.u" in shown
     assert "0.5)" in shown  # the default
     assert "--task" not in shown
+    assert "expected:  softmax, dnas, hnas 50 to 51 %" in shown
+    assert "cost:      half a minute" in shown
+    assert "licence:" in shown
     for command in ("sweep", "leaderboard", "quickstart", "benchmark step"):
         with pytest.raises(SystemExit) as stopped:
             dispatch([*command.split(), "--help"])
