@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from common.attention.base import Order, Visibility
+from common.attention.visibility import Order, Visibility
 from common.deescalation import LEAK, Carried, Deescalation, Mean
 from common.errors import WrongUseError, look_up
 from common.named import name_in

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from common.attention.base import Visibility
+from common.attention.visibility import Visibility
 from common.bounded import Bounded
 from common.errors import WrongUseError
 from common.shapes import Hidden

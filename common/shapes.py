@@ -26,6 +26,7 @@ EarlierMass = Float[Tensor, "B H K"]
 QueryMask = Bool[Tensor, "B N"]
 KeyMask = Bool[Tensor, "B M"]
 Segments = Int[Tensor, "B M"]
+KeyCounts = Int[Tensor, "B N"]
 
 Tokens = Int[Tensor, "B T"]
 Mask = Bool[Tensor, "B T"]

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from common.attention import require_order
-from common.attention.base import AttentionConfig, Order, Visibility
+from common.attention.base import AttentionConfig
 from common.attention.module import MultiHeadAttention
 from common.attention.softmax import Softmax
+from common.attention.visibility import Order, Visibility
 from common.blocks import Activation, NormConfig, PostNorm, feed_forward
 from common.errors import WrongUseError
 from common.shapes import Hidden

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from common.attention.base import Visibility
+from common.attention.visibility import Visibility
 from common.errors import WrongUseError
 from common.positions import AbsolutePositions, Positions
 from common.shapes import Hidden, Logits, Mask, Pooled, Tokens

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from common.attention.base import AttentionConfig, Kernel, Order, Visibility
+from common.attention.base import AttentionConfig, Kernel
 from common.attention.doubly_normalized import DoublyNormalized
 from common.attention.elementwise import Elementwise
 from common.attention.hybrid import Hybrid
 from common.attention.softmax import Recency, Softmax
+from common.attention.visibility import Order, Visibility
 from common.errors import WrongUseError, look_up
 from common.named import name_in
 from common.shapes import Key, KeyMask, Output, Query, QueryMask, Value

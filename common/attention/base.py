@@ -1,103 +1,25 @@
-"""The contract every attention variant keeps: what is visible, the variant's config, and its kernel.
+"""The contract every attention variant keeps: its config, and the kernel that evaluates it.
 
 Scores are s_ij = query_i . key_j / sqrt(head_dim) + bias_ij; i runs over queries, j over keys.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.attention.operators import attend_blockwise
+from common.attention.rule import Rule
+from common.attention.visibility import Order, Visibility
 from common.errors import WrongUseError
-from common.shapes import (
-    Bias,
-    EarlierMass,
-    Key,
-    KeyMask,
-    KeyMass,
-    Output,
-    Pairs,
-    Query,
-    QueryMask,
-    Scores,
-    Segments,
-    Value,
-    Weights,
-)
+from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
-Order = Literal["none", "causal", "ordered_queries"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Visibility:
-    """Which query may see which key.
-
-    ``query_real`` and ``key_real`` (None: all real) mark padding. ``order`` says what time means:
-
-    - ``none``: every real query sees every real key.
-    - ``causal``: queries and keys are one sequence, the keys preceded by ``memory`` earlier positions; query i sees
-      key j when j <= memory + i (bottom-right aligned).
-    - ``ordered_queries``: all real keys are visible, but the queries are a sequence in time, so nothing that query i
-      gets may depend on a later query (a decoder's cross-attention).
-
-    ``segments`` numbers the packed sequences of self-attention, one number a key; the queries are the last N keys.
-    """
-
-    query_real: QueryMask | None = None
-    key_real: KeyMask | None = None
-    order: Order = "none"
-    memory: int = 0
-    segments: Segments | None = None
-
-    def check(self, query: Tensor, key: Tensor) -> None:
-        """Raises a ``WrongUseError`` that names the argument whose shape or type does not fit query and key."""
-        batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
-        if self.memory < 0:
-            raise WrongUseError(f"memory: expected at least 0, found {self.memory}: fewer keys than queries")
-        for name, mask, length in (("query_real", self.query_real, queries), ("key_real", self.key_real, keys)):
-            if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, length)):
-                raise WrongUseError(
-                    f"{name}: expected a bool tensor of shape {(batch, length)}, True where real; "
-                    f"found {mask.dtype} of shape {tuple(mask.shape)}"
-                )
-        if self.order == "causal" and keys != self.memory + queries:
-            raise WrongUseError(
-                f"order 'causal' with memory {self.memory}: expected {self.memory + queries} keys "
-                f"for {queries} queries, found {keys}"
-            )
-        if self.order != "causal" and self.memory:
-            raise WrongUseError(
-                f"memory is {self.memory}, but only order 'causal' has a memory; order is {self.order!r}"
-            )
-        if self.segments is not None and (
-            self.segments.shape != (batch, keys) or keys < queries or self.order == "ordered_queries"
-        ):
-            raise WrongUseError(
-                f"segments: expected shape {(batch, keys)} in self-attention (orders 'none' and 'causal'); "
-                f"found {tuple(self.segments.shape)} with order {self.order!r}"
-            )
-
-    @property
-    def keys_only(self) -> bool:
-        """Whether a mask over the keys alone says it all, but for padded queries."""
-        return self.order != "causal" and self.segments is None
-
-    def pairs(self, queries: int, keys: int, device: torch.device) -> Pairs:
-        """Returns the mask over (query, key) pairs; rows of padded queries are empty."""
-        allowed = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
-        if self.order == "causal":
-            allowed = allowed.tril(diagonal=self.memory)
-        if self.segments is not None:
-            own = self.segments[:, keys - queries :]  # B N
-            allowed = allowed & (own[:, None, :, None] == self.segments[:, None, None, :])  # B 1 N M
-        if self.key_real is not None:
-            allowed = allowed & self.key_real[:, None, None, :]
-        if self.query_real is not None:
-            allowed = allowed & self.query_real[:, None, :, None]
-        return allowed
+Implementation = Literal["features", "fused", "blockwise", "reference"]
+"""In the order in which a kernel prefers them."""
+IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 
 def scaled_scores(query: Query, key: Key, bias: Bias | None) -> Scores:
@@ -111,9 +33,13 @@ def scaled_scores(query: Query, key: Key, bias: Bias | None) -> Scores:
 class Kernel(nn.Module, ABC):
     """Evaluates one variant. ``dropout`` falls on the weights, in training only.
 
-    A variant gives ``normalize``, its formula on the full matrix. Where the algebra allows a cheaper exact form it
-    overrides ``fused``; what that cannot express (returns None) is computed from the formula.
+    A variant gives ``normalize``, its formula on the full matrix, and ``rule``, the same block by block: then nothing
+    of size N x M is kept, whatever the order, mask, bias or dropout. Where the algebra allows a faster exact form it
+    overrides ``fused`` or ``features``, which return None for what they cannot express.
     """
+
+    rule: Rule | None = None
+    """None: only the formula on the full matrix."""
 
     def __init__(self, config: "AttentionConfig", dropout: float) -> None:
         super().__init__()
@@ -126,10 +52,35 @@ class Kernel(nn.Module, ABC):
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the weights, exactly 0 wherever ``visible`` is False, and the state after the last query."""
 
+    def share(self) -> Tensor | None:
+        """Returns the mixing share that ``rule`` takes, (heads or 1) 1 1; None for rules without one."""
+        return None
+
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output without the full matrix, or None where this variant has no such form."""
+        """Returns the output by PyTorch's fused attention, or None where that cannot express it."""
         del query, key, value, visibility, bias
         return None
+
+    def features(
+        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
+    ) -> Output | None:
+        """Returns the output in time linear in the length, or None where that cannot express it or is slower."""
+        del query, key, value, visibility, bias
+        return None
+
+    def blockwise(
+        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
+    ) -> Output | None:
+        """Returns the output block by block, in linear memory; None where the variant has no rule."""
+        if self.rule is None:
+            return None
+        return self._blocks(self.rule, None, query, key, value, visibility, bias)[0]
+
+    def reference(
+        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
+    ) -> Output | None:
+        """Returns the output by the formula on the full matrix."""
+        return self._formula(None, query, key, value, visibility, bias)[0]
 
     @property
     def drops(self) -> bool:
@@ -138,14 +89,35 @@ class Kernel(nn.Module, ABC):
 
     def weights(self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None) -> Weights:
         """Returns the attention weights before dropout, in float32 at least; padded rows and columns are 0."""
-        self._check(visibility, query=query, key=key)
+        self._check(visibility, bias, query=query, key=key)
         return self._weights(query, key, visibility, bias, None)[0]
 
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
         """Returns sum_j pi_ij value_j in the dtype of ``value``; padded queries give exactly 0."""
-        self._check(visibility, query=query, key=key, value=value)
-        fused = self.fused(query, key, value, visibility, bias)
-        return self._step(None, query, key, value, visibility, bias)[0] if fused is None else fused
+        for implementation in IMPLEMENTATIONS:
+            output = self.compute(implementation, query, key, value, visibility, bias)
+            if output is not None:
+                return output
+        raise AssertionError("the reference expresses everything")
+
+    def compute(
+        self,
+        implementation: Implementation,
+        query: Query,
+        key: Key,
+        value: Value,
+        visibility: Visibility,
+        bias: Bias | None = None,
+    ) -> Output | None:
+        """Returns what ``forward`` does, by one implementation; None where it cannot express these arguments."""
+        self._check(visibility, bias, query=query, key=key, value=value)
+        forms = {
+            "features": self.features,
+            "fused": self.fused,
+            "blockwise": self.blockwise,
+            "reference": self.reference,
+        }
+        return forms[implementation](query, key, value, visibility, bias)
 
     def step(
         self,
@@ -165,15 +137,32 @@ class Kernel(nn.Module, ABC):
         Raises:
             WrongUseError: an order in which the variant needs all queries at once.
         """
-        self._check(visibility, query=query, key=key, value=value)
+        self._check(visibility, bias, query=query, key=key, value=value)
         if visibility.order not in self.stepwise:
             raise WrongUseError(
                 f"{type(self).__name__} needs all queries at once in order {visibility.order!r}; "
                 f"step by step it has {', '.join(map(repr, self.stepwise))}"
             )
-        return self._step(state, query, key, value, visibility, bias)
+        if self.rule is None:
+            return self._formula(state, query, key, value, visibility, bias)
+        return self._blocks(self.rule, state, query, key, value, visibility, bias)
 
-    def _step(
+    def _blocks(
+        self,
+        rule: Rule,
+        state: EarlierMass | None,
+        query: Query,
+        key: Key,
+        value: Value,
+        visibility: Visibility,
+        bias: Bias | None,
+    ) -> tuple[Output, KeyMass | None]:
+        dropout = self.dropout if self.drops else 0.0
+        return attend_blockwise(
+            rule, query, key, value, visibility, bias, share=self.share(), dropout=dropout, state=state
+        )
+
+    def _formula(
         self,
         state: EarlierMass | None,
         query: Query,
@@ -192,7 +181,9 @@ class Kernel(nn.Module, ABC):
         visible = visibility.pairs(query.shape[2], key.shape[2], query.device)
         return self.normalize(scaled_scores(query, key, bias), visible, visibility, state)
 
-    def _check(self, visibility: Visibility, *, query: Tensor, key: Tensor, value: Tensor | None = None) -> None:
+    def _check(
+        self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None
+    ) -> None:
         # The fused operators of PyTorch read tensors of wrong shapes without a word, and past the end of memory.
         shapes = [tuple(each.shape) for each in (query, key, key if value is None else value)]
         q, k, v = shapes
@@ -204,6 +195,16 @@ class Kernel(nn.Module, ABC):
                 f"(batch, heads, keys, width), each at least 1; found query {q}, key {k}, value {v}"
             )
         visibility.check(query, key)
+        full = (*q[:3], k[2])
+        if bias is not None and (
+            bias.dim() != 4
+            or not bias.is_floating_point()
+            or any(size not in (1, whole) for size, whole in zip(bias.shape, full, strict=True))
+        ):
+            raise WrongUseError(
+                f"bias: expected floating-point numbers of shape {full}, or 1 on any axis; "
+                f"found {bias.dtype} of shape {tuple(bias.shape)}"
+            )
         if visibility.order not in self.orders:
             raise WrongUseError(
                 f"{type(self).__name__} has no order {visibility.order!r}; it has {', '.join(map(repr, self.orders))}"

@@ -1,22 +1,23 @@
 """Doubly-normalised attention (DNAS, P2): normalised over queries first, over keys second.
 
 With c_j = logsumexp_i s_ij over real queries, pi_ij = softmax_j(s_ij - c_j). Two fused softmax passes compute it, and
-two more, one of them backward, its exact gradient; nothing of size N x M is kept.
+two more, one of them backward, its exact gradient; hybrid attention adds the softmax's own two.
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from common.attention import reference
-from common.attention.base import AttentionConfig, Kernel, Order, Visibility
+from common.attention.base import AttentionConfig, Kernel
+from common.attention.rule import HIDDEN, NOTHING, Pulled, Rule, Scratch
+from common.attention.visibility import Order, Visibility
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
-
-HIDDEN = -1e30
-"""Bias of a hidden position: vanishes beside any score, and unlike minus infinity never makes a NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +61,34 @@ def doubly_normalized_weights(
     return reference.prefix_normalized(scores, visible, state, earlier)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DoublyNormalizedRule(Rule):
+    """Nothing but the doubly-normalised weights."""
+
+    reads_scores: ClassVar[bool] = False
+    rounds: int = 1
+
+    def apply(
+        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+    ) -> tuple[Tensor, Any]:
+        """Returns the weights."""
+        del scores, share, scratch
+        assert doubly is not None
+        return doubly, None
+
+    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
+        """Returns the gradient as it is."""
+        del kept, scratch
+        return Pulled(None, grad)
+
+
 class DoublyNormalizedKernel(Kernel):
-    """DNAS by two fused passes where they can express it, else by the formula."""
+    """DNAS by fused passes where they can express it, else block by block."""
 
     def __init__(self, config: DoublyNormalized, dropout: float) -> None:
         super().__init__(config, dropout)
         self.iterations = config.iterations
+        self.rule = DoublyNormalizedRule(rounds=config.iterations)
 
     def normalize(
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
@@ -74,47 +97,46 @@ class DoublyNormalizedKernel(Kernel):
         return doubly_normalized_weights(scores, visible, visibility, state, self.iterations)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output of the two passes; None with dropout, a bias, several iterations, or off the CPU."""
+        """Returns the output of the two passes; None with dropout or several iterations too."""
         if self.drops or self.iterations > 1:
             return None
         return fused_doubly_normalized(query, key, value, visibility, bias)
 
 
 def fused_doubly_normalized(
-    query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
+    query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, u: Tensor | None = None
 ) -> Output | None:
-    """Returns DNAS of order ``none`` by two fused passes on the CPU, or None where they cannot express it."""
+    """Returns u DNAS + (1 - u) softmax (None: u = 1) by fused passes, or None where they cannot express it.
+
+    They can on a CPU, in order ``none``, without a bias or segments, with values as wide as keys.
+    """
     same = query.dtype == key.dtype == value.dtype and query.shape[-1] == value.shape[-1]
-    if (
-        query.device.type != "cpu"
-        or visibility.order != "none"
-        or not visibility.keys_only
-        or bias is not None
-        or not same
-    ):
+    plain = visibility.order == "none" and visibility.keys_only and bias is None
+    if query.device.type != "cpu" or not plain or not same:
         return None
-    batch, _, queries, _ = query.shape
     query_real, key_real = visibility.query_real, visibility.key_real
-    if query_real is None:
-        query_real = query.new_ones(batch, queries, dtype=torch.bool)
-    if key_real is None:
-        key_real = key.new_ones(batch, key.shape[2], dtype=torch.bool)
+    query, key, value = visibility.cleared(query, key, value)
     # The operator reads its last axis as if it were contiguous, and in half precision adds up its gradients in half.
     wide = torch.promote_types(query.dtype, torch.float32)
     inputs = [each.to(wide) if each.stride(-1) == 1 else each.to(wide).contiguous() for each in (query, key, value)]
-    output: Tensor = TwoPasses.apply(*inputs, query_real, key_real).to(value.dtype)  # type: ignore[no-untyped-call]
-    seen = query_real[:, None, :, None] & key_real.any(dim=-1)[:, None, None, None]
-    return output.masked_fill(~seen, 0.0)
+    share = None if u is None else u.to(wide)
+    output: Tensor = FusedPasses.apply(*inputs, query_real, key_real, share).to(value.dtype)  # type: ignore[no-untyped-call]
+    if query_real is not None:
+        output = output.masked_fill(~query_real[:, None, :, None], 0.0)
+    if key_real is not None:
+        output = output.masked_fill(~key_real.any(dim=-1)[:, None, None, None], 0.0)
+    return output
 
 
 flash_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-class TwoPasses(torch.autograd.Function):
-    """softmax_j(s_ij - c_j) value_j, c_j = logsumexp_i s_ij, both by PyTorch's fused CPU operator.
+class FusedPasses(torch.autograd.Function):
+    """u softmax_j(s_ij - c_j) value_j + (1 - u) softmax_j(s_ij) value_j, c_j = logsumexp_i s_ij.
 
-    With t_ij = s_ij - c_j, rho_i = logsumexp_j t_ij and X_ij = exp t_ij the query-softmax, the gradient is
+    Two passes of PyTorch's fused CPU operator, three with a mixing share u; u None is u = 1. With t_ij = s_ij - c_j,
+    rho_i = logsumexp_j t_ij and X_ij = exp t_ij the query-softmax, the gradient of the first term's scores is
 
         dS_ij = P_ij (dP_ij - delta_i - exp(rho_i) g_j),   g_j = sum_i dT_ij,   dT_ij = P_ij (dP_ij - delta_i)
 
@@ -125,47 +147,77 @@ class TwoPasses(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, query_real: Tensor, key_real: Tensor
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_real: Tensor | None,
+        key_real: Tensor | None,
+        u: Tensor | None,
     ) -> Tensor:
         """Returns the output of all queries; what padded ones get has no meaning."""
-        hidden_queries = torch.zeros(query_real.shape, dtype=query.dtype).masked_fill(~query_real, HIDDEN)[
-            :, None, None, :
-        ]
-        mean_query, mass = flash_forward(key, query, query, attn_mask=hidden_queries)  # B H M D, B H M
+        hidden_queries, hidden_keys = (
+            None if real is None else torch.zeros(real.shape, dtype=query.dtype).masked_fill_(~real, HIDDEN)[:, None]
+            for real in (query_real, key_real)
+        )
+        mean_query, mass = flash_forward(  # B H M D, B H M
+            key, query, query, attn_mask=None if hidden_queries is None else hidden_queries[:, :, None]
+        )
         # The operator's logsumexp has its heads innermost; as a bias it must be contiguous, or it costs twice the time.
-        column_bias = (-mass).masked_fill(~key_real[:, None, :], HIDDEN).contiguous()[:, :, None, :]  # B H 1 M
-        output, row = flash_forward(query, key, value, attn_mask=column_bias)
-        ctx.save_for_backward(query, key, value, query_real, key_real, mean_query, column_bias, output, row)
-        return output  # type: ignore[no-any-return]
+        column_bias = (-mass).contiguous()[:, :, None]  # B H 1 M
+        if hidden_keys is not None:
+            column_bias = column_bias.clamp(max=-NOTHING) + hidden_keys[:, :, None]
+        doubly, row = flash_forward(query, key, value, attn_mask=column_bias)
+        softmax = softmax_row = None
+        if u is not None:
+            row_mask = None if hidden_keys is None else hidden_keys[:, :, None]
+            softmax, softmax_row = flash_forward(query, key, value, attn_mask=row_mask)
+        ctx.save_for_backward(
+            query, key, value, query_real, hidden_keys, u, mean_query, column_bias, doubly, row, softmax, softmax_row
+        )
+        if u is None or softmax is None:
+            return doubly  # type: ignore[no-any-return]
+        return torch.lerp(softmax, doubly, u)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        """Returns the exact gradients of query, key and value."""
-        query, key, value, query_real, key_real, mean_query, column_bias, output, row = ctx.saved_tensors  # type: ignore[attr-defined]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        """Returns the exact gradients of query, key, value and u."""
+        (
+            query, key, value, query_real, hidden_keys, u, mean_query, column_bias, doubly, row, softmax, softmax_row
+        ) = ctx.saved_tensors  # fmt: skip
         scale = query.shape[-1] ** -0.5
-        zero = torch.zeros_like
-        column = query[..., :1]
+
+        def with_column(tensor: Tensor, number: float) -> Tensor:
+            return F.pad(tensor, (0, 1), value=number)
+
         grad_query, grad_key, grad_value = flash_backward(
-            torch.cat([grad_output, zero(column)], dim=-1),
-            torch.cat([query, torch.full_like(column, 1 / scale)], dim=-1),
-            torch.cat([key, zero(key[..., :1])], dim=-1),
-            torch.cat([value, zero(value[..., :1])], dim=-1),
-            torch.cat([output, zero(column)], dim=-1),
+            with_column(grad_output if u is None else grad_output * u, 0.0),
+            with_column(query, 1 / scale),
+            with_column(key, 0.0),
+            with_column(value, 0.0),
+            with_column(doubly, 0.0),
             row,
             0.0,
             False,
             attn_mask=column_bias,
             scale=scale,
         )
-        column_sum = grad_key[..., -1:].masked_fill(~key_real[:, None, :, None], 0.0)  # g_j; B H M 1
+        column_sum = grad_key[..., -1:]  # g_j; B H M 1
+        if hidden_keys is not None:
+            column_sum = column_sum.masked_fill(hidden_keys[..., None] < 0, 0.0)
         through_mass, _ = flash_forward(query, key, column_sum * key, attn_mask=column_bias)
         through_mass = through_mass * row.exp()[..., None]
-        through_mass = through_mass.masked_fill(~query_real[:, None, :, None], 0.0)
-        return (
-            grad_query[..., :-1] - scale * through_mass,
-            grad_key[..., :-1] - scale * column_sum * mean_query,
-            grad_value[..., :-1],
-            None,
-            None,
-        )
+        if query_real is not None:
+            through_mass = through_mass.masked_fill(~query_real[:, None, :, None], 0.0)
+        of_query = torch.add(grad_query[..., :-1], through_mass, alpha=-scale)
+        of_key = torch.addcmul(grad_key[..., :-1], column_sum, mean_query, value=-scale)
+        of_value, of_u = grad_value[..., :-1], None
+        if u is not None:
+            row_mask = None if hidden_keys is None else hidden_keys[:, :, None]
+            rest = flash_backward(
+                grad_output * (1 - u), query, key, value, softmax, softmax_row, 0.0, False, attn_mask=row_mask
+            )
+            of_query, of_key, of_value = of_query + rest[0], of_key + rest[1], of_value + rest[2]
+            of_u = torch.linalg.vecdot(grad_output, doubly - softmax)[..., None].sum_to_size(u.shape)
+        return of_query, of_key, of_value, None, None, of_u

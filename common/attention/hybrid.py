@@ -1,14 +1,16 @@
 """Hybrid attention (HNAS, P2): a trained mixture of doubly-normalised and softmax attention."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from common.attention import reference
-from common.attention.base import AttentionConfig, Kernel, Order, Visibility
+from common.attention.base import AttentionConfig, Kernel
 from common.attention.doubly_normalized import doubly_normalized_weights, fused_doubly_normalized
-from common.attention.softmax import fused_softmax
+from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
+from common.attention.visibility import Order, Visibility
 from common.bounded import Bounded
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
@@ -41,8 +43,35 @@ class Hybrid(AttentionConfig):
         return HybridKernel(self, heads, dropout)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HybridRule(Rule):
+    """Both halves from the same scores; ``share`` is u."""
+
+    rounds: int = 1
+
+    def apply(
+        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+    ) -> tuple[Tensor, Any]:
+        """Returns the mixed weights, and both halves."""
+        softmax = softmax_(scores)
+        assert doubly is not None
+        assert share is not None
+        weights = torch.lerp(softmax, doubly, share, out=scratch.like("halves", softmax))
+        return weights, (softmax, doubly, share)
+
+    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
+        """Returns the gradients of scores, doubly-normalised weights and u."""
+        softmax, doubly, share = kept
+        difference = torch.sub(doubly, softmax, out=scratch.like("halves", softmax))
+        of_share = difference.mul_(grad).sum(dim=2, keepdim=True)
+        of_doubly = torch.mul(grad, share, out=difference)
+        return Pulled(pull_softmax_(softmax, grad.sub_(of_doubly)), of_doubly, of_share)
+
+
 class HybridKernel(Kernel):
-    """The mixture, with one dropout mask on the mixed weights."""
+    """The mixture, with one dropout mask on the mixed weights; its halves share one pass over the scores."""
+
+    rule = HybridRule()
 
     def __init__(self, config: Hybrid, heads: int, dropout: float) -> None:
         super().__init__(config, dropout)
@@ -58,14 +87,10 @@ class HybridKernel(Kernel):
         return u * doubly + (1 - u) * reference.softmax(scores, visible), state
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the mixture of the two fused outputs, where both exist and no dropout must hit both alike."""
-        if self.drops:
-            return None
-        doubly = fused_doubly_normalized(query, key, value, visibility, bias)
-        if doubly is None:
-            return None
-        softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
-        if softmax is None:
-            return None
-        u: Tensor = self.u().to(value.dtype)
-        return u * doubly + (1 - u) * softmax
+        """Returns the output of the fused passes, where they exist and no dropout must hit both halves alike."""
+        return None if self.drops else fused_doubly_normalized(query, key, value, visibility, bias, self.u())
+
+    def share(self) -> Tensor | None:
+        """Returns u."""
+        u: Tensor = self.u()
+        return u

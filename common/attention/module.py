@@ -2,7 +2,8 @@
 
 from torch import Tensor, nn
 
-from common.attention.base import AttentionConfig, Visibility
+from common.attention.base import AttentionConfig
+from common.attention.visibility import Visibility
 from common.shapes import Bias, Context, Hidden
 
 

@@ -1,12 +1,16 @@
 """Softmax attention, lower-normalised (LNAS) in P2's words, and its recency-biased control."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from common.attention import reference
-from common.attention.base import AttentionConfig, Kernel, Order, Visibility
+from common.attention.base import AttentionConfig, Kernel
+from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
+from common.attention.visibility import Order, Visibility
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 
@@ -35,55 +39,66 @@ class Recency(AttentionConfig):
         return RecencyKernel(self, dropout)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxRule(Rule):
+    """Softmax over keys of a block of rows."""
+
+    def apply(
+        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+    ) -> tuple[Tensor, Any]:
+        """Returns the softmax, twice."""
+        del doubly, share, scratch
+        weights = softmax_(scores)
+        return weights, weights
+
+    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
+        """Returns the gradient of the scores."""
+        del scratch
+        return Pulled(pull_softmax_(kept, grad))
+
+
 def fused_softmax(
     query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, dropout: float
 ) -> Output | None:
-    """Returns softmax attention by PyTorch's fused function, or None where that would round scores or the bias."""
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    if query.device.type == "cpu" and half and (dropout > 0 or (bias is not None and bias.requires_grad)):
+    """Returns softmax attention by PyTorch's fused function, or None.
+
+    None where that would round scores or the bias, or build a matrix over all pairs: dropout or a trained bias on a
+    CPU, and masks over pairs.
+    """
+    if query.device.type == "cpu" and (dropout > 0 or (bias is not None and bias.requires_grad)):
+        return None
+    if not visibility.keys_only and (
+        visibility.order != "causal" or visibility.memory or visibility.segments is not None
+    ):
+        return None
+    causal = visibility.order == "causal"
+    if causal and (bias is not None or visibility.key_real is not None):
         return None
     if not query.dtype == key.dtype == value.dtype:
         return None
     if bias is not None and torch.promote_types(bias.dtype, query.dtype) != query.dtype:
         return None
-    with torch.autocast(query.device.type, enabled=False):  # the inputs' precision, as for every other variant
-        return _fused_softmax(query, key, value, visibility, bias, dropout)
-
-
-def _fused_softmax(
-    query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, dropout: float
-) -> Output:
-    keys = key.shape[2]
-    plain = visibility.key_real is None and visibility.segments is None and bias is None
-    if plain and (visibility.order != "causal" or visibility.memory == 0):
-        causal = visibility.order == "causal"
-        output = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
-        real = None
-    else:
-        # Queries that are padding may see what they like here: their output is set to 0 below.
-        seen = Visibility(
-            key_real=visibility.key_real,
-            order=visibility.order,
-            memory=visibility.memory,
-            segments=visibility.segments,
-        )
-        mask = seen.pairs(1 if visibility.keys_only else query.shape[2], keys, query.device)
-        real = mask.any(dim=-1, keepdim=True)  # a row without any visible key is 0/0 in a fused softmax
-        mask = mask | ~real
-        if bias is not None:
-            bias = bias.to(query.dtype).masked_fill(~mask, float("-inf"))
-        output = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask if bias is None else bias, dropout_p=dropout
-        )
+    query, key, value = visibility.cleared(query, key, value)
+    mask, real = None, visibility.key_real
     if real is not None:
-        output = output.masked_fill(~real, 0.0)
+        # A row without any visible key is 0/0 in a fused softmax: it sees all, and its output is set to 0.
+        mask = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]  # B 1 1 M
+    if bias is not None:
+        bias = bias.to(query.dtype)
+        mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+    with torch.autocast(query.device.type, enabled=False):  # the inputs' precision, as for every other variant
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+    if real is not None:
+        output = output.masked_fill(~real.any(dim=1)[:, None, None, None], 0.0)
     if visibility.query_real is not None:
         output = output.masked_fill(~visibility.query_real[:, None, :, None], 0.0)
     return output
 
 
 class SoftmaxKernel(Kernel):
-    """Softmax over keys, through PyTorch's fused attention."""
+    """Softmax over keys, through PyTorch's fused attention where it is in linear memory."""
+
+    rule = SoftmaxRule()
 
     def normalize(
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
@@ -99,6 +114,8 @@ class SoftmaxKernel(Kernel):
 
 class RecencyKernel(Kernel):
     """Softmax with the logarithm of the distance subtracted."""
+
+    rule = SoftmaxRule(recency=True)
 
     def normalize(
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from common.attention import ATTENTIONS
-from common.attention.base import Visibility
+from common.attention.visibility import Visibility
 from common.blocks import NORMS, Deescalated, NormConfig, PostNorm, PreNorm, norm_name
 from common.bounded import bounded_modules
 from common.deescalation import Carried, Deescalation

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from common.attention.base import Visibility
 from common.attention.hybrid import Hybrid
 from common.attention.module import MultiHeadAttention
+from common.attention.visibility import Visibility
 from common.data import Batch
 from common.optim import Optim
 from common.progress import Log

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from common.attention import ATTENTIONS
-from common.attention.base import AttentionConfig, Visibility
+from common.attention.base import AttentionConfig
 from common.attention.doubly_normalized import DoublyNormalized
 from common.attention.elementwise import Elementwise
 from common.attention.hybrid import Hybrid
 from common.attention.softmax import Recency, Softmax
+from common.attention.visibility import Visibility
 
 BATCH, HEADS, DIM = 2, 2, 4
 

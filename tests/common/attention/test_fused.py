@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from common.attention import ATTENTIONS
-from common.attention.base import Visibility
-from common.attention.doubly_normalized import TwoPasses, fused_doubly_normalized
+from common.attention.doubly_normalized import FusedPasses, fused_doubly_normalized
 from common.attention.softmax import fused_softmax
+from common.attention.visibility import Visibility
 
 
 def inputs(queries: int, keys: int, dim: int, scale: float = 1.0) -> list[torch.Tensor]:
@@ -34,7 +34,7 @@ def test_values_and_gradients_are_the_references(
     visibility = masks(queries, keys) if masked else Visibility()
     fused = kernel.fused(*tensors, visibility, None)
     assert fused is not None
-    reference, _ = kernel._step(None, *tensors, visibility, None)
+    reference, _ = kernel._formula(None, *tensors, visibility, None)
     torch.testing.assert_close(fused, reference, rtol=0, atol=1e-10)
     leaves = [*tensors, *kernel.parameters()]
     direction = torch.randn_like(fused)
@@ -44,13 +44,15 @@ def test_values_and_gradients_are_the_references(
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-def test_two_passes_survive_gradcheck() -> None:
+def test_fused_passes_survive_gradcheck() -> None:
     tensors = inputs(5, 4, 3)
     visibility = masks(5, 4)
-    arguments = (*tensors, visibility.query_real, visibility.key_real)
+    u = torch.rand(3, 1, 1, dtype=torch.float64, requires_grad=True)
     assert visibility.query_real is not None
     real = visibility.query_real[:, None, :, None]
-    assert torch.autograd.gradcheck(lambda *given: TwoPasses.apply(*given) * real, arguments)
+    for share in (None, u):
+        arguments = (*tensors, visibility.query_real, visibility.key_real, share)
+        assert torch.autograd.gradcheck(lambda *given: FusedPasses.apply(*given) * real, arguments)
 
 
 def test_a_strided_input_is_the_same_input() -> None:
@@ -85,9 +87,9 @@ def test_half_precision_is_no_worse_than_the_formula(name: str) -> None:
         exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
         double = ATTENTIONS[name].build(heads=3).double()
         wide = None if bias is None else bias.double()
-        wanted = double._step(None, *exact, Visibility(), wide)[0]
+        wanted = double._formula(None, *exact, Visibility(), wide)[0]
         goals = [wanted, *torch.autograd.grad(wanted.square().sum(), exact)]
-        for output in (kernel(*tensors, Visibility(), bias), kernel._step(None, *tensors, Visibility(), bias)[0]):
+        for output in (kernel(*tensors, Visibility(), bias), kernel._formula(None, *tensors, Visibility(), bias)[0]):
             found = [output, *torch.autograd.grad(output.float().square().sum(), tensors)]
             errors.append(
                 [
@@ -99,18 +101,21 @@ def test_half_precision_is_no_worse_than_the_formula(name: str) -> None:
             assert fused <= 2 * formula + 1e-3
 
 
-def test_what_a_fused_form_cannot_express_is_left_to_the_formula() -> None:
+def test_what_a_fused_form_cannot_express_is_left_to_the_blocks() -> None:
     query, key, value = inputs(5, 5, 4)
     bias = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
-    for visibility in (Visibility(order="causal"), Visibility(segments=torch.zeros(2, 5, dtype=torch.long))):
+    packed = Visibility(segments=torch.zeros(2, 5, dtype=torch.long))
+    for visibility in (Visibility(order="causal"), packed):
         assert fused_doubly_normalized(query, key, value, visibility, None) is None
     assert fused_doubly_normalized(query, key, value, Visibility(), bias) is None
-    for name in ("dnas", "hnas"):
+    for name in ("softmax", "dnas", "hnas"):
         kernel = ATTENTIONS[name].build(heads=3, dropout=0.5).double()
         assert kernel.fused(query, key, value, Visibility(), None) is None
         assert kernel.eval().fused(query, key, value, Visibility(), None) is not None
+        assert kernel.fused(query, key, value, packed, None) is None
+    assert fused_softmax(query, key, value, Visibility(), bias.requires_grad_(), 0.0) is None
     halves = [tensor.detach().bfloat16() for tensor in (query, key, value)]
-    assert fused_softmax(*halves, Visibility(), None, 0.1) is None
+    assert fused_softmax(*halves, Visibility(), bias.detach().float(), 0.0) is None
 
 
 @pytest.mark.parametrize("name", list(ATTENTIONS))

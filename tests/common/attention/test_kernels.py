@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from torch import nn
 
 from common.attention import ALIASES, ATTENTIONS, attend, attention_name, find_attention, require_order
-from common.attention.base import Visibility
 from common.attention.doubly_normalized import DoublyNormalized
 from common.attention.elementwise import Elementwise
 from common.attention.hybrid import Hybrid, HybridKernel
 from common.attention.module import MultiHeadAttention
+from common.attention.visibility import Visibility
 from common.errors import WrongUseError
 from common.optim import Optim, build_optimizer
 from tests.common.attention.cases import VARIANTS, case

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from common.attention import ATTENTIONS, attend
-from common.attention.base import Visibility
+from common.attention.visibility import Visibility
 from tests.common.attention.cases import VARIANTS, Case, case, cases
 
 ORDERED = [(name, order) for name, order in VARIANTS if order != "none"]

@@ -1,0 +1,171 @@
+"""Exact attention of any variant in linear memory, block of queries by block of queries, on any device.
+
+A variant gives its ``Rule``; nothing of size N x M is kept. The backward pass computes each block again, dropout
+included, and hands the rule the gradient of the block's weights.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from common.attention.masses import added, column_masses, prefix, pull_columns, pull_prefix
+from common.attention.rule import NOTHING, Pulled, pull_softmax_, softmax_
+from common.attention.tiles import Call, Sums, Tile
+
+CARRIED_BYTES = 2**24
+"""Masses that the backward pass keeps at once for a few heads; the rest it computes again."""
+
+
+def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the output (L N E), each round's masses over all queries (L rounds M) and those after the last (L 1 M).
+
+    Masses that the variant does not have are empty.
+    """
+    columns, ordered = call.column_rounds > 0, call.is_prefix
+    sums = Sums(call.query, call.value.shape[2], call.blocking.rows)
+    masses = call.key.new_empty(len(call.key), call.column_rounds, call.key.shape[1])
+    last = carried(call, state) if ordered else call.key.new_empty(0)
+    for heads in call.head_blocks():
+        if columns:
+            masses[heads] = column_masses(call, heads)
+        share = None if call.share is None else call.share[heads]
+        for rows in call.row_blocks():
+            for tile in call.tiles(heads, rows):
+                scores, doubly = call.scores(tile), None
+                if columns:
+                    doubly = shifted_softmax(call, scores, masses[heads, -1:])
+                elif ordered:
+                    block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.scratch)
+                    doubly, last[heads, :, tile.keys] = block.doubly, block.last
+                weights, _ = call.rule.apply(scores, doubly, share, call.scratch)
+                if not call.rule.whole_rows:
+                    weights = call.hide(weights, tile)
+                sums.add(heads, rows, call.drop(weights, tile), call.value[heads, tile.keys])
+    return sums.whole() * call.row_scale, masses, last
+
+
+def backward(call: Call, grad: Tensor, masses: Tensor, state: Tensor | None, bias_grad: bool) -> "Gradients":
+    """Returns the gradients, given that of the output (L N E) and the masses that ``forward`` returned."""
+    gradients = Gradients(call, grad * call.row_scale, bias_grad)
+    start = carried(call, state) if call.is_prefix else None
+    for heads in call.head_blocks():
+        if start is not None:
+            gradients.prefix_blocks(heads, start[heads])
+        elif call.column_rounds:
+            gradients.column_blocks(heads, masses[heads])
+        else:
+            gradients.row_blocks(heads)
+    return gradients
+
+
+def shifted_softmax(call: Call, scores: Tensor, mass: Tensor) -> Tensor:
+    """Returns softmax_j(s_ij - mass_j); overwrites the scores if nobody reads them any more."""
+    room = call.scratch.like("doubly", scores) if call.rule.reads_scores else scores
+    return softmax_(torch.sub(scores, mass, out=room))
+
+
+def carried(call: Call, state: Tensor | None) -> Tensor:
+    """Returns the masses before the first query; L 1 M. Keys that the state does not know start with none."""
+    heads, keys = call.key.shape[:2]
+    carry = call.key.new_full((heads, 1, keys), NOTHING)
+    if state is not None:
+        earlier = call.visibility.memory if call.visibility.order == "causal" else keys
+        known = min(earlier, state.shape[-1])
+        carry[:, 0, earlier - known : earlier] = state.flatten(0, 1)[:, state.shape[-1] - known :].to(carry.dtype)
+    return carry
+
+
+class Gradients:
+    """The gradients of one call, added up tile by tile."""
+
+    def __init__(self, call: Call, grad: Tensor, bias_grad: bool) -> None:
+        self.call = call
+        self.grad = grad
+        self.query = Sums(call.query, call.query.shape[2], call.blocking.rows)
+        self.key, self.value = (Sums(each, each.shape[2], call.blocking.keys) for each in (call.key, call.value))
+        self.bias = torch.zeros_like(call.bias) if bias_grad and call.bias is not None else None
+        self.share = None if call.share is None else torch.zeros_like(call.share)
+
+    def block(self, tile: Tile, scores: Tensor, doubly: Tensor | None) -> Pulled:
+        """Adds what a tile gives to value and share; returns the gradients of its scores and of ``doubly``."""
+        call, grad = self.call, self.grad[tile.heads, tile.rows]
+        share = None if call.share is None else call.share[tile.heads]
+        weights, kept = call.rule.apply(scores, doubly, share, call.scratch)
+        if not call.rule.whole_rows:
+            weights = call.hide(weights, tile)
+        self.value.add(tile.heads, tile.keys, call.drop(weights, tile).transpose(1, 2), grad)
+        of_weights = call.products("of_weights", tile, grad, call.value)
+        pulled = call.rule.pull(kept, call.drop(of_weights, tile), call.scratch)
+        if self.share is not None and pulled.share is not None:
+            self.share[tile.heads] += pulled.share.sum(dim=1, keepdim=True)
+        return pulled
+
+    def row_blocks(self, heads: slice) -> None:
+        """All blocks of some heads, for a rule that reads nothing but its own rows."""
+        for rows in self.call.row_blocks():
+            for tile in self.call.tiles(heads, rows):
+                pulled = self.block(tile, self.call.scores(tile), None).scores
+                assert pulled is not None
+                self.scores(tile, pulled if self.call.rule.whole_rows else self.call.hide(pulled, tile))
+
+    def scores(self, tile: Tile, grad: Tensor) -> None:
+        """Adds what a gradient of a tile's scores gives to query, key and bias."""
+        call = self.call
+        self.query.add(tile.heads, tile.rows, grad, call.key[tile.heads, tile.keys])
+        self.key.add(tile.heads, tile.keys, grad.transpose(1, 2), call.query[tile.heads, tile.rows])
+        if self.bias is not None:
+            call.add_bias_gradient(self.bias, grad, tile)
+
+    def column_blocks(self, heads: slice, masses: Tensor) -> None:
+        """All blocks of some heads, whose masses come from all queries."""
+        grad = torch.zeros_like(masses[:, -1:])
+        for rows in self.call.row_blocks():
+            for tile in self.call.tiles(heads, rows):
+                scores = self.call.scores(tile)
+                doubly = shifted_softmax(self.call, scores, masses[:, -1:])
+                pulled = self.block(tile, scores, doubly)
+                assert pulled.doubly is not None
+                of_scores = pull_softmax_(doubly, pulled.doubly)
+                grad -= of_scores.sum(dim=1, keepdim=True)
+                self.scores(tile, of_scores if pulled.scores is None else of_scores.add_(pulled.scores))
+        pull_columns(self.call, heads, masses, grad, self.scores)
+
+    def prefix_blocks(self, heads: slice, start: Tensor) -> None:
+        """All blocks of some heads, last to first, whose masses come from the queries so far.
+
+        What was carried into each block is computed again, a stretch of blocks at a time: kept for all of them it
+        would take memory quadratic in the length.
+        """
+        rows = list(self.call.row_blocks())
+        stretch = max(1, CARRIED_BYTES // (start.numel() * start.element_size()))
+        starts = list(range(0, len(rows), stretch))
+        carries = list(self._carries(heads, rows[: starts[-1] + 1], start, every=stretch))
+        later = torch.zeros_like(start)
+        for first, carry in zip(reversed(starts), reversed(carries), strict=True):
+            part = rows[first : first + stretch]
+            within = list(self._carries(heads, part, carry, every=1))
+            for each, before in zip(reversed(part), reversed(within), strict=True):
+                (tile,) = self.call.tiles(heads, each)
+                scores = self.call.scores(tile)
+                block = prefix(scores, before[:, :, tile.keys], self.call.late(tile), self.call.scratch)
+                if self.call.rule.reads_scores:
+                    scores = self.call.scratch.like("read", scores).copy_(scores)
+                pulled = self.block(tile, scores, block.doubly)
+                assert pulled.doubly is not None
+                of_scores, later[:, :, tile.keys] = pull_prefix(block, pulled.doubly, later[:, :, tile.keys])
+                self.scores(tile, of_scores if pulled.scores is None else of_scores.add_(pulled.scores))
+
+    def _carries(self, heads: slice, rows: list[slice], carry: Tensor, every: int) -> Iterator[Tensor]:
+        """Yields what is carried into every so many-th block of rows."""
+        for index, each in enumerate(rows):
+            if index % every == 0:
+                yield carry
+            if index < len(rows) - 1:
+                (tile,) = self.call.tiles(heads, each)
+                carry = carry.clone()
+                carry[:, :, tile.keys] = added(carry[:, :, tile.keys], self.call.scores(tile))
+
+    def finished(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the gradients of query, key and value; L length width."""
+        return self.query.whole() * self.call.query.shape[2] ** -0.5, self.key.whole(), self.value.whole()

@@ -1,0 +1,186 @@
+"""The blockwise engine as two operators of PyTorch: one node each to ``torch.compile``, checkpointing and profilers."""
+
+import functools
+import json
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from common.attention.blockwise import backward, forward
+from common.attention.rule import Rule
+from common.attention.tiles import Blocking, Call
+from common.attention.visibility import Order, Visibility
+from common.config import from_json
+
+ARGUMENTS = """Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? query_real, Tensor? key_real,
+    Tensor? segments, Tensor? state, Tensor? share, Tensor seed, str rule, str order, int memory, float dropout,
+    int[] sizes"""
+
+
+class Arguments(NamedTuple):
+    """What both operators take: tensors as kernels take them, the rest in words that a schema has."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor | None
+    query_real: Tensor | None
+    key_real: Tensor | None
+    segments: Tensor | None
+    state: Tensor | None
+    share: Tensor | None
+    seed: Tensor
+    rule: str
+    order: Order
+    memory: int
+    dropout: float
+    sizes: list[int]
+
+    def call(self) -> Call:
+        """Returns the call that the words mean."""
+        rule, (batch, heads, queries, _), keys = rule_of(self.rule), self.query.shape, self.key.shape[2]
+        if self.sizes:
+            blocking = Blocking(
+                heads=self.sizes[0], rows=self.sizes[1], keys=keys if rule.whole_rows else self.sizes[2]
+            )
+        else:
+            causal = self.order == "causal"
+            blocking = Blocking.choose(rule, batch * heads, queries, keys, causal, self.query.device)
+        visibility = Visibility(
+            query_real=self.query_real,
+            key_real=self.key_real,
+            order=self.order,
+            memory=self.memory,
+            segments=self.segments,
+        )
+        return Call.of(
+            self.query, self.key, self.value, self.bias, visibility, rule, self.share, blocking, self.dropout,
+            int(self.seed) if self.dropout else 0,
+        )  # fmt: skip
+
+
+@functools.lru_cache
+def rule_of(text: str) -> Rule:
+    """Returns the rule that wrote this text."""
+    return from_json(Rule, json.loads(text))  # type: ignore[type-abstract]
+
+
+def attend_blockwise(
+    rule: Rule,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visibility: Visibility,
+    bias: Tensor | None = None,
+    *,
+    share: Tensor | None = None,
+    dropout: float = 0.0,
+    state: Tensor | None = None,
+    blocking: Blocking | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Returns the output (B H N E) in the dtype of ``value``, and for prefix masses the state after the last query.
+
+    ``share`` is the rule's mixing share, (H or 1) 1 1; ``state`` the logarithm of the masses that earlier queries gave
+    the keys. ``blocking`` None: chosen by size and device. Dropout draws one seed from PyTorch's generator.
+    """
+    seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64)
+    sizes = [] if blocking is None else [blocking.heads, blocking.rows, blocking.keys]
+    arguments = Arguments(
+        query, key, value, bias, visibility.query_real, visibility.key_real, visibility.segments, state, share, seed,
+        rule.text, visibility.order, visibility.memory, dropout, sizes,
+    )  # fmt: skip
+    output, _, last = forward_operator(*arguments)
+    return output, last if rule.rounds and visibility.order != "none" else None
+
+
+@torch.library.custom_op(
+    "seqarena::attend_blockwise", mutates_args=(), schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
+)
+def forward_operator(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the output (B H N E), the masses over all queries (L rounds M), and those after the last (B H M)."""
+    arguments = Arguments(*given)
+    call = arguments.call()
+    output, masses, last = forward(call, arguments.state)
+    shape = arguments.query.shape[:2]
+    return (
+        output.view(*shape, *output.shape[1:]).to(arguments.value.dtype),
+        masses,
+        last.view(*shape, -1) if call.is_prefix else last,
+    )
+
+
+@forward_operator.register_fake
+def _(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    arguments = Arguments(*given)
+    rule, wide = rule_of(arguments.rule), torch.promote_types(arguments.query.dtype, torch.float32)
+    (batch, heads, queries, _), (keys, width) = arguments.query.shape, arguments.value.shape[2:]
+    columns = arguments.order == "none"
+    return (
+        arguments.value.new_empty(batch, heads, queries, width),
+        arguments.key.new_empty(batch * heads, rule.rounds if columns else 0, keys, dtype=wide),
+        arguments.key.new_empty((batch, heads, keys) if rule.rounds and not columns else 0, dtype=wide),
+    )
+
+
+@torch.library.custom_op(
+    "seqarena::attend_blockwise_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor masses, bool bias_grad, {ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def backward_operator(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any) -> tuple[Tensor, ...]:
+    """Returns the gradients of query, key, value, bias and share; the last two empty where nobody wants them."""
+    arguments = Arguments(*given)
+    call = arguments.call()
+    query, key, value, bias, share = arguments.query, arguments.key, arguments.value, arguments.bias, arguments.share
+    flat = grad.to(call.query.dtype).reshape(*call.query.shape[:2], -1)
+    gradients = backward(call, flat, masses, arguments.state, bias_grad)
+    found = [
+        total.reshape(tensor.shape).to(tensor.dtype)
+        for total, tensor in zip(gradients.finished(), (query, key, value), strict=True)
+    ]
+    found = list(call.visibility.cleared(found[0], found[1], found[2]))  # padding gets no gradient
+    of_bias = of_share = None
+    if gradients.bias is not None and bias is not None:
+        of_bias = gradients.bias.to(bias.dtype)
+    if gradients.share is not None and share is not None:
+        by_head = gradients.share.view(call.batch, -1, 1, 1).sum(dim=0)
+        of_share = by_head.sum_to_size(share.shape).to(share.dtype)
+    return (*found, *(query.new_empty(0) if each is None else each for each in (of_bias, of_share)))
+
+
+@backward_operator.register_fake
+def _(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any) -> tuple[Tensor, ...]:
+    del grad, masses
+    arguments = Arguments(*given)
+    wanted = (*arguments[:3], arguments.bias if bias_grad else None, arguments.share)
+    return tuple(
+        arguments.query.new_empty(0) if each is None else torch.empty_like(each, memory_format=torch.contiguous_format)
+        for each in wanted
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    """Keeps the inputs and the masses; everything else is computed again."""
+    ctx.save_for_backward(*inputs[:10], output[1])
+    ctx.settings = inputs[10:]
+    ctx.mark_non_differentiable(output[1], output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _pull(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    """Returns a gradient for each argument of the forward operator."""
+    pulled: dict[str, Tensor] = {}
+    if grad is not None:
+        *tensors, masses = ctx.saved_tensors
+        arguments = Arguments(*tensors, *ctx.settings)
+        bias_grad = bool(ctx.needs_input_grad[3])
+        found = backward_operator(grad, masses, bias_grad, *arguments)
+        pulled = dict(zip(("query", "key", "value", "bias", "share"), found, strict=True))
+        pulled = {name: tensor for name, tensor in pulled.items() if getattr(arguments, name) is not None}
+        if not bias_grad:
+            pulled.pop("bias", None)
+    return tuple(pulled.get(name) for name in Arguments._fields)
+
+
+forward_operator.register_autograd(_pull, setup_context=_keep)

@@ -1,0 +1,281 @@
+"""One call of the blockwise engine, cut into tiles: which pairs are in a tile, their scores, their dropout."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.attention.rule import HIDDEN, Rule, Scratch
+from common.attention.visibility import Visibility
+from common.counter import hash64
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Some heads (of all heads of the batch, one after the other), some queries, some keys."""
+
+    heads: slice
+    rows: slice
+    keys: slice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocking:
+    """How large tiles are. Chosen so that a handful of them stay in a core's second-level cache."""
+
+    heads: int
+    rows: int
+    keys: int
+
+    @classmethod
+    def choose(cls, rule: Rule, heads: int, queries: int, keys: int, causal: bool, device: torch.device) -> "Blocking":
+        """Returns the blocking measured to be fast: two heads, one a core, and 2^18 to 2^19 scores on a CPU."""
+        size = 1 if device.type == "cpu" else 64
+        if rule.whole_rows:
+            seen = keys - queries // 2 if causal else keys  # by the average query
+            rows = min(queries, max(32, size * 2**18 // seen))
+            return cls(heads=min(heads, max(2, size * 2**18 // (rows * seen))), rows=rows, keys=keys)
+        rows, wide = min(queries, 512), min(keys, 256)
+        return cls(heads=min(heads, max(2, size * 2**18 // (rows * wide))), rows=rows, keys=wide)
+
+
+class Sums:
+    """Sums of matrix products, one for each position; laid out so that those of one block lie together.
+
+    PyTorch adds a batch of products in one go only where the matrices do.
+    """
+
+    def __init__(self, like: Tensor, width: int, block: int) -> None:
+        self.block, self.length = block, like.shape[1]
+        self.parts = like.new_zeros(-(-self.length // block), len(like), block, width)
+
+    def add(self, heads: slice, where: slice, left: Tensor, right: Tensor) -> None:
+        """Adds the products of left and right at ``where``, which does not cross the bounds of a block."""
+        part = self.parts[where.start // self.block, heads, : where.stop - where.start]
+        if part.is_contiguous():
+            part.baddbmm_(left, right)
+        else:
+            part += torch.bmm(left, right)
+
+    def whole(self) -> Tensor:
+        """Returns the sums in the order of the positions; L length width."""
+        return self.parts.transpose(0, 1).flatten(1, 2)[:, : self.length]
+
+
+def blocks(length: int, size: int) -> Iterator[slice]:
+    """Yields slices of ``size`` that cover ``length``; the last may be shorter."""
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """The inputs of one call with batch and heads flattened (L), in float32 at least.
+
+    Padded queries, keys and values are 0, so that whatever stood there reaches nothing.
+    """
+
+    query: Tensor
+    """L N D, divided by sqrt(head_dim)."""
+    key: Tensor
+    """L M D."""
+    value: Tensor
+    """L M E."""
+    bias: Tensor | None
+    """#B #H #N #M."""
+    visibility: Visibility
+    batch: int
+    rule: Rule
+    share: Tensor | None
+    """L 1 1."""
+    blocking: Blocking
+    dropout: float
+    seed: int
+    scratch: Scratch
+
+    @classmethod
+    def of(
+        cls,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        visibility: Visibility,
+        rule: Rule,
+        share: Tensor | None,
+        blocking: Blocking,
+        dropout: float,
+        seed: int,
+    ) -> "Call":
+        """Returns the call of tensors as the kernels take them: (batch, heads, length, width)."""
+        wide = torch.promote_types(query.dtype, torch.float32)
+        batch, heads, _, width = query.shape
+
+        query, key, value = (
+            each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in visibility.cleared(query, key, value)
+        )
+        return cls(
+            query=query * width**-0.5,
+            key=key,
+            value=value,
+            bias=None if bias is None else bias.detach().to(wide),
+            visibility=visibility,
+            batch=batch,
+            rule=rule,
+            share=None if share is None else share.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1),
+            blocking=blocking,
+            dropout=dropout,
+            seed=seed,
+            scratch=Scratch(query.device),
+        )
+
+    @property
+    def heads(self) -> int:
+        """Heads of one example."""
+        return len(self.query) // self.batch
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether masses come from the queries so far."""
+        return self.rule.rounds > 0 and self.visibility.order != "none"
+
+    @property
+    def column_rounds(self) -> int:
+        """Rounds in which masses come from all queries."""
+        return 0 if self.is_prefix else self.rule.rounds
+
+    def head_blocks(self) -> Iterator[slice]:
+        """Yields the groups of heads that are computed together."""
+        return blocks(len(self.query), self.blocking.heads)
+
+    def row_blocks(self) -> Iterator[slice]:
+        """Yields the blocks of queries in the order of time."""
+        return blocks(self.query.shape[1], self.blocking.rows)
+
+    def tiles(self, heads: slice, rows: slice) -> Iterator[Tile]:
+        """Yields the tiles of a block of rows, whole rows where the rule needs them, without what all of it hides."""
+        keys = self.key.shape[1]
+        if self.visibility.order == "causal":
+            keys = min(keys, self.visibility.memory + rows.stop)
+        return (Tile(heads, rows, each) for each in blocks(keys, keys if self.rule.whole_rows else self.blocking.keys))
+
+    def scores(self, tile: Tile) -> Tensor:
+        """Returns s_ij of a tile; G R W. Hidden pairs are ``HIDDEN``, or 0 for rules that do not read whole rows."""
+        scores = self.products("scores", tile, self.query[tile.heads, tile.rows], self.key)
+        if self.bias is not None:
+            scores += self._bias_part(self.bias, tile)[self._index(tile, self.bias)]
+        if self.rule.recency:
+            scores -= self._distance(tile).log1p_()
+        if not self.rule.whole_rows:
+            return self.hide(scores, tile)
+        for mask, index in ((self._hidden_queries, tile.rows), (self._hidden_keys, tile.keys)):
+            if mask is not None:
+                part = mask[tile.heads, index]
+                scores += part[:, :, None] if mask is self._hidden_queries else part[:, None, :]
+        return self._hide_pairs(scores, tile, HIDDEN)
+
+    def products(self, name: str, tile: Tile, rows: Tensor, keys: Tensor) -> Tensor:
+        """Returns each row's products with the tile's part of ``keys`` (L M D or E), in scratch; G R W."""
+        part = keys[tile.heads, tile.keys]
+        room = self.scratch.tile(name, (*rows.shape[:2], part.shape[1]), rows.dtype)
+        return torch.bmm(rows, part.transpose(1, 2), out=room)
+
+    def late(self, tile: Tile) -> int:
+        """Returns how many of the tile's last keys are newer than its first query."""
+        visibility = self.visibility
+        return tile.keys.stop - (visibility.memory + tile.rows.start + 1) if visibility.order == "causal" else 0
+
+    def hide(self, tensor: Tensor, tile: Tile) -> Tensor:
+        """Sets what belongs to pairs hidden by order or segments to 0, in place; padding is 0 by other means."""
+        return self._hide_pairs(tensor, tile, 0.0)
+
+    def drop(self, weights: Tensor, tile: Tile) -> Tensor:
+        """Returns the weights that dropout leaves, the others 0; ``row_scale`` makes up for the lost ones.
+
+        What is dropped is a function of seed, head, query and key alone: the same in the backward pass, whatever the
+        blocking, on any device. The probability is rounded to a multiple of 2^-31.
+        """
+        if not self.dropout:
+            return weights
+        rows, keys = self._hashes
+        shape = weights.shape
+        mixed, shifted = (self.scratch.tile(name, shape, torch.int32) for name in ("mixed", "shifted"))
+        torch.bitwise_xor(rows[tile.heads, tile.rows, None], keys[tile.heads, None, tile.keys], out=mixed)
+        # The finaliser lowbias32 (Wellons 2018); a right shift copies the sign, hence the masks.
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
+            torch.bitwise_right_shift(mixed, shift, out=shifted).bitwise_and_((1 << (32 - shift)) - 1)
+            mixed.bitwise_xor_(shifted).mul_(factor)
+        # All ones where the number is at least the probability, else all zeros.
+        kept = mixed.bitwise_and_(2**31 - 1).neg_().add_(round(self.dropout * 2**31) - 1).bitwise_right_shift_(31)
+        bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
+        left = torch.bitwise_and(weights.view(bits), kept.to(bits), out=self.scratch.tile("left", shape, bits))
+        return left.view(weights.dtype)
+
+    @functools.cached_property
+    def row_scale(self) -> Tensor:
+        """What each row is multiplied by at last: 0 where it sees nothing; L N 1."""
+        counts = self.visibility.counts(self.batch, self.query.shape[1], self.key.shape[1], self.query.device)
+        scale = (counts > 0).to(self.query.dtype)
+        divisor = self.rule.row_divisor(counts.to(self.query.dtype))
+        if divisor is not None:
+            scale = scale / divisor
+        return self._per_head(scale / (1 - self.dropout))[..., None]
+
+    def add_bias_gradient(self, total: Tensor, grad: Tensor, tile: Tile) -> None:
+        """Adds a tile's gradient of the scores to that of the bias."""
+        for axis, size in ((1, total.shape[2]), (2, total.shape[3])):
+            if size == 1:
+                grad = grad.sum(dim=axis, keepdim=True)
+        self._bias_part(total, tile).index_put_(self._index(tile, total), grad.to(total.dtype), accumulate=True)
+
+    def _per_head(self, tensor: Tensor) -> Tensor:
+        return tensor.repeat_interleave(self.heads, dim=0)
+
+    @functools.cached_property
+    def _hidden_queries(self) -> Tensor | None:
+        return self._hidden(self.visibility.query_real)
+
+    @functools.cached_property
+    def _hidden_keys(self) -> Tensor | None:
+        return self._hidden(self.visibility.key_real)
+
+    def _hidden(self, real: Tensor | None) -> Tensor | None:
+        return None if real is None else self._per_head((~real).to(self.query.dtype) * HIDDEN)
+
+    def _hide_pairs(self, tensor: Tensor, tile: Tile, hidden: float) -> Tensor:
+        visibility, late = self.visibility, min(self.late(tile), tensor.shape[2])
+        if late > 0:
+            seen = visibility.memory + torch.arange(tile.rows.start, tile.rows.stop, device=tensor.device)
+            newest = torch.arange(tile.keys.stop - late, tile.keys.stop, device=tensor.device)
+            tensor[..., -late:].masked_fill_(newest > seen[:, None], hidden)
+        if visibility.segments is not None:
+            examples = torch.arange(tile.heads.start, tile.heads.stop, device=tensor.device) // self.heads
+            shift = self.key.shape[1] - self.query.shape[1]
+            own = visibility.segments[:, shift + tile.rows.start : shift + tile.rows.stop][examples]
+            tensor.masked_fill_(own[:, :, None] != visibility.segments[:, tile.keys][examples][:, None], hidden)
+        return tensor
+
+    def _distance(self, tile: Tile) -> Tensor:
+        rows = torch.arange(tile.rows.start, tile.rows.stop, device=self.query.device, dtype=self.query.dtype)
+        keys = torch.arange(tile.keys.start, tile.keys.stop, device=self.query.device, dtype=self.query.dtype)
+        return ((self.visibility.memory + rows)[:, None] - keys).clamp_(min=0)
+
+    @staticmethod
+    def _bias_part(bias: Tensor, tile: Tile) -> Tensor:
+        rows = tile.rows if bias.shape[2] > 1 else slice(None)
+        return bias[:, :, rows, tile.keys if bias.shape[3] > 1 else slice(None)]
+
+    def _index(self, tile: Tile, bias: Tensor) -> tuple[Tensor, Tensor]:
+        flat = torch.arange(tile.heads.start, tile.heads.stop, device=bias.device)
+        return (flat // self.heads) % bias.shape[0], (flat % self.heads) % bias.shape[1]
+
+    @functools.cached_property
+    def _hashes(self) -> tuple[Tensor, Tensor]:
+        """32 random bits of each query and each key of each head; L N and L M."""
+        made = []
+        for which, tensor in enumerate((self.query, self.key)):
+            heads, positions = torch.arange(len(tensor))[:, None].numpy(), torch.arange(tensor.shape[1]).numpy()
+            bits = torch.from_numpy(hash64(self.seed, which, heads, positions).view("int64"))
+            made.append((bits >> 32).to(torch.int32).to(tensor.device))
+        return made[0], made[1]

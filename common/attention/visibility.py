@@ -1,0 +1,115 @@
+"""What is visible to whom: padding, the order of time, memory, packed segments."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from common.errors import WrongUseError
+from common.shapes import KeyCounts, KeyMask, Pairs, QueryMask, Segments
+
+Order = Literal["none", "causal", "ordered_queries"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visibility:
+    """Which query may see which key.
+
+    ``query_real`` and ``key_real`` (None: all real) mark padding. ``order`` says what time means:
+
+    - ``none``: every real query sees every real key.
+    - ``causal``: queries and keys are one sequence, the keys preceded by ``memory`` earlier positions; query i sees
+      key j when j <= memory + i (bottom-right aligned).
+    - ``ordered_queries``: all real keys are visible, but the queries are a sequence in time, so nothing that query i
+      gets may depend on a later query (a decoder's cross-attention).
+
+    ``segments`` numbers the packed sequences of self-attention, one number a key; the queries are the last N keys.
+    """
+
+    query_real: QueryMask | None = None
+    key_real: KeyMask | None = None
+    order: Order = "none"
+    memory: int = 0
+    segments: Segments | None = None
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        """Raises a ``WrongUseError`` that names the argument whose shape or type does not fit query and key."""
+        batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
+        if self.memory < 0:
+            raise WrongUseError(f"memory: expected at least 0, found {self.memory}: fewer keys than queries")
+        for name, mask, length in (("query_real", self.query_real, queries), ("key_real", self.key_real, keys)):
+            if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, length)):
+                raise WrongUseError(
+                    f"{name}: expected a bool tensor of shape {(batch, length)}, True where real; "
+                    f"found {mask.dtype} of shape {tuple(mask.shape)}"
+                )
+        if self.order == "causal" and keys != self.memory + queries:
+            raise WrongUseError(
+                f"order 'causal' with memory {self.memory}: expected {self.memory + queries} keys "
+                f"for {queries} queries, found {keys}"
+            )
+        if self.order != "causal" and self.memory:
+            raise WrongUseError(
+                f"memory is {self.memory}, but only order 'causal' has a memory; order is {self.order!r}"
+            )
+        if self.segments is not None and (
+            self.segments.shape != (batch, keys) or keys < queries or self.order == "ordered_queries"
+        ):
+            raise WrongUseError(
+                f"segments: expected shape {(batch, keys)} in self-attention (orders 'none' and 'causal'); "
+                f"found {tuple(self.segments.shape)} with order {self.order!r}"
+            )
+
+    def cleared(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the tensors (B H length width) with 0 where padding stands, so that not even a NaN there spreads."""
+        if self.query_real is not None:
+            query = query.masked_fill(~self.query_real[:, None, :, None], 0.0)
+        if self.key_real is not None:
+            key, value = (each.masked_fill(~self.key_real[:, None, :, None], 0.0) for each in (key, value))
+        return query, key, value
+
+    @property
+    def keys_only(self) -> bool:
+        """Whether a mask over the keys alone says it all, but for padded queries."""
+        return self.order != "causal" and self.segments is None
+
+    def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:
+        """Returns how many keys each query sees: 0 for padded ones."""
+        real = self.key_real
+        if real is None:
+            real = torch.ones(batch, keys, dtype=torch.bool, device=device)
+        if self.order == "causal":
+            counts = real.cumsum(dim=1)[:, self.memory :]
+        else:
+            counts = real.sum(dim=1, keepdim=True).expand(batch, queries)
+        if self.segments is not None:
+            counts = _segment_counts(self.segments, real, queries, self.order == "causal")
+        return counts if self.query_real is None else counts * self.query_real
+
+    def pairs(self, queries: int, keys: int, device: torch.device) -> Pairs:
+        """Returns the mask over (query, key) pairs; rows of padded queries are empty."""
+        allowed = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
+        if self.order == "causal":
+            allowed = allowed.tril(diagonal=self.memory)
+        if self.segments is not None:
+            own = self.segments[:, keys - queries :]  # B N
+            allowed = allowed & (own[:, None, :, None] == self.segments[:, None, None, :])  # B 1 N M
+        if self.key_real is not None:
+            allowed = allowed & self.key_real[:, None, None, :]
+        if self.query_real is not None:
+            allowed = allowed & self.query_real[:, None, :, None]
+        return allowed
+
+
+def _segment_counts(segments: Segments, real: KeyMask, queries: int, causal: bool) -> KeyCounts:
+    """Returns how many real keys, of the past if ``causal``, share each query's segment."""
+    order = segments.argsort(dim=1, stable=True)  # by segment, within it by time
+    ordered = segments.gather(1, order).contiguous()
+    before = torch.nn.functional.pad(real.gather(1, order).cumsum(dim=1), (1, 0))  # B M+1
+    first = torch.searchsorted(ordered, ordered, right=False)
+    stop = torch.arange(1, segments.shape[1] + 1, device=segments.device).expand_as(first)
+    if not causal:
+        stop = torch.searchsorted(ordered, ordered, right=True)
+    counts = before.gather(1, stop) - before.gather(1, first)
+    return torch.empty_like(counts).scatter_(1, order, counts)[:, segments.shape[1] - queries :]
