@@ -14,7 +14,7 @@ COMMANDS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = MappingProx
         "quickstart": ("train four variants on short ListOps and print the leaderboard", quickstart.run),
         "sweep": ("run the product of tasks, variants, norms and seeds; skips what is finished", sweep.run),
         "leaderboard": ("tables of the results below a folder", leaderboard.run),
-        "benchmark": ("steps per second and peak memory of each variant", benchmark.run),
+        "benchmark": ("time and memory of each variant: attention alone, or a training step", benchmark.run),
     }
 )
 

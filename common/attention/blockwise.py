@@ -11,7 +11,7 @@ from torch import Tensor
 
 from common.attention.masses import added, column_masses, prefix, pull_columns, pull_prefix
 from common.attention.rule import NOTHING, Pulled, pull_softmax_, softmax_
-from common.attention.tiles import Call, Sums, Tile
+from common.attention.tiles import Call, Sums, Tile, left
 
 CARRIED_BYTES = 2**24
 """Masses that the backward pass keeps at once for a few heads; the rest it computes again."""
@@ -41,7 +41,7 @@ def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
                 weights, _ = call.rule.apply(scores, doubly, share, call.scratch)
                 if not call.rule.whole_rows:
                     weights = call.hide(weights, tile)
-                sums.add(heads, rows, call.drop(weights, tile), call.value[heads, tile.keys])
+                sums.add(heads, rows, left(weights, call.kept(tile)), call.value[heads, tile.keys])
     return sums.whole() * call.row_scale, masses, last
 
 
@@ -94,9 +94,11 @@ class Gradients:
         weights, kept = call.rule.apply(scores, doubly, share, call.scratch)
         if not call.rule.whole_rows:
             weights = call.hide(weights, tile)
-        self.value.add(tile.heads, tile.keys, call.drop(weights, tile).transpose(1, 2), grad)
+        kept_pairs = call.kept(tile)
+        some = left(weights, kept_pairs, call.scratch.like("left", weights))
+        self.value.add(tile.heads, tile.keys, some.transpose(1, 2), grad)
         of_weights = call.products("of_weights", tile, grad, call.value)
-        pulled = call.rule.pull(kept, call.drop(of_weights, tile), call.scratch)
+        pulled = call.rule.pull(kept, left(of_weights, kept_pairs), call.scratch)
         if self.share is not None and pulled.share is not None:
             self.share[tile.heads] += pulled.share.sum(dim=1, keepdim=True)
         return pulled

@@ -191,8 +191,11 @@ class FusedPasses(torch.autograd.Function):
         def with_column(tensor: Tensor, number: float) -> Tensor:
             return F.pad(tensor, (0, 1), value=number)
 
+        wide_grad = with_column(grad_output, 0.0)
+        if u is not None:
+            wide_grad *= u
         grad_query, grad_key, grad_value = flash_backward(
-            with_column(grad_output if u is None else grad_output * u, 0.0),
+            wide_grad,
             with_column(query, 1 / scale),
             with_column(key, 0.0),
             with_column(value, 0.0),
@@ -207,17 +210,18 @@ class FusedPasses(torch.autograd.Function):
         if hidden_keys is not None:
             column_sum = column_sum.masked_fill(hidden_keys[..., None] < 0, 0.0)
         through_mass, _ = flash_forward(query, key, column_sum * key, attn_mask=column_bias)
-        through_mass = through_mass * row.exp()[..., None]
+        through_mass *= row.exp()[..., None]
         if query_real is not None:
-            through_mass = through_mass.masked_fill(~query_real[:, None, :, None], 0.0)
-        of_query = torch.add(grad_query[..., :-1], through_mass, alpha=-scale)
-        of_key = torch.addcmul(grad_key[..., :-1], column_sum, mean_query, value=-scale)
-        of_value, of_u = grad_value[..., :-1], None
+            through_mass.masked_fill_(~query_real[:, None, :, None], 0.0)
+        found = grad_query[..., :-1], grad_key[..., :-1], grad_value[..., :-1]
+        of_u = None
         if u is not None:
             row_mask = None if hidden_keys is None else hidden_keys[:, :, None]
             rest = flash_backward(
                 grad_output * (1 - u), query, key, value, softmax, softmax_row, 0.0, False, attn_mask=row_mask
             )
-            of_query, of_key, of_value = of_query + rest[0], of_key + rest[1], of_value + rest[2]
+            found = tuple(one.add_(other) for one, other in zip(rest, found, strict=True))
             of_u = torch.linalg.vecdot(grad_output, doubly - softmax)[..., None].sum_to_size(u.shape)
-        return of_query, of_key, of_value, None, None, of_u
+        found[0].sub_(through_mass, alpha=scale)
+        found[1].addcmul_(column_sum, mean_query, value=-scale)
+        return *found, None, None, of_u

@@ -1,5 +1,7 @@
 """Elementwise activations in place of the softmax (P1): phi(s_ij)^power over a scale."""
 
+import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,10 +13,11 @@ from torch.nn import functional as F
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
+from common.attention.features import pays, power_features
 from common.attention.rule import Pulled, Rule, Scratch
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
-from common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
+from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 Phi = Literal["x", "relu", "elu", "gelu", "tanh", "exp"]
 
@@ -100,7 +103,7 @@ class ElementwiseRule(Rule):
     power: int
     scale: float | None
 
-    def row_divisor(self, counts: Tensor) -> Tensor | None:
+    def row_divisor(self, counts: Tensor) -> Tensor:
         """Returns the scale, or the square root of the number of keys a query sees."""
         return counts.clamp(min=1).sqrt() if self.scale is None else torch.full_like(counts, self.scale)
 
@@ -128,9 +131,12 @@ class ElementwiseRule(Rule):
 class ElementwiseKernel(Kernel):
     """phi(s_ij)^power / scale, block by block."""
 
+    rule: ElementwiseRule
+
     def __init__(self, config: Elementwise, dropout: float) -> None:
         super().__init__(config, dropout)
         self.config = config
+        self.warned = False
         self.rule = ElementwiseRule(phi=config.phi, power=config.power, scale=config.scale)
 
     def normalize(
@@ -140,3 +146,46 @@ class ElementwiseKernel(Kernel):
         del visibility, state
         phi = PHI[self.config.phi].apply
         return reference.elementwise(scores, visible, phi, self.config.power, self.config.scale), None
+
+    def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
+        """Returns sum_j pi_ij value_j; warns once if that is more than float16 can hold, and says what would fit."""
+        output: Output = super().forward(query, key, value, visibility, bias)
+        looks = value.dtype == torch.float16 and self.config.phi in ("x", "exp") and not torch.compiler.is_compiling()
+        if looks and not self.warned and not bool(output.isfinite().all()):
+            self.warned = True
+            with torch.no_grad():
+                exact = super().forward(query.float(), key.float(), value.float(), visibility, bias)
+            needed = float(exact.abs().amax()) / torch.finfo(torch.float16).max
+            if 1 < needed < math.inf:
+                divisor = float(key.shape[2] ** 0.5 if self.config.scale is None else self.config.scale)
+                warnings.warn(
+                    f"attention phi={self.config.phi}, power={self.config.power}: outputs overflow float16; a scale of "
+                    f"at least {1.1 * needed * divisor:.3g} (here {divisor:.3g}) would not, nor would bfloat16",
+                    stacklevel=2,
+                )
+        return output
+
+    def features(
+        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
+    ) -> Output | None:
+        """Returns x^1 and x^2 by products of features; None for the others, and where the scores are less work."""
+        config = self.config
+        if config.phi != "x" or not pays(config.power, query.shape[-1], key.shape[2]):
+            return None
+        return self.by_features(query, key, value, visibility, bias)
+
+    def by_features(
+        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
+    ) -> Output | None:
+        """As ``features``, at any length; None where there are none: dropout, a bias, segments."""
+        if self.drops or bias is not None or visibility.segments is not None:
+            return None
+        wide = torch.promote_types(query.dtype, torch.float32)
+        flat = [each.to(wide).flatten(0, 1) for each in visibility.cleared(query, key, value)]
+        (batch, _, queries, head_dim), keys = query.shape, key.shape[2]
+        own = queries if visibility.order == "causal" else 0
+        output = power_features(flat[0] * head_dim**-0.5, flat[1], flat[2], self.config.power, own)
+        counts = visibility.counts(batch, queries, keys, query.device).to(wide)  # B N
+        scale = (counts > 0) / self.rule.row_divisor(counts)
+        scaled: Tensor = output.view(*query.shape[:3], -1) * scale[:, None, :, None]
+        return scaled.to(value.dtype)

@@ -45,8 +45,7 @@ class Arguments(NamedTuple):
                 heads=self.sizes[0], rows=self.sizes[1], keys=keys if rule.whole_rows else self.sizes[2]
             )
         else:
-            causal = self.order == "causal"
-            blocking = Blocking.choose(rule, batch * heads, queries, keys, causal, self.query.device)
+            blocking = Blocking.choose(rule, batch * heads, queries, keys, self.order, self.dropout, self.query.device)
         visibility = Visibility(
             query_real=self.query_real,
             key_real=self.key_real,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from common.attention.rule import HIDDEN, Rule, Scratch
-from common.attention.visibility import Visibility
+from common.attention.visibility import Order, Visibility
 from common.counter import hash64
 
 
@@ -30,15 +30,30 @@ class Blocking:
     keys: int
 
     @classmethod
-    def choose(cls, rule: Rule, heads: int, queries: int, keys: int, causal: bool, device: torch.device) -> "Blocking":
+    def choose(
+        cls, rule: Rule, heads: int, queries: int, keys: int, order: Order, dropout: float, device: torch.device
+    ) -> "Blocking":
         """Returns the blocking measured to be fast: two heads, one a core, and 2^18 to 2^19 scores on a CPU."""
         size = 1 if device.type == "cpu" else 64
         if rule.whole_rows:
-            seen = keys - queries // 2 if causal else keys  # by the average query
-            rows = min(queries, max(32, size * 2**18 // seen))
+            seen = keys - queries // 2 if order == "causal" else keys  # by the average query
+            rows = max(32, size * 2**18 // seen // (2 if dropout else 1))
+            if rule.rounds and order != "none":
+                rows = min(rows, 64)  # prefix sums are products with a matrix of rows x rows
+            rows = min(rows, queries)
             return cls(heads=min(heads, max(2, size * 2**18 // (rows * seen))), rows=rows, keys=keys)
         rows, wide = min(queries, 512), min(keys, 256)
         return cls(heads=min(heads, max(2, size * 2**18 // (rows * wide))), rows=rows, keys=wide)
+
+
+def left(weights: Tensor, kept: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Returns what dropout leaves of weights or their gradient, the rest 0; in place if ``out`` is None."""
+    if kept is None:
+        return weights
+    room = weights if out is None else out
+    bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
+    torch.bitwise_and(weights.view(bits), kept.to(bits), out=room.view(bits))
+    return room
 
 
 class Sums:
@@ -190,27 +205,24 @@ class Call:
         """Sets what belongs to pairs hidden by order or segments to 0, in place; padding is 0 by other means."""
         return self._hide_pairs(tensor, tile, 0.0)
 
-    def drop(self, weights: Tensor, tile: Tile) -> Tensor:
-        """Returns the weights that dropout leaves, the others 0; ``row_scale`` makes up for the lost ones.
+    def kept(self, tile: Tile) -> Tensor | None:
+        """Returns what dropout leaves of a tile, as integers of all ones or all zeros; None without dropout.
 
         What is dropped is a function of seed, head, query and key alone: the same in the backward pass, whatever the
         blocking, on any device. The probability is rounded to a multiple of 2^-31.
         """
         if not self.dropout:
-            return weights
+            return None
         rows, keys = self._hashes
-        shape = weights.shape
+        shape = (tile.heads.stop - tile.heads.start, tile.rows.stop - tile.rows.start, tile.keys.stop - tile.keys.start)
         mixed, shifted = (self.scratch.tile(name, shape, torch.int32) for name in ("mixed", "shifted"))
         torch.bitwise_xor(rows[tile.heads, tile.rows, None], keys[tile.heads, None, tile.keys], out=mixed)
-        # The finaliser lowbias32 (Wellons 2018); a right shift copies the sign, hence the masks.
-        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
-            torch.bitwise_right_shift(mixed, shift, out=shifted).bitwise_and_((1 << (32 - shift)) - 1)
-            mixed.bitwise_xor_(shifted).mul_(factor)
-        # All ones where the number is at least the probability, else all zeros.
-        kept = mixed.bitwise_and_(2**31 - 1).neg_().add_(round(self.dropout * 2**31) - 1).bitwise_right_shift_(31)
-        bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
-        left = torch.bitwise_and(weights.view(bits), kept.to(bits), out=self.scratch.tile("left", shape, bits))
-        return left.view(weights.dtype)
+        # Both sides are random already: the latter half of the finaliser lowbias32 (Wellons 2018) mixes them.
+        torch.bitwise_right_shift(mixed.mul_(0x7FEB352D), 15, out=shifted)
+        mixed.bitwise_xor_(shifted).mul_(0x846CA68B - 2**32).bitwise_right_shift_(1)
+        # Numbers from -2^30 to 2^30: negative, and so all ones once shifted, where at least the probability.
+        limit = torch.tensor(round((self.dropout - 0.5) * 2**31) - 1, dtype=torch.int32, device=mixed.device)
+        return torch.sub(limit, mixed, out=mixed).bitwise_right_shift_(31)
 
     @functools.cached_property
     def row_scale(self) -> Tensor:

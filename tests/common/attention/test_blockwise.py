@@ -12,7 +12,7 @@ from common.attention import ATTENTIONS, masses
 from common.attention.base import Kernel
 from common.attention.doubly_normalized import DoublyNormalized
 from common.attention.hybrid import Hybrid
-from common.attention.operators import attend_blockwise, backward_operator, forward_operator
+from common.attention.operators import Arguments, attend_blockwise, backward_operator, forward_operator
 from common.attention.tiles import Blocking
 from common.attention.visibility import Visibility
 from tests.common.attention.cases import VARIANTS, Case, case, cases
@@ -242,3 +242,19 @@ def test_nothing_that_stands_in_padding_spreads(name: str) -> None:
     for form in (kernel, kernel.blockwise):
         found, wanted = form(*spoilt, real, None), form(each.query, each.key, each.value, real, None)
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "order"), [("softmax", "none"), ("dnas", "causal"), ("hnas", "none"), ("x3", "causal")]
+)
+def test_the_operator_keeps_the_rules_of_operators(name: str, order: str) -> None:
+    each = case(order, padded=True)
+    kernel = ATTENTIONS[name].build(heads=2).double()
+    assert kernel.rule is not None
+    real, bias = each.visibility, torch.randn(1, 2, 1, each.key.shape[2], dtype=torch.float64, requires_grad=True)
+    tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
+    arguments = Arguments(
+        *tensors, bias, real.query_real, real.key_real, None, None, kernel.share(), torch.tensor(7),
+        kernel.rule.text, order, 0, 0.2, [1, 2, 2],
+    )  # fmt: skip
+    torch.library.opcheck(forward_operator, tuple(arguments))

@@ -1,6 +1,8 @@
 """Precision, dropout, u, bounds, refusals: what every kernel of the table promises."""
 
 import math
+import re
+import warnings
 
 import hypothesis.strategies as st
 import pytest
@@ -202,6 +204,29 @@ def test_refusals_say_what_to_do() -> None:
     for wrong in (lambda: Hybrid(u=1.5), lambda: DoublyNormalized(iterations=0), lambda: Elementwise(scale=0.0)):
         with pytest.raises(WrongUseError, match="expected"):
             wrong()
+
+
+def test_float16_that_overflows_is_told_once_with_a_scale_that_does_not() -> None:
+    query, key, value = (30 * torch.randn(1, 1, 40, 8).half() for _ in range(3))
+    kernel = ATTENTIONS["x3"].build(heads=1)
+    with pytest.warns(UserWarning, match="overflow float16; a scale of at least") as told:
+        kernel(query, key, value, Visibility())
+    found = re.search(r"at least (\S+)", str(told[0].message))
+    assert found
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel(query, key, value, Visibility())
+        fits = Elementwise(power=3, scale=float(found.group(1))).build(heads=1)
+        assert fits(query, key, value, Visibility()).isfinite().all()
+
+
+@pytest.mark.unhooked
+@pytest.mark.parametrize("bias", [torch.zeros(5, 6), torch.zeros(1, 1, 5, 5), torch.zeros(1, 1, 5, 6).long()])
+def test_a_bias_that_does_not_fit_is_refused(bias: torch.Tensor) -> None:
+    each = case("none", dtype=torch.float32)
+    for name in ("softmax", "dnas", "x1"):
+        with pytest.raises(WrongUseError, match=r"bias: expected floating-point numbers of shape \(2, 2, 5, 6\)"):
+            ATTENTIONS[name].build(heads=2)(each.query, each.key, each.value, each.visibility, bias)
 
 
 @pytest.mark.unhooked

@@ -147,12 +147,3 @@ def step(arguments: Sequence[str]) -> int:
     ]
     print(render(title, headings, rows, notes, "terminal"))
     return 0
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Runs ``seqarena benchmark`` and returns its exit code."""
-    what = {"step": step}
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: seqarena benchmark step PACKAGE TASK ...\n\n  step   a whole training step (step --help)")
-        return 0
-    return look_up(what, arguments[0], "benchmark")(arguments[1:])

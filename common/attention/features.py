@@ -1,0 +1,139 @@
+"""Powers of scores in time linear in the length: s^p = <phi(q), phi(k)>, phi the p-fold products of coordinates.
+
+sum_j (q_i . k_j)^p v_j = phi(q_i) . S, S = sum_j phi(k_j) v_j^T, a state of head_dim^p x width numbers a head. Keys
+that only some queries see are taken in chunks: by the state for earlier chunks, by the scores inside one.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.attention.tiles import blocks
+
+FEATURE_NUMBERS = 2**19
+"""Features computed at once: a few such tensors stay in second-level cache."""
+
+
+def pays(power: int, head_dim: int, keys: int) -> bool:
+    """Returns whether the state is smaller work than the scores: measured for head_dim 16 to 64 on a CPU."""
+    return power <= 2 and keys > 1.5 * head_dim**power
+
+
+def features(tokens: Tensor, power: int) -> Tensor:
+    """Returns phi of each token: the token itself, or all products of two of its coordinates; G T D^power."""
+    return tokens if power == 1 else (tokens[..., :, None] * tokens[..., None, :]).flatten(2)
+
+
+def pull_features(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
+    """Returns the gradient of the tokens, given one of their features that is symmetric in the two coordinates."""
+    if power == 1:
+        return grad
+    pairs = grad.view(*tokens.shape, tokens.shape[2])
+    return torch.mul(pairs, tokens[..., None, :], out=pairs).sum(dim=3).mul_(2)
+
+
+def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
+    """Returns the groups of heads, and how many tokens are taken at once."""
+    width = tokens.shape[2] ** power
+    group = len(tokens) if power == 1 else 2
+    size = max(64, FEATURE_NUMBERS // (group * width))
+    return list(blocks(len(tokens), group)), min(size, 128) if own and power == 1 else size
+
+
+@torch.library.custom_op("seqarena::power_features", mutates_args=())
+def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: int) -> Tensor:
+    """Returns sum_j (q_i . k_j)^power v_j; L N E. The last ``own`` keys are the queries' own: i sees those up to i.
+
+    ``own`` is 0, where every query sees all keys, or the number of queries.
+    """
+    output = torch.empty(*query.shape[:2], value.shape[2], dtype=query.dtype, device=query.device)
+    groups, size = _chunks(query, power, own)
+    for heads in groups:
+        q, k, v = query[heads], key[heads], value[heads]
+        state = _state(k, v, power, k.shape[1] - own, size)
+        for rows in blocks(q.shape[1], size):
+            output[heads, rows] = features(q[:, rows], power) @ state
+            if own:
+                k_own, v_own = _own(k, rows, own), _own(v, rows, own)
+                output[heads, rows] += _scores(q[:, rows], k_own).pow_(power) @ v_own
+                state += features(k_own, power).transpose(1, 2) @ v_own
+    return output
+
+
+@torch.library.custom_op("seqarena::power_features_backward", mutates_args=())
+def power_features_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, power: int, own: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the gradients of query, key and value. States are computed again, in the order of time."""
+    of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
+    groups, size = _chunks(query, power, own)
+    for heads in groups:
+        q, k, v, g = query[heads], key[heads], value[heads], grad[heads]
+        earlier = k.shape[1] - own
+        state = _state(k, v, power, earlier, size)
+        for rows in blocks(q.shape[1], size):
+            of_query[heads, rows] = pull_features(g[:, rows] @ state.transpose(1, 2), q[:, rows], power)
+            if own:
+                k_own, v_own = _own(k, rows, own), _own(v, rows, own)
+                state += features(k_own, power).transpose(1, 2) @ v_own
+                scores = _scores(q[:, rows], k_own)
+                of_scores = torch.tril(g[:, rows] @ v_own.transpose(1, 2)).mul_(scores ** (power - 1)).mul_(power)
+                of_query[heads, rows] += of_scores @ k_own
+                _own(of_key[heads], rows, own)[:] = of_scores.transpose(1, 2) @ q[:, rows]
+                _own(of_value[heads], rows, own)[:] = scores.pow_(power).transpose(1, 2) @ g[:, rows]
+        of_state = torch.zeros_like(state)
+        for rows in reversed(list(blocks(q.shape[1], size))):
+            if own:
+                k_own, v_own = _own(k, rows, own), _own(v, rows, own)
+                pulled = pull_features(v_own @ of_state.transpose(1, 2), k_own, power)
+                _own(of_key[heads], rows, own)[:] += pulled
+                _own(of_value[heads], rows, own)[:] += features(k_own, power) @ of_state
+            of_state += features(q[:, rows], power).transpose(1, 2) @ g[:, rows]
+        for keys in blocks(earlier, size):
+            of_key[heads, keys] = pull_features(v[:, keys] @ of_state.transpose(1, 2), k[:, keys], power)
+            of_value[heads, keys] = features(k[:, keys], power) @ of_state
+    return of_query, of_key, of_value
+
+
+def _state(key: Tensor, value: Tensor, power: int, keys: int, size: int) -> Tensor:
+    """Returns S of the first ``keys`` keys; G D^power E."""
+    state = key.new_zeros(len(key), key.shape[2] ** power, value.shape[2])
+    for each in blocks(keys, size):
+        state += features(key[:, each], power).transpose(1, 2) @ value[:, each]
+    return state
+
+
+def _own(tokens: Tensor, rows: slice, own: int) -> Tensor:
+    """Returns the keys that stand where these queries do."""
+    earlier = tokens.shape[1] - own
+    return tokens[:, earlier + rows.start : earlier + rows.stop]
+
+
+def _scores(query: Tensor, key: Tensor) -> Tensor:
+    return torch.tril(query @ key.transpose(1, 2))
+
+
+@power_features.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, power: int, own: int) -> Tensor:
+    del key, power, own
+    return query.new_empty(*query.shape[:2], value.shape[2])
+
+
+@power_features_backward.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, power: int, own: int) -> tuple[Tensor, Tensor, Tensor]:
+    del grad, power, own
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    del output
+    ctx.save_for_backward(*inputs[:3])
+    ctx.power, ctx.own = inputs[3:]
+
+
+def _pull(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return (*power_features_backward(grad.contiguous(), *ctx.saved_tensors, ctx.power, ctx.own), None, None)
+
+
+power_features.register_autograd(_pull, setup_context=_keep)

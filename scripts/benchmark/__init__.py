@@ -1,0 +1,21 @@
+"""``seqarena benchmark``: attention alone, or a whole training step, variant by variant in one run."""
+
+from collections.abc import Sequence
+
+from common.errors import look_up
+from scripts.benchmark.attention import attention
+from scripts.benchmark.step import step
+
+USAGE = """usage: seqarena benchmark attention ...
+       seqarena benchmark step PACKAGE TASK ...
+
+  attention   time and memory of each variant against the length (attention --help)
+  step        a whole training step of a task (step --help)"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena benchmark`` and returns its exit code."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    return look_up({"attention": attention, "step": step}, arguments[0], "benchmark")(arguments[1:])

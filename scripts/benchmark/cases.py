@@ -1,0 +1,208 @@
+"""One case of the attention benchmark: its tensors, its time in rounds with all others, its memory on its own."""
+
+import itertools
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from common.attention import find_attention
+from common.attention.base import Implementation
+from common.attention.visibility import Order, Visibility
+from common.runtime import peak_memory_bytes, reset_peak_memory
+
+PASSES = ("forward", "both")
+"""Forward alone without gradients, and forward with backward."""
+FULL_MATRIX_BYTES = 2**33
+"""What the matrices of one reference call may take; where they would be more, it is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all cases of a run share."""
+
+    batch: int
+    heads: int
+    head_dim: int
+    dropout: float
+    padding: float
+    """Share of each example's tokens that is padding, at its end."""
+    precision: str
+    device: str
+    repeats: int
+
+    def tensors(self, length: int) -> list[Tensor]:
+        """Returns query, key, value and the gradient of the output; B H N D."""
+        torch.manual_seed(length)
+        shape = self.batch, self.heads, length, self.head_dim
+        dtype = getattr(torch, self.precision)
+        return [torch.randn(shape, device=self.device).to(dtype).requires_grad_(index < 3) for index in range(4)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One variant by one implementation at one length."""
+
+    variant: str
+    order: Order
+    implementation: Implementation
+    length: int
+
+    @property
+    def label(self) -> str:
+        """What a reader calls it."""
+        return " ".join([self.variant, *([self.order] if self.order != "none" else []), self.implementation])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was found; seconds are medians."""
+
+    case: Case
+    seconds: dict[str, float]
+    """Of each of ``PASSES``."""
+    spread: float
+    """Interquartile range of ``both``, over its median."""
+    baseline_seconds: dict[str, float]
+    """PyTorch's fused softmax in the same rounds, forward and backward, by order."""
+    flops_per_second: float
+    """Operations of a plain attention of this size, forward and backward, over the time."""
+    peak_memory_bytes: int | None
+
+
+def visibility(setting: Setting, case: Case) -> Visibility:
+    """Returns what is visible in a case."""
+    real = None
+    if setting.padding:
+        real = torch.arange(case.length, device=setting.device) < max(1, round(case.length * (1 - setting.padding)))
+        real = real.expand(setting.batch, -1).contiguous()
+    return Visibility(query_real=real, key_real=real, order=case.order)
+
+
+def forward(setting: Setting, case: Case) -> Callable[[Sequence[Tensor]], Tensor | None]:
+    """Returns the case as a function of query, key and value."""
+    kernel = find_attention(case.variant).build(setting.heads, setting.dropout).to(setting.device)
+    seen = visibility(setting, case)
+
+    def run(tensors: Sequence[Tensor]) -> Tensor | None:
+        return kernel.compute(case.implementation, tensors[0], tensors[1], tensors[2], seen)
+
+    return run
+
+
+def fused_softmax(order: Order) -> Callable[[Sequence[Tensor]], Tensor]:
+    """Returns the baseline: PyTorch's function, and nothing of ours around it."""
+    return lambda given: F.scaled_dot_product_attention(given[0], given[1], given[2], is_causal=order == "causal")
+
+
+def expressible(setting: Setting, case: Case) -> bool:
+    """Returns whether this implementation has the case, told by a few examples of one head; and whether it fits."""
+    matrix = setting.batch * setting.heads * case.length**2 * 4
+    if case.implementation == "reference" and matrix * 8 > FULL_MATRIX_BYTES * 2:
+        print(f"{case.label}, length {case.length:,}: left out, its matrices do not fit", file=sys.stderr)
+        return False
+    if case.implementation == "reference":
+        return True
+    small = Setting(**{**vars(setting), "batch": 1, "heads": 1})
+    with torch.no_grad():
+        return forward(small, case)(small.tensors(case.length)) is not None
+
+
+def run_once(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[Tensor], both: bool) -> None:
+    """Runs a case, with its backward pass if ``both``."""
+    if not both:
+        with torch.no_grad():
+            call(tensors)
+        return
+    output = call(tensors)
+    assert output is not None
+    torch.autograd.grad(output, list(tensors[:3]), tensors[3])
+
+
+def timed(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[Tensor], both: bool) -> float:
+    """Returns the seconds one run takes."""
+    start = time.perf_counter()
+    run_once(call, tensors, both)
+    if tensors[0].is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measured]:
+    """Returns what cases of one length take: round after round over all of them, so that all see the same machine."""
+    if not cases:
+        return []
+    length = cases[0].length
+    tensors = setting.tensors(length)
+    calls: dict[str, Callable[[Sequence[Tensor]], Tensor | None]] = {
+        case.label: forward(setting, case) for case in cases
+    }
+    orders: tuple[Order, ...] = ("none", "causal")
+    bases = {f"softmax {order}": fused_softmax(order) for order in orders}
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for repeat in range(-1, setting.repeats):
+        print(f"length {length:,}: round {repeat + 1} of {setting.repeats} ...", file=sys.stderr)
+        for (label, call), name in itertools.product((calls | bases).items(), PASSES):
+            taken = timed(call, tensors, name == "both")
+            if repeat >= 0:
+                seconds.setdefault((label, name), []).append(taken)
+    del tensors
+    found = []
+    for case in cases:
+        both = sorted(seconds[case.label, "both"])
+        middle = statistics.median(both)
+        quarters = statistics.quantiles(both, n=4) if len(both) > 1 else [middle] * 3
+        operations = 14 * setting.batch * setting.heads * length**2 * setting.head_dim
+        found.append(
+            Measured(
+                case=case,
+                seconds={name: statistics.median(seconds[case.label, name]) for name in PASSES},
+                spread=(quarters[2] - quarters[0]) / middle,
+                baseline_seconds={order: statistics.median(seconds[f"softmax {order}", "both"]) for order in orders},
+                flops_per_second=operations * (0.5 if case.order == "causal" else 1) / middle,
+                peak_memory_bytes=peak(setting, case) if memory else None,
+            )
+        )
+    return found
+
+
+def peak(setting: Setting, case: Case) -> int:
+    """Returns the bytes that forward and backward take beyond what was there before, in a process of its own."""
+    print(f"{case.label}, length {case.length:,}: memory ...", file=sys.stderr)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_peak, (setting, case))
+
+
+def _peak(setting: Setting, case: Case) -> int:
+    device, call = torch.device(setting.device), forward(setting, case)
+    small = Setting(**{**vars(setting), "batch": 1})  # loads what a first call loads
+    tiny = Case(**{**vars(case), "length": 64})
+    run_once(forward(small, tiny), small.tensors(64), both=case.implementation != "features")
+    tensors = setting.tensors(case.length)
+    reset_peak_memory(device)
+    before = peak_memory_bytes(device)
+    run_once(call, tensors, both=True)
+    return peak_memory_bytes(device) - before
+
+
+def matmul_ceiling(setting: Setting) -> float:
+    """Returns the operations a second that a large matrix product reaches, the best of a few."""
+    size = 2048 if setting.device == "cpu" else 8192
+    left, right = (
+        torch.randn(size, size, device=setting.device).to(getattr(torch, setting.precision)) for _ in range(2)
+    )
+    best = math.inf
+    for _ in range(6):
+        start = time.perf_counter()
+        torch.mm(left, right)
+        if left.is_cuda:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best

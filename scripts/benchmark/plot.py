@@ -1,0 +1,46 @@
+"""Time and memory against length, both axes logarithmic."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from scripts.benchmark.cases import Measured, Setting
+
+LINES = {"reference": ":", "blockwise": "-", "fused": "--", "features": "-."}
+
+
+def plot(setting: Setting, found: Sequence[Measured], path: Path) -> None:
+    """Draws the measurements and writes the picture; a colour a variant and order, a kind of line an implementation."""
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    time_axes, memory_axes = figure.subplots(1, 2)
+    labels = list(dict.fromkeys(each.case.label for each in found))
+    colours = list(dict.fromkeys((each.case.variant, each.case.order) for each in found))
+    for label in labels:
+        line = [each for each in found if each.case.label == label]
+        case, lengths = line[0].case, [each.case.length for each in line]
+        style = {
+            "color": mpl.colormaps["tab10" if len(colours) <= 10 else "tab20"](
+                colours.index((case.variant, case.order))
+            ),
+            "linestyle": LINES[case.implementation],
+            "marker": "o",
+            "markersize": 3,
+            "label": label,
+        }
+        time_axes.loglog(lengths, [1000 * each.seconds["both"] for each in line], **style)
+        peaks = [each.peak_memory_bytes for each in line]
+        if all(peaks):
+            memory_axes.loglog(lengths, [number / 2**20 for number in peaks if number], **style)
+    lengths = sorted({each.case.length for each in found})
+    base = [next(each for each in found if each.case.length == length).baseline_seconds["none"] for length in lengths]
+    time_axes.loglog(lengths, [1000 * each for each in base], color="black", linewidth=2, label="PyTorch fused softmax")
+    title = f"batch {setting.batch}, {setting.heads} heads of {setting.head_dim}, {setting.precision}, {setting.device}"
+    for axes, name in ((time_axes, "forward and backward, ms"), (memory_axes, "peak memory, MiB")):
+        axes.set(xlabel="length", ylabel=name, title=title)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.grid(alpha=0.3, which="both")
+    figure.legend(*time_axes.get_legend_handles_labels(), loc="outside right center", fontsize="small")
+    figure.savefig(path, dpi=120)

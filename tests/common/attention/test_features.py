@@ -1,0 +1,79 @@
+"""The linear forms of x1 and x2 against the formula."""
+
+import pytest
+import torch
+
+from common.attention import features
+from common.attention.base import Kernel
+from common.attention.elementwise import Elementwise, ElementwiseKernel
+from common.attention.features import pays, power_features
+from common.attention.visibility import Visibility
+from tests.common.attention.cases import Case, cases
+
+
+def assert_alike(kernel: Kernel, each: Case) -> None:
+    assert isinstance(kernel, ElementwiseKernel)
+    tensors = [tensor.clone().requires_grad_() for tensor in (each.query, each.key, each.value)]
+    expected = kernel.reference(*tensors, each.visibility, None)
+    found = kernel.by_features(*tensors, each.visibility, None)
+    assert expected is not None
+    assert found is not None
+    direction = torch.randn_like(expected)
+    wanted = [expected, *torch.autograd.grad((expected * direction).sum(), tensors)]
+    got = [found, *torch.autograd.grad((found * direction).sum(), tensors)]
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("order", ["none", "causal", "ordered_queries"])
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("scale", [None, 14.0])
+def test_features_give_what_the_formula_gives(order: str, power: int, scale: float | None) -> None:
+    kernel = Elementwise(power=power, scale=scale).build(heads=2)
+    for each in cases(order):
+        if each.visibility.segments is None:
+            assert_alike(kernel, each)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize(("queries", "memory"), [(150, 0), (70, 130), (64, 64), (1, 200)])
+def test_chunks_of_a_causal_sequence_join(
+    power: int, queries: int, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "FEATURE_NUMBERS", 1)
+    query = torch.randn(2, 2, queries, 3, dtype=torch.float64)
+    key, value = (torch.randn(2, 2, queries + memory, 3, dtype=torch.float64) for _ in range(2))
+    real = torch.rand(2, queries + memory) < 0.8
+    visibility = Visibility(order="causal", memory=memory, key_real=real, query_real=real[:, memory:])
+    assert_alike(
+        Elementwise(power=power).build(heads=2), Case(query=query, key=key, value=value, visibility=visibility)
+    )
+
+
+def test_values_may_have_another_width() -> None:
+    query, key = (torch.randn(1, 2, 9, 3, dtype=torch.float64) for _ in range(2))
+    each = Case(query=query, key=key, value=torch.randn(1, 2, 9, 5, dtype=torch.float64), visibility=Visibility())
+    for power in (1, 2):
+        assert_alike(Elementwise(power=power).build(heads=2), each)
+
+
+def test_features_are_taken_where_they_are_less_work_and_can_be() -> None:
+    assert pays(1, 32, 100)
+    assert not pays(1, 32, 40)
+    assert pays(2, 16, 512)
+    assert not pays(2, 64, 4096)
+    assert not pays(3, 4, 10**6)
+    tensors = [torch.randn(1, 1, 200, 4) for _ in range(3)]
+    linear = Elementwise(power=1).build(heads=1, dropout=0.5)
+    assert linear.features(*tensors, Visibility(), None) is None
+    assert linear.eval().features(*tensors, Visibility(), None) is not None
+    assert linear.features(*tensors, Visibility(), torch.zeros(1, 1, 1, 1)) is None
+    assert linear.features(*tensors, Visibility(segments=torch.zeros(1, 200, dtype=torch.long)), None) is None
+    assert Elementwise(power=3).build(heads=1).features(*tensors, Visibility(), None) is None
+    assert Elementwise(phi="relu").build(heads=1).features(*tensors, Visibility(), None) is None
+
+
+def test_the_operator_keeps_the_rules_of_operators() -> None:
+    tensors = [torch.randn(2, 70, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    for power, own in ((1, 0), (2, 70)):
+        torch.library.opcheck(power_features, (*tensors, power, own))
