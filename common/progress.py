@@ -66,9 +66,19 @@ class Log:
         self.news |= {"loss": f"{values['loss']:.3f}", "speed": f"{values['tokens_per_second']:,.0f} tokens/s"}
         self._show(step)
 
-    def evaluation(self, step: int, metrics: Mapping[str, float], bounded: Mapping[str, list[float]]) -> None:
-        """Records an evaluation on the validation set, and the bounded numbers (u of hnas, learned tau)."""
-        self._write(step, {"step": step, "validation": dict(metrics), **({"bounded": bounded} if bounded else {})})
+    def evaluation(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        bounded: Mapping[str, list[float]],
+        diagnostics: Mapping[str, list[float]],
+    ) -> None:
+        """Records an evaluation on the validation set, bounded numbers (u of hnas, learned tau) and diagnostics."""
+        further = {"bounded": bounded, "diagnostics": diagnostics}
+        self._write(
+            step,
+            {"step": step, "validation": dict(metrics)} | {name: values for name, values in further.items() if values},
+        )
         name, value = next(iter(metrics.items()))
         self.news |= {"validation": f"{name} {value:.4f}"}
         self._show(step)

@@ -20,6 +20,9 @@ from common.transformer import EncoderConfig
 ROW_FIELDS = ("model.attention", "model.norm", "model.layers", "seed")
 """What a leaderboard compares, so that a difference in these is a row and not another protocol."""
 
+OBSERVED = ("train.diagnostics",)
+"""What only looks on, and makes no other protocol."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRun:
@@ -65,14 +68,14 @@ def changed_from(preset: Preset, run: BaseRun) -> dict[str, tuple[Any, Any]]:
     return {
         path: values
         for path, values in changes.items()
-        if not any(path == row or path.startswith(f"{row}.") for row in ROW_FIELDS)
+        if not any(path == row or path.startswith(f"{row}.") for row in (*ROW_FIELDS, *OBSERVED))
     }
 
 
 def settings(package: str, run: dict[str, Any]) -> str:
     """Returns everything in a run's JSON but its place in a table: equal for runs of one protocol."""
     rest = copy.deepcopy(run)
-    for path in ROW_FIELDS:
+    for path in (*ROW_FIELDS, *OBSERVED):
         *outer, last = path.split(".")
         functools.reduce(lambda values, name: values.get(name, {}), outer, rest).pop(last, None)
     return json.dumps([package, rest], sort_keys=True)

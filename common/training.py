@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -17,10 +18,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from common.bounded import bounded_modules
 from common.checkpoint import load_state, load_weights, save_state, save_weights
 from common.data import Batch, Batches
+from common.diagnostics import diagnose
 from common.errors import BadDataError, WrongUseError
 from common.optim import Optim, build_optimizer, set_rate
 from common.progress import Log
 from common.runtime import Precision, seed_torch
+
+DIAGNOSED_EXAMPLES = 8
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
@@ -50,6 +54,9 @@ class Train:
     """Steps between records of the training loss."""
     checkpoint_seconds: float = 30.0
     """Least time between checkpoints; there is one after each evaluation in any case."""
+    diagnostics: bool = False
+    """Whether each evaluation also records, layer by layer, token similarity, norms of the attention and its gradient,
+    key masses and hybrid weights on a few training examples. Changes no number of the run."""
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for values no run can have."""
@@ -151,7 +158,8 @@ def fit(
             progress.logged_step = progress.step
             logged = dataclasses.replace(progress)
         if evaluation_due:
-            kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log)
+            look = functools.partial(_look, model, loss, batches, accelerator) if train.diagnostics else None
+            kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, look)
             if kept and accelerator.is_main_process:
                 save_weights(_weights(folder, progress.best_step), model)
         if save_due:
@@ -203,6 +211,7 @@ def _evaluate(
     train: Train,
     progress: Progress,
     log: Log,
+    look: Callable[[], dict[str, list[float]]] | None,
 ) -> bool:
     """Evaluates and logs; returns whether this is the step to keep, which ``progress`` then names."""
     model.eval()
@@ -210,13 +219,25 @@ def _evaluate(
         metrics = dict(evaluate(model))
     require_finite_metrics(metrics, progress.step)
     bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(model)}
-    log.evaluation(progress.step, metrics, bounded)
+    log.evaluation(progress.step, metrics, bounded, {} if look is None else look())
     sign = 1 if higher_is_better else -1
     kept = progress.best_metrics
     if kept and train.select == "best" and sign * metrics[metric] <= sign * kept[metric]:
         return False
     progress.best_step, progress.best_metrics = progress.step, metrics
     return True
+
+
+def _look(model: nn.Module, loss: Loss, batches: Batches, accelerator: Accelerator) -> dict[str, list[float]]:
+    """Returns the diagnostics of the first examples of the first batch, the same at every evaluation."""
+    batch = batches[0]
+    few = batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES)).to(accelerator.device)
+
+    def run() -> None:
+        with accelerator.autocast():
+            loss(model, few)
+
+    return diagnose(model, run)
 
 
 def _backward(model: nn.Module, loss: Loss, batch: Batch, train: Train, accelerator: Accelerator) -> Tensor:

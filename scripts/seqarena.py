@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from common.cli import describe, guarded, run_package, variants
 from common.errors import look_up
-from scripts import benchmark, leaderboard, quickstart, sweep
+from scripts import benchmark, curves, leaderboard, quickstart, sweep
 from scripts.packages import PACKAGES
 
 COMMANDS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = MappingProxyType(
@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = MappingProx
         "quickstart": ("train four variants on short ListOps and print the leaderboard", quickstart.run),
         "sweep": ("run the product of tasks, variants, norms and seeds; skips what is finished", sweep.run),
         "leaderboard": ("tables of the results below a folder", leaderboard.run),
+        "curves": ("draw what runs recorded while they went, diagnostics of each layer included", curves.run),
         "benchmark": ("time and memory of each variant: attention alone, or a training step", benchmark.run),
     }
 )

@@ -142,8 +142,8 @@ def table(
         f"dropout {setting.dropout}, {setting.padding:.0%} padding; {device}; medians of {setting.repeats} rounds over "
         "all cases of a length, after one to warm up; both: forward and backward",
         "/ softmax: both, over PyTorch's scaled_dot_product_attention of the same rounds, without dropout or padding",
-        f"of matmul: 14 N^2 d operations a head (half if causal) a second, over {ceiling / 1e9:,.0f} G/s in a matrix "
-        "product; above 100 where a form needs fewer",
+        "of matmul: operations that the matrix products of the form cannot do without, a second, over the "
+        f"{ceiling / 1e9:,.0f} G/s of one large product",
         "peak: of a process of its own, forward and backward, beyond inputs and libraries",
     ]
     return title, headings, rows, notes

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from common.attention import find_attention
 from common.attention.base import Implementation
+from common.attention.elementwise import ElementwiseKernel
 from common.attention.visibility import Order, Visibility
 from common.runtime import peak_memory_bytes, reset_peak_memory
 
@@ -73,7 +74,7 @@ class Measured:
     baseline_seconds: dict[str, float]
     """PyTorch's fused softmax in the same rounds, forward and backward, by order."""
     flops_per_second: float
-    """Operations of a plain attention of this size, forward and backward, over the time."""
+    """Operations that this form of the variant cannot do without, forward and backward, over the time."""
     peak_memory_bytes: int | None
 
 
@@ -159,18 +160,32 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
         both = sorted(seconds[case.label, "both"])
         middle = statistics.median(both)
         quarters = statistics.quantiles(both, n=4) if len(both) > 1 else [middle] * 3
-        operations = 14 * setting.batch * setting.heads * length**2 * setting.head_dim
         found.append(
             Measured(
                 case=case,
                 seconds={name: statistics.median(seconds[case.label, name]) for name in PASSES},
                 spread=(quarters[2] - quarters[0]) / middle,
                 baseline_seconds={order: statistics.median(seconds[f"softmax {order}", "both"]) for order in orders},
-                flops_per_second=operations * (0.5 if case.order == "causal" else 1) / middle,
+                flops_per_second=operations(setting, case) / middle,
                 peak_memory_bytes=peak(setting, case) if memory else None,
             )
         )
     return found
+
+
+def operations(setting: Setting, case: Case) -> float:
+    """Returns the multiplications and additions of the matrix products that a case must spend, forward and backward.
+
+    On scores, of N^2 d multiplications each (half if causal): forward S and PV; backward S, dP, dV, dQ and dK; masses
+    over all queries S before, and S, dQ and dK after. By features, N d^(power + 1) each: the state and the output;
+    backward that of the state, and of query, key and value.
+    """
+    kernel = find_attention(case.variant).build(setting.heads)
+    heads, length, width = setting.batch * setting.heads, case.length, setting.head_dim
+    if case.implementation == "features" and isinstance(kernel, ElementwiseKernel):
+        return 2.0 * 6 * heads * length * width ** (kernel.config.power + 1)
+    columns = kernel.rule is not None and kernel.rule.rounds > 0 and case.order == "none"
+    return 2.0 * (11 if columns else 7) * heads * length**2 * width * (0.5 if case.order == "causal" else 1)
 
 
 def peak(setting: Setting, case: Case) -> int:

@@ -1,0 +1,40 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadDataError, WrongUseError
+from scripts.curves import read_curves, run
+
+LINES = [
+    {"step": 1, "loss": 2.0, "lr": 0.1},
+    {
+        "step": 2,
+        "validation": {"accuracy": 0.5, "loss": 1.5},
+        "bounded": {"u": [0.4]},
+        "diagnostics": {"norm": [1.0, 2.0]},
+    },
+    {"step": 3, "loss": 1.0, "lr": 0.05},
+]
+
+
+def test_curves_are_read_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, LINES)) + '\n{"step": 4, "lo')
+    curves = read_curves(tmp_path)
+    assert curves["loss"] == {"training": [(1, 2.0), (3, 1.0)], "validation": [(2, 1.5)]}
+    assert curves["norm"] == {"layer 1": [(2, 1.0)], "layer 2": [(2, 2.0)]}
+    assert curves["trained shares"] == {"u": [(2, 0.4)]}
+    assert run([str(tmp_path)]) == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.strip() == str(tmp_path / "curves.png")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongUseError, match="does not exist; name the directory of a run"):
+        run([str(tmp_path)])
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(WrongUseError, match="recorded nothing yet"):
+        run([str(tmp_path)])
+    (tmp_path / "metrics.jsonl").write_text("nonsense\n{}\n")
+    with pytest.raises(BadDataError, match="line 1: not a record"):
+        run([str(tmp_path)])
