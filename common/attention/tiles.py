@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +13,7 @@ from common.attention.visibility import Order, Visibility
 from common.counter import hash64
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """Some heads (of all heads of the batch, one after the other), some queries, some keys."""
 
     heads: slice

@@ -183,7 +183,7 @@ def operations(setting: Setting, case: Case) -> float:
     kernel = find_attention(case.variant).build(setting.heads)
     heads, length, width = setting.batch * setting.heads, case.length, setting.head_dim
     if case.implementation == "features" and isinstance(kernel, ElementwiseKernel):
-        return 2.0 * 6 * heads * length * width ** (kernel.config.power + 1)
+        return 2.0 * 6 * heads * length * float(width ** (kernel.config.power + 1))
     columns = kernel.rule is not None and kernel.rule.rounds > 0 and case.order == "none"
     return 2.0 * (11 if columns else 7) * heads * length**2 * width * (0.5 if case.order == "causal" else 1)
 
