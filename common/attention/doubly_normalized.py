@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
 from common.attention.rule import HIDDEN, NOTHING, Pulled, Rule, Scratch
-from common.attention.visibility import Order, Visibility
+from common.attention.visibility import ClearPadding, Order, Visibility
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
@@ -122,9 +122,9 @@ def fused_doubly_normalized(
     share = None if u is None else u.to(wide)
     output: Tensor = FusedPasses.apply(*inputs, query_real, key_real, share).to(value.dtype)  # type: ignore[no-untyped-call]
     if query_real is not None:
-        output = output.masked_fill(~query_real[:, None, :, None], 0.0)
+        output = ClearPadding.apply(output, query_real)  # type: ignore[no-untyped-call]
     if key_real is not None:
-        output = output.masked_fill(~key_real.any(dim=-1)[:, None, None, None], 0.0)
+        output = output * key_real.any(dim=-1)[:, None, None, None]
     return output
 
 
@@ -212,7 +212,7 @@ class FusedPasses(torch.autograd.Function):
         through_mass, _ = flash_forward(query, key, column_sum * key, attn_mask=column_bias)
         through_mass *= row.exp()[..., None]
         if query_real is not None:
-            through_mass.masked_fill_(~query_real[:, None, :, None], 0.0)
+            through_mass *= query_real[:, None, :, None]
         found = grad_query[..., :-1], grad_key[..., :-1], grad_value[..., :-1]
         of_u = None
         if u is not None:

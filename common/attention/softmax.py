@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
 from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
-from common.attention.visibility import Order, Visibility
+from common.attention.visibility import ClearPadding, Order, Visibility
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 
@@ -89,9 +89,9 @@ def fused_softmax(
     with torch.autocast(query.device.type, enabled=False):  # the inputs' precision, as for every other variant
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
     if real is not None:
-        output = output.masked_fill(~real.any(dim=1)[:, None, None, None], 0.0)
+        output = output * real.any(dim=1)[:, None, None, None]
     if visibility.query_real is not None:
-        output = output.masked_fill(~visibility.query_real[:, None, :, None], 0.0)
+        output = ClearPadding.apply(output, visibility.query_real)  # type: ignore[no-untyped-call]
     return output
 
 
