@@ -128,6 +128,7 @@ def attention_size(
     Raises:
         TypeError: a variant without a rule.
     """
+    kernel._check(visibility, bias, query=query, key=key)
     rule = kernel.rule
     if rule is None:
         raise TypeError(f"{type(kernel).__name__} has no rule to take its weights from block by block")
@@ -136,6 +137,12 @@ def attention_size(
     blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, 0.0, query.device)
     blocking = Blocking(heads=blocking.heads, rows=min(blocking.rows, 64), keys=keys)
     call = Call.of(query, key, key, bias, visibility, rule, kernel.share(), blocking, 0.0, 0)
+    with torch.autocast(query.device.type, enabled=False):
+        return _summed(call)
+
+
+def _summed(call: Call) -> AttentionSize:
+    rule, visibility, batch, heads, keys = call.rule, call.visibility, call.batch, call.heads, call.key.shape[1]
     squared, jacobian = (call.query.new_zeros(len(call.query)) for _ in range(2))
     mass = call.key.new_zeros(call.key.shape[:2])
     for some in call.head_blocks():
@@ -211,42 +218,43 @@ def _elementwise(call: Call, rule: ElementwiseRule, tile: Tile, scores: Tensor, 
 def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]:
     """Returns what happens in each layer while ``run`` calls the model: name -> a number a layer.
 
-    Means over examples and heads, but for the smallest key mass, the smallest of all. ``attention_jacobian_norm`` and
+    Means over the examples and heads for which a number is defined (a single token has no diversity), but for the
+    smallest key mass, the smallest of all. ``attention_jacobian_norm`` and
     ``spectral_gap`` are left out where they are not defined: the gap needs self-attention whose rows sum to 1 and one
     example without padding of up to ``SPECTRUM_LENGTH`` tokens.
     """
     found: dict[str, list[float]] = {}
 
-    def note(name: str, values: Tensor) -> None:
-        found.setdefault(name, []).append(float(values))
+    def note(name: str, values: Tensor, take: Callable[[Tensor], Tensor] = torch.mean) -> None:
+        defined = values[values.isfinite()]
+        if len(defined):
+            found.setdefault(name, []).append(float(take(defined)))
 
     def after_layer(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
         before, real = given[0], given[1].query_real
-        note("token_similarity", token_similarity(output, real).mean())
-        note("mean_cosine", mean_cosine(output, real).mean())
-        note("escalation_rate", escalation_rate(before, output, real).mean())
+        note("token_similarity", token_similarity(output, real))
+        note("mean_cosine", mean_cosine(output, real))
+        note("escalation_rate", escalation_rate(before, output, real))
 
     def after_kernel(kernel: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
         del output
         assert isinstance(kernel, Kernel)
-        query, key, _, visibility, bias = given
+        query, key, _, visibility = given[:4]
+        bias = given[4] if len(given) > 4 else None
         if kernel.rule is None:
             return
         size = attention_size(kernel, query, key, visibility, bias)
-        note("attention_norm", size.norm.mean())
+        note("attention_norm", size.norm)
         if size.jacobian_norm is not None:
-            note("attention_jacobian_norm", size.jacobian_norm.mean())
-        note("smallest_key_mass", size.smallest_key_mass.amin())
-        note("key_mass_bound", size.key_mass_bound.amin())
+            note("attention_jacobian_norm", size.jacobian_norm)
+        note("smallest_key_mass", size.smallest_key_mass, torch.amin)
+        note("key_mass_bound", size.key_mass_bound, torch.amin)
         tokens = query.shape[2]
         plain = visibility.segments is None and bias is None and key.shape[2] == tokens <= SPECTRUM_LENGTH
         whole = [0] if visibility.query_real is None else visibility.query_real.all(dim=1).nonzero().flatten().tolist()
         if plain and whole and not isinstance(kernel.rule, ElementwiseRule):
             one = slice(whole[0], whole[0] + 1)
-            note(
-                "spectral_gap",
-                spectral_gap(kernel.weights(query[one], key[one], Visibility(order=visibility.order))).mean(),
-            )
+            note("spectral_gap", spectral_gap(kernel.weights(query[one], key[one], Visibility(order=visibility.order))))
 
     handles = [module.register_forward_hook(after_layer) for module in model.modules() if isinstance(module, Layer)]
     handles += [module.register_forward_hook(after_kernel) for module in model.modules() if isinstance(module, Kernel)]

@@ -43,6 +43,8 @@ class Kernel(nn.Module, ABC):
 
     def __init__(self, config: "AttentionConfig", dropout: float) -> None:
         super().__init__()
+        if not 0 <= dropout < 1:
+            raise WrongUseError(f"dropout: expected 0 up to below 1, found {dropout}")
         self.orders, self.stepwise = config.orders, config.stepwise
         self.dropout = dropout
 
@@ -143,6 +145,11 @@ class Kernel(nn.Module, ABC):
                 f"{type(self).__name__} needs all queries at once in order {visibility.order!r}; "
                 f"step by step it has {', '.join(map(repr, self.stepwise))}"
             )
+        if state is not None and (state.dim() != 3 or state.shape[:2] != query.shape[:2]):
+            raise WrongUseError(
+                f"state: expected shape ({query.shape[0]}, {query.shape[1]}, keys it knows), as an earlier step "
+                f"returned it; found {tuple(state.shape)}"
+            )
         if self.rule is None:
             return self._formula(state, query, key, value, visibility, bias)
         return self._blocks(self.rule, state, query, key, value, visibility, bias)
@@ -194,12 +201,19 @@ class Kernel(nn.Module, ABC):
                 "expected query (batch, heads, queries, head_dim), key (batch, heads, keys, head_dim) and value "
                 f"(batch, heads, keys, width), each at least 1; found query {q}, key {k}, value {v}"
             )
+        tensors = [each for each in (query, key, value, bias) if each is not None]
+        if any(not each.is_floating_point() or each.device != query.device for each in tensors):
+            found = ", ".join(f"{each.dtype} on {each.device}" for each in tensors)
+            raise WrongUseError(
+                f"query, key, value, bias: expected floating-point numbers on one device; found {found}"
+            )
+        share = self.share()
+        if share is not None and share.shape[0] not in (1, q[1]):
+            raise WrongUseError(f"this kernel was built for {share.shape[0]} heads; query has {q[1]}")
         visibility.check(query, key)
         full = (*q[:3], k[2])
         if bias is not None and (
-            bias.dim() != 4
-            or not bias.is_floating_point()
-            or any(size not in (1, whole) for size, whole in zip(bias.shape, full, strict=True))
+            bias.dim() != 4 or any(size not in (1, whole) for size, whole in zip(bias.shape, full, strict=True))
         ):
             raise WrongUseError(
                 f"bias: expected floating-point numbers of shape {full}, or 1 on any axis; "

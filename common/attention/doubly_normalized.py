@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from common.attention import reference
@@ -180,12 +179,23 @@ class FusedPasses(torch.autograd.Function):
         return torch.lerp(softmax, doubly, u)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the exact gradients of query, key, value and u."""
-        (
-            query, key, value, query_real, hidden_keys, u, mean_query, column_bias, doubly, row, softmax, softmax_row
-        ) = ctx.saved_tensors  # fmt: skip
+        of_query, of_key, of_value, of_u = FusedPassesBackward.apply(grad_output, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return of_query, of_key, of_value, None, None, of_u
+
+
+class FusedPassesBackward(torch.autograd.Function):
+    """The gradients of ``FusedPasses``; a function of its own, so that their gradient is refused and not forgotten."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, query_real: Tensor | None,
+        hidden_keys: Tensor | None, u: Tensor | None, mean_query: Tensor, column_bias: Tensor, doubly: Tensor,
+        row: Tensor, softmax: Tensor | None, softmax_row: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:  # fmt: skip
+        """Returns the gradients of query, key, value and u."""
+        del ctx
         scale = query.shape[-1] ** -0.5
 
         def with_column(tensor: Tensor, number: float) -> Tensor:
@@ -215,7 +225,7 @@ class FusedPasses(torch.autograd.Function):
             through_mass *= query_real[:, None, :, None]
         found = grad_query[..., :-1], grad_key[..., :-1], grad_value[..., :-1]
         of_u = None
-        if u is not None:
+        if u is not None and softmax is not None:
             row_mask = None if hidden_keys is None else hidden_keys[:, :, None]
             rest = flash_backward(
                 grad_output * (1 - u), query, key, value, softmax, softmax_row, 0.0, False, attn_mask=row_mask
@@ -224,4 +234,14 @@ class FusedPasses(torch.autograd.Function):
             of_u = torch.linalg.vecdot(grad_output, doubly - softmax)[..., None].sum_to_size(u.shape)
         found[0].sub_(through_mass, alpha=scale)
         found[1].addcmul_(column_sum, mean_query, value=-scale)
-        return *found, None, None, of_u
+        return *found, of_u
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Refuses.
+
+        Raises:
+            WrongUseError: always.
+        """
+        del ctx, grads
+        raise WrongUseError("fused dnas and hnas have no second derivative; Kernel.compute('reference', ...) has")

@@ -150,7 +150,7 @@ class ElementwiseKernel(Kernel):
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
         """Returns sum_j pi_ij value_j; warns once if that is more than float16 can hold, and says what would fit."""
         output: Output = super().forward(query, key, value, visibility, bias)
-        looks = value.dtype == torch.float16 and self.config.phi in ("x", "exp") and not torch.compiler.is_compiling()
+        looks = value.dtype == torch.float16 and self.config.phi != "tanh" and not torch.compiler.is_compiling()
         if looks and not self.warned and not bool(output.isfinite().all()):
             self.warned = True
             with torch.no_grad():
@@ -169,16 +169,21 @@ class ElementwiseKernel(Kernel):
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> Output | None:
         """Returns x^1 and x^2 by products of features; None for the others, and where the scores are less work."""
-        config = self.config
-        if config.phi != "x" or not pays(config.power, query.shape[-1], key.shape[2]):
+        if not pays(self.config.power, query.shape[-1], key.shape[2]):
             return None
         return self.by_features(query, key, value, visibility, bias)
 
     def by_features(
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> Output | None:
-        """As ``features``, at any length; None where there are none: dropout, a bias, segments."""
-        if self.drops or bias is not None or visibility.segments is not None:
+        """As ``features``, at any length; None where there are none: dropout, a bias, segments, no such power."""
+        if (
+            self.config.phi != "x"
+            or self.config.power > 2
+            or self.drops
+            or bias is not None
+            or visibility.segments is not None
+        ):
             return None
         wide = torch.promote_types(query.dtype, torch.float32)
         flat = [each.to(wide).flatten(0, 1) for each in visibility.cleared(query, key, value)]

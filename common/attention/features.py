@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.attention.tiles import blocks
+from common.attention.tiles import blocks, full_precision
 
 FEATURE_NUMBERS = 2**19
 """Features computed at once: a few such tensors stay in second-level cache."""
@@ -42,6 +42,7 @@ def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
 
 
 @torch.library.custom_op("seqarena::power_features", mutates_args=())
+@full_precision
 def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: int) -> Tensor:
     """Returns sum_j (q_i . k_j)^power v_j; L N E. The last ``own`` keys are the queries' own: i sees those up to i.
 
@@ -62,6 +63,7 @@ def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: i
 
 
 @torch.library.custom_op("seqarena::power_features_backward", mutates_args=())
+@full_precision
 def power_features_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, power: int, own: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,7 +80,9 @@ def power_features_backward(
                 k_own, v_own = _own(k, rows, own), _own(v, rows, own)
                 state += features(k_own, power).transpose(1, 2) @ v_own
                 scores = _scores(q[:, rows], k_own)
-                of_scores = torch.tril(g[:, rows] @ v_own.transpose(1, 2)).mul_(scores ** (power - 1)).mul_(power)
+                of_scores = torch.tril(g[:, rows] @ v_own.transpose(1, 2))
+                if power > 1:
+                    of_scores.mul_(scores ** (power - 1)).mul_(power)
                 of_query[heads, rows] += of_scores @ k_own
                 _own(of_key[heads], rows, own)[:] = of_scores.transpose(1, 2) @ q[:, rows]
                 _own(of_value[heads], rows, own)[:] = scores.pow_(power).transpose(1, 2) @ g[:, rows]

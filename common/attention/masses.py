@@ -16,6 +16,8 @@ from common.attention.tiles import Call, Tile
 RANGE = 60.0
 """Largest difference of logarithms for which sums of exponentials are taken as they are: exp(60) is far inside
 float32, and what is lost below is 1e-12 of the sum."""
+WIDE_COLUMNS = 256
+"""Such columns whose rows are taken pair by pair at once."""
 LEAST = 1e-30
 """Below exp(-RANGE): the sum of a column of which the row sees nothing yet."""
 
@@ -142,8 +144,7 @@ def pull_prefix(block: Prefix, grad: Tensor, later: Tensor) -> tuple[Tensor, Ten
     owed = torch.bmm(since, block.doubly, out=block.sums).add_((block.top - block.last).exp_().mul_(later))
     before = owed[:, :1] * (block.carry - block.top).exp_()
     owed *= block.exponentials
-    wide = block.wide
-    if len(wide):
+    for wide in block.wide.split(WIDE_COLUMNS):
         some = [tensor[:, :, wide] for tensor in (block.scores, block.carry, grad, later)]
         owed[:, :, wide], before[:, :, wide] = _pull_wide(*some)
     return grad.sub_(owed), before

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from common.attention.blockwise import backward, forward
 from common.attention.rule import Rule
-from common.attention.tiles import Blocking, Call
+from common.attention.tiles import Blocking, Call, full_precision
 from common.attention.visibility import Order, Visibility
 from common.config import from_json
 
@@ -96,6 +96,7 @@ def attend_blockwise(
 @torch.library.custom_op(
     "seqarena::attend_blockwise", mutates_args=(), schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
 )
+@full_precision
 def forward_operator(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the output (B H N E), the masses over all queries (L rounds M), and those after the last (B H M)."""
     arguments = Arguments(*given)
@@ -127,6 +128,7 @@ def _(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
     mutates_args=(),
     schema=f"(Tensor grad, Tensor masses, bool bias_grad, {ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
+@full_precision
 def backward_operator(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any) -> tuple[Tensor, ...]:
     """Returns the gradients of query, key, value, bias and share; the last two empty where nobody wants them."""
     arguments = Arguments(*given)

@@ -62,23 +62,18 @@ def fused_softmax(
 ) -> Output | None:
     """Returns softmax attention by PyTorch's fused function, or None.
 
-    None where that would round scores or the bias, or build a matrix over all pairs: dropout or a trained bias on a
-    CPU, and masks over pairs.
+    None where that would round scores or the bias, or build a matrix over all pairs: masks over pairs, a bias that
+    trains, dropout on a CPU, values of another width than keys, float64 on a GPU.
     """
-    if query.device.type == "cpu" and (dropout > 0 or (bias is not None and bias.requires_grad)):
-        return None
-    if not visibility.keys_only and (
-        visibility.order != "causal" or visibility.memory or visibility.segments is not None
-    ):
+    exact = query.dtype == key.dtype == value.dtype
+    if bias is not None:
+        exact = exact and torch.promote_types(bias.dtype, query.dtype) == query.dtype
+    if not exact or not _is_linear(query, value, visibility, bias, dropout):
         return None
     causal = visibility.order == "causal"
-    if causal and (bias is not None or visibility.key_real is not None):
-        return None
-    if not query.dtype == key.dtype == value.dtype:
-        return None
-    if bias is not None and torch.promote_types(bias.dtype, query.dtype) != query.dtype:
-        return None
-    query, key, value = visibility.cleared(query, key, value)
+    query, key, value = (
+        each if each.stride(-1) == 1 else each.contiguous() for each in visibility.cleared(query, key, value)
+    )
     mask, real = None, visibility.key_real
     if real is not None:
         # A row without any visible key is 0/0 in a fused softmax: it sees all, and its output is set to 0.
@@ -93,6 +88,17 @@ def fused_softmax(
     if visibility.query_real is not None:
         output = ClearPadding.apply(output, visibility.query_real)  # type: ignore[no-untyped-call]
     return output
+
+
+def _is_linear(query: Query, value: Value, visibility: Visibility, bias: Bias | None, dropout: float) -> bool:
+    """Returns whether PyTorch's function takes these without a matrix over all pairs."""
+    causal, on_cpu = visibility.order == "causal", query.device.type == "cpu"
+    over_keys = visibility.segments is None and not (causal and (visibility.memory or visibility.key_real is not None))
+    if bias is not None:
+        spread = bias.shape[2] > 1 and visibility.key_real is not None
+        over_keys = over_keys and not (causal or spread or bias.requires_grad)
+    has_kernel = dropout == 0 if on_cpu else query.dtype != torch.float64
+    return over_keys and has_kernel and query.shape[-1] == value.shape[-1]
 
 
 class SoftmaxKernel(Kernel):

@@ -1,9 +1,9 @@
 """One call of the blockwise engine, cut into tiles: which pairs are in a tile, their scores, their dropout."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -11,6 +11,19 @@ from torch import Tensor
 from common.attention.rule import HIDDEN, Rule, Scratch
 from common.attention.visibility import Order, Visibility
 from common.counter import hash64
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def full_precision(function: Function) -> Function:
+    """Returns an operator's body that autocast leaves alone; its first argument is a tensor."""
+
+    @functools.wraps(function)
+    def body(*given: Any) -> Any:
+        with torch.autocast(given[0].device.type, enabled=False):
+            return function(*given)
+
+    return cast("Function", body)
 
 
 class Tile(NamedTuple):
@@ -76,7 +89,7 @@ class Sums:
 
     def whole(self) -> Tensor:
         """Returns the sums in the order of the positions; L length width."""
-        return self.parts.transpose(0, 1).flatten(1, 2)[:, : self.length]
+        return self.parts.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
 
 
 def blocks(length: int, size: int) -> Iterator[slice]:
@@ -180,6 +193,7 @@ class Call:
         scores = self.products("scores", tile, self.query[tile.heads, tile.rows], self.key)
         if self.bias is not None:
             scores += self._bias_part(self.bias, tile)[self._index(tile, self.bias)]
+            self._clear_padding(scores, tile)  # whatever the bias says there, and be it no number
         if self.rule.recency:
             scores -= self._distance(tile).log1p_()
         if not self.rule.whole_rows:
@@ -267,6 +281,14 @@ class Call:
             own = visibility.segments[:, shift + tile.rows.start : shift + tile.rows.stop][examples]
             tensor.masked_fill_(own[:, :, None] != visibility.segments[:, tile.keys][examples][:, None], hidden)
         return tensor
+
+    def _clear_padding(self, scores: Tensor, tile: Tile) -> None:
+        for real, where, axis in (
+            (self.visibility.query_real, tile.rows, 2),
+            (self.visibility.key_real, tile.keys, 1),
+        ):
+            if real is not None:
+                scores.masked_fill_(~self._per_head(real)[tile.heads, where].unsqueeze(axis), 0.0)
 
     def _distance(self, tile: Tile) -> Tensor:
         rows = torch.arange(tile.rows.start, tile.rows.stop, device=self.query.device, dtype=self.query.dtype)

@@ -78,11 +78,14 @@ class Visibility:
                 f"memory is {self.memory}, but only order 'causal' has a memory; order is {self.order!r}"
             )
         if self.segments is not None and (
-            self.segments.shape != (batch, keys) or keys < queries or self.order == "ordered_queries"
+            self.segments.is_floating_point()
+            or self.segments.shape != (batch, keys)
+            or keys < queries
+            or self.order == "ordered_queries"
         ):
             raise WrongUseError(
-                f"segments: expected shape {(batch, keys)} in self-attention (orders 'none' and 'causal'); "
-                f"found {tuple(self.segments.shape)} with order {self.order!r}"
+                f"segments: expected shape {(batch, keys)} of integers in self-attention (orders 'none' and 'causal'); "
+                f"found {self.segments.dtype} of shape {tuple(self.segments.shape)} with order {self.order!r}"
             )
 
     def cleared(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -162,3 +162,15 @@ def test_too_long_for_eigenvalues(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [torch.randn(1, 1, 4, 2) for _ in range(3)]
     found = diagnostics.diagnose(kernel, lambda: kernel(*tensors, Visibility(), None))
     assert "spectral_gap" not in found
+
+
+def test_one_short_example_spoils_no_mean() -> None:
+    kernel = ATTENTIONS["dnas"].build(heads=1)
+    tensors = [torch.randn(3, 1, 4, 2) for _ in range(3)]
+    real = torch.tensor([[True] * 4, [True, False, False, False], [False] * 4])
+    visibility = Visibility(query_real=real, key_real=real)
+    found = diagnostics.diagnose(kernel, lambda: kernel(*tensors, visibility))
+    assert found
+    assert all(math.isfinite(number) for values in found.values() for number in values)
+    size = attention_size(kernel, tensors[0][:1], tensors[1][:1], Visibility())
+    assert found["attention_norm"][0] < 3 * float(size.norm)

@@ -15,6 +15,7 @@ from common.attention.hybrid import Hybrid
 from common.attention.operators import Arguments, attend_blockwise, backward_operator, forward_operator
 from common.attention.tiles import Blocking
 from common.attention.visibility import Visibility
+from common.errors import WrongUseError
 from tests.common.attention.cases import VARIANTS, Case, case, cases
 
 BLOCKINGS = (None, Blocking(heads=1, rows=1, keys=2), Blocking(heads=3, rows=2, keys=3))
@@ -134,14 +135,17 @@ class Largest(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize(("name", "order"), VARIANTS)
+@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if "-" not in each[0]])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("mode", ["plain", "padded", "bias"])
+@pytest.mark.parametrize("mode", ["plain", "padded", "bias", "narrow values", "strided"])
 def test_no_form_makes_a_full_matrix(name: str, order: str, dropout: float, mode: str) -> None:
     """What ``forward`` chooses, forward and backward, at a length whose matrix is far larger than all else."""
     length, memory = 1200, 100 if order == "causal" else 0
-    query = torch.randn(1, 2, length, 2, requires_grad=True)
-    key, value = (torch.randn(1, 2, length + memory, 2, requires_grad=True) for _ in range(2))
+    query = torch.randn(1, 2, 2, length).transpose(2, 3).requires_grad_(mode == "strided")
+    key = torch.randn(1, 2, length + memory, 2, requires_grad=True)
+    value = torch.randn(1, 2, length + memory, 1 if mode == "narrow values" else 2, requires_grad=True)
+    if mode != "strided":
+        query = query.contiguous().requires_grad_()
     real = {}
     if mode == "padded":
         real = {"query_real": torch.arange(length)[None] < 700, "key_real": torch.arange(length + memory)[None] < 800}
@@ -258,3 +262,71 @@ def test_the_operator_keeps_the_rules_of_operators(name: str, order: str) -> Non
         kernel.rule.text, order, 0, 0.2, [1, 2, 2],
     )  # fmt: skip
     torch.library.opcheck(forward_operator, tuple(arguments))
+
+
+@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if "-" not in each[0]])
+def test_autocast_leaves_the_engine_alone(name: str, order: str) -> None:
+    """Values and gradients at a length of several blocks, x1 and x2 by features too."""
+    kernel = ATTENTIONS[name].build(heads=1)
+    tensors = [torch.randn(1, 1, 600, 4, requires_grad=True) for _ in range(3)]
+    direction = torch.randn(1, 1, 600, 4)
+    results = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            output = kernel(*tensors, Visibility(order=order))
+            results.append([output, *torch.autograd.grad((output * direction).sum(), tensors)])
+    for one, other in zip(*results, strict=True):
+        assert (one - other).norm() <= 1e-5 * one.norm()
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "x1", "x2", "x3"])
+def test_a_second_derivative_is_refused_not_forgotten(name: str) -> None:
+    kernel = ATTENTIONS[name].build(heads=1)
+    tensors = [torch.randn(1, 1, 60, 2, requires_grad=True) for _ in range(3)]
+    gradients = torch.autograd.grad(kernel(*tensors, Visibility()).square().sum(), tensors, create_graph=True)
+    with pytest.raises((WrongUseError, RuntimeError)):
+        torch.autograd.grad(sum(each.square().sum() for each in gradients), tensors)
+
+
+@pytest.mark.parametrize(
+    ("name", "order"), [("softmax", "none"), ("dnas", "causal"), ("x1", "none"), ("exp", "causal")]
+)
+def test_what_a_bias_says_of_padding_is_not_read(name: str, order: str) -> None:
+    each = case(order, padded=True)
+    kernel = ATTENTIONS[name].build(heads=2).double()
+    assert each.visibility.key_real is not None
+    assert each.visibility.query_real is not None
+    bias = torch.randn(2, 1, each.query.shape[2], each.key.shape[2], dtype=torch.float64)
+    seen = each.visibility.query_real[:, None, :, None] & each.visibility.key_real[:, None, None]
+    tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
+    results = []
+    for some in (bias, bias.masked_fill(~seen, float("nan"))):
+        output = kernel(*tensors, each.visibility, some)
+        results.append([output, *torch.autograd.grad(output.sum(), tensors)])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.unhooked
+@pytest.mark.parametrize("length", [300, 100])
+def test_compiled_gradients_have_the_strides_they_promise(length: int) -> None:
+    for name in ("x3", "x2", "dnas"):
+        kernel = ATTENTIONS[name].build(heads=1)
+        tensors = [torch.randn(1, 1, length, 4, requires_grad=True) for _ in range(3)]
+        torch.compiler.reset()
+        compiled = torch.compile(kernel, fullgraph=True, backend="aot_eager")
+        found = torch.autograd.grad(compiled(*tensors, Visibility(order="causal")).square().sum(), tensors)
+        expected = torch.autograd.grad(kernel(*tensors, Visibility(order="causal")).square().sum(), tensors)
+        for one, other in zip(found, expected, strict=True):
+            assert one.is_contiguous()
+            torch.testing.assert_close(one, other)
+    rule = ATTENTIONS["x3"].build(heads=1).rule
+    assert rule is not None
+    query = torch.randn(1, 1, length, 4)
+    arguments = Arguments(
+        query, query, query, None, None, None, None, None, None, torch.tensor(0), rule.text, "none", 0, 0.0, []
+    )
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(
+        backward_operator, (query, query.new_empty(1, 0, length), False, *arguments), test_utils=checks
+    )

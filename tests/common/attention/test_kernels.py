@@ -221,7 +221,28 @@ def test_float16_that_overflows_is_told_once_with_a_scale_that_does_not() -> Non
 
 
 @pytest.mark.unhooked
-@pytest.mark.parametrize("bias", [torch.zeros(5, 6), torch.zeros(1, 1, 5, 5), torch.zeros(1, 1, 5, 6).long()])
+def test_what_no_kernel_can_take_is_refused_before_any_work() -> None:
+    each = case("causal", dtype=torch.float32)
+    tensors = each.query, each.key, each.value
+    for name in ("softmax", "dnas", "x1", "x3"):
+        for dropout in (-0.5, 1.0, 1.5):
+            with pytest.raises(WrongUseError, match="dropout: expected 0 up to below 1"):
+                ATTENTIONS[name].build(heads=2, dropout=dropout)
+        kernel = ATTENTIONS[name].build(heads=2)
+        with pytest.raises(WrongUseError, match=r"expected floating-point numbers on one device; found torch\.int64"):
+            kernel(*(tensor.long() for tensor in tensors), Visibility())
+        with pytest.raises(WrongUseError, match=r"on one device; found .* meta"):
+            kernel(each.query, each.key.to("meta"), each.value, Visibility())
+        with pytest.raises(WrongUseError, match=r"state: expected shape \(2, 2, keys it knows\)"):
+            kernel.step(torch.zeros(2, 5), *tensors, each.visibility)
+        with pytest.raises(WrongUseError, match=r"segments: expected shape .* of integers"):
+            kernel(*tensors, Visibility(segments=torch.zeros(2, 5)))
+    with pytest.raises(WrongUseError, match="built for 3 heads; query has 2"):
+        Hybrid(per_head=True).build(heads=3)(*tensors, each.visibility)
+
+
+@pytest.mark.unhooked
+@pytest.mark.parametrize("bias", [torch.zeros(5, 6), torch.zeros(1, 1, 5, 5)])
 def test_a_bias_that_does_not_fit_is_refused(bias: torch.Tensor) -> None:
     each = case("none", dtype=torch.float32)
     for name in ("softmax", "dnas", "x1"):
