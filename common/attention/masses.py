@@ -144,7 +144,7 @@ def pull_prefix(block: Prefix, grad: Tensor, later: Tensor) -> tuple[Tensor, Ten
     owed = torch.bmm(since, block.doubly, out=block.sums).add_((block.top - block.last).exp_().mul_(later))
     before = owed[:, :1] * (block.carry - block.top).exp_()
     owed *= block.exponentials
-    for wide in block.wide.split(WIDE_COLUMNS):
+    for wide in torch.split(block.wide, WIDE_COLUMNS):
         some = [tensor[:, :, wide] for tensor in (block.scores, block.carry, grad, later)]
         owed[:, :, wide], before[:, :, wide] = _pull_wide(*some)
     return grad.sub_(owed), before
