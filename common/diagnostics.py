@@ -189,7 +189,7 @@ def _weights(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor]]:
                 columns = (scores - mass).exp_()
                 doubly = (scores - mass).softmax(dim=-1).mul_(scale)
             elif carry is not None:
-                block = prefix(scores, carry[:, :, tile.keys], call.late(tile), call.scratch)
+                block = prefix(scores, carry[:, :, tile.keys], call.late(tile), call.masked, call.scratch)
                 doubly, carry[:, :, tile.keys] = block.doubly.clone().mul_(scale), block.last
             softmax = scores.softmax(dim=-1).mul_(scale)
             weights, _ = call.rule.apply(scores, None if doubly is None else doubly.clone(), share, call.scratch)

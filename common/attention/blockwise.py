@@ -36,7 +36,7 @@ def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
                 if columns:
                     doubly = shifted_softmax(call, scores, masses[heads, -1:])
                 elif ordered:
-                    block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.scratch)
+                    block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.masked, call.scratch)
                     doubly, last[heads, :, tile.keys] = block.doubly, block.last
                 weights, _ = call.rule.apply(scores, doubly, share, call.scratch)
                 if not call.rule.whole_rows:
@@ -150,7 +150,9 @@ class Gradients:
             for each, before in zip(reversed(part), reversed(within), strict=True):
                 (tile,) = self.call.tiles(heads, each)
                 scores = self.call.scores(tile)
-                block = prefix(scores, before[:, :, tile.keys], self.call.late(tile), self.call.scratch)
+                block = prefix(
+                    scores, before[:, :, tile.keys], self.call.late(tile), self.call.masked, self.call.scratch
+                )
                 if self.call.rule.reads_scores:
                     scores = self.call.scratch.like("read", scores).copy_(scores)
                 pulled = self.block(tile, scores, block.doubly)
@@ -166,7 +168,7 @@ class Gradients:
             if index < len(rows) - 1:
                 (tile,) = self.call.tiles(heads, each)
                 carry = carry.clone()
-                carry[:, :, tile.keys] = added(carry[:, :, tile.keys], self.call.scores(tile))
+                carry[:, :, tile.keys] = added(carry[:, :, tile.keys], self.call.scores(tile), self.call.masked)
 
     def finished(self) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the gradients of query, key and value; L length width."""

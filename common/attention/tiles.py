@@ -164,6 +164,12 @@ class Call:
         return len(self.query) // self.batch
 
     @property
+    def masked(self) -> bool:
+        """Whether padding or segments hide pairs."""
+        seen = self.visibility
+        return any(each is not None for each in (seen.query_real, seen.key_real, seen.segments))
+
+    @property
     def is_prefix(self) -> bool:
         """Whether masses come from the queries so far."""
         return self.rule.rounds > 0 and self.visibility.order != "none"
