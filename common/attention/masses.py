@@ -59,12 +59,12 @@ def pull_columns(call: Call, heads: slice, masses: Tensor, grad: Tensor, accumul
 def exp_(exponents: Tensor, masked: bool) -> Tensor:
     """Returns the exponentials, in place; 0 where they are below the least normal number.
 
-    ``masked`` says that many are: on a CPU exp takes those that underflow one by one, ten times as slowly.
+    ``masked`` says that many are: on a CPU exp takes those that underflow one by one, a hundred times as slowly.
     """
     if not masked:
         return exponents.exp_()
     tiny = torch.finfo(exponents.dtype).tiny
-    return torch.threshold_(exponents.clamp_(min=math.log(tiny)).exp_(), 2 * tiny, 0.0)
+    return torch.threshold_(exponents.clamp_(min=math.log(tiny) + 1).exp_(), 4 * tiny, 0.0)
 
 
 def added(carry: Tensor, scores: Tensor, masked: bool) -> Tensor:
