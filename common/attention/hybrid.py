@@ -8,7 +8,8 @@ from torch import Tensor
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
-from common.attention.doubly_normalized import doubly_normalized_weights, fused_doubly_normalized
+from common.attention.doubly_normalized import doubly_normalized_weights
+from common.attention.fused import fused_doubly_normalized
 from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
 from common.attention.visibility import Order, Visibility
 from common.bounded import Bounded
@@ -88,7 +89,7 @@ class HybridKernel(Kernel):
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output of the fused passes, where they exist and no dropout must hit both halves alike."""
-        return None if self.drops else fused_doubly_normalized(query, key, value, visibility, bias, self.u())
+        return None if self.drops else fused_doubly_normalized(self.rule, query, key, value, visibility, bias, self.u())
 
     def share(self) -> Tensor | None:
         """Returns u."""

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from common.attention import ATTENTIONS
-from common.attention.doubly_normalized import FusedPasses, fused_doubly_normalized
+from common.attention.doubly_normalized import DoublyNormalizedRule
+from common.attention.fused import RANGE, Given, fused_doubly_normalized, fused_passes
+from common.attention.hybrid import HybridRule
 from common.attention.softmax import fused_softmax
 from common.attention.visibility import Visibility
 
@@ -52,19 +54,53 @@ def test_fused_passes_survive_gradcheck() -> None:
     real = visibility.query_real[:, None, :, None]
     for share in (None, u):
         arguments = (*tensors, visibility.query_real, visibility.key_real, share)
-        assert torch.autograd.gradcheck(lambda *given: FusedPasses.apply(*given) * real, arguments)
+        rule = (DoublyNormalizedRule() if share is None else HybridRule()).text
+        assert torch.autograd.gradcheck(lambda *given, rule=rule: fused_passes(*given, rule)[0] * real, arguments)
+        tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+        torch.library.opcheck(fused_passes, (*arguments, rule), test_utils=tests)
+
+
+def ranging(spread: float, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Returns query, key and value whose c_j range over about ``spread``."""
+    query, key, value = (torch.randn(1, 2, 40, 4, dtype=torch.float64) for _ in range(3))
+    query[..., 0] = 2.0  # 2 / sqrt(4) times the key's first coordinate
+    key[..., 0] = torch.linspace(0, spread, 40)
+    return [each.to(dtype).requires_grad_() for each in (query, key, value)]
+
+
+@pytest.mark.parametrize("name", ["dnas", "hnas"])
+@pytest.mark.parametrize("spread", [20.0, 26.0, 60.0, 300.0])
+def test_masses_that_range_far_lose_nothing(name: str, spread: float) -> None:
+    """On both sides of ``RANGE``: the error in float32 is no more than a few times the formula's own."""
+    tensors = ranging(spread, torch.float32)
+    mass = (tensors[0].double() @ tensors[1].double().mT / 2).logsumexp(dim=2)
+    given = Given(*tensors, None, None, None, "")
+    assert given.ranges_far(mass) == (spread > RANGE)
+    single, double = ATTENTIONS[name].build(heads=2), ATTENTIONS[name].build(heads=2).double()
+    exact = [each.detach().double().requires_grad_() for each in tensors]
+    goals, formula, fused = (
+        [output, *torch.autograd.grad(output.square().sum(), leaves)]
+        for kernel, leaves, which in (
+            (double, exact, "reference"),
+            (single, tensors, "reference"),
+            (single, tensors, "fused"),
+        )
+        for output in [kernel.compute(which, *leaves, Visibility())]
+    )
+    for goal, one, other in zip(goals, formula, fused, strict=True):
+        assert (other - goal).norm() <= 4 * (one - goal).norm() + 1e-6 * goal.norm()
 
 
 def test_a_strided_input_is_the_same_input() -> None:
     """Whichever axis lies innermost in memory, or is expanded: the operator underneath reads past the end otherwise."""
     tensors = inputs(6, 6, 4)
-    expected = fused_doubly_normalized(*tensors, Visibility(), None)
+    expected = fused_doubly_normalized(DoublyNormalizedRule(), *tensors, Visibility(), None)
     assert expected is not None
     wanted = torch.autograd.grad(expected.square().sum(), tensors)
     for order in itertools.permutations(range(4)):
         back = [order.index(axis) for axis in range(4)]
         strided = [each.detach().permute(order).contiguous().permute(back).requires_grad_() for each in tensors]
-        found = fused_doubly_normalized(*strided, Visibility(), None)
+        found = fused_doubly_normalized(DoublyNormalizedRule(), *strided, Visibility(), None)
         assert found is not None
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
         for one, other in zip(torch.autograd.grad(found.square().sum(), strided), wanted, strict=True):
@@ -72,8 +108,8 @@ def test_a_strided_input_is_the_same_input() -> None:
     query, key, value = (each.detach() for each in tensors)
     expanded = value[..., :1].expand(-1, -1, -1, 4)
     torch.testing.assert_close(
-        fused_doubly_normalized(query, key, expanded, Visibility(), None),
-        fused_doubly_normalized(query, key, expanded.contiguous(), Visibility(), None),
+        fused_doubly_normalized(DoublyNormalizedRule(), query, key, expanded, Visibility(), None),
+        fused_doubly_normalized(DoublyNormalizedRule(), query, key, expanded.contiguous(), Visibility(), None),
     )
 
 
@@ -106,8 +142,8 @@ def test_what_a_fused_form_cannot_express_is_left_to_the_blocks() -> None:
     bias = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
     packed = Visibility(segments=torch.zeros(2, 5, dtype=torch.long))
     for visibility in (Visibility(order="causal"), packed):
-        assert fused_doubly_normalized(query, key, value, visibility, None) is None
-    assert fused_doubly_normalized(query, key, value, Visibility(), bias) is None
+        assert fused_doubly_normalized(DoublyNormalizedRule(), query, key, value, visibility, None) is None
+    assert fused_doubly_normalized(DoublyNormalizedRule(), query, key, value, Visibility(), bias) is None
     for name in ("softmax", "dnas", "hnas"):
         kernel = ATTENTIONS[name].build(heads=3, dropout=0.5).double()
         assert kernel.fused(query, key, value, Visibility(), None) is None

@@ -124,7 +124,8 @@ def test_u_at_its_ends_is_softmax_and_dnas_exactly() -> None:
             assert torch.equal(mixed.weights(*inputs), pure.weights(*inputs))
             if order == "none":
                 tensors = each.query, each.key, each.value, each.visibility
-                assert torch.equal(mixed(*tensors), pure(*tensors))
+                # The mixture's own pass adds up products in another order.
+                torch.testing.assert_close(mixed(*tensors), pure(*tensors), rtol=0, atol=1e-14)
 
 
 def test_u_crosses_its_range_where_dnas_is_right() -> None:
