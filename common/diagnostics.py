@@ -128,7 +128,7 @@ def attention_size(
     Raises:
         TypeError: a variant without a rule.
     """
-    kernel._check(visibility, bias, query=query, key=key)
+    kernel.check(visibility, bias, query=query, key=key)
     rule = kernel.rule
     if rule is None:
         raise TypeError(f"{type(kernel).__name__} has no rule to take its weights from block by block")
@@ -191,15 +191,15 @@ def _weights(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor]]:
             elif carry is not None:
                 block = prefix(scores, carry[:, :, tile.keys], call.late(tile), call.masked, call.scratch)
                 doubly, carry[:, :, tile.keys] = block.doubly.clone().mul_(scale), block.last
-            softmax = scores.softmax(dim=-1).mul_(scale)
-            weights, _ = call.rule.apply(scores, None if doubly is None else doubly.clone(), share, call.scratch)
             slope = scores.new_zeros(len(scores))
-            if columns is None or doubly is None:
-                slope = jacobian_softmax(softmax)
-            elif share is None:
+            if columns is not None and doubly is not None:
                 slope = jacobian_doubly(doubly, columns, column_norm)
-            else:
-                slope = jacobian_mixed(share[:, 0, 0], softmax, doubly, columns, column_norm)
+                if share is not None:
+                    softmax = scores.softmax(dim=-1).mul_(scale)
+                    slope = jacobian_mixed(share[:, 0, 0], softmax, doubly, columns, column_norm)
+            elif carry is None:
+                slope = jacobian_softmax(scores.softmax(dim=-1).mul_(scale))
+            weights, _ = call.rule.apply(scores, doubly, share, call.scratch)
             yield tile, weights * scale, slope
 
 
@@ -209,9 +209,9 @@ def _elementwise(call: Call, rule: ElementwiseRule, tile: Tile, scores: Tensor, 
     seen = scale if real is None else scale * real[:, tile.keys].repeat_interleave(call.heads, dim=0)[tile.heads, None]
     weights, kept = rule.apply(scores, None, None, call.scratch)
     weights = call.hide(weights * seen, tile)
-    slope = rule.pull(kept, torch.ones_like(weights), call.scratch).scores
-    assert slope is not None
-    return weights, call.hide(slope * seen, tile).square().sum(dim=(1, 2))
+    pulled = rule.pull(kept, torch.ones_like(weights), call.scratch)
+    assert pulled.scores is not None
+    return weights, call.hide(pulled.scores * (pulled.factor * seen), tile).square().sum(dim=(1, 2))
 
 
 @torch.no_grad()

@@ -76,13 +76,13 @@ class Kernel(nn.Module, ABC):
         """Returns the output block by block, in linear memory; None where the variant has no rule."""
         if self.rule is None:
             return None
-        return self._blocks(self.rule, None, query, key, value, visibility, bias)[0]
+        return self._evaluate(self.rule, None, query, key, value, visibility, bias)[0]
 
     def reference(
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> Output | None:
         """Returns the output by the formula on the full matrix."""
-        return self._formula(None, query, key, value, visibility, bias)[0]
+        return self._evaluate(None, None, query, key, value, visibility, bias)[0]
 
     @property
     def drops(self) -> bool:
@@ -91,7 +91,7 @@ class Kernel(nn.Module, ABC):
 
     def weights(self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None) -> Weights:
         """Returns the attention weights before dropout, in float32 at least; padded rows and columns are 0."""
-        self._check(visibility, bias, query=query, key=key)
+        self.check(visibility, bias, query=query, key=key)
         return self._weights(query, key, visibility, bias, None)[0]
 
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
@@ -112,7 +112,7 @@ class Kernel(nn.Module, ABC):
         bias: Bias | None = None,
     ) -> Output | None:
         """Returns what ``forward`` does, by one implementation; None where it cannot express these arguments."""
-        self._check(visibility, bias, query=query, key=key, value=value)
+        self.check(visibility, bias, query=query, key=key, value=value)
         forms = {
             "features": self.features,
             "fused": self.fused,
@@ -139,7 +139,7 @@ class Kernel(nn.Module, ABC):
         Raises:
             WrongUseError: an order in which the variant needs all queries at once.
         """
-        self._check(visibility, bias, query=query, key=key, value=value)
+        self.check(visibility, bias, query=query, key=key, value=value)
         if visibility.order not in self.stepwise:
             raise WrongUseError(
                 f"{type(self).__name__} needs all queries at once in order {visibility.order!r}; "
@@ -150,47 +150,12 @@ class Kernel(nn.Module, ABC):
                 f"state: expected shape ({query.shape[0]}, {query.shape[1]}, keys it knows), as an earlier step "
                 f"returned it; found {tuple(state.shape)}"
             )
-        if self.rule is None:
-            return self._formula(state, query, key, value, visibility, bias)
-        return self._blocks(self.rule, state, query, key, value, visibility, bias)
+        return self._evaluate(self.rule, state, query, key, value, visibility, bias)
 
-    def _blocks(
-        self,
-        rule: Rule,
-        state: EarlierMass | None,
-        query: Query,
-        key: Key,
-        value: Value,
-        visibility: Visibility,
-        bias: Bias | None,
-    ) -> tuple[Output, KeyMass | None]:
-        dropout = self.dropout if self.drops else 0.0
-        return attend_blockwise(
-            rule, query, key, value, visibility, bias, share=self.share(), dropout=dropout, state=state
-        )
-
-    def _formula(
-        self,
-        state: EarlierMass | None,
-        query: Query,
-        key: Key,
-        value: Value,
-        visibility: Visibility,
-        bias: Bias | None,
-    ) -> tuple[Output, KeyMass | None]:
-        weights, mass = self._weights(query, key, visibility, bias, state)
-        weights = F.dropout(weights, self.dropout, self.training)
-        return weights.to(value.dtype) @ value, mass
-
-    def _weights(
-        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
-        visible = visibility.pairs(query.shape[2], key.shape[2], query.device)
-        return self.normalize(scaled_scores(query, key, bias), visible, visibility, state)
-
-    def _check(
+    def check(
         self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None
     ) -> None:
+        """Raises a ``WrongUseError`` that names the argument whose shape, type or device does not fit the others."""
         # The fused operators of PyTorch read tensors of wrong shapes without a word, and past the end of memory.
         shapes = [tuple(each.shape) for each in (query, key, key if value is None else value)]
         q, k, v = shapes
@@ -223,6 +188,31 @@ class Kernel(nn.Module, ABC):
             raise WrongUseError(
                 f"{type(self).__name__} has no order {visibility.order!r}; it has {', '.join(map(repr, self.orders))}"
             )
+
+    def _evaluate(
+        self,
+        rule: Rule | None,
+        state: EarlierMass | None,
+        query: Query,
+        key: Key,
+        value: Value,
+        visibility: Visibility,
+        bias: Bias | None,
+    ) -> tuple[Output, KeyMass | None]:
+        """Goes by the rule, or by the formula on the full matrix if there is none."""
+        dropout = self.dropout if self.drops else 0.0
+        if rule is not None:
+            return attend_blockwise(
+                rule, query, key, value, visibility, bias, share=self.share(), dropout=dropout, state=state
+            )
+        weights, mass = self._weights(query, key, visibility, bias, state)
+        return F.dropout(weights, dropout).to(value.dtype) @ value, mass
+
+    def _weights(
+        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierMass | None
+    ) -> tuple[Weights, KeyMass | None]:
+        visible = visibility.pairs(query.shape[2], key.shape[2], query.device)
+        return self.normalize(scaled_scores(query, key, bias), visible, visibility, state)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,17 +107,18 @@ class Gradients:
         """All blocks of some heads, for a rule that reads nothing but its own rows."""
         for rows in self.call.row_blocks():
             for tile in self.call.tiles(heads, rows):
-                pulled = self.block(tile, self.call.scores(tile), None).scores
-                assert pulled is not None
-                self.scores(tile, pulled if self.call.rule.whole_rows else self.call.hide(pulled, tile))
+                pulled = self.block(tile, self.call.scores(tile), None)
+                assert pulled.scores is not None
+                grad = pulled.scores if self.call.rule.whole_rows else self.call.hide(pulled.scores, tile)
+                self.scores(tile, grad, pulled.factor)
 
-    def scores(self, tile: Tile, grad: Tensor) -> None:
-        """Adds what a gradient of a tile's scores gives to query, key and bias."""
+    def scores(self, tile: Tile, grad: Tensor, factor: float = 1.0) -> None:
+        """Adds what a gradient of a tile's scores, times ``factor``, gives to query, key and bias."""
         call = self.call
-        self.query.add(tile.heads, tile.rows, grad, call.key[tile.heads, tile.keys])
-        self.key.add(tile.heads, tile.keys, grad.transpose(1, 2), call.query[tile.heads, tile.rows])
+        self.query.add(tile.heads, tile.rows, grad, call.key[tile.heads, tile.keys], factor)
+        self.key.add(tile.heads, tile.keys, grad.transpose(1, 2), call.query[tile.heads, tile.rows], factor)
         if self.bias is not None:
-            call.add_bias_gradient(self.bias, grad, tile)
+            call.add_bias_gradient(self.bias, grad.mul_(factor), tile)
 
     def column_blocks(self, heads: slice, masses: Tensor) -> None:
         """All blocks of some heads, whose masses come from all queries."""

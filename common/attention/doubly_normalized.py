@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
-from common.attention.fused import fused_doubly_normalized
+from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch
 from common.attention.visibility import Order, Visibility
 from common.errors import WrongUseError
@@ -96,7 +96,7 @@ class DoublyNormalizedKernel(Kernel):
         return doubly_normalized_weights(scores, visible, visibility, state, self.iterations)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output of the two passes; None with dropout or several iterations too."""
-        if self.drops or self.iterations > 1:
+        """Returns the output of the two passes; None with dropout or several iterations too, or where they are slow."""
+        if self.drops or self.iterations > 1 or not pays(query, key):
             return None
         return fused_doubly_normalized(self.rule, query, key, value, visibility, bias)

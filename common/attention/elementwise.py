@@ -112,20 +112,19 @@ class ElementwiseRule(Rule):
     ) -> tuple[Tensor, Any]:
         """Returns the weights before they are divided."""
         del doubly, share
-        activated = PHI[self.phi].into(scores, scratch.like("activated", scores))
-        lower = weights = activated
-        for power in range(2, self.power + 1):
-            # lower: activated^(power - 1), all but a factor of the derivative
-            lower, weights = weights, torch.mul(weights, activated, out=scratch.like(f"power {power}", scores))
-        return weights, (scores, activated, lower)
+        activated = weights = PHI[self.phi].into(scores, scratch.like("activated", scores))
+        if self.power > 1:
+            weights = torch.pow(activated, self.power, out=scratch.like("power", scores))
+        return weights, (scores, activated, weights)
 
     def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
-        """Returns the gradient of the scores."""
+        """Returns the gradient of the scores, all but the factor ``power``."""
         del scratch
-        scores, activated, lower = kept
+        scores, activated, weights = kept
         if self.power > 1:
-            grad = grad.mul_(lower).mul_(self.power)
-        return Pulled(PHI[self.phi].pull(grad, scores, activated))
+            lower = activated if self.power == 2 else torch.pow(activated, self.power - 1, out=weights)
+            grad.mul_(lower)
+        return Pulled(PHI[self.phi].pull(grad, scores, activated), factor=float(self.power))
 
 
 class ElementwiseKernel(Kernel):

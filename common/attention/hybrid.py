@@ -9,7 +9,7 @@ from torch import Tensor
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
 from common.attention.doubly_normalized import doubly_normalized_weights
-from common.attention.fused import fused_doubly_normalized
+from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
 from common.attention.visibility import Order, Visibility
 from common.bounded import Bounded
@@ -88,8 +88,10 @@ class HybridKernel(Kernel):
         return u * doubly + (1 - u) * reference.softmax(scores, visible), state
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output of the fused passes, where they exist and no dropout must hit both halves alike."""
-        return None if self.drops else fused_doubly_normalized(self.rule, query, key, value, visibility, bias, self.u())
+        """Returns the output of fused passes where they are fast, exist, and no dropout must hit both halves alike."""
+        if self.drops or not pays(query, key):
+            return None
+        return fused_doubly_normalized(self.rule, query, key, value, visibility, bias, self.u())
 
     def share(self) -> Tensor | None:
         """Returns u."""

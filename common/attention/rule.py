@@ -53,6 +53,8 @@ class Pulled(NamedTuple):
     """Of the doubly-normalised weights; G R W."""
     share: Tensor | None = None
     """Of the mixing share, summed over each row; G R 1."""
+    factor: float = 1.0
+    """What ``scores`` is still to be multiplied by: the product that follows does it for nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

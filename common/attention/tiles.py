@@ -79,13 +79,13 @@ class Sums:
         self.block, self.length = block, like.shape[1]
         self.parts = like.new_zeros(-(-self.length // block), len(like), block, width)
 
-    def add(self, heads: slice, where: slice, left: Tensor, right: Tensor) -> None:
-        """Adds the products of left and right at ``where``, which does not cross the bounds of a block."""
+    def add(self, heads: slice, where: slice, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
+        """Adds factor times the products of left and right at ``where``, which crosses no bounds of a block."""
         part = self.parts[where.start // self.block, heads, : where.stop - where.start]
         if part.is_contiguous():
-            part.baddbmm_(left, right)
+            part.baddbmm_(left, right, alpha=factor)
         else:
-            part += torch.bmm(left, right)
+            part.add_(torch.bmm(left, right), alpha=factor)
 
     def whole(self) -> Tensor:
         """Returns the sums in the order of the positions; L length width."""

@@ -44,11 +44,12 @@ def test_the_table_and_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_what_cannot_be_is_left_out() -> None:
     def has(implementation: str, **changes: object) -> bool:
-        fields = {"variant": "dnas", "order": "none", "length": 64, "implementation": implementation}
+        fields = {"variant": "dnas", "order": "none", "length": 1024, "implementation": implementation}
         case = Case(**{**fields, **{key: value for key, value in changes.items() if key in fields}})
         return expressible(setting(**{key: value for key, value in changes.items() if key not in fields}), case)
 
     assert has("fused")
+    assert not has("fused", length=64)
     assert not has("fused", order="causal")
     assert not has("fused", dropout=0.1)
     assert has("blockwise", order="causal", dropout=0.1, padding=0.5)

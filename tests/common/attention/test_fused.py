@@ -36,7 +36,7 @@ def test_values_and_gradients_are_the_references(
     visibility = masks(queries, keys) if masked else Visibility()
     fused = kernel.fused(*tensors, visibility, None)
     assert fused is not None
-    reference, _ = kernel._formula(None, *tensors, visibility, None)
+    reference = kernel.compute("reference", *tensors, visibility)
     torch.testing.assert_close(fused, reference, rtol=0, atol=1e-10)
     leaves = [*tensors, *kernel.parameters()]
     direction = torch.randn_like(fused)
@@ -123,9 +123,9 @@ def test_half_precision_is_no_worse_than_the_formula(name: str) -> None:
         exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
         double = ATTENTIONS[name].build(heads=3).double()
         wide = None if bias is None else bias.double()
-        wanted = double._formula(None, *exact, Visibility(), wide)[0]
+        wanted = double.compute("reference", *exact, Visibility(), wide)
         goals = [wanted, *torch.autograd.grad(wanted.square().sum(), exact)]
-        for output in (kernel(*tensors, Visibility(), bias), kernel._formula(None, *tensors, Visibility(), bias)[0]):
+        for output in (kernel(*tensors, Visibility(), bias), kernel.compute("reference", *tensors, Visibility(), bias)):
             found = [output, *torch.autograd.grad(output.float().square().sum(), tensors)]
             errors.append(
                 [
