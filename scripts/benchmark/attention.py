@@ -120,19 +120,19 @@ def table(
     setting: Setting, found: Sequence[Measured], ceiling: float, device: object
 ) -> tuple[str, list[str], list[list[str]], list[str]]:
     """Returns title, headings, rows and notes."""
-    headings = ["case", "length", *(f"{name}, ms" for name in PASSES), "IQR, %", "/ softmax", "/ causal softmax",
-                "of matmul, %", "peak MiB"]  # fmt: skip
+    causal = any(each.case.order == "causal" for each in found)
+    headings = ["case", "length", *(f"{name}, ms" for name in PASSES), "IQR, %", "/ softmax",
+                *(["/ causal"] if causal else []), "of matmul, %", "peak MiB"]  # fmt: skip
     rows = []
     for each in found:
-        base, causal = (each.baseline_seconds[order] for order in ("none", "causal"))
+        bases = [each.baseline_seconds["none"], *([each.baseline_seconds["causal"]] if causal else [])]
         rows.append(
             [
                 each.case.label,
                 f"{each.case.length:,}",
                 *(f"{1000 * each.seconds[name]:,.1f}" for name in PASSES),
                 f"{100 * each.spread:.0f}",
-                f"{each.seconds['both'] / base:.2f}",
-                f"{each.seconds['both'] / causal:.2f}",
+                *(f"{each.seconds['both'] / base:.2f}" for base in bases),
                 f"{100 * each.flops_per_second / ceiling:.0f}",
                 "" if each.peak_memory_bytes is None else f"{each.peak_memory_bytes / 2**20:,.0f}",
             ]
@@ -141,7 +141,8 @@ def table(
     notes = [
         f"dropout {setting.dropout}, {setting.padding:.0%} padding; {device}; medians of {setting.repeats} rounds over "
         "all cases of a length, after one to warm up; both: forward and backward",
-        "/ softmax: both, over PyTorch's scaled_dot_product_attention of the same rounds, without dropout or padding",
+        "/ softmax, / causal: both, over PyTorch's scaled_dot_product_attention (causal) of the same rounds, without "
+        "dropout or padding",
         "of matmul: operations that the matrix products of the form cannot do without, a second, over the "
         f"{ceiling / 1e9:,.0f} G/s of one large product",
         "peak: of a process of its own, forward and backward, beyond inputs and libraries",
