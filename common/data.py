@@ -1,17 +1,10 @@
 """Batches as a function of (seed, step), so that a killed run resumes exactly and comparisons are paired.
 
-Examples of different lengths lie end to end in flat arrays (``Ragged``), on disk as plain ``.npy`` files that are
-mapped into memory, not read.
+Examples of different lengths lie end to end in flat arrays (``Ragged``).
 """
 
-import hashlib
-import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -20,7 +13,6 @@ import torch
 from torch import Tensor
 
 from common.counter import permutation
-from common.errors import BadDataError
 
 Indices = npt.NDArray[np.int64]
 SameBatch = TypeVar("SameBatch", bound="Batch")  # typing.Self does not survive the tests' shape checks
@@ -107,84 +99,62 @@ def in_order(lengths: npt.NDArray[np.int64], batch_size: int) -> Iterator[Indice
 
 @dataclass(frozen=True, kw_only=True)
 class Ragged:
-    """Labelled sequences of small integers, end to end: example n is ``tokens[offsets[n]:offsets[n + 1]]``."""
+    """Labelled sequences of small integers, end to end: sequence n is ``tokens[offsets[n]:offsets[n + 1]]``.
+
+    An example is one sequence, or several that follow each other: as many as there are sequences to a label.
+    """
 
     tokens: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]
     labels: npt.NDArray[np.uint8]
+    shift: int = 0
+    """Added to what is stored to make a token: 1 where a stored 0 is not padding."""
+    longest: int | None = None
+    """Tokens after so many are left out; none: all are taken."""
+    zero_is_padding: bool = False
+    """Whether a stored 0 counts as padding, as it did where tokens were not shifted."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, example: int) -> npt.NDArray[np.uint8]:
-        return self.tokens[self.offsets[example] : self.offsets[example + 1]]
+    def __getitem__(self, sequence: int) -> npt.NDArray[np.uint8]:
+        """Returns a sequence as it is stored."""
+        return self.tokens[self.offsets[sequence] : self.offsets[sequence + 1]][: self.longest]
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences in an example."""
+        return (len(self.offsets) - 1) // max(len(self.labels), 1)
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """The number of tokens of each example."""
-        return np.diff(self.offsets)
+        """The number of tokens of each example; of several sequences, those of the longest."""
+        lengths: npt.NDArray[np.int64] = self._taken(np.diff(self.offsets)).reshape(len(self), -1).max(axis=1)
+        return lengths
 
     @staticmethod
-    def of(sequences: Sequence[npt.NDArray[np.uint8]], labels: Sequence[int]) -> "Ragged":
+    def of(sequences: Sequence[npt.NDArray[np.uint8]], labels: Sequence[int], shift: int = 0) -> "Ragged":
         """Returns the sequences laid end to end."""
         lengths = [len(sequence) for sequence in sequences]
         return Ragged(
             tokens=np.concatenate(sequences) if sequences else np.zeros(0, dtype=np.uint8),
             offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
             labels=np.asarray(labels, dtype=np.uint8),
+            shift=shift,
         )
 
     def padded(self, examples: Indices) -> tuple[Tensor, Tensor]:
-        """Returns (tokens, real) of some examples, both (B, T), T the longest of them."""
-        lengths = self.lengths[examples]
-        real = np.arange(lengths.max()) < lengths[:, None]
+        """Returns (tokens, real) of some examples, both (B, T), or (B, sequences, T); T the longest of them."""
+        numbers = examples[:, None] * self.sequences + np.arange(self.sequences)
+        lengths = self._taken(self.offsets[numbers + 1] - self.offsets[numbers])
+        real = np.arange(lengths.max()) < lengths[..., None]
         tokens = np.zeros(real.shape, dtype=np.int64)
-        tokens[real] = np.concatenate([self[example] for example in examples.tolist()])
-        return torch.from_numpy(tokens), torch.from_numpy(real)
+        tokens[real] = np.concatenate([self[number] for number in numbers.flatten().tolist()])
+        tokens[real] += self.shift
+        if self.zero_is_padding:
+            real &= tokens != self.shift
+        one = 0 if self.sequences == 1 else slice(None)
+        return torch.from_numpy(tokens[:, one]), torch.from_numpy(real[:, one])
 
-
-def checksum(splits: dict[str, Ragged]) -> str:
-    """Returns the sha256 over the bytes of all splits, the same on every machine."""
-    digest = hashlib.sha256()
-    for name, split in sorted(splits.items()):
-        digest.update(name.encode())
-        for array, kind in ((split.tokens, "u1"), (split.offsets, "<i8"), (split.labels, "u1")):
-            digest.update(np.ascontiguousarray(array, dtype=kind).data)
-    return digest.hexdigest()
-
-
-def save_splits(folder: Path, splits: dict[str, Ragged], manifest: dict[str, object]) -> None:
-    """Writes splits and their manifest so that the folder exists whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        for name, split in splits.items():
-            for field in fields(split):
-                np.save(unfinished / f"{name}.{field.name}.npy", getattr(split, field.name))
-        (unfinished / "manifest.json").write_text(json.dumps(manifest | {"splits": sorted(splits)}, indent=1) + "\n")
-        try:
-            os.replace(unfinished, folder)
-        except OSError:
-            if not (folder / "manifest.json").exists():
-                raise  # otherwise another process finished the same data first
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def load_splits(folder: Path) -> tuple[dict[str, Ragged], dict[str, object]]:
-    """Returns memory-mapped splits and their manifest.
-
-    Raises:
-        BadDataError: a damaged folder; names it, and says that deleting it makes it anew.
-    """
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        splits = {
-            name: Ragged(
-                **{field.name: np.load(folder / f"{name}.{field.name}.npy", mmap_mode="r") for field in fields(Ragged)}
-            )
-            for name in manifest["splits"]
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadDataError(f"{folder}: prepared data are damaged ({error}); delete the folder and run again") from error
-    return splits, manifest
+    def _taken(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return lengths if self.longest is None else np.minimum(lengths, self.longest)

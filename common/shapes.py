@@ -7,6 +7,7 @@ T  tokens of a sequence, padding included        C  width of the model (``dim``)
 S  tokens of another sequence attended to        K  keys that a state remembers
 
 Masks are True where a token is real, False where it is padding. An axis marked ``#`` may be 1 and is broadcast.
+``*some`` is no axis, or one of the sequences that make an example together.
 Signatures name the alias; the tests check every call against it, production does not.
 """
 
@@ -30,6 +31,8 @@ KeyCounts = Int[Tensor, "B N"]
 
 Tokens = Int[Tensor, "B T"]
 Mask = Bool[Tensor, "B T"]
+TokensOfSome = Int[Tensor, "B *some T"]
+MaskOfSome = Bool[Tensor, "B *some T"]
 Hidden = Float[Tensor, "B T C"]
 Context = Float[Tensor, "B S C"]
 Pooled = Float[Tensor, "B C"]

@@ -24,7 +24,9 @@ class EncoderConfig:
     dim: int
     """Width of the stream."""
     heads: int
-    """Attention heads; each is dim / heads wide."""
+    """Attention heads; each is attention_dim / heads wide."""
+    attention_dim: int | None = None
+    """Width of all heads together; none: dim."""
     ffn_dim: int
     """Width inside the feed-forward."""
     attention: AttentionConfig = field(default_factory=Softmax)
@@ -51,8 +53,10 @@ class EncoderConfig:
         for name in ("layers", "dim", "heads", "ffn_dim"):
             if getattr(self, name) < 1:
                 raise WrongUseError(f"model.{name}: expected at least 1, found {getattr(self, name)}")
-        if self.dim % self.heads:
-            raise WrongUseError(f"model.dim {self.dim} is not a multiple of model.heads {self.heads}")
+        width = self.dim if self.attention_dim is None else self.attention_dim
+        if width < 1 or width % self.heads:
+            name = "dim" if self.attention_dim is None else "attention_dim"
+            raise WrongUseError(f"model.{name} {width} is not a multiple of model.heads {self.heads}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise WrongUseError(f"model.{name}: expected 0 up to below 1, found {getattr(self, name)}")
@@ -71,6 +75,7 @@ class Layer(nn.Module):
             config.attention,
             dim=config.dim,
             heads=config.heads,
+            attention_dim=config.attention_dim,
             dropout=config.attention_dropout,
             projection_bias=config.projection_bias,
         )

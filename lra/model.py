@@ -1,5 +1,6 @@
-"""The classifier of Long Range Arena: embeddings, encoder, pooling, two-layer head."""
+"""The classifier of Long Range Arena: embeddings, encoder, pooling, head; two towers where documents are compared."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
 from common.positions import AbsolutePositions, Positions
-from common.shapes import Hidden, Logits, Mask, Pooled, Tokens
+from common.shapes import Hidden, Logits, Mask, MaskOfSome, Pooled, TokensOfSome
 from common.transformer import Encoder, EncoderConfig
+from lra.data import Data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +27,16 @@ class Model(EncoderConfig):
     """Positions there are; the longest sequence, the classification token counted."""
     embedding_std: float = 0.02
     """Standard deviation of the initial token and position embeddings."""
-    pooling: Literal["mean", "cls"] = "mean"
-    """mean over real tokens; or cls, a learned vector put in front and read at the end."""
+    pooling: Literal["mean", "cls", "first"] = "mean"
+    """mean over real tokens; cls, a learned vector put in front and read at the end; first, the first token."""
+    pairing: Literal["product", "concat"] = "product"
+    """What the head sees of two documents a and b: product, [a, b, a * b, a - b], or concat, [a, b]."""
+    head_dims: tuple[int, ...] = ()
+    """Widths of the head's hidden layers; none given: one of ffn_dim."""
     classes: int
     """Number of classes."""
 
-    def check_task(self, *, longest: int, symbols: int, classes: int) -> None:
+    def check_task(self, data: Data, *, longest: int) -> None:
         """Refuses a model that cannot read a task's sequences.
 
         Raises:
@@ -40,21 +46,25 @@ class Model(EncoderConfig):
         needed = longest + (self.pooling == "cls")
         if self.max_length < needed:
             raise WrongUseError(f"model.max_length {self.max_length} is below the longest sequence, {needed}")
-        if self.classes < classes or self.embedding_std < 0:
-            raise WrongUseError(f"expected model.classes of at least {classes} and model.embedding_std of at least 0")
-        if self.vocabulary < symbols:
-            raise WrongUseError(f"model.vocabulary {self.vocabulary} is below the {symbols} symbols of the task")
+        for name in ("classes", "vocabulary"):
+            if getattr(self, name) < getattr(data, name):
+                raise WrongUseError(f"model.{name} {getattr(self, name)} is below the task's {getattr(data, name)}")
+        if any(width < 1 for width in self.head_dims):
+            raise WrongUseError(f"model.head_dims: expected widths of at least 1, found {self.head_dims}")
+        if self.embedding_std < 0:
+            raise WrongUseError(f"model.embedding_std: expected at least 0, found {self.embedding_std}")
 
 
 class Classifier(nn.Module):
-    """Maps padded token sequences to class logits.
+    """Maps padded token sequences, or pairs of them, to class logits.
 
-    ``padded_length`` (a legacy option) divides the mean by this length instead of the number of real tokens.
+    Pairs go through the same encoder, one document apart from the other. ``padded_length`` (a legacy option) divides
+    the mean by this length instead of the number of real tokens.
     """
 
-    def __init__(self, config: Model, padded_length: int | None = None) -> None:
+    def __init__(self, config: Model, sequences: int = 1, padded_length: int | None = None) -> None:
         super().__init__()
-        self.pooling, self.padded_length = config.pooling, padded_length
+        self.pooling, self.pairing, self.padded_length = config.pooling, config.pairing, padded_length
         self.embedding = nn.Embedding(config.vocabulary, config.dim)
         nn.init.normal_(self.embedding.weight, std=config.embedding_std)
         self.positions = AbsolutePositions(
@@ -63,14 +73,24 @@ class Classifier(nn.Module):
         self.cls = nn.Parameter(torch.zeros(config.dim)) if config.pooling == "cls" else None
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(config)
-        self.head = nn.Sequential(
-            nn.Linear(config.dim, config.ffn_dim), nn.ReLU(), nn.Linear(config.ffn_dim, config.classes)
-        )
+        seen = 1 if sequences == 1 else 4 if config.pairing == "product" else 2
+        widths = [seen * config.dim, *(config.head_dims or (config.ffn_dim,))]
+        hidden = [layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
+        self.head = nn.Sequential(*hidden, nn.Linear(widths[-1], config.classes))
 
-    def forward(self, tokens: Tokens, real: Mask) -> Logits:
+    def forward(self, tokens: TokensOfSome, real: MaskOfSome) -> Logits:
         """Returns class logits (B, classes)."""
-        logits: Tensor = self.head(self._pool(*self._encode(tokens, real)))
+        flat = tokens.flatten(0, -2), real.flatten(0, -2)
+        pooled = self._pool(*self._encode(*flat))
+        if tokens.dim() == 3:
+            pooled = self._paired(pooled.view(len(tokens), 2, -1))
+        logits: Tensor = self.head(pooled)
         return logits
+
+    def _paired(self, both: Tensor) -> Pooled:
+        first, second = both.unbind(dim=1)
+        parts = [first, second] if self.pairing == "concat" else [first, second, first * second, first - second]
+        return torch.cat(parts, dim=1)
 
     def _encode(self, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self.embedding(tokens)
@@ -82,8 +102,8 @@ class Classifier(nn.Module):
         return self.encoder(hidden, Visibility(query_real=real, key_real=real)), real
 
     def _pool(self, hidden: Hidden, real: Mask) -> Pooled:
-        if self.pooling == "cls":
+        if self.pooling != "mean":
             return hidden[:, 0]
         total = (hidden * real[..., None]).sum(dim=1)
-        length = real.sum(dim=1, keepdim=True) if self.padded_length is None else self.padded_length
+        length = real.sum(dim=1, keepdim=True).clamp(min=1) if self.padded_length is None else self.padded_length
         return total / length

@@ -1,5 +1,6 @@
 """What is measured: the record of each task of Long Range Arena."""
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from common.tasks import Published, Task
@@ -9,6 +10,25 @@ XIONG = "Xiong et al. 2021 (Nystromformer), PyTorch, 1 run"
 SKYFORMER = "Chen et al. 2021 (Skyformer), 3 runs"
 MEGA = "Ma et al. 2023 (Mega), replication, 5 runs"
 SARATCHANDRAN = "Saratchandran et al. (polynomial activations, P1), Table 4"
+
+BOOK_SHA256 = "7dc1bcfb29d5efd88b9597c52aa37c0c2ae079f8cbe0d40e1454c921674d84ff"
+CHAPTERS_SHA256 = "75664360aa4c5ca8d706a9fda12ebb86f092b69b7a22b864b517571dde3b141a"
+DIGITS_SHA256 = "57ffe2057cf3ff9cf5ac9d2aa44000d36e8049d382e2e1201cd4ce61b5c22a4e"
+TEXT_SHA256 = "53a2fa1d47681000eee7d356729735d5d743ddb40a359bf83b7c9cbb56bde36f"
+RETRIEVAL_IMDB_SHA256 = "729163b0af990d9c9f8ecb034e656215e9eead4528cba2011e06cc4fbd3332af"
+IMAGE_SHA256 = "c507c3bb321e863488d85bac4928820aa5c7d6406e25d49ebd2b5e157202034b"
+IMDB = "no formal licence (cite Maas et al. 2011); read from your copy or the hub, never shipped"
+
+
+def _published(
+    softmax: tuple[float, float, float, float], saratchandran: tuple[float, float, float]
+) -> tuple[Published, ...]:
+    """Returns softmax by four sources, and P1's softmax, x3-14 and x1-14; values in percent, 0 where there is none."""
+    rows = [("softmax", value, source) for value, source in zip(softmax, (TAY, XIONG, SKYFORMER, MEGA), strict=True)]
+    names = ("softmax", "x3-14", "x1-14")
+    rows += [(name, value, SARATCHANDRAN) for name, value in zip(names, saratchandran, strict=True)]
+    return tuple(Published(name=name, value=value / 100, source=source) for name, value, source in rows if value)
+
 
 LISTOPS = Task(
     package="lra",
@@ -29,15 +49,104 @@ LISTOPS = Task(
             "lra-jax": "52024eb4b2761f9a6bb75abf80c5135e47f3bf29be7e9391c875811381cb4d9d",
         }
     ),
-    published=(
-        Published(name="softmax", value=0.3637, source=TAY),
-        Published(name="softmax", value=0.3710, source=XIONG),
-        Published(name="softmax", value=0.3837, source=SKYFORMER),
-        Published(name="softmax", value=0.3711, source=MEGA),
-        Published(name="softmax", value=0.371, source=SARATCHANDRAN),
-        Published(name="x3-14", value=0.375, source=SARATCHANDRAN),
-        Published(name="x1-14", value=0.343, source=SARATCHANDRAN),
-    ),
+    published=_published((36.37, 37.10, 38.37, 37.11), (37.1, 37.5, 34.3)),
 )
 
-TASKS = MappingProxyType({task.name: task for task in (LISTOPS,)})
+TEXT = Task(
+    package="lra",
+    name="text",
+    title="whether a film review, read byte by byte, is for or against the film",
+    version=1,
+    metric="accuracy",
+    higher_is_better=True,
+    chance=0.5,
+    splits="IMDB's own test of 25,000; of its training reviews the 5,000 whose hash is least validate, 20,000 train",
+    source="aclImdb_v1.tar.gz of the authors (--data.path), or stanfordnlp/imdb of the hub",
+    revision="aclImdb v1",
+    licence=IMDB,
+    checksums=MappingProxyType(dict.fromkeys(("xiong2021", "xiong2021-1k", "lra-jax"), TEXT_SHA256)),
+    published=_published((64.27, 65.02, 61.95, 65.21), (63.8, 63.3, 62.9)),
+)
+
+TEXT_LEGACY = replace(
+    TEXT,
+    name="text-legacy",
+    title="text as published code measured it: the checkpoint is chosen on the test set itself",
+    splits="IMDB's own 25,000 to train; its test of 25,000 both chooses the checkpoint and scores it",
+    checksums=MappingProxyType({"quick": BOOK_SHA256}),
+)
+
+RETRIEVAL = Task(
+    package="lra",
+    name="retrieval",
+    title="whether one of two papers cites the other, both read byte by byte (AAN)",
+    version=1,
+    metric="accuracy",
+    higher_is_better=True,
+    chance=0.5,
+    splits="the official files: 147,086 / 18,090 / 17,437 pairs",
+    source="new_aan_pairs.{train,eval,test}.tsv of the official release, your own copy (--data.path)",
+    revision="official release",
+    licence="may not be redistributed, say its makers; never shipped",
+    checksums=MappingProxyType({"quick": CHAPTERS_SHA256}),
+    published=_published((57.46, 79.35, 80.69, 79.14), (79.8, 80.9, 81.5)),
+)
+
+RETRIEVAL_IMDB = Task(
+    package="lra",
+    name="retrieval-imdb",
+    title="whether two reviews, read byte by byte, are of one film; ours, not to be averaged with papers",
+    version=1,
+    metric="accuracy",
+    higher_is_better=True,
+    chance=0.5,
+    splits="films of IMDB's test, and a fifth of its training films by hash, are kept apart; 18,960 / 4,168 / 23,100",
+    source="aclImdb_v1.tar.gz of the authors with its lists of films (--data.path)",
+    revision="aclImdb v1, pairing 1",
+    licence=IMDB,
+    checksums=MappingProxyType({"quick": CHAPTERS_SHA256, "xiong2021": RETRIEVAL_IMDB_SHA256}),
+)
+
+IMAGE = Task(
+    package="lra",
+    name="image",
+    title="what is in a grey picture of 32 x 32 pixels, read row by row (CIFAR-10)",
+    version=1,
+    metric="accuracy",
+    higher_is_better=True,
+    chance=0.1,
+    splits="CIFAR-10's own test of 10,000; of its training images the 5,000 whose hash is least validate, 45,000 train",
+    source="cifar-10-python.tar.gz, the binary version, pictures, arrays (--data.path), or uoft-cs/cifar10 of the hub",
+    revision="CIFAR-10, grey by ITU-R 601 as Pillow's mode L",
+    licence="no formal licence (cite Krizhevsky 2009); read from your copy or the hub, never shipped",
+    checksums=MappingProxyType(dict.fromkeys(("xiong2021", "lra-jax"), IMAGE_SHA256)),
+    published=_published((42.44, 38.20, 40.57, 42.94), (39.9, 37.2, 39.0)),
+)
+
+PATHFINDER = Task(
+    package="lra",
+    name="pathfinder",
+    title="whether two markers in a picture of dashed contours stand on one contour; 32 x 32 pixels, 14 dashes",
+    version=1,
+    metric="accuracy",
+    higher_is_better=True,
+    chance=0.5,
+    splits="images of one generator in their order: 160,000 / 20,000 / 20,000",
+    source="generated as drewlinsley/pathfinder did in 2019, or a level of the official release (--data.path)",
+    revision="generator 1",
+    licence="generated data: none needed; the published generator is MIT",
+    checksums=MappingProxyType({"quick": "d339df2bdb2741d354ac39745f90618b8ffb901616bbac795573d76a648d140e"}),
+    published=_published((71.40, 74.16, 65.26, 71.83), (72.9, 68.7, 69.1)),
+)
+
+PATHX = replace(
+    PATHFINDER,
+    name="pathx",
+    title="whether two markers in a picture of dashed contours stand on one contour; 128 x 128 pixels, 14 dashes",
+    checksums=MappingProxyType({"quick": "8b6d2322fdcf702180e5ff7fecc9defaf0d631b3cf797e13395a49535c6b791f"}),
+    published=(),
+)
+
+TASKS = MappingProxyType(
+    {task.name: task for task in (LISTOPS, TEXT, TEXT_LEGACY, RETRIEVAL, RETRIEVAL_IMDB, IMAGE, PATHFINDER, PATHX)}
+)

@@ -1,5 +1,7 @@
 """Brings data, model and loss of a run together."""
 
+from dataclasses import replace
+
 from accelerate import Accelerator
 from torch import Tensor, nn
 
@@ -8,9 +10,6 @@ from common.errors import BadDataError
 from common.run import BaseRun
 from common.session import Prepared, Session
 from lra.data import Sequences, TrainingBatches
-from lra.data.listops import load
-from lra.data.listops.floors import floors
-from lra.data.listops.language import CLASSES, SYMBOLS
 from lra.evaluator import evaluate
 from lra.model import Classifier
 from lra.presets import PRESETS, Run
@@ -31,16 +30,12 @@ def prepare(run: BaseRun, session: Session, accelerator: Accelerator) -> Prepare
     if not isinstance(run, Run):
         raise TypeError(f"expected a run of lra, found {type(run).__name__}")
     with accelerator.main_process_first():
-        splits, checksum = load(run.data, session.data)
-    expected = TASKS[run.task].checksums.get(run.preset)
-    preset = PRESETS[run.task][run.preset].run
-    if isinstance(preset, Run) and run.data == preset.data and expected not in (None, checksum):
-        raise BadDataError(
-            f"{run.task}: the data's sha256 is {checksum}, but preset {run.preset} means {expected}; "
-            f"delete {session.data}/lra and run again"
-        )
+        splits, checksum = run.data.load(session.data)
+    _check_data(run, checksum, session)
+    if run.legacy.zero_is_padding:
+        splits = {name: replace(split, zero_is_padding=True) for name, split in splits.items()}
     longest = max(int(split.lengths.max()) for split in splits.values())
-    run.model.check_task(longest=longest, symbols=len(SYMBOLS), classes=CLASSES)
+    run.model.check_task(run.data, longest=longest)
     tail = run.train.batch_size if run.legacy.drop_tail else None
 
     order = Shuffled(
@@ -50,11 +45,25 @@ def prepare(run: BaseRun, session: Session, accelerator: Accelerator) -> Prepare
         pool=run.train.length_pool,
     )
     return Prepared(
-        model=Classifier(run.model, run.model.max_length if run.legacy.padded_pooling else None),
+        model=Classifier(run.model, run.data.sequences, run.model.max_length if run.legacy.padded_pooling else None),
         loss=loss,
         batches=TrainingBatches(split=splits["train"], order=order),
         validate=lambda model: evaluate(model, splits["validation"], accelerator, tail),
         test=lambda model: evaluate(model, splits["test"], accelerator, tail),
-        floors=lambda: floors(splits),
+        floors=lambda: run.data.floors(splits),
         data_checksum=checksum,
     )
+
+
+def _check_data(run: Run, checksum: str, session: Session) -> None:
+    """Refuses data that are not those a task's record names, as far as it names them."""
+    preset = PRESETS[run.task][run.preset].run
+    assert isinstance(preset, Run)
+    named = run.data == preset.data if run.data.generated else type(run.data) is type(preset.data)
+    expected = TASKS[run.task].checksums.get(run.preset)
+    if named and expected not in (None, checksum):
+        where = "delete its folder below" if run.data.path is None else f"{run.data.path} holds others; or delete"
+        raise BadDataError(
+            f"{run.task}: the data's sha256 is {checksum}, but preset {run.preset} means {expected}; {where} "
+            f"{session.data}/lra and run again"
+        )

@@ -6,12 +6,13 @@ from types import MappingProxyType
 
 from common.cli import describe, guarded, run_package, variants
 from common.errors import look_up
-from scripts import benchmark, curves, leaderboard, quickstart, sweep
+from scripts import benchmark, curves, leaderboard, prepare, quickstart, sweep
 from scripts.packages import PACKAGES
 
 COMMANDS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = MappingProxyType(
     {
         "quickstart": ("train four variants on short ListOps and print the leaderboard", quickstart.run),
+        "prepare": ("make a task's data ahead of its runs", prepare.run),
         "sweep": ("run the product of tasks, variants, norms and seeds; skips what is finished", sweep.run),
         "leaderboard": ("tables of the results below a folder", leaderboard.run),
         "curves": ("draw what runs recorded while they went, diagnostics of each layer included", curves.run),

@@ -9,7 +9,7 @@ from common.attention import ATTENTIONS
 from common.blocks import NORMS
 from common.run import changed_from, row_name
 from lra.model import Classifier
-from lra.presets import PRESETS, Run
+from lra.presets import Run
 from lra.tasks import TASKS
 from scripts.packages import PACKAGES
 
@@ -44,13 +44,16 @@ def test_a_preset_is_whole(package: str, task: str, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", list(PRESETS["listops"]))
-def test_a_preset_builds_its_model_and_takes_a_step(name: str) -> None:
-    run = PRESETS["listops"][name].run
+@pytest.mark.parametrize(("package", "task", "name"), EVERY)
+def test_a_preset_builds_its_model_and_takes_a_step(package: str, task: str, name: str) -> None:
+    run = PACKAGES[package].presets[task][name].run
     assert isinstance(run, Run)
-    model = Classifier(run.model)
-    tokens = torch.randint(1, 16, (1, 20))
-    model(tokens, torch.ones_like(tokens, dtype=torch.bool)).sum().backward()
+    model = Classifier(run.model, run.data.sequences)
+    shape = (2, 20) if run.data.sequences == 1 else (2, run.data.sequences, 20)
+    tokens = torch.randint(1, run.data.vocabulary, shape)
+    logits = model(tokens, torch.ones_like(tokens, dtype=torch.bool))
+    assert logits.shape == (2, run.data.classes)
+    logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 

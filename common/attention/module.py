@@ -10,17 +10,28 @@ from common.shapes import Bias, Context, Hidden
 class MultiHeadAttention(nn.Module):
     """Self-attention, or attention from ``hidden`` to ``context`` where one is given.
 
-    ``dim`` is the model's width, each of ``heads`` is ``dim // heads`` wide; ``dropout`` falls on the weights. A model
+    ``dim`` is the model's width, ``attention_dim`` (none: ``dim``) that of all heads together; ``dropout`` falls on the
+    weights. A model
     with a memory that uses prefix-normalised attention calls its kernel's ``step``, which carries the keys' masses on.
     """
 
-    def __init__(self, config: AttentionConfig, *, dim: int, heads: int, dropout: float, projection_bias: bool) -> None:
+    def __init__(
+        self,
+        config: AttentionConfig,
+        *,
+        dim: int,
+        heads: int,
+        dropout: float,
+        projection_bias: bool,
+        attention_dim: int | None = None,
+    ) -> None:
         super().__init__()
         self.heads = heads
-        self.query = nn.Linear(dim, dim, bias=projection_bias)
-        self.key = nn.Linear(dim, dim, bias=projection_bias)
-        self.value = nn.Linear(dim, dim, bias=projection_bias)
-        self.output = nn.Linear(dim, dim, bias=projection_bias)
+        width = dim if attention_dim is None else attention_dim
+        self.query = nn.Linear(dim, width, bias=projection_bias)
+        self.key = nn.Linear(dim, width, bias=projection_bias)
+        self.value = nn.Linear(dim, width, bias=projection_bias)
+        self.output = nn.Linear(width, dim, bias=projection_bias)
         self.kernel = config.build(heads, dropout)
 
     def forward(
@@ -30,8 +41,8 @@ class MultiHeadAttention(nn.Module):
         source = hidden if context is None else context
 
         def split(projected: Tensor) -> Tensor:
-            batch, tokens, dim = projected.shape
-            return projected.view(batch, tokens, self.heads, dim // self.heads).transpose(1, 2)  # B H T D
+            batch, tokens, width = projected.shape
+            return projected.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)  # B H T D
 
         heads = self.kernel(
             split(self.query(hidden)), split(self.key(source)), split(self.value(source)), visibility, bias

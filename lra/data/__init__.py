@@ -1,20 +1,61 @@
 """The data of each task, and the batch that all of them fill."""
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from common.data import Batch, Indices, Ragged, Shuffled
-from common.shapes import Labels, Mask, Tokens
+from common.prepared import Splits
+from common.shapes import Labels, MaskOfSome, TokensOfSome
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(ABC):
+    """Which examples a task is made of. Each task's own config adds its fields."""
+
+    vocabulary: ClassVar[int]
+    """Token ids there are, padding counted."""
+    classes: ClassVar[int]
+    sequences: ClassVar[int] = 1
+    """Sequences in an example: 2 where two documents are compared."""
+    generated: ClassVar[bool] = False
+    """Whether a seed makes the data; then files of the user's own are other data than the task's checksum means."""
+    path: str | None = None
+    """Files of the user's own; none: generated, or fetched from the hub."""
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """The most tokens of a sequence; 0 where only the files tell."""
+
+    def check(self) -> None:  # noqa: B027  # most describe nothing that could be wrong
+        """Raises a ``WrongUseError`` for settings that describe no data."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> tuple[Splits, str]:
+        """Returns the splits of ``SPLITS`` and their checksum; what is made once is kept below ``folder``.
+
+        Raises:
+            BadDataError: files are missing or damaged; names file, what was found and what was expected.
+        """
+
+    @abstractmethod
+    def floors(self, splits: Splits) -> dict[str, float]:
+        """Returns what trivial rules score on the test set, by the name of the rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences(Batch):
-    """Labelled token sequences, padded at the end with token 0."""
+    """Labelled token sequences, padded at the end with token 0; several an example where they are compared."""
 
-    tokens_padded: Tokens
-    real: Mask
+    tokens_padded: TokensOfSome
+    real: MaskOfSome
     labels: Labels
 
     def tokens(self) -> int:
@@ -27,6 +68,11 @@ def sequences(split: Ragged, examples: Indices) -> Sequences:
     tokens, real = split.padded(examples)
     labels = torch.from_numpy(split.labels[examples].astype(np.int64))
     return Sequences(tokens_padded=tokens, real=real, labels=labels)
+
+
+def cropped(splits: Splits, longest: int) -> Splits:
+    """Returns the splits with every sequence cut after so many tokens."""
+    return {name: replace(split, longest=longest) for name, split in splits.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,11 +56,11 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --optim.lr nan", "optim.lr: expected a finite number, found nan"),
         ("lra listops --optim.eps -1", "expected optim.eps above 0"),
         ("lra listops --optim.weight-decay -1", "optim.weight_decay of at least 0"),
-        ("lra listops --model.classes 5", "expected model.classes of at least 10"),
+        ("lra listops --model.classes 5", "model.classes 5 is below the task's 10"),
         ("lra listops --model.heads 0", "model.heads: expected at least 1, found 0"),
         ("lra listops --seed 99999999999999999999", "seed: expected a number from 0"),
         ("lra listops --attention x3 --model.attention.scale nan", "expected power >= 1 and scale > 0"),
-        ("lra", "which task? choices: listops"),
+        ("lra", "which task? choices: image, listops, pathfinder"),
         ("lra listops --attention recency", "'recency' is not defined for order 'none'"),
         ("lra listops --norm deescalated --model.norm.where block_output", "exactly 0"),
         ("lra listops --train.steps 0", "train.steps: expected at least 1, found 0"),
@@ -119,7 +119,7 @@ def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.5)" in shown  # the default
     assert "--task" not in shown
     assert "expected:  softmax, dnas, hnas 50 to 51 %" in shown
-    assert "cost:      half a minute" in shown
+    assert "cost:      about a minute" in shown
     assert "licence:" in shown
     for command in ("sweep", "leaderboard", "quickstart", "benchmark step"):
         with pytest.raises(SystemExit) as stopped:

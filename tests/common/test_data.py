@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from common.counter import hash64, mix64, permutation
-from common.data import Ragged, Shuffled, checksum, in_order, load_splits, save_splits
+from common.data import Ragged, Shuffled, in_order
 from common.errors import BadDataError
+from common.prepared import checksum, load_splits, save_splits
 
 few = settings(max_examples=50, deadline=None)
 

@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.data import Ragged, checksum
+from common.data import Ragged
 from common.errors import BadDataError, WrongUseError
-from lra.data.listops import load
+from common.prepared import checksum
+from lra.data.listops import ListOps
 from lra.data.listops.files import FILES, read_tsv, write_tsv
 from lra.data.listops.floors import floors
-from lra.data.listops.generator import ListOps, generate
+from lra.data.listops.generator import generate
 from lra.data.listops.language import CLOSE, SYMBOLS, decode, encode, evaluate
 from lra.presets import QUICK, XIONG2021
 from lra.tasks import LISTOPS
@@ -153,15 +154,15 @@ def test_other_broken_files(tmp_path: Path) -> None:
 
 
 def test_data_are_kept_read_again_and_checked(tmp_path: Path) -> None:
-    splits, first = load(SHORT, tmp_path)
-    again, second = load(SHORT, tmp_path)
+    splits, first = SHORT.load(tmp_path)
+    again, second = SHORT.load(tmp_path)
     assert first == second == checksum(again) == checksum(splits)
     assert len(list((tmp_path / "lra").iterdir())) == 1
     official = tmp_path / "official"
     official.mkdir()
     for name, file in FILES.items():
         write_tsv(official / file, splits[name])
-    read, third = load(replace(SHORT, path=str(official)), tmp_path)
+    read, third = replace(SHORT, path=str(official)).load(tmp_path)
     assert third == first
     assert isinstance(read["train"], Ragged)
 
@@ -193,28 +194,25 @@ def test_floors_of_a_hand_made_set() -> None:
 
 
 def test_damaged_data_are_noticed(tmp_path: Path) -> None:
-    load(SHORT, tmp_path)
+    SHORT.load(tmp_path)
     (labels,) = (tmp_path / "lra").rglob("train.labels.npy")
     np.save(labels, np.full(300, 7, dtype=np.uint8))
     with pytest.raises(BadDataError, match=r"prepared data are damaged .*delete the folder"):
-        load(SHORT, tmp_path)
+        SHORT.load(tmp_path)
 
 
 def test_the_quick_tier_has_its_bytes() -> None:
     """Whoever changes them must raise the generator's version and the task's."""
-    assert checksum(generate(QUICK.data)) == LISTOPS.checksums["quick"]
+    assert checksum(generate(QUICK["listops"].data)) == LISTOPS.checksums["quick"]
     assert checksum(generate(SHORT)) == "a9a480f41a54ddc6b8fe8a1b5793aca552ef0516cdef024496927405a899d9f9"
 
 
 @pytest.mark.extras
 def test_the_full_tier_has_its_bytes() -> None:
-    assert checksum(generate(XIONG2021.data)) == LISTOPS.checksums["xiong2021"] == LISTOPS.checksums["lra-jax"]
+    full = checksum(generate(XIONG2021["listops"].data))
+    assert full == LISTOPS.checksums["xiong2021"] == LISTOPS.checksums["lra-jax"]
 
 
 def test_the_quick_tier_is_what_its_preset_says() -> None:
-    assert (QUICK.data.longer_than, QUICK.data.shorter_than, QUICK.data.max_depth, QUICK.data.max_arguments) == (
-        4,
-        31,
-        4,
-        5,
-    )
+    data = QUICK["listops"].data
+    assert (data.longer_than, data.shorter_than, data.max_depth, data.max_arguments) == (4, 31, 4, 5)

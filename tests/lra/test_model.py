@@ -1,13 +1,16 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from common.attention import ATTENTIONS
 from common.blocks import NORMS
+from common.data import Ragged
 from common.errors import WrongUseError
 from common.runtime import parameter_count
 from lra.data import Sequences
+from lra.data.listops import ListOps
 from lra.model import Classifier, Model
 from lra.presets import LRA_JAX, XIONG2021
 
@@ -23,13 +26,20 @@ def batch(length: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens * real, real
 
 
-def test_xiongs_parameters_are_counted() -> None:
-    """lra.md section 2.1, with the legacy vocabulary of 32."""
-    assert parameter_count(Classifier(replace(XIONG2021.model, vocabulary=32))) == 209_802
+@pytest.mark.parametrize(
+    ("task", "vocabulary", "parameters"),
+    [("listops", 32, 209_802), ("text", 512, 370_562), ("retrieval", 512, 395_138), ("image", 512, 174_986),
+     ("pathfinder", 512, 173_954)],
+)  # fmt: skip
+def test_xiongs_parameters_are_counted(task: str, vocabulary: int, parameters: int) -> None:
+    """lra.md section 2.1, with the vocabularies of the published code."""
+    run = XIONG2021[task]
+    model = Classifier(replace(run.model, vocabulary=vocabulary), run.data.sequences)
+    assert parameter_count(model) == parameters
 
 
 def test_lra_jax_has_its_shapes() -> None:
-    model = Classifier(LRA_JAX.model)
+    model = Classifier(LRA_JAX["listops"].model)
     assert model.head[0].weight.shape == (1024, 512)
     assert len(model.encoder.layers) == 4
     assert model.encoder.layers[0].attention.query.bias is None
@@ -46,6 +56,45 @@ def test_padding_changes_no_logit(name: str, pooling: str) -> None:
     longer = torch.cat([tokens, torch.zeros(3, 5, dtype=torch.long)], dim=1)
     more = torch.cat([real, torch.zeros(3, 5, dtype=torch.bool)], dim=1)
     torch.testing.assert_close(model(longer, more), model(tokens, real), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("pairing", ["product", "concat"])
+def test_two_documents_go_through_one_tower_apart(pairing: str) -> None:
+    torch.manual_seed(0)
+    model = Classifier(replace(TINY, pairing=pairing, head_dims=(6, 5)), 2).double()
+    (first, real), (second, more) = batch(6), batch(6)
+    tokens, seen = torch.stack([first, second], dim=1), torch.stack([real, more], dim=1)
+    a, b = (model._pool(*model._encode(*each)) for each in ((first, real), (second, more)))
+    expected = model.head(torch.cat([a, b, a * b, a - b] if pairing == "product" else [a, b], dim=1))
+    torch.testing.assert_close(model(tokens, seen), expected, rtol=0, atol=1e-12)
+    assert [layer.out_features for layer in model.head if hasattr(layer, "out_features")] == [6, 5, 10]
+
+
+def test_the_first_token_can_stand_for_all() -> None:
+    torch.manual_seed(0)
+    tokens, real = batch()
+    model = Classifier(replace(TINY, pooling="first"))
+    assert torch.equal(model._pool(*model._encode(tokens, real)), model._encode(tokens, real)[0][:, 0])
+
+
+def test_black_pixels_are_tokens_and_padding_only_where_asked() -> None:
+    split = Ragged.of([np.array([0, 7, 0, 9], dtype=np.uint8)], [1], shift=1)
+    tokens, real = split.padded(np.array([0]))
+    assert tokens.tolist() == [[1, 8, 1, 10]]
+    assert real.tolist() == [[True] * 4]
+    tokens, real = replace(split, zero_is_padding=True).padded(np.array([0]))
+    assert real.tolist() == [[False, True, False, True]]
+    model = Classifier(TINY)
+    nothing = torch.zeros(1, 4, dtype=torch.bool)
+    assert model(tokens, nothing).isfinite().all()  # an image that is all black
+
+
+def test_heads_may_be_narrower_than_the_stream() -> None:
+    model = Classifier(replace(TINY, attention_dim=4))
+    assert model.encoder.layers[0].attention.query.weight.shape == (4, 8)
+    assert model.encoder.layers[0].attention.output.weight.shape == (8, 4)
+    with pytest.raises(WrongUseError, match=r"model.attention_dim 5 is not a multiple of model.heads 2"):
+        replace(TINY, attention_dim=5).check_task(ListOps(), longest=5)
 
 
 def test_mean_pooling_is_over_real_tokens_and_the_legacy_one_over_all() -> None:
@@ -72,13 +121,13 @@ def test_variants_and_norms_start_from_the_same_numbers() -> None:
 
 
 def test_models_that_cannot_read_the_task_are_refused() -> None:
-    TINY.check_task(longest=12, symbols=16, classes=10)
+    TINY.check_task(ListOps(), longest=12)
     with pytest.raises(WrongUseError, match=r"max_length 12 is below the longest sequence, 13"):
-        replace(TINY, pooling="cls").check_task(longest=12, symbols=16, classes=10)
-    with pytest.raises(WrongUseError, match="at least 11"):
-        TINY.check_task(longest=5, symbols=16, classes=11)
-    with pytest.raises(WrongUseError, match="vocabulary 16 is below the 17 symbols"):
-        TINY.check_task(longest=5, symbols=17, classes=10)
+        replace(TINY, pooling="cls").check_task(ListOps(), longest=12)
+    with pytest.raises(WrongUseError, match="classes 9 is below the task's 10"):
+        replace(TINY, classes=9).check_task(ListOps(), longest=5)
+    with pytest.raises(WrongUseError, match="vocabulary 15 is below the task's 16"):
+        replace(TINY, vocabulary=15).check_task(ListOps(), longest=5)
 
 
 def test_a_batch_is_cut_moved_and_counted() -> None:

@@ -17,18 +17,20 @@ from common.errors import BadDataError, WrongUseError
 from common.results import Result
 from common.run import Preset
 from common.session import Session, execute
-from lra.data.listops.generator import ListOps
+from lra.data.listops import ListOps
 from lra.presets import PRESETS, QUICK, Run
 from lra.tasks import LISTOPS, TASKS
 from lra.trainer import prepare
 
+BASE = QUICK["listops"]
+
 DATA = ListOps(train=600, validation=50, test=70, longer_than=3, shorter_than=12, max_depth=2, max_arguments=5)
 TINY = replace(
-    QUICK,
+    BASE,
     data=DATA,
-    model=replace(QUICK.model, dim=16, ffn_dim=32, layers=1),
-    train=replace(QUICK.train, steps=6, batch_size=16, eval_every=3),
-    optim=replace(QUICK.optim, schedule=replace(QUICK.optim.schedule, warmup=2)),
+    model=replace(BASE.model, dim=16, ffn_dim=32, layers=1),
+    train=replace(BASE.train, steps=6, batch_size=16, eval_every=3),
+    optim=replace(BASE.optim, schedule=replace(BASE.optim.schedule, warmup=2)),
 )
 TINY_FIELDS = (
     "--data.train 600 --data.validation 50 --data.test 70 --data.longer-than 3 --data.shorter-than 12 "
@@ -150,11 +152,11 @@ def test_it_learns(tmp_path: Path, attention: str) -> None:
     """One operator over a few digits: far above the majority class and the root operator in a few seconds."""
     data = ListOps(train=2_000, validation=100, test=400, longer_than=3, shorter_than=6, max_depth=2, max_arguments=3)
     run = replace(
-        QUICK,
+        BASE,
         data=data,
-        model=replace(QUICK.model, dim=32, ffn_dim=64, layers=1, attention=ATTENTIONS[attention]),
-        train=replace(QUICK.train, steps=150, batch_size=64, eval_every=75),
-        optim=replace(QUICK.optim, lr=5e-3, schedule=replace(QUICK.optim.schedule, warmup=20)),
+        model=replace(BASE.model, dim=32, ffn_dim=64, layers=1, attention=ATTENTIONS[attention]),
+        train=replace(BASE.train, steps=150, batch_size=64, eval_every=75),
+        optim=replace(BASE.optim, lr=5e-3, schedule=replace(BASE.optim.schedule, warmup=20)),
     )
     result = measure(run, tmp_path)
     assert result.score is not None

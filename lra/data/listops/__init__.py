@@ -1,36 +1,48 @@
 """ListOps: nested list operations on digits, from a seeded generator or from the official TSV files."""
 
-import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from common.config import fingerprint
-from common.data import Ragged, checksum, load_splits, save_splits
-from common.errors import BadDataError
+from common.prepared import Splits, checksum, prepared
+from lra.data import Data
 from lra.data.listops.files import read_official
-from lra.data.listops.generator import ListOps, generate
+from lra.data.listops.floors import floors
+from lra.data.listops.generator import Expressions, generate
+from lra.data.listops.language import CLASSES, SYMBOLS
 
 GENERATOR_VERSION = 1
 """Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
 
 
-def load(data: ListOps, folder: Path) -> tuple[dict[str, Ragged], str]:
-    """Returns the splits and their checksum; what was generated once is kept below ``folder``.
+@dataclass(frozen=True, kw_only=True)
+class ListOps(Expressions, Data):
+    """Which expressions: generated ones, or those of the official release."""
 
-    Raises:
-        BadDataError: a file of ``data.path`` is missing or breaks the format; names file and line.
-    """
-    if data.path is not None:
-        splits = read_official(Path(data.path))
-        return splits, checksum(splits)
-    data.check()
-    prepared = folder / "lra" / f"listops-v{GENERATOR_VERSION}-{fingerprint(data)}"
-    if not prepared.exists():
-        count = data.train + data.validation + data.test
-        print(f"listops: generating {count:,} expressions, kept in {prepared}", file=sys.stderr)
-        splits = generate(data)
-        save_splits(prepared, splits, {"sha256": checksum(splits)})
-    splits, manifest = load_splits(prepared)
-    found = checksum(splits)
-    if found != manifest["sha256"]:
-        raise BadDataError(f"{prepared}: prepared data are damaged (sha256 {found}); delete the folder and run again")
-    return splits, found
+    generated: ClassVar[bool] = True
+    vocabulary: ClassVar[int] = len(SYMBOLS)
+    classes: ClassVar[int] = CLASSES
+    path: str | None = None
+    """Folder with basic_train.tsv, basic_val.tsv and basic_test.tsv; none: generate."""
+
+    @property
+    def longest(self) -> int:
+        """The most symbols of an expression."""
+        return 0 if self.path is not None else self.shorter_than - 1
+
+    def load(self, folder: Path) -> tuple[Splits, str]:
+        """Returns the splits and their checksum; what was generated once is kept below ``folder``."""
+        if self.path is not None:
+            splits = read_official(Path(self.path))
+            return splits, checksum(splits)
+        self.check()
+        return prepared(
+            folder / "lra" / f"listops-v{GENERATOR_VERSION}-{fingerprint(self)}",
+            f"listops: generating {self.train + self.validation + self.test:,} expressions",
+            lambda: generate(self),
+        )
+
+    def floors(self, splits: Splits) -> dict[str, float]:
+        """Returns what trivial rules score."""
+        return floors(splits)

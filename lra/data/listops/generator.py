@@ -19,18 +19,16 @@ import numpy.typing as npt
 from common.counter import GOLDEN, hash64, mix64, permutation
 from common.data import Ragged
 from common.errors import WrongUseError
+from lra.data import SPLITS
 from lra.data.listops.language import CLOSE, MIN, OPERATORS, Bytes, apply
 
-SPLITS = ("train", "validation", "test")
 DRAWS_A_CHUNK = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListOps:
-    """Which expressions: generated ones, or those of the official release."""
+class Expressions:
+    """Which expressions are generated."""
 
-    path: str | None = None
-    """Folder with basic_train.tsv, basic_val.tsv and basic_test.tsv; none: generate."""
     train: int = 96_000
     """Training expressions to generate."""
     validation: int = 2_000
@@ -128,7 +126,7 @@ def draw(
     return tokens[:written].copy(), lengths[:accepted].copy(), labels[:accepted].copy()
 
 
-def chunks(data: ListOps, workers: int) -> Iterator[tuple[Bytes, npt.NDArray[np.int64], Bytes]]:
+def chunks(data: Expressions, workers: int) -> Iterator[tuple[Bytes, npt.NDArray[np.int64], Bytes]]:
     """Yields the accepted trees of draw 0, 1, 2, ... a chunk at a time, in that order whatever ``workers`` is."""
     threshold = np.uint64(round(data.operator_probability * 2**32))
 
@@ -151,7 +149,7 @@ def chunks(data: ListOps, workers: int) -> Iterator[tuple[Bytes, npt.NDArray[np.
                 future.cancel()
 
 
-def generate(data: ListOps, workers: int = 2) -> dict[str, Ragged]:
+def generate(data: Expressions, workers: int = 2) -> dict[str, Ragged]:
     """Returns the splits: distinct trees in the order drawn, shuffled, then cut, so that no two splits share one.
 
     Raises:

@@ -1,0 +1,83 @@
+"""Data that are made once: a folder that is there whole or not at all, its bytes known by a checksum."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from common.data import Ragged
+from common.errors import BadDataError
+
+Splits = dict[str, Ragged]
+ARRAYS = {"tokens": "u1", "offsets": "<i8", "labels": "u1"}
+
+
+def prepared(folder: Path, what: str, make: Callable[[], Splits]) -> tuple[Splits, str]:
+    """Returns the splits kept in a folder, mapped into memory, and their checksum; made first where there are none.
+
+    Raises:
+        BadDataError: the folder is damaged; says that deleting it makes it anew.
+    """
+    if not folder.exists():
+        print(f"{what}, kept in {folder}", file=sys.stderr)
+        splits = make()
+        save_splits(folder, splits, {"sha256": checksum(splits)})
+    splits, manifest = load_splits(folder)
+    found = checksum(splits)
+    if found != manifest["sha256"]:
+        raise BadDataError(f"{folder}: prepared data are damaged (sha256 {found}); delete the folder and run again")
+    return splits, found
+
+
+def checksum(splits: Splits) -> str:
+    """Returns the sha256 over the bytes of all splits, the same on every machine."""
+    digest = hashlib.sha256()
+    for name, split in sorted(splits.items()):
+        digest.update(name.encode())
+        for array, kind in ARRAYS.items():
+            digest.update(np.ascontiguousarray(getattr(split, array), dtype=kind).data)
+    return digest.hexdigest()
+
+
+def save_splits(folder: Path, splits: Splits, manifest: Mapping[str, object]) -> None:
+    """Writes splits and their manifest so that the folder exists whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        for name, split in splits.items():
+            for array in ARRAYS:
+                np.save(unfinished / f"{name}.{array}.npy", getattr(split, array))
+        shifts = {name: split.shift for name, split in splits.items()}
+        (unfinished / "manifest.json").write_text(json.dumps({**manifest, "shifts": shifts}, indent=1) + "\n")
+        try:
+            os.replace(unfinished, folder)
+        except OSError:
+            if not (folder / "manifest.json").exists():
+                raise  # otherwise another process finished the same data first
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
+    """Returns memory-mapped splits and their manifest.
+
+    Raises:
+        BadDataError: a damaged folder; names it, and says that deleting it makes it anew.
+    """
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        splits = {
+            name: Ragged(
+                **{array: np.load(folder / f"{name}.{array}.npy", mmap_mode="r") for array in ARRAYS}, shift=int(shift)
+            )
+            for name, shift in manifest["shifts"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadDataError(f"{folder}: prepared data are damaged ({error}); delete the folder and run again") from error
+    return splits, manifest

@@ -1,0 +1,62 @@
+"""Official archives and the hub's copies: read one member after the other, whatever they are packed in."""
+
+import lzma
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from common.errors import BadDataError
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+
+
+def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """Yields name (as a path with slashes) and content of the files that end in ``suffixes``, of a folder or tar.
+
+    Raises:
+        BadDataError: there is nothing there, or an archive that is cut short or none at all.
+    """
+    if path.is_dir():
+        for each in sorted(path.rglob("*")):
+            if each.name.endswith(suffixes) and each.is_file():
+                yield each.relative_to(path).as_posix(), each.read_bytes()
+        return
+    if not path.is_file():
+        raise BadDataError(f"{path}: expected an archive ({', '.join(ARCHIVES)}) or a folder; there is none")
+    try:
+        with tarfile.open(path) as archive:
+            for entry in archive:
+                if entry.isfile() and entry.name.endswith(suffixes):
+                    file = archive.extractfile(entry)
+                    assert file is not None
+                    content = file.read()
+                    if len(content) != entry.size:
+                        raise EOFError(f"{entry.name} has {len(content):,} of {entry.size:,} bytes")
+                    yield entry.name, content
+    except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        reason, size = str(error) or type(error).__name__, path.stat().st_size
+        raise BadDataError(
+            f"{path}: not a whole tar archive ({reason}; {size:,} bytes are there); fetch it again"
+        ) from error
+
+
+def hub_rows(source: str, revision: str | None, split: str, hint: str) -> Any:
+    """Returns a split of a data set of the hub, by its id, or of a local folder in the hub's layout.
+
+    Raises:
+        BadDataError: it cannot be had; ``hint`` says where else to find the data.
+    """
+    import datasets  # noqa: PLC0415  # takes a second, and most tasks never need it
+
+    try:
+        return datasets.load_dataset(source, revision=revision, split=split)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise BadDataError(f"{source}, split {split}, cannot be read ({reason}); {hint}") from error
+
+
+def is_hub_layout(path: Path) -> bool:
+    """Returns whether a folder holds a data set as the hub does: Parquet files."""
+    return path.is_dir() and next(path.rglob("*.parquet"), None) is not None

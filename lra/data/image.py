@@ -1,0 +1,208 @@
+"""Image: what is in a picture, read one grey pixel after the other? CIFAR-10."""
+
+import hashlib
+import io
+import lzma
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image as Picture
+
+from common.data import Ragged
+from common.errors import BadDataError
+from common.prepared import Splits, prepared
+from lra.data import Data
+from lra.data.files import hub_rows, is_hub_layout, members
+from lra.data.floors import image_floors
+from lra.data.origin import origin
+
+HUB = "uoft-cs/cifar10"
+REVISION = "0b2714987fa478483af9968de7c934580d0bb9a2"
+HINT = (
+    "--data.path takes cifar-10-python.tar.gz or cifar-10-binary.tar.gz (170 MB, www.cs.toronto.edu/~kriz/cifar.html), "
+    "their folders, a folder of x_train, y_train, x_test, y_test as .npy or .npy.xz, of pictures "
+    f"train/CLASS/*.png and test/CLASS/*.png, or of the Parquet files of {HUB}; lra pathfinder needs no files"
+)
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+COUNTS = {"train": 50_000, "test": 10_000}
+VALIDATION = 5_000
+"""Training images that become the validation set: those whose hash is least."""
+PIXELS = 1_024
+RECORD = 1 + 3 * PIXELS
+"""Bytes of an image in the binary version: a label, then red, green and blue."""
+Bytes = npt.NDArray[np.uint8]
+Split = tuple[Bytes, Bytes]
+"""Grey images (count, 1024) and labels (count)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image(Data):
+    """Where CIFAR-10 is."""
+
+    vocabulary: ClassVar[int] = 257
+    classes: ClassVar[int] = len(CLASSES)
+    path: str | None = None
+    """An official archive, its folder, or a folder of arrays, pictures or the hub's Parquet files; none: the hub."""
+
+    @property
+    def longest(self) -> int:
+        """Pixels of an image."""
+        return PIXELS
+
+    def load(self, folder: Path) -> tuple[Splits, str]:
+        """Returns the splits and their checksum."""
+        where = folder / "lra" / f"image-{origin(self.path)}"
+        return prepared(where, "image: reading 60,000 images", lambda: split(read_cifar(self.path)))
+
+    def floors(self, splits: Splits) -> dict[str, float]:
+        """Returns what trivial rules score."""
+        return image_floors(splits)
+
+
+def split(found: dict[str, Split]) -> Splits:
+    """Returns train, validation and test, each in the order of its images' hashes: the same from any source."""
+    ordered = {}
+    for name, (images, labels) in found.items():
+        keys = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images]
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        ordered[name] = images[order], labels[order]
+    (train, train_labels), (test, test_labels) = ordered["train"], ordered["test"]
+    return {
+        "train": as_sequences(train[VALIDATION:], train_labels[VALIDATION:]),
+        "validation": as_sequences(train[:VALIDATION], train_labels[:VALIDATION]),
+        "test": as_sequences(test, test_labels),
+    }
+
+
+def as_sequences(images: Bytes, labels: Bytes) -> Ragged:
+    """Returns images (count, pixels) as sequences; token 1 is black, 0 is left for padding."""
+    count, pixels = images.shape
+    return Ragged(
+        tokens=images.reshape(-1), offsets=np.arange(count + 1, dtype=np.int64) * pixels, labels=labels, shift=1
+    )
+
+
+def read_cifar(path: str | None) -> dict[str, Split]:
+    """Returns the grey images of train and test.
+
+    Raises:
+        BadDataError: files that are missing, damaged, or not 50,000 and 10,000 images of ten classes.
+    """
+    if path is None or is_hub_layout(Path(path)):
+        found = {split: _from_hub(path, split) for split in COUNTS}
+    else:
+        found = _from_files(Path(path))
+    for name, count in COUNTS.items():
+        images, labels = found.get(name, (np.zeros((0, PIXELS), np.uint8), np.zeros(0, np.uint8)))
+        if images.shape != (count, PIXELS) or labels.shape != (count,):
+            raise BadDataError(
+                f"{path or HUB}: expected {count:,} images of {PIXELS:,} pixels in {name}, "
+                f"found {' of '.join(f'{size:,}' for size in images.shape)}; {HINT}"
+            )
+        if labels.max() >= len(CLASSES):
+            raise BadDataError(f"{path or HUB}: expected labels 0 to 9 in {name}, found {labels.max()}")
+    return found
+
+
+def grey(red: Bytes, green: Bytes, blue: Bytes) -> Bytes:
+    """Returns the luma of ITU-R 601 in whole numbers, as Pillow's mode L gives it."""
+    wide = [each.astype(np.uint32) for each in (red, green, blue)]
+    luma: Bytes = ((wide[0] * 19595 + wide[1] * 38470 + wide[2] * 7471 + 0x8000) >> 16).astype(np.uint8)
+    return luma
+
+
+def _from_hub(path: str | None, split: str) -> Split:
+    rows = hub_rows(path or HUB, None if path else REVISION, split, HINT)
+    if not {"img", "label"} <= set(rows.column_names):
+        raise BadDataError(f"{path or HUB}: expected columns img and label, found {', '.join(rows.column_names)}")
+    images = [np.asarray(row["img"].convert("L"), dtype=np.uint8).reshape(-1) for row in rows]
+    return np.stack(images), np.array(rows["label"], dtype=np.uint8)
+
+
+def _from_files(path: Path) -> dict[str, Split]:
+    found: dict[str, list[Split]] = {"train": [], "test": []}
+    arrays: dict[str, Bytes] = {}
+    for name, content in members(path, ("_batch", "_batch_1", "_batch_2", "_batch_3", "_batch_4", "_batch_5", ".bin",
+                                        ".npy", ".npy.xz", ".png")):  # fmt: skip
+        where, part = f"{path}, {name}", "test" if "test" in name.rsplit("/", 2)[-1] else "train"
+        if name.endswith(".bin"):
+            found[part].append(_binary(content, where))
+        elif name.endswith((".npy", ".npy.xz")):
+            arrays[name.rsplit("/", 1)[-1].split(".")[0]] = _array(content, where)
+        elif name.endswith(".png"):
+            found["test" if "test/" in f"/{name}" else "train"].append(_picture(content, name, where))
+        else:
+            found[part].append(_batch(content, where))
+    for part in COUNTS:
+        images = next((arrays[name] for name in arrays if name.startswith(f"x_{part}")), None)
+        labels = next((arrays[name] for name in arrays if name.startswith(f"y_{part}")), None)
+        if images is not None and labels is not None:
+            found[part].append((images.reshape(len(images), -1), labels.reshape(-1)))
+    return {
+        part: (np.concatenate([images for images, _ in some]), np.concatenate([labels for _, labels in some]))
+        for part, some in found.items()
+        if some
+    }
+
+
+class _Arrays(pickle.Unpickler):
+    """Unpickles what the official batches are made of, and nothing that could run."""
+
+    ALLOWED = frozenset(
+        {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"),
+         ("numpy", "dtype"), ("_codecs", "encode")}
+    )  # fmt: skip
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns one of the few classes that arrays need."""
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no CIFAR-10 batch does")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _batch(content: bytes, where: str) -> Split:
+    try:
+        values = _Arrays(io.BytesIO(content), encoding="bytes").load()
+        images, labels = np.asarray(values[b"data"], np.uint8), np.asarray(values[b"labels"], np.uint8)
+    except (pickle.UnpicklingError, KeyError, TypeError, ValueError, EOFError, IndexError, AttributeError) as error:
+        raise BadDataError(f"{where}: not a batch of CIFAR-10 for Python ({error})") from error
+    if images.ndim != 2 or images.shape != (len(labels), 3 * PIXELS):
+        raise BadDataError(f"{where}: expected {len(labels)} rows of {3 * PIXELS} bytes, found {images.shape}")
+    return grey(*np.split(images, 3, axis=1)), labels
+
+
+def _binary(content: bytes, where: str) -> Split:
+    if len(content) % RECORD or not content:
+        raise BadDataError(f"{where}: expected records of {RECORD:,} bytes, found {len(content):,} bytes")
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
+    return grey(*np.split(records[:, 1:], 3, axis=1)), records[:, 0]
+
+
+def _array(content: bytes, where: str) -> Bytes:
+    try:
+        raw = lzma.decompress(content) if where.endswith(".xz") else content
+        array = np.load(io.BytesIO(raw), allow_pickle=False)
+    except (lzma.LZMAError, ValueError, EOFError) as error:
+        raise BadDataError(f"{where}: not a whole array ({error})") from error
+    if array.dtype.kind not in "iu" or array.min(initial=0) < 0 or array.max(initial=0) > 255:
+        raise BadDataError(f"{where}: expected whole numbers from 0 to 255, found {array.dtype}")
+    found: Bytes = array.astype(np.uint8)
+    if found.ndim == 4:
+        return grey(*(found[..., channel].reshape(len(found), -1) for channel in range(3)))
+    return found
+
+
+def _picture(content: bytes, name: str, where: str) -> Split:
+    folder = name.split("/")[-2] if "/" in name else ""
+    label = CLASSES.index(folder) if folder in CLASSES else int(folder) if folder in "0123456789" and folder else -1
+    if label < 0:
+        raise BadDataError(f"{where}: expected a folder named by a class ({', '.join(CLASSES)}, or 0 to 9)")
+    try:
+        pixels = np.asarray(Picture.open(io.BytesIO(content)).convert("L"), dtype=np.uint8)
+    except OSError as error:
+        raise BadDataError(f"{where}: not a picture ({error})") from error
+    return pixels.reshape(1, -1), np.array([label], dtype=np.uint8)

@@ -1,0 +1,110 @@
+"""The Large Movie Review Dataset (Maas et al. 2011) as its authors publish it, or as the hub holds it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import BadDataError
+from lra.data.files import hub_rows, is_hub_layout, members
+
+HUB = "stanfordnlp/imdb"
+REVISION = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"
+HINT = (
+    "--data.path takes aclImdb_v1.tar.gz (84 MB, ai.stanford.edu/~amaas/data/sentiment), its folder aclImdb, or a "
+    f"folder of the Parquet files of {HUB}; lra listops and lra pathfinder need no files"
+)
+REVIEWS = 12_500
+"""Of each label in each of train and test."""
+REVIEW = re.compile(r"(?:^|/)(train|test)/(pos|neg)/(\d+)_\d+\.txt$")
+URLS = re.compile(r"(?:^|/)(train|test)/urls_(pos|neg)\.txt$")
+FILM = re.compile(r"/title/(tt\d+)")
+
+
+class Review(NamedTuple):
+    """One labelled review."""
+
+    text: bytes
+    positive: int
+    film: str
+    """The film's identifier; empty where the source does not tell."""
+
+
+def read_imdb(path: str | None) -> dict[str, list[Review]]:
+    """Returns the reviews of train and test, in no particular order.
+
+    Raises:
+        BadDataError: files that are missing, damaged or not 12,500 of each kind.
+    """
+    if path is None or is_hub_layout(Path(path)):
+        return {split: list(_from_hub(path, split)) for split in ("train", "test")}
+    return _from_files(Path(path))
+
+
+def _from_hub(path: str | None, split: str) -> Iterator[Review]:
+    rows = hub_rows(path or HUB, None if path else REVISION, split, HINT)
+    source = path or HUB
+    if set(rows.column_names) != {"text", "label"}:
+        raise BadDataError(f"{source}: expected the columns text and label, found {', '.join(rows.column_names)}")
+    reviews = [
+        Review(text=row["text"].encode(), positive=_label(row["label"], source, split, number), film="")
+        for number, row in enumerate(rows)
+    ]
+    _check_counts(source, split, reviews)
+    yield from reviews
+
+
+def _label(label: object, source: str, split: str, number: int) -> int:
+    if label not in (0, 1):
+        raise BadDataError(f"{source}, split {split}, row {number}: expected label 0 or 1, found {label!r}")
+    return int(label == 1)
+
+
+def _from_files(path: Path) -> dict[str, list[Review]]:
+    texts: dict[tuple[str, str], dict[int, bytes]] = {}
+    films: dict[tuple[str, str], list[str]] = {}
+    for name, content in members(path, (".txt",)):
+        if review := REVIEW.search(name):
+            texts.setdefault((review[1], review[2]), {})[int(review[3])] = content
+        elif listed := URLS.search(name):
+            lines = content.decode("ascii", "replace").splitlines()
+            where = f"{path}, {name}, line"
+            films[listed[1], listed[2]] = [
+                _film(line, f"{where} {number}") for number, line in enumerate(lines, start=1)
+            ]
+    reviews: dict[str, list[Review]] = {"train": [], "test": []}
+    for split, found in reviews.items():
+        for label in ("neg", "pos"):
+            known = films.get((split, label))
+            for number, text in sorted(texts.get((split, label), {}).items()):
+                if known is not None and number >= len(known):
+                    raise BadDataError(
+                        f"{path}: {split}/{label}/{number}_*.txt has no line in urls_{label}.txt ({len(known):,} lines)"
+                    )
+                found.append(Review(text=text, positive=int(label == "pos"), film=known[number] if known else ""))
+        _check_counts(str(path), split, found)
+    return reviews
+
+
+def _film(line: str, where: str) -> str:
+    found = FILM.search(line)
+    if found is None:
+        raise BadDataError(f"{where}: expected a film's address, found {line!r:.80}")
+    return found[1]
+
+
+def _check_counts(source: str, split: str, reviews: list[Review]) -> None:
+    counts = [sum(review.positive == label for review in reviews) for label in (0, 1)]
+    if counts != [REVIEWS, REVIEWS]:
+        raise BadDataError(
+            f"{source}: expected {REVIEWS:,} negative and {REVIEWS:,} positive reviews in {split}, found "
+            f"{counts[0]:,} and {counts[1]:,}; {HINT}"
+        )
+
+
+def as_array(text: bytes) -> npt.NDArray[np.uint8]:
+    """Returns bytes as numbers."""
+    return np.frombuffer(text, dtype=np.uint8)

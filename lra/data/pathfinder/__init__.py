@@ -1,0 +1,132 @@
+"""Pathfinder and Path-X: do two markers stand on one contour? From a seeded generator, or from the official release."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from common.config import fingerprint
+from common.errors import BadDataError, WrongUseError
+from common.prepared import Splits, prepared
+from lra.data import SPLITS, Data
+from lra.data.floors import image_floors
+from lra.data.image import as_sequences
+from lra.data.origin import origin
+from lra.data.pathfinder.files import read_release
+from lra.data.pathfinder.generator import draw_images
+from lra.data.pathfinder.geometry import GEOMETRIES
+
+GENERATOR_VERSION = 1
+"""Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
+SHARD = 1_000
+"""Images in a file of their own while a set is being made: what an interruption costs at most."""
+WORKERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pathfinder(Data):
+    """Which images: generated ones, or those of the official release."""
+
+    generated: ClassVar[bool] = True
+    vocabulary: ClassVar[int] = 257
+    classes: ClassVar[int] = 2
+    path: str | None = None
+    """A level of the release, such as pathfinder32/curv_contour_length_14, with imgs and metadata; none: generate."""
+    size: int = 32
+    """Pixels of a side: 32, 64, 128 (Path-X), 256, or 12 and 16, which are ours."""
+    contour_length: int = 14
+    """Dashes in a contour: 14 is Long Range Arena's hard level, 9 and 6 the easier ones."""
+    distractors: int | None = None
+    """Distractor contours to try; none: Long Range Arena's number, 5 at 32 pixels and length 14."""
+    examples: int = 200_000
+    """Images in all: 80 % for training, 10 % each for validation and test."""
+    seed: int = 0
+    """Seed of the data, apart from the seed of the run."""
+
+    @property
+    def longest(self) -> int:
+        """Pixels of an image."""
+        return self.size**2
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for settings that describe no images."""
+        if self.size not in GEOMETRIES:
+            raise WrongUseError(f"data.size: expected one of {', '.join(map(str, GEOMETRIES))}, found {self.size}")
+        if self.contour_length < 3 or self.examples < 10 or (self.distractors or 0) < 0:
+            raise WrongUseError(
+                "expected data.contour_length of at least 3, data.examples of at least 10 and data.distractors of at "
+                f"least 0; found {self.contour_length}, {self.examples} and {self.distractors}"
+            )
+
+    @property
+    def contours_to_try(self) -> int:
+        """Distractor contours that find room or not."""
+        if self.distractors is not None:
+            return self.distractors
+        return GEOMETRIES[self.size].distractor_dashes // (self.contour_length // 3)
+
+    def load(self, folder: Path) -> tuple[Splits, str]:
+        """Returns the splits and their checksum; what was generated once is kept below ``folder``."""
+        self.check()
+        if self.path is not None:
+            there = Path(self.path)
+            return prepared(
+                folder / "lra" / f"pathfinder-{self.size}-{origin(self.path)}",
+                f"pathfinder: reading {there}",
+                lambda: cut(*read_release(there, self.size)),
+            )
+        where = folder / "lra" / f"pathfinder-v{GENERATOR_VERSION}-{fingerprint(self)}"
+        what = f"pathfinder: drawing {self.examples:,} images of {self.size} x {self.size}"
+        return prepared(where, what, lambda: self._drawn(where.with_name(f"{where.name}.shards")))
+
+    def floors(self, splits: Splits) -> dict[str, float]:
+        """Returns what trivial rules score."""
+        return image_floors(splits)
+
+    def _drawn(self, shards: Path) -> Splits:
+        """Draws what is not there yet, a shard at a time, and puts the shards together."""
+        shards.mkdir(parents=True, exist_ok=True)
+        numbers = [range(start, min(start + SHARD, self.examples)) for start in range(0, self.examples, SHARD)]
+
+        def shard(some: range) -> Path:
+            path = shards / f"{some.start:08}.npy"
+            if not path.exists():
+                drawn = draw_images(GEOMETRIES[self.size], self.contour_length, self.contours_to_try, self.seed, some)
+                flat = drawn.images.reshape(len(some), -1)
+                unfinished = path.with_suffix(".unfinished.npy")
+                np.save(unfinished, np.concatenate([drawn.labels[:, None], flat], axis=1))
+                unfinished.replace(path)
+            return path
+
+        console = Console(stderr=True)
+        with ThreadPoolExecutor(WORKERS) as pool:
+            made = pool.map(shard, numbers)
+            shown = track(made, "pathfinder", total=len(numbers), console=console, disable=not console.is_terminal)
+            try:
+                paths = list(shown)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)  # those that are done are kept for the next run
+                raise
+        images = np.empty((self.examples, self.size**2), dtype=np.uint8)
+        labels = np.empty(self.examples, dtype=np.uint8)
+        for some, path in zip(numbers, paths, strict=True):
+            try:
+                found = np.load(path)
+                labels[some.start : some.stop], images[some.start : some.stop] = found[:, 0], found[:, 1:]
+            except (OSError, ValueError) as error:
+                raise BadDataError(f"{path} is damaged ({error}); delete it and run again") from error
+        for path in paths:
+            path.unlink()
+        shards.rmdir()
+        return cut(images, labels)
+
+
+def cut(images: np.ndarray, labels: np.ndarray) -> Splits:
+    """Returns 80 % of the images for training and 10 % each for validation and test, in their order."""
+    ends = [len(labels) * 8 // 10, len(labels) * 9 // 10]
+    parts = zip(np.split(images, ends), np.split(labels, ends), strict=True)
+    return {name: as_sequences(*part) for name, part in zip(SPLITS, parts, strict=True)}

@@ -1,0 +1,203 @@
+"""Retrieval: do two papers cite each other (AAN)? And our own, which anybody can run: are two reviews of one film?"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from common.data import Ragged
+from common.errors import BadDataError, WrongUseError
+from common.prepared import Splits, prepared
+from lra.data import Data, cropped
+from lra.data.imdb import HINT, Review, as_array, read_imdb
+from lra.data.origin import origin
+
+FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in
+         {"train": "train", "validation": "eval", "test": "test"}.items()}  # fmt: skip
+KEPT = 4_096
+"""Bytes of a paper that are kept: no published code reads more."""
+VALIDATION_FILMS = 0.2
+"""Share of the training films that go to the validation set."""
+Pair = tuple[bytes, bytes, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Data):
+    """Two documents an example."""
+
+    vocabulary: ClassVar[int] = 257
+    classes: ClassVar[int] = 2
+    sequences: ClassVar[int] = 2
+    length: int = 4_000
+    """Bytes that are read of a document."""
+
+    @property
+    def longest(self) -> int:
+        """The most bytes of a document."""
+        return self.length
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for a length of nothing."""
+        if not 1 <= self.length <= KEPT:
+            raise WrongUseError(f"data.length: expected 1 to {KEPT:,}, found {self.length}")
+
+    def floors(self, splits: Splits) -> dict[str, float]:
+        """Returns the most frequent class, and a threshold on how many of their words the two share."""
+        train, test = splits["train"], splits["test"]
+        majority = np.bincount(train.labels, minlength=2).argmax()
+        some = range(min(len(train), 4_000))
+        known, cut = np.array([shared_words(train, example) for example in some]), 0.0
+        labels = train.labels[: len(some)]
+        cut = max(np.unique(known), key=lambda each: float(((known >= each) == labels).mean()))
+        guess = np.array([shared_words(test, example) for example in range(len(test))]) >= cut
+        return {
+            "majority class": float((test.labels == majority).mean()),
+            "shared words": float((guess == test.labels).mean()),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval(Pairs):
+    """Pairs of papers of the ACL Anthology Network, from the user's own copy."""
+
+    path: str | None = None
+    """Folder with new_aan_pairs.train.tsv, .eval.tsv and .test.tsv of the official release, the only source."""
+    rows: tuple[int, int, int] = (147_086, 18_090, 17_437)
+    """Pairs that the three files must hold."""
+
+    def load(self, folder: Path) -> tuple[Splits, str]:
+        """Returns the splits, cut to ``length``, and the checksum of what is kept."""
+        self.check()
+        if self.path is None:
+            raise BadDataError(
+                f"retrieval has no source but your own copy: --data.path FOLDER with {', '.join(FILES.values())} "
+                "(tsv_data of lra_release.gz, 7.7 GB, of google-research/long-range-arena). "
+                "lra retrieval-imdb asks a like question of data that anybody can get; lra listops needs none"
+            )
+        there, wanted = Path(self.path), dict(zip(FILES, self.rows, strict=True))
+        kept, found = prepared(
+            folder / "lra" / f"retrieval-{origin(self.path)}",
+            f"retrieval: reading {sum(self.rows):,} pairs",
+            lambda: {split: as_pairs(read_aan(there / file, wanted[split])) for split, file in FILES.items()},
+        )
+        return cropped(kept, self.length), found
+
+
+def read_aan(path: Path, rows: int) -> Iterator[Pair]:
+    """Yields both texts and the label of each line: label, two ids, two texts between tabs; no header, no quoting.
+
+    Raises:
+        BadDataError: names the file, the line, what was found and what was expected.
+    """
+    if not path.is_file():
+        raise BadDataError(f"{path} does not exist; expected {', '.join(FILES.values())} in --data.path")
+    number = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            columns = line.rstrip(b"\r\n").split(b"\t")
+            if len(columns) != 5:
+                raise BadDataError(f"{path}, line {number}: expected 5 columns between tabs, found {len(columns)}")
+            if columns[0] not in (b"0", b"1", b"0.0", b"1.0"):
+                raise BadDataError(f"{path}, line {number}: expected label 0 or 1, found {columns[0]!r:.40}")
+            if not columns[3] or not columns[4]:
+                raise BadDataError(f"{path}, line {number}: expected two texts, found an empty one")
+            yield columns[3][:KEPT], columns[4][:KEPT], int(float(columns[0]))
+    if number != rows:
+        raise BadDataError(
+            f"{path}: expected {rows:,} lines, found {number:,}; a cut copy? (--data.rows A B C for others)"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalImdb(Pairs):
+    """Pairs of reviews of one film, or of two films; ours, never to be averaged with papers."""
+
+    path: str | None = None
+    """aclImdb_v1.tar.gz (or .tar.xz) or its folder: the hub's copy does not tell films apart."""
+
+    def load(self, folder: Path) -> tuple[Splits, str]:
+        """Returns the splits, cut to ``length``, and the checksum of what is kept."""
+        self.check()
+        if self.path is None:
+            raise BadDataError(f"retrieval-imdb needs the official archive, for its lists of films: {HINT}")
+        kept, found = prepared(
+            folder / "lra" / f"retrieval-imdb-{origin(self.path)}",
+            "retrieval-imdb: pairing 50,000 reviews",
+            lambda: film_pairs(read_imdb(self.path), str(self.path)),
+        )
+        return cropped(kept, self.length), found
+
+
+def film_pairs(reviews: dict[str, list[Review]], source: str) -> Splits:
+    """Returns the pairs: no film is in two splits, no review in two pairs of one label.
+
+    Raises:
+        BadDataError: a source that does not tell films.
+    """
+    if not all(review.film for each in reviews.values() for review in each):
+        raise BadDataError(f"{source}: no urls_pos.txt and urls_neg.txt in train and test; {HINT}")
+    held_out = {review.film for review in reviews["train"] if _share(review.film) < VALIDATION_FILMS}
+    tested = {review.film for review in reviews["test"]}
+    parts = {
+        "train": [review for review in reviews["train"] if review.film not in held_out | tested],
+        "validation": [review for review in reviews["train"] if review.film in held_out - tested],
+        "test": reviews["test"],
+    }
+    return {name: as_pairs(balanced(part)) for name, part in parts.items()}
+
+
+def _share(film: str) -> float:
+    """Returns a number from 0 to 1 that depends on the film alone."""
+    return int.from_bytes(hashlib.blake2b(film.encode(), digest_size=8).digest(), "big") / 2**64
+
+
+def balanced(reviews: Sequence[Review]) -> Iterator[Pair]:
+    """Yields pairs of one film, and as many of two: the same reviews, the second swapped for one of like length.
+
+    So no rule that looks at one review, or at the lengths of both, can tell the label.
+    """
+    films: dict[str, list[bytes]] = {}
+    for review in sorted(reviews, key=lambda each: hashlib.blake2b(each.text, digest_size=16).digest()):
+        films.setdefault(review.film, []).append(review.text)
+    pairs = [
+        (texts[n], texts[n + 1], film) for film, texts in sorted(films.items()) for n in range(0, len(texts) - 1, 2)
+    ]
+    pairs.sort(key=lambda each: len(each[1]))
+    others = list(range(len(pairs)))
+    for place in range(len(pairs) - 1):  # each takes a neighbour's second; chains of one film reach further
+        swap = next((n for n in range(place + 1, len(pairs)) if _apart(pairs, others, place, n)), None)
+        if swap is not None and pairs[others[place]][2] == pairs[place][2]:
+            others[place], others[swap] = others[swap], others[place]
+    for place, (first, second, film) in enumerate(pairs):
+        if pairs[others[place]][2] == film:
+            continue  # the last few may find no partner
+        yield first, second, 1
+        yield first, pairs[others[place]][1], 0
+
+
+def _apart(pairs: Sequence[tuple[bytes, bytes, str]], others: Sequence[int], place: int, other: int) -> bool:
+    """Returns whether two pairs may swap their second reviews."""
+    mine, theirs = pairs[others[place]][2], pairs[others[other]][2]
+    return theirs != pairs[place][2] and mine != pairs[other][2]
+
+
+def as_pairs(pairs: Iterator[Pair]) -> Ragged:
+    """Returns pairs of texts as examples of two sequences."""
+    texts: list[npt.NDArray[np.uint8]] = []
+    labels: list[int] = []
+    for first, second, label in pairs:
+        texts += as_array(first[:KEPT]), as_array(second[:KEPT])
+        labels.append(label)
+    return Ragged.of(texts, labels, shift=1)
+
+
+def shared_words(split: Ragged, example: int) -> float:
+    """Returns how many of the words of four letters and more two documents share, of those of the smaller."""
+    first, second = (
+        {word for word in split[2 * example + side].tobytes().lower().split() if len(word) > 3} for side in (0, 1)
+    )
+    return len(first & second) / max(1, min(len(first), len(second)))

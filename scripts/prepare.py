@@ -1,0 +1,31 @@
+"""Makes a task's data ahead of its runs: read or generated, checked, kept where runs look for them."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.cli import Parser, choose, override
+from common.errors import look_up
+from common.runtime import make_accelerator
+from common.session import Session
+from scripts.packages import PACKAGES
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena prepare`` and returns its exit code; interrupted, it goes on where it stopped."""
+    parser = Parser(prog="seqarena prepare", description=f"{__doc__}\nFields are set as --path value, as for a run.")
+    parser.add_argument("package", help="task package")
+    parser.add_argument("task", help="task of the package")
+    parser.add_argument("--preset", default="xiong2021", help="the run that wants the data (default: xiong2021)")
+    parser.add_argument(
+        "--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)"
+    )
+    options, fields = parser.parse_known_args(arguments)
+    package = look_up(PACKAGES, options.package, "package")
+    chosen = override(choose(package, options.task, options.preset, None, None, 0), fields, parser.prog)
+    chosen.check()
+    prepared = package.prepare(chosen, Session(data=options.data_folder), make_accelerator(chosen.train.precision))
+    print(f"{package.name} {options.task}, preset {options.preset}: sha256 {prepared.data_checksum}")
+    print("computing floors ...", file=sys.stderr)
+    print("floors: " + ", ".join(f"{name} {value:.4f}" for name, value in prepared.floors().items()))
+    return 0

@@ -1,0 +1,140 @@
+"""Image: every layout of CIFAR-10 gives the same bytes; what is no CIFAR-10 is refused."""
+
+import io
+import lzma
+import pickle
+import tarfile
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image as Picture
+
+from common.errors import BadDataError, WrongUseError
+from lra.data import image
+from lra.data.digits import Digits
+from lra.data.image import CLASSES, Image, grey
+
+TRAIN, TEST = 25, 10
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image, "COUNTS", {"train": TRAIN, "test": TEST})
+    monkeypatch.setattr(image, "VALIDATION", 5)
+
+
+def colours(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images (count, 3, 32, 32) and labels."""
+    random = np.random.default_rng(seed)
+    return random.integers(0, 256, (count, 3, 32, 32)).astype(np.uint8), (np.arange(count) % 10).astype(np.uint8)
+
+
+def layouts(folder: Path) -> list[Path]:
+    """Writes the same images as the official archives, as pictures, as arrays, and as the hub does."""
+    parts = {"train": colours(TRAIN, 0), "test": colours(TEST, 1)}
+    for name in ("py", "bin", "png", "npy", "hub/plain_text"):
+        (folder / name).mkdir(parents=True)
+    for split, (images, labels) in parts.items():
+        pictures = [Picture.fromarray(each.transpose(1, 2, 0)) for each in images]
+        for batch in range(5 if split == "train" else 1):
+            some = slice(batch * 5, batch * 5 + 5) if split == "train" else slice(None)
+            name = f"data_batch_{batch + 1}" if split == "train" else "test_batch"
+            flat = images[some].reshape(len(labels[some]), -1)
+            (folder / "py" / name).write_bytes(
+                pickle.dumps({b"data": flat, b"labels": labels[some].tolist(), b"batch_label": b"x"}, protocol=2)
+            )
+            (folder / "bin" / f"{name}.bin").write_bytes(np.concatenate([labels[some, None], flat], axis=1).tobytes())
+        for number, picture in enumerate(pictures):
+            where = folder / "png" / split / CLASSES[labels[number]]
+            where.mkdir(parents=True, exist_ok=True)
+            picture.save(where / f"{number:04}.png")
+        greys = np.stack([np.asarray(each.convert("L")).reshape(-1) for each in pictures])
+        buffer = io.BytesIO()
+        np.save(buffer, greys)
+        (folder / "npy" / f"x_{split}_gray.npy.xz").write_bytes(lzma.compress(buffer.getvalue()))
+        np.save(folder / "npy" / f"y_{split}.npy", labels)
+        rows = datasets.Dataset.from_dict({"img": pictures, "label": labels.tolist()}).cast_column(
+            "img", datasets.Image()
+        )
+        rows.to_parquet(folder / "hub" / "plain_text" / f"{split}-00000-of-00001.parquet")
+    with tarfile.open(folder / "cifar-10-python.tar.gz", "w:gz") as tar:
+        tar.add(folder / "py", arcname="cifar-10-batches-py")
+    return [folder / name for name in ("py", "bin", "png", "npy", "hub", "cifar-10-python.tar.gz")]
+
+
+def test_every_layout_gives_the_same_bytes(tmp_path: Path) -> None:
+    found = {source.name: Image(path=str(source)).load(tmp_path / "data")[1] for source in layouts(tmp_path)}
+    assert len(set(found.values())) == 1, found
+    splits, _ = Image(path=str(tmp_path / "py")).load(tmp_path / "data")
+    assert [len(splits[name]) for name in ("train", "validation", "test")] == [20, 5, 10]
+    images, labels = colours(TEST, 1)
+    want = {
+        np.asarray(Picture.fromarray(each.transpose(1, 2, 0)).convert("L")).tobytes(): label
+        for each, label in zip(images, labels, strict=True)
+    }
+    assert {splits["test"][n].tobytes(): label for n, label in enumerate(splits["test"].labels)} == want
+    tokens, _ = splits["test"].padded(np.arange(10))
+    assert tokens.shape == (10, 1_024)
+    pixels = np.stack([np.asarray(splits["test"][n]) for n in range(10)])
+    assert np.array_equal(tokens.numpy(), pixels.astype(int) + 1)
+    floors = Image(path=str(tmp_path / "py")).floors(splits)
+    assert floors["majority class"] == 0.1
+
+
+def test_grey_is_pillows() -> None:
+    images, _ = colours(3, 5)
+    want = [np.asarray(Picture.fromarray(each.transpose(1, 2, 0)).convert("L")) for each in images]
+    assert np.array_equal(grey(*images.transpose(1, 0, 2, 3)), np.stack(want))
+
+
+class Harmful:
+    """Calls a function when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("harm",)
+
+
+def test_what_is_no_cifar_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layouts(tmp_path)
+
+    def reason(name: str) -> str:
+        with pytest.raises(BadDataError) as caught:
+            Image(path=str(tmp_path / name)).load(tmp_path / "data")
+        assert not (tmp_path / "data" / "lra").exists() or not list((tmp_path / "data" / "lra").iterdir())
+        return str(caught.value)
+
+    (tmp_path / "py" / "data_batch_2").write_bytes(pickle.dumps(Harmful()))
+    assert "data_batch_2: not a batch of CIFAR-10 for Python (it names builtins.print" in reason("py")
+    assert "harm" not in capsys.readouterr().out
+    (tmp_path / "py" / "data_batch_2").unlink()
+    assert "expected 25 images of 1,024 pixels in train, found 20 of 1,024" in reason("py")
+    content = (tmp_path / "bin" / "test_batch.bin").read_bytes()
+    (tmp_path / "bin" / "test_batch.bin").write_bytes(content[:-1])
+    assert "expected records of 3,073 bytes" in reason("bin")
+    (tmp_path / "bin" / "test_batch.bin").write_bytes(b"\x0b" + content[1:])
+    assert "expected labels 0 to 9 in test, found 11" in reason("bin")
+    xz = tmp_path / "npy" / "x_test_gray.npy.xz"
+    xz.write_bytes(xz.read_bytes()[:-30])
+    assert "x_test_gray.npy.xz: not a whole array" in reason("npy")
+    (tmp_path / "png" / "test" / "cat" / "0003.png").write_bytes(b"")
+    assert "0003.png: not a picture" in reason("png")
+    archive = tmp_path / "cifar-10-python.tar.gz"
+    archive.write_bytes(archive.read_bytes()[:-5_000])
+    assert "not a whole tar archive" in reason(archive.name)
+
+
+def test_digits_are_drawn(tmp_path: Path) -> None:
+    data = Digits(train=60, validation=10, test=200)
+    splits, found = data.load(tmp_path)
+    assert data.load(tmp_path / "again")[1] == found
+    assert [len(splits[name]) for name in ("train", "validation", "test")] == [60, 10, 200]
+    assert set(splits["test"].labels.tolist()) == set(range(10))
+    pixels = np.asarray(splits["test"].tokens)
+    assert pixels.max() > 150
+    assert np.median(pixels) < 64
+    with pytest.raises(WrongUseError, match="at least 10"):
+        Digits(size=8).check()
+    with pytest.raises(WrongUseError, match="draws its images"):
+        Digits(path="x").check()

@@ -1,0 +1,164 @@
+"""Pathfinder: the generator's statistics, its promises, and the official layout read back."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from common.errors import BadDataError, WrongUseError
+from common.prepared import checksum
+from lra.data import pathfinder
+from lra.data.pathfinder import Pathfinder
+from lra.data.pathfinder.files import EMPTY, read_image
+from lra.data.pathfinder.generator import draw_images
+from lra.data.pathfinder.geometry import GEOMETRIES, circle, dashes, stretched
+
+SMALL = Pathfinder(size=16, contour_length=3, examples=40)
+
+
+def test_statistics_are_those_of_the_published_generator() -> None:
+    """Of 1,000 images at 32 pixels, contour 14; beside: a run of the published code, 300 images (its error in mind)."""
+    drawn = draw_images(GEOMETRIES[32], 14, 5, 0, range(1_000))
+    assert abs(np.mean(drawn.images > 0) - 0.342) < 0.01
+    assert abs(drawn.images.mean() / 255 - 0.079) < 0.003
+    assert abs((drawn.images / 255).std() - 0.200) < 0.004
+    assert abs(drawn.distractors.mean() - 1.15) < 0.15
+    assert abs(drawn.attempts.mean() - 296) < 60
+    assert abs(drawn.labels.mean() - 0.5) < 0.05
+    apart = np.linalg.norm(drawn.tips[:, 0] - drawn.tips[:, 1], axis=1)
+    for label, mean in ((0, 13.4), (1, 13.5)):
+        assert abs(apart[drawn.labels == label].mean() - mean) < 1.2
+    best = max(float(np.mean((apart > cut) == (drawn.labels == side))) for cut in range(4, 24) for side in (0, 1))
+    assert best < 0.6  # how far the markers are apart tells nothing
+    assert (drawn.images.reshape(1_000, -1).max(axis=1) == 255).all()
+
+
+def test_an_image_is_a_function_of_its_number() -> None:
+    whole = draw_images(GEOMETRIES[16], 4, 2, 7, range(30))
+    part = draw_images(GEOMETRIES[16], 4, 2, 7, range(11, 30))
+    assert np.array_equal(whole.images[11:], part.images)
+    assert np.array_equal(whole.labels[11:], part.labels)
+    assert not np.array_equal(whole.images, draw_images(GEOMETRIES[16], 4, 2, 8, range(30)).images)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_larger_images_are_drawn(size: int) -> None:
+    drawn = draw_images(GEOMETRIES[size], 14, 2, 0, range(2))
+    assert drawn.images.shape == (2, size, size)
+    for image, tips in zip(drawn.images, drawn.tips, strict=True):
+        assert image.max() == 255
+        for y, x in tips:  # a marker stands at both ends
+            assert image[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].mean() > 150
+
+
+def test_dashes_lie_where_they_point() -> None:
+    kind = dashes(GEOMETRIES[32], 1)
+    middle = kind.half
+    right, down = kind.lines[180], kind.lines[270]  # 0 and 90 degrees
+    assert right[middle, middle : middle + 3].min() > 0.3
+    assert down[middle : middle + 3, middle].min() > 0.3
+    assert right[middle + 2].max() == down[:, middle + 2].max() == 0
+    assert kind.masks.max() == 1
+    assert (kind.masks >= kind.lines - 0.02).all()
+    assert ((kind.kernel_starts[1:] > kind.kernel_starts[:-1]).sum()) == 30
+    marker = circle(GEOMETRIES[32], (10, 20))
+    assert marker.max() == 1
+    assert marker[10, 20] == 1
+    assert marker.sum() < 15
+    assert stretched(np.array([[0.5, 1.5]])).tolist() == [[0, 255]]
+
+
+def test_a_set_is_made_once_and_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pathfinder, "SHARD", 15)
+    real, made = pathfinder.draw_images, []
+
+    def counted(*given: object) -> object:
+        made.append(given[-1])
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(pathfinder, "draw_images", counted)
+    monkeypatch.setattr(pathfinder, "WORKERS", 1)
+    with pytest.raises(KeyboardInterrupt):
+        SMALL.load(tmp_path)
+    assert not [each for each in (tmp_path / "lra").iterdir() if not each.name.endswith(".shards")]
+    splits, found = SMALL.load(tmp_path)
+    assert [part.start for part in made].count(0) == 1  # the first shard was kept
+    assert [len(splits[name]) for name in ("train", "validation", "test")] == [32, 4, 4]
+    assert found == checksum(splits) == SMALL.load(tmp_path)[1]
+    assert splits["train"].lengths.tolist() == [256] * 32
+    tokens, seen = splits["train"].padded(np.array([0]))
+    assert seen.all()
+    assert tokens.min() == 1  # a black pixel is a token
+    assert not list(tmp_path.glob("lra/*.shards"))
+    monkeypatch.setattr(pathfinder, "SHARD", 1_000)
+    assert SMALL.load(tmp_path / "again")[1] == found
+
+
+def test_contours_that_find_no_room_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WrongUseError, match=r"data.size: expected one of 12, 16, 32"):
+        replace(SMALL, size=33).check()
+    with pytest.raises(WrongUseError, match="contour_length of at least 3"):
+        replace(SMALL, contour_length=2).check()
+    with pytest.raises(WrongUseError, match=r"two contours of 14 dashes found no room in 16 x 16"):
+        draw_images(GEOMETRIES[16], 14, 0, 0, range(1))
+
+
+def release(folder: Path, *, text: bool = True) -> Path:
+    """Writes a level of the release with two batches of six images."""
+    drawn = draw_images(GEOMETRIES[16], 3, 1, 0, range(12))
+    for batch in range(2):
+        (folder / "imgs" / str(batch)).mkdir(parents=True)
+        (folder / "metadata").mkdir(exist_ok=True)
+        rows = []
+        for number in range(6):
+            name = f"sample_{number}.png"
+            Image.fromarray(drawn.images[batch * 6 + number]).save(folder / "imgs" / str(batch) / name)
+            label = drawn.labels[batch * 6 + number]
+            rows.append([f"imgs/{batch}", name, str(number), str(label), "1.0", "6", "2", "2", "0.5", "1", "1"])
+        listed = folder / "metadata" / f"{batch}.npy"
+        if text:
+            listed.write_text("\n".join(map(" ".join, rows)) + "\n")
+        else:
+            np.save(listed, np.array(rows))
+    return folder
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_the_official_layout_is_read(tmp_path: Path, text: bool) -> None:
+    level = release(tmp_path / "level", text=text)
+    drawn = draw_images(GEOMETRIES[16], 3, 1, 0, range(12))
+    splits, _ = replace(SMALL, path=str(level)).load(tmp_path / "data")
+    assert sum(map(len, splits.values())) == 12
+    images = {drawn.images[number].tobytes(): drawn.labels[number] for number in range(12)}
+    for split in splits.values():
+        for number, label in enumerate(split.labels):
+            assert images[split[number].tobytes()] == label
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    def reason(name: str) -> str:
+        with pytest.raises(BadDataError) as caught:
+            replace(SMALL, path=str(tmp_path / name)).load(tmp_path / "data")
+        return str(caught.value)
+
+    assert "no such file or folder" in reason("nothing")
+    level = release(tmp_path / "one")
+    (level / "imgs/1/sample_3.png").unlink()
+    assert "names 6 images, imgs/1 holds 5; missing ['sample_3.png'], not listed none" in reason("one")
+    level = release(tmp_path / "two")
+    (level / "imgs/0/sample_3.png").write_bytes(b"")
+    assert "imgs/0/sample_3.png" in reason("two")
+    assert "0.npy, line 4): not a picture (an empty file)" in reason("two")
+    level = release(tmp_path / "three")
+    listed = level / "metadata/0.npy"
+    listed.write_text(listed.read_text().replace("sample_2.png 2 ", "sample_2.png 2 7", 1))
+    assert "0.npy, line 3: expected label 0 or 1" in reason("three")
+    assert not (tmp_path / "data" / "lra").exists() or not list((tmp_path / "data" / "lra").iterdir())
+    empty = tmp_path / EMPTY
+    empty.parent.mkdir(parents=True)
+    empty.write_bytes(b"")
+    assert read_image(empty, 32, "") is None  # the one that the release is known to hold empty

@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadDataError, WrongUseError
+from scripts.prepare import run
+
+
+def test_data_are_made_ahead_and_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["lra", "pathfinder", "--data.examples", "50", "--data.size", "16", "--data.contour-length", "3"]
+    assert run([*command, "--data-folder", str(tmp_path)]) == 0
+    first = capsys.readouterr()
+    assert "drawing 50 images of 16 x 16" in first.err
+    assert "sha256" in first.out
+    assert "floors: majority class 0." in first.out
+    assert run([*command, "--data-folder", str(tmp_path)]) == 0
+    second = capsys.readouterr()
+    assert second.out == first.out
+    assert "drawing" not in second.err
+
+
+def test_what_cannot_be_prepared_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadDataError, match="your own copy"):
+        run(["lra", "retrieval", "--data-folder", str(tmp_path)])
+    with pytest.raises(WrongUseError, match=r"data.size: expected one of"):
+        run(["lra", "pathfinder", "--data.size", "31", "--data-folder", str(tmp_path)])
+    with pytest.raises(WrongUseError, match=r"did you mean .*pathfinder"):
+        run(["lra", "pathfnder", "--data-folder", str(tmp_path)])
