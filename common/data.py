@@ -41,6 +41,11 @@ class Batch:
         """Returns the number of real tokens in the batch, what throughput counts."""
         raise TypeError(f"{type(self).__name__} does not say how many tokens it holds")
 
+    def longer(self: SameBatch, length: int) -> SameBatch:
+        """Returns the batch with its sequences padded to a length."""
+        del length
+        raise TypeError(f"{type(self).__name__} does not say how it is padded")
+
 
 @runtime_checkable
 class Batches(Protocol):

@@ -62,6 +62,12 @@ class Sequences(Batch):
         """Returns the number of real tokens."""
         return int(self.real.sum())
 
+    def longer(self, length: int) -> "Sequences":
+        """Returns the batch with its sequences padded to a length."""
+        more = (0, length - self.real.shape[-1])
+        padded = (torch.nn.functional.pad(each, more) for each in (self.tokens_padded, self.real))
+        return Sequences(tokens_padded=next(padded), real=next(padded), labels=self.labels)
+
 
 def sequences(split: Ragged, examples: Indices) -> Sequences:
     """Returns a batch of some examples, as long as the longest of them."""

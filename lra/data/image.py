@@ -18,7 +18,7 @@ from common.prepared import Splits, prepared
 from lra.data import Data
 from lra.data.files import hub_rows, is_hub_layout, members
 from lra.data.floors import image_floors
-from lra.data.origin import origin
+from lra.data.origin import kept_in
 
 HUB = "uoft-cs/cifar10"
 REVISION = "0b2714987fa478483af9968de7c934580d0bb9a2"
@@ -55,7 +55,7 @@ class Image(Data):
 
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits and their checksum."""
-        where = folder / "lra" / f"image-{origin(self.path)}"
+        where = kept_in(folder, "image", self.path)
         return prepared(where, "image: reading 60,000 images", lambda: split(read_cifar(self.path)))
 
     def floors(self, splits: Splits) -> dict[str, float]:

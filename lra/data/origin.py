@@ -1,4 +1,4 @@
-"""Where data come from, as a name for what is prepared of them."""
+"""Where data come from, and so where what is prepared of them is kept."""
 
 import hashlib
 from pathlib import Path
@@ -6,17 +6,30 @@ from pathlib import Path
 from common.errors import BadDataError
 
 
-def origin(path: str | None) -> str:
-    """Returns ``hub``, or a name that changes when the user's file or folder does: its path, size and time.
+def kept_in(folder: Path, name: str, path: str | None) -> Path:
+    """Returns the folder of a data set's prepared form, below ``folder``.
+
+    It changes when the user's file or folder does: its path, size or time. Without one, what was prepared before is
+    taken, wherever it came from: every source gives the same bytes.
 
     Raises:
         BadDataError: there is no such file.
     """
     if path is None:
-        return "hub"
-    there = Path(path)
-    if not there.exists():
+        hub = folder / "lra" / f"{name}-hub"
+        others = sorted(folder.glob(f"lra/{name}-{'[0-9a-f]' * 12}"))
+        return others[0] if others and not hub.exists() else hub
+    return folder / "lra" / f"{name}-{origin(Path(path))}"
+
+
+def origin(path: Path) -> str:
+    """Returns 12 hex digits that stand for a file or folder as it is now.
+
+    Raises:
+        BadDataError: there is no such file.
+    """
+    if not path.exists():
         raise BadDataError(f"--data.path {path}: no such file or folder")
-    status = there.stat()
-    known = f"{there.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
+    status = path.stat()
+    known = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
     return hashlib.sha256(known.encode()).hexdigest()[:12]

@@ -14,7 +14,7 @@ from common.errors import BadDataError, WrongUseError
 from common.prepared import Splits, prepared
 from lra.data import Data, cropped
 from lra.data.imdb import HINT, Review, as_array, read_imdb
-from lra.data.origin import origin
+from lra.data.origin import kept_in
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in
          {"train": "train", "validation": "eval", "test": "test"}.items()}  # fmt: skip
@@ -72,15 +72,16 @@ class Retrieval(Pairs):
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits, cut to ``length``, and the checksum of what is kept."""
         self.check()
-        if self.path is None:
+        where, there = kept_in(folder, "retrieval", self.path), Path(self.path or ".")
+        if self.path is None and not where.exists():
             raise BadDataError(
                 f"retrieval has no source but your own copy: --data.path FOLDER with {', '.join(FILES.values())} "
                 "(tsv_data of lra_release.gz, 7.7 GB, of google-research/long-range-arena). "
                 "lra retrieval-imdb asks a like question of data that anybody can get; lra listops needs none"
             )
-        there, wanted = Path(self.path), dict(zip(FILES, self.rows, strict=True))
+        wanted = dict(zip(FILES, self.rows, strict=True))
         kept, found = prepared(
-            folder / "lra" / f"retrieval-{origin(self.path)}",
+            where,
             f"retrieval: reading {sum(self.rows):,} pairs",
             lambda: {split: as_pairs(read_aan(there / file, wanted[split])) for split, file in FILES.items()},
         )
@@ -122,10 +123,11 @@ class RetrievalImdb(Pairs):
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits, cut to ``length``, and the checksum of what is kept."""
         self.check()
-        if self.path is None:
+        where = kept_in(folder, "retrieval-imdb", self.path)
+        if self.path is None and not where.exists():
             raise BadDataError(f"retrieval-imdb needs the official archive, for its lists of films: {HINT}")
         kept, found = prepared(
-            folder / "lra" / f"retrieval-imdb-{origin(self.path)}",
+            where,
             "retrieval-imdb: pairing 50,000 reviews",
             lambda: film_pairs(read_imdb(self.path), str(self.path)),
         )

@@ -14,7 +14,7 @@ from common.errors import WrongUseError
 from common.prepared import Splits, checksum, prepared
 from lra.data import Data, cropped
 from lra.data.imdb import Review, as_array, read_imdb
-from lra.data.origin import origin
+from lra.data.origin import kept_in
 
 VALIDATION = 5_000
 """Training reviews that become the validation set: those whose hash is least."""
@@ -46,7 +46,7 @@ class Text(Data):
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits, cut to ``length``, and the checksum of the whole reviews."""
         self.check()
-        where = folder / "lra" / f"text-{origin(self.path)}"
+        where = kept_in(folder, "text", self.path)
         kept, found = prepared(where, "text: reading 50,000 reviews", lambda: split(read_imdb(self.path)))
         if self.validation == "test":
             train = joined([kept["train"], kept["validation"]])

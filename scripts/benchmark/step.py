@@ -1,5 +1,6 @@
 """How fast a training step is and what it holds in memory, variant by variant, in one run."""
 
+import functools
 import json
 import multiprocessing
 import statistics
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from common.attention.base import Kernel
 from common.cli import Package, Parser, choose, override
 from common.errors import WrongUseError, look_up
 from common.run import BaseRun
@@ -29,7 +31,7 @@ from scripts.tables import render
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One variant's step; seconds are medians."""
+    """One variant's step; seconds are means, for batches differ in length."""
 
     attention: str
     forward_seconds: float
@@ -43,13 +45,24 @@ class Measured:
     precision: str
 
 
-def measure(package: str, run: BaseRun, attention: str, session: Session, repeats: int) -> Measured:
-    """Times a run's loss over ``repeats`` different batches, after two to warm up."""
+def measure(
+    package: str, run: BaseRun, attention: str, session: Session, repeats: int, longest: int | None
+) -> Measured:
+    """Times a run's loss over ``repeats`` different batches, after two to warm up.
+
+    ``longest`` makes it what it is measured against: attention by its formula on the full matrix, all sequences padded
+    to that length.
+    """
     accelerator = make_accelerator(run.train.precision)
     seed_torch(run.seed, 0)
     prepared = PACKAGES[package].prepare(run, session, accelerator)
     model = prepared.model.to(accelerator.device).train()
     batches = [prepared.batches[step].to(accelerator.device) for step in range(repeats)]
+    if longest is not None:
+        batches = [batch.longer(longest) for batch in batches]
+        for module in model.modules():
+            if isinstance(module, Kernel):
+                module.forward = functools.partial(module.compute, "reference")  # type: ignore[assignment]
     reset_peak_memory(accelerator.device)
     idle = peak_memory_bytes(accelerator.device)
 
@@ -66,9 +79,9 @@ def measure(package: str, run: BaseRun, attention: str, session: Session, repeat
             forward(step)
 
     return Measured(
-        attention=attention,
-        forward_seconds=_median(looking, repeats, accelerator.device),
-        training_seconds=_median(training, repeats, accelerator.device),
+        attention=attention if longest is None else f"{attention}, full matrix, padded",
+        forward_seconds=_mean(looking, repeats, accelerator.device),
+        training_seconds=_mean(training, repeats, accelerator.device),
         peak_memory_bytes=peak_memory_bytes(accelerator.device),
         idle_memory_bytes=idle,
         device=device_name(accelerator.device),
@@ -76,7 +89,7 @@ def measure(package: str, run: BaseRun, attention: str, session: Session, repeat
     )
 
 
-def _median(call: Callable[[int], object], repeats: int, device: torch.device) -> float:
+def _mean(call: Callable[[int], object], repeats: int, device: torch.device) -> float:
     seconds = []
     for step in range(-2, repeats):
         start = time.perf_counter()
@@ -85,7 +98,7 @@ def _median(call: Callable[[int], object], repeats: int, device: torch.device) -
             torch.cuda.synchronize(device)
         if step >= 0:
             seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+    return statistics.fmean(seconds)
 
 
 def step(arguments: Sequence[str]) -> int:
@@ -96,7 +109,12 @@ def step(arguments: Sequence[str]) -> int:
     parser.add_argument("--preset", default="quick", help="named run to start from (default: quick)")
     parser.add_argument("--attention", nargs="+", default=["softmax", "dnas", "hnas", "x3"], help="variants")
     parser.add_argument("--norm", help="norm (default: the preset's)")
-    parser.add_argument("--repeats", type=int, default=10, help="timed batches a variant (default: 10)")
+    parser.add_argument(
+        "--full-matrix",
+        action="store_true",
+        help="also the first variant by its formula on the full matrix, padded to the model's maximum length",
+    )
+    parser.add_argument("--repeats", type=int, default=8, help="timed batches a variant (default: 8)")
     parser.add_argument(
         "--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)"
     )
@@ -114,11 +132,14 @@ def step(arguments: Sequence[str]) -> int:
     # Made here, data are no part of what the first variant's process holds.
     package.prepare(runs[0][1], session, make_accelerator(runs[0][1].train.precision))
     context = multiprocessing.get_context("spawn")
+    cases: list[tuple[str, BaseRun, int | None]] = [(attention, run, None) for attention, run in runs]
+    if options.full_matrix:
+        cases.append((*runs[0], getattr(runs[0][1].model, "max_length", None)))
     measured = []
-    for attention, run in runs:
-        print(f"{attention} ...", file=sys.stderr)
+    for attention, run, longest in cases:
+        print(f"{attention}{' on the full matrix' if longest else ''} ...", file=sys.stderr)
         with context.Pool(1) as pool:  # a process of its own: its peak memory is this variant's
-            measured.append(pool.apply(measure, (package.name, run, attention, session, options.repeats)))
+            measured.append(pool.apply(measure, (package.name, run, attention, session, options.repeats, longest)))
     if options.json:
         print(json.dumps({"run": options.task, "preset": options.preset, "steps": [asdict(each) for each in measured]}))
         return 0
@@ -140,7 +161,7 @@ def step(arguments: Sequence[str]) -> int:
                 f"time / {first.attention}", "peak MiB", "peak - idle MiB"]  # fmt: skip
     title = f"a step of {package.name} {options.task}, preset {options.preset}{' '.join(['', *fields])}"
     notes = [
-        f"batch {runs[0][1].train.batch_size}, medians of {options.repeats} batches after 2; "
+        f"batch {runs[0][1].train.batch_size}, means of {options.repeats} batches after 2; "
         f"dropout {model.dropout}, attention dropout {model.attention_dropout}; "
         f"{first.device}, {first.precision}",
         "training: forward and backward; memory: a process of its own, libraries included",

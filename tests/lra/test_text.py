@@ -67,6 +67,7 @@ def test_every_source_gives_the_same_bytes(tmp_path: Path) -> None:
     whole = bytes((tokens[0][real[0]] - 1).tolist()).decode()
     assert whole.startswith("test ")
     assert "caf\u00e9" in whole
+    assert Text().load(tmp_path / "data")[1] in found  # what is prepared needs no path
     short, again = Text(path=str(folder), length=5).load(tmp_path / "data")
     assert again in found
     assert short["train"].lengths.tolist() == [5] * 8

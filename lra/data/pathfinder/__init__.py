@@ -15,7 +15,7 @@ from common.prepared import Splits, prepared
 from lra.data import SPLITS, Data
 from lra.data.floors import image_floors
 from lra.data.image import as_sequences
-from lra.data.origin import origin
+from lra.data.origin import kept_in
 from lra.data.pathfinder.files import read_release
 from lra.data.pathfinder.generator import draw_images
 from lra.data.pathfinder.geometry import GEOMETRIES
@@ -75,7 +75,7 @@ class Pathfinder(Data):
         if self.path is not None:
             there = Path(self.path)
             return prepared(
-                folder / "lra" / f"pathfinder-{self.size}-{origin(self.path)}",
+                kept_in(folder, f"pathfinder-{self.size}", self.path),
                 f"pathfinder: reading {there}",
                 lambda: cut(*read_release(there, self.size)),
             )
