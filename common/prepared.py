@@ -49,6 +49,7 @@ def save_splits(folder: Path, splits: Splits, manifest: Mapping[str, object]) ->
     """Writes splits and their manifest so that the folder exists whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    unfinished.chmod(folder.parent.stat().st_mode)  # as open to others as the folder of all data
     try:
         for name, split in splits.items():
             for array in ARRAYS:

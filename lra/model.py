@@ -26,7 +26,9 @@ class Model(EncoderConfig):
     max_length: int
     """Positions there are; the longest sequence, the classification token counted."""
     embedding_std: float = 0.02
-    """Standard deviation of the initial token and position embeddings."""
+    """Standard deviation of the initial token embeddings."""
+    position_std: float = 0.02
+    """Standard deviation of initial positions that are learned."""
     pooling: Literal["mean", "cls", "first"] = "mean"
     """mean over real tokens; cls, a learned vector put in front and read at the end; first, the first token."""
     pairing: Literal["product", "concat"] = "product"
@@ -51,8 +53,9 @@ class Model(EncoderConfig):
                 raise WrongUseError(f"model.{name} {getattr(self, name)} is below the task's {getattr(data, name)}")
         if any(width < 1 for width in self.head_dims):
             raise WrongUseError(f"model.head_dims: expected widths of at least 1, found {self.head_dims}")
-        if self.embedding_std < 0:
-            raise WrongUseError(f"model.embedding_std: expected at least 0, found {self.embedding_std}")
+        for name in ("embedding_std", "position_std"):
+            if getattr(self, name) < 0:
+                raise WrongUseError(f"model.{name}: expected at least 0, found {getattr(self, name)}")
 
 
 class Classifier(nn.Module):
@@ -68,7 +71,7 @@ class Classifier(nn.Module):
         self.embedding = nn.Embedding(config.vocabulary, config.dim)
         nn.init.normal_(self.embedding.weight, std=config.embedding_std)
         self.positions = AbsolutePositions(
-            config.positions, length=config.max_length, dim=config.dim, std=config.embedding_std
+            config.positions, length=config.max_length, dim=config.dim, std=config.position_std
         )
         self.cls = nn.Parameter(torch.zeros(config.dim)) if config.pooling == "cls" else None
         self.dropout = nn.Dropout(config.dropout)

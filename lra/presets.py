@@ -117,7 +117,15 @@ XIONG2021_1K = replace(
 
 
 def _lra_jax(
-    task: str, data: Data, model: Model, *, lr: float, shape: Literal["rsqrt", "cosine"], warmup: int, train: Train
+    task: str,
+    data: Data,
+    model: Model,
+    *,
+    lr: float,
+    shape: Literal["rsqrt", "cosine"],
+    warmup: int,
+    train: Train,
+    clip: float | None = None,
 ) -> Run:
     """Returns the run of Tay et al. 2021 (configs of google-research/long-range-arena at its last commit)."""
     return Run(
@@ -127,7 +135,7 @@ def _lra_jax(
         model=model,
         optim=Optim(
             lr=lr, bounded_lr_multiplier=6.0, betas=(0.9, 0.98), eps=1e-9,
-            weight_decay=0.1 if shape == "rsqrt" else 0.0, schedule=Schedule(shape=shape, warmup=warmup),
+            weight_decay=0.1 if shape == "rsqrt" else 0.0, clip=clip, schedule=Schedule(shape=shape, warmup=warmup),
         ),
         train=train,
     )  # fmt: skip
@@ -186,7 +194,7 @@ LRA_JAX: Mapping[str, Run] = MappingProxyType(
                 Pathfinder(size=128),
                 replace(JAX_MODEL, max_length=16_384, positions="learned", pooling="mean", layers=1, dim=32,
                         attention_dim=16, heads=2, ffn_dim=32),
-                lr=1e-3, shape="cosine", warmup=2_500, train=_train(500_000, 64, 2_500),
+                lr=1e-3, shape="cosine", warmup=2_500, train=_train(500_000, 64, 2_500), clip=1.0,
             ),
         )
     }

@@ -16,16 +16,18 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(prog="seqarena prepare", description=f"{__doc__}\nFields are set as --path value, as for a run.")
     parser.add_argument("package", help="task package")
     parser.add_argument("task", help="task of the package")
-    parser.add_argument("--preset", default="xiong2021", help="the run that wants the data (default: xiong2021)")
+    parser.add_argument("--preset", help="the run that wants the data (default: the task's first but quick)")
     parser.add_argument(
         "--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)"
     )
     options, fields = parser.parse_known_args(arguments)
     package = look_up(PACKAGES, options.package, "package")
-    chosen = override(choose(package, options.task, options.preset, None, None, 0), fields, parser.prog)
+    look_up(package.tasks, options.task, f"{package.name} task")
+    preset = options.preset or next(name for name in package.presets[options.task] if name != "quick")
+    chosen = override(choose(package, options.task, preset, None, None, 0), fields, parser.prog)
     chosen.check()
     prepared = package.prepare(chosen, Session(data=options.data_folder), make_accelerator(chosen.train.precision))
-    print(f"{package.name} {options.task}, preset {options.preset}: sha256 {prepared.data_checksum}")
+    print(f"{package.name} {options.task}, preset {preset}: sha256 {prepared.data_checksum}")
     print("computing floors ...", file=sys.stderr)
     print("floors: " + ", ".join(f"{name} {value:.4f}" for name, value in prepared.floors().items()))
     return 0

@@ -55,6 +55,8 @@ class Book(Data):
     generated: ClassVar[bool] = True
     vocabulary: ClassVar[int] = 257
     classes: ClassVar[int] = 2
+    path: str | None = None
+    """None: the book is bundled."""
     length: int = 128
     """Bytes of a passage."""
 
@@ -98,6 +100,8 @@ class Chapters(Pairs):
     """Pairs of passages of the bundled book, of one chapter or of two."""
 
     generated: ClassVar[bool] = True
+    path: str | None = None
+    """None: the book is bundled."""
     length: int = 128
     """Bytes of a passage."""
 

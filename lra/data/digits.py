@@ -35,6 +35,8 @@ class Digits(Data):
     generated: ClassVar[bool] = True
     vocabulary: ClassVar[int] = 257
     classes: ClassVar[int] = 10
+    path: str | None = None
+    """None: digits are drawn."""
     size: int = 12
     """Pixels of a side."""
     train: int = 8_000

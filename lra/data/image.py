@@ -101,7 +101,7 @@ def read_cifar(path: str | None) -> dict[str, Split]:
         if images.shape != (count, PIXELS) or labels.shape != (count,):
             raise BadDataError(
                 f"{path or HUB}: expected {count:,} images of {PIXELS:,} pixels in {name}, "
-                f"found {' of '.join(f'{size:,}' for size in images.shape)}; {HINT}"
+                f"found {' of '.join(f'{size:,}' for size in images.shape)} and {labels.size:,} labels; {HINT}"
             )
         if labels.max() >= len(CLASSES):
             raise BadDataError(f"{path or HUB}: expected labels 0 to 9 in {name}, found {labels.max()}")
@@ -134,7 +134,7 @@ def _from_files(path: Path) -> dict[str, Split]:
         elif name.endswith((".npy", ".npy.xz")):
             arrays[name.rsplit("/", 1)[-1].split(".")[0]] = _array(content, where)
         elif name.endswith(".png"):
-            found["test" if "test/" in f"/{name}" else "train"].append(_picture(content, name, where))
+            found["test" if "test" in name.split("/")[:-1] else "train"].append(_picture(content, name, where))
         else:
             found[part].append(_batch(content, where))
     for part in COUNTS:
@@ -168,10 +168,14 @@ def _batch(content: bytes, where: str) -> Split:
     try:
         values = _Arrays(io.BytesIO(content), encoding="bytes").load()
         images, labels = np.asarray(values[b"data"], np.uint8), np.asarray(values[b"labels"], np.uint8)
-    except (pickle.UnpicklingError, KeyError, TypeError, ValueError, EOFError, IndexError, AttributeError) as error:
+    except (pickle.UnpicklingError, KeyError, TypeError, ValueError, EOFError, IndexError, AttributeError,
+            OverflowError) as error:  # fmt: skip
         raise BadDataError(f"{where}: not a batch of CIFAR-10 for Python ({error})") from error
-    if images.ndim != 2 or images.shape != (len(labels), 3 * PIXELS):
-        raise BadDataError(f"{where}: expected {len(labels)} rows of {3 * PIXELS} bytes, found {images.shape}")
+    if labels.ndim != 1 or images.shape != (len(labels), 3 * PIXELS):
+        raise BadDataError(
+            f"{where}: expected a list of labels and as many rows of {3 * PIXELS:,} bytes, found {labels.shape} and "
+            f"{images.shape}"
+        )
     return grey(*np.split(images, 3, axis=1)), labels
 
 
@@ -191,9 +195,13 @@ def _array(content: bytes, where: str) -> Bytes:
     if array.dtype.kind not in "iu" or array.min(initial=0) < 0 or array.max(initial=0) > 255:
         raise BadDataError(f"{where}: expected whole numbers from 0 to 255, found {array.dtype}")
     found: Bytes = array.astype(np.uint8)
-    if found.ndim == 4:
+    if found.ndim == 1:
+        return found
+    if found.shape[1:] == (32, 32, 3):
         return grey(*(found[..., channel].reshape(len(found), -1) for channel in range(3)))
-    return found
+    if found.ndim == 0 or found[0].size != PIXELS:
+        raise BadDataError(f"{where}: expected labels, or images of 32 x 32, grey or RGB; found shape {found.shape}")
+    return found.reshape(len(found), -1)
 
 
 def _picture(content: bytes, name: str, where: str) -> Split:
@@ -205,4 +213,6 @@ def _picture(content: bytes, name: str, where: str) -> Split:
         pixels = np.asarray(Picture.open(io.BytesIO(content)).convert("L"), dtype=np.uint8)
     except OSError as error:
         raise BadDataError(f"{where}: not a picture ({error})") from error
+    if pixels.shape != (32, 32):
+        raise BadDataError(f"{where}: expected 32 x 32 pixels, found {pixels.shape}")
     return pixels.reshape(1, -1), np.array([label], dtype=np.uint8)

@@ -9,8 +9,8 @@ from common.errors import BadDataError
 def kept_in(folder: Path, name: str, path: str | None) -> Path:
     """Returns the folder of a data set's prepared form, below ``folder``.
 
-    It changes when the user's file or folder does: its path, size or time. Without one, what was prepared before is
-    taken, wherever it came from: every source gives the same bytes.
+    It changes when the user's file does, or any file of the folder: name, size or time. Without one, what was prepared
+    before is taken, wherever it came from: every source gives the same bytes.
 
     Raises:
         BadDataError: there is no such file.
@@ -30,6 +30,8 @@ def origin(path: Path) -> str:
     """
     if not path.exists():
         raise BadDataError(f"--data.path {path}: no such file or folder")
-    status = path.stat()
-    known = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
-    return hashlib.sha256(known.encode()).hexdigest()[:12]
+    digest = hashlib.sha256(str(path.resolve()).encode())
+    for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        status = each.stat()
+        digest.update(f"{each}\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:12]

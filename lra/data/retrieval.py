@@ -15,6 +15,7 @@ from common.prepared import Splits, prepared
 from lra.data import Data, cropped
 from lra.data.imdb import HINT, Review, as_array, read_imdb
 from lra.data.origin import kept_in
+from lra.data.text import in_hash_order
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in
          {"train": "train", "validation": "eval", "test": "test"}.items()}  # fmt: skip
@@ -72,7 +73,8 @@ class Retrieval(Pairs):
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits, cut to ``length``, and the checksum of what is kept."""
         self.check()
-        where, there = kept_in(folder, "retrieval", self.path), Path(self.path or ".")
+        where = kept_in(folder, f"retrieval-{'-'.join(map(str, self.rows))}", self.path)
+        there = Path(self.path or ".")
         if self.path is None and not where.exists():
             raise BadDataError(
                 f"retrieval has no source but your own copy: --data.path FOLDER with {', '.join(FILES.values())} "
@@ -142,6 +144,7 @@ def film_pairs(reviews: dict[str, list[Review]], source: str) -> Splits:
     """
     if not all(review.film for each in reviews.values() for review in each):
         raise BadDataError(f"{source}: no urls_pos.txt and urls_neg.txt in train and test; {HINT}")
+    reviews = _distinct(reviews)
     held_out = {review.film for review in reviews["train"] if _share(review.film) < VALIDATION_FILMS}
     tested = {review.film for review in reviews["test"]}
     parts = {
@@ -152,39 +155,44 @@ def film_pairs(reviews: dict[str, list[Review]], source: str) -> Splits:
     return {name: as_pairs(balanced(part)) for name, part in parts.items()}
 
 
+def _distinct(reviews: dict[str, list[Review]]) -> dict[str, list[Review]]:
+    """Returns each text once, in the test set if it is there."""
+    test = {review.text: review for review in in_hash_order(reviews["test"])}
+    train = {review.text: review for review in in_hash_order(reviews["train"]) if review.text not in test}
+    return {"train": list(train.values()), "test": list(test.values())}
+
+
 def _share(film: str) -> float:
     """Returns a number from 0 to 1 that depends on the film alone."""
     return int.from_bytes(hashlib.blake2b(film.encode(), digest_size=8).digest(), "big") / 2**64
 
 
 def balanced(reviews: Sequence[Review]) -> Iterator[Pair]:
-    """Yields pairs of one film, and as many of two: the same reviews, the second swapped for one of like length.
+    """Yields pairs of one film, and as many of two: the same reviews, the second swapped for another.
 
-    So no rule that looks at one review, or at the lengths of both, can tell the label.
+    It is one of like length, and as much for or against its film: no rule that looks at one review, at the lengths or
+    the sentiments of both, can tell the label.
     """
-    films: dict[str, list[bytes]] = {}
-    for review in sorted(reviews, key=lambda each: hashlib.blake2b(each.text, digest_size=16).digest()):
-        films.setdefault(review.film, []).append(review.text)
+    films: dict[str, list[Review]] = {}
+    for review in in_hash_order(reviews):
+        films.setdefault(review.film, []).append(review)
     pairs = [
-        (texts[n], texts[n + 1], film) for film, texts in sorted(films.items()) for n in range(0, len(texts) - 1, 2)
+        (some[number], some[number + 1]) for _, some in sorted(films.items()) for number in range(0, len(some) - 1, 2)
     ]
-    pairs.sort(key=lambda each: len(each[1]))
-    others = list(range(len(pairs)))
-    for place in range(len(pairs) - 1):  # each takes a neighbour's second; chains of one film reach further
-        swap = next((n for n in range(place + 1, len(pairs)) if _apart(pairs, others, place, n)), None)
-        if swap is not None and pairs[others[place]][2] == pairs[place][2]:
+    pairs.sort(key=lambda each: (each[1].positive, len(each[1].text)))
+    others = [second for _, second in pairs]
+    for place, (first, second) in enumerate(pairs):
+        if others[place].film != first.film:
+            continue  # swapped already
+        after = range(place + 1, len(pairs))
+        fits = (n for n in after if others[n].film != first.film != pairs[n][0].film)
+        swap = next(fits, None)
+        if swap is not None and others[swap].positive == second.positive:
             others[place], others[swap] = others[swap], others[place]
-    for place, (first, second, film) in enumerate(pairs):
-        if pairs[others[place]][2] == film:
-            continue  # the last few may find no partner
-        yield first, second, 1
-        yield first, pairs[others[place]][1], 0
-
-
-def _apart(pairs: Sequence[tuple[bytes, bytes, str]], others: Sequence[int], place: int, other: int) -> bool:
-    """Returns whether two pairs may swap their second reviews."""
-    mine, theirs = pairs[others[place]][2], pairs[others[other]][2]
-    return theirs != pairs[place][2] and mine != pairs[other][2]
+    for (first, second), other in zip(pairs, others, strict=True):
+        if other.film != first.film:  # the last few may find no partner
+            yield first.text, second.text, 1
+            yield first.text, other.text, 0
 
 
 def as_pairs(pairs: Iterator[Pair]) -> Ragged:

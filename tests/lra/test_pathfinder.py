@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from common import prepared
 from common.errors import BadDataError, WrongUseError
 from common.prepared import checksum
 from lra.data import pathfinder
-from lra.data.pathfinder import Pathfinder
-from lra.data.pathfinder.files import EMPTY, read_image
+from lra.data.pathfinder import Pathfinder, files
 from lra.data.pathfinder.generator import draw_images
 from lra.data.pathfinder.geometry import GEOMETRIES, circle, dashes, stretched
 
 SMALL = Pathfinder(size=16, contour_length=3, examples=40)
+READ = replace(SMALL, examples=12)
 
 
 def test_statistics_are_those_of_the_published_generator() -> None:
@@ -118,7 +119,7 @@ def release(folder: Path, *, text: bool = True) -> Path:
             name = f"sample_{number}.png"
             Image.fromarray(drawn.images[batch * 6 + number]).save(folder / "imgs" / str(batch) / name)
             label = drawn.labels[batch * 6 + number]
-            rows.append([f"imgs/{batch}", name, str(number), str(label), "1.0", "6", "2", "2", "0.5", "1", "1"])
+            rows.append([f"imgs/{batch}", name, str(number), str(label), "1.0", "3", "2", "2", "0.5", "1", "1"])
         listed = folder / "metadata" / f"{batch}.npy"
         if text:
             listed.write_text("\n".join(map(" ".join, rows)) + "\n")
@@ -131,7 +132,7 @@ def release(folder: Path, *, text: bool = True) -> Path:
 def test_the_official_layout_is_read(tmp_path: Path, text: bool) -> None:
     level = release(tmp_path / "level", text=text)
     drawn = draw_images(GEOMETRIES[16], 3, 1, 0, range(12))
-    splits, _ = replace(SMALL, path=str(level)).load(tmp_path / "data")
+    splits, _ = replace(READ, path=str(level)).load(tmp_path / "data")
     assert sum(map(len, splits.values())) == 12
     images = {drawn.images[number].tobytes(): drawn.labels[number] for number in range(12)}
     for split in splits.values():
@@ -142,13 +143,15 @@ def test_the_official_layout_is_read(tmp_path: Path, text: bool) -> None:
 def test_damage_is_named(tmp_path: Path) -> None:
     def reason(name: str) -> str:
         with pytest.raises(BadDataError) as caught:
-            replace(SMALL, path=str(tmp_path / name)).load(tmp_path / "data")
+            replace(READ, path=str(tmp_path / name)).load(tmp_path / "data")
         return str(caught.value)
 
     assert "no such file or folder" in reason("nothing")
     level = release(tmp_path / "one")
     (level / "imgs/1/sample_3.png").unlink()
-    assert "names 6 images, imgs/1 holds 5; missing ['sample_3.png'], not listed none" in reason("one")
+    assert "names 6 images, 6 of them different; imgs/1 holds 5; missing ['sample_3.png'], not listed none" in reason(
+        "one"
+    )
     level = release(tmp_path / "two")
     (level / "imgs/0/sample_3.png").write_bytes(b"")
     assert "imgs/0/sample_3.png" in reason("two")
@@ -157,8 +160,38 @@ def test_damage_is_named(tmp_path: Path) -> None:
     listed = level / "metadata/0.npy"
     listed.write_text(listed.read_text().replace("sample_2.png 2 ", "sample_2.png 2 7", 1))
     assert "0.npy, line 3: expected label 0 or 1" in reason("three")
+    listed.write_text("\n".join(["imgs/0 sample_0.png 0 0 1.0 3 2 2 0.5 1 1"] * 6))
+    assert "names 6 images, 1 of them different" in reason("three")
+    listed.write_text("imgs/0 sample_0.png 1 0 1.0 3 2 2 0.5 1 1")
+    assert "line 1: expected imgs/0 sample_1.png, found imgs/0 sample_0.png" in reason("three")
+    listed.write_text("imgs/0 sample_0.png 0 0 1.0 14 2 2 0.5 1 1")
+    assert "line 1: contours of 14 dashes; --data.contour-length is 3" in reason("three")
+    listed.unlink()
+    assert "found 1 lists, 2 folders, no list for ['0']" in reason("three")
+    release(tmp_path / "four")
+    with pytest.raises(BadDataError, match=r"expected 40 images \(--data.examples\), found 12"):
+        replace(SMALL, path=str(tmp_path / "four")).load(tmp_path / "data")
+    with pytest.raises(WrongUseError, match=r"data.seed and data.distractors are for generated"):
+        replace(READ, path=str(tmp_path / "four"), seed=3).load(tmp_path / "data")
     assert not (tmp_path / "data" / "lra").exists() or not list((tmp_path / "data" / "lra").iterdir())
-    empty = tmp_path / EMPTY
-    empty.parent.mkdir(parents=True)
-    empty.write_bytes(b"")
-    assert read_image(empty, 32, "") is None  # the one that the release is known to hold empty
+
+
+def test_the_image_that_is_known_to_be_empty_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level = release(tmp_path / "pathfinder16" / "curv_baseline")
+    monkeypatch.setattr(files, "EMPTY", "pathfinder16/curv_baseline/imgs/0/sample_2.png")
+    (level / "imgs/0/sample_2.png").write_bytes(b"")
+    splits, _ = replace(READ, path=str(level)).load(tmp_path / "data")
+    assert sum(map(len, splits.values())) == 11
+
+
+def test_what_is_drawn_is_kept_when_it_cannot_be_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(prepared, "save_splits", full)
+    with pytest.raises(OSError, match="No space left"):
+        SMALL.load(tmp_path)
+    assert list(tmp_path.glob("lra/*.shards/*.npy"))
+    monkeypatch.undo()
+    assert len(SMALL.load(tmp_path)[0]["train"]) == 32
+    assert not list(tmp_path.glob("lra/*.shards"))

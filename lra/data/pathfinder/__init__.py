@@ -1,5 +1,8 @@
 """Pathfinder and Path-X: do two markers stand on one contour? From a seeded generator, or from the official release."""
 
+import os
+import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +25,9 @@ from lra.data.pathfinder.geometry import GEOMETRIES
 
 GENERATOR_VERSION = 1
 """Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
-SHARD = 1_000
+SHARD = 250
 """Images in a file of their own while a set is being made: what an interruption costs at most."""
-WORKERS = 2
+WORKERS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class Pathfinder(Data):
     distractors: int | None = None
     """Distractor contours to try; none: Long Range Arena's number, 5 at 32 pixels and length 14."""
     examples: int = 200_000
-    """Images in all: 80 % for training, 10 % each for validation and test."""
+    """Images in all, read or generated: 80 % for training, 10 % each for validation and test."""
     seed: int = 0
     """Seed of the data, apart from the seed of the run."""
 
@@ -56,6 +59,8 @@ class Pathfinder(Data):
         """Raises a ``WrongUseError`` for settings that describe no images."""
         if self.size not in GEOMETRIES:
             raise WrongUseError(f"data.size: expected one of {', '.join(map(str, GEOMETRIES))}, found {self.size}")
+        if self.path is not None and (self.seed or self.distractors is not None):
+            raise WrongUseError("data.seed and data.distractors are for generated images; data.path names drawn ones")
         if self.contour_length < 3 or self.examples < 10 or (self.distractors or 0) < 0:
             raise WrongUseError(
                 "expected data.contour_length of at least 3, data.examples of at least 10 and data.distractors of at "
@@ -75,13 +80,21 @@ class Pathfinder(Data):
         if self.path is not None:
             there = Path(self.path)
             return prepared(
-                kept_in(folder, f"pathfinder-{self.size}", self.path),
+                kept_in(folder, f"pathfinder-{self.size}-{self.contour_length}-{self.examples}", self.path),
                 f"pathfinder: reading {there}",
-                lambda: cut(*read_release(there, self.size)),
+                lambda: cut(*read_release(there, self.size, self.contour_length, self.examples)),
             )
         where = folder / "lra" / f"pathfinder-v{GENERATOR_VERSION}-{fingerprint(self)}"
+        shards = where.with_name(f"{where.name}.shards")
         what = f"pathfinder: drawing {self.examples:,} images of {self.size} x {self.size}"
-        return prepared(where, what, lambda: self._drawn(where.with_name(f"{where.name}.shards")))
+        try:
+            found = prepared(where, what, lambda: self._drawn(shards))
+        except FileNotFoundError:
+            if not where.exists():
+                raise
+            found = prepared(where, what, lambda: self._drawn(shards))  # another process was done first
+        shutil.rmtree(shards, ignore_errors=True)
+        return found
 
     def floors(self, splits: Splits) -> dict[str, float]:
         """Returns what trivial rules score."""
@@ -97,9 +110,9 @@ class Pathfinder(Data):
             if not path.exists():
                 drawn = draw_images(GEOMETRIES[self.size], self.contour_length, self.contours_to_try, self.seed, some)
                 flat = drawn.images.reshape(len(some), -1)
-                unfinished = path.with_suffix(".unfinished.npy")
-                np.save(unfinished, np.concatenate([drawn.labels[:, None], flat], axis=1))
-                unfinished.replace(path)
+                with tempfile.NamedTemporaryFile(dir=shards, suffix=".unfinished", delete=False) as unfinished:
+                    np.save(unfinished, np.concatenate([drawn.labels[:, None], flat], axis=1))
+                os.replace(unfinished.name, path)
             return path
 
         console = Console(stderr=True)
@@ -117,11 +130,8 @@ class Pathfinder(Data):
             try:
                 found = np.load(path)
                 labels[some.start : some.stop], images[some.start : some.stop] = found[:, 0], found[:, 1:]
-            except (OSError, ValueError) as error:
+            except (EOFError, ValueError) as error:
                 raise BadDataError(f"{path} is damaged ({error}); delete it and run again") from error
-        for path in paths:
-            path.unlink()
-        shards.rmdir()
         return cut(images, labels)
 
 
