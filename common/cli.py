@@ -178,11 +178,12 @@ def _parse(run: BaseRun, arguments: Sequence[str], prog: str | None = None, desc
 
 
 def describe(package: Package) -> str:
-    """Returns a package's tasks and their presets, one line each."""
+    """Returns a package's tasks and their presets, one line each; a task's own help says how presets depart."""
     lines = []
     for task in package.tasks.values():
-        lines.append(f"  {task.name:<12} {task.title}")
-        lines += [f"    --preset {name:<12} {preset.source}" for name, preset in package.presets[task.name].items()]
+        lines.append(f"  {task.name:<14} {task.title}")
+        sources = {name: preset.source.partition(", but")[0] for name, preset in package.presets[task.name].items()}
+        lines += [f"    --preset {name:<12} {source}" for name, source in sources.items()]
     return "\n".join(lines)
 
 
