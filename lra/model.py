@@ -38,6 +38,11 @@ class Model(EncoderConfig):
     classes: int
     """Number of classes."""
 
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence it can read."""
+        return self.max_length - (self.pooling == "cls")
+
     def check_task(self, data: Data, *, longest: int) -> None:
         """Refuses a model that cannot read a task's sequences.
 

@@ -19,7 +19,7 @@ from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query,
 
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(AttentionConfig):
-    """HNAS: pi = u pi^dnas + (1 - u) pi^softmax, u in [0, 1] trained; u = 0 is softmax, u = 1 is dnas exactly.
+    """HNAS: pi = u pi^dnas + (1 - u) pi^softmax, u in [0, 1] trained; u = 0 is softmax, u = 1 is dnas.
 
     P2 does not say how u is kept in [0, 1]. Here it is a raw parameter, clamped after each step: a sigmoid's moves by
     0.06 at most in 5,000 steps of Adam at a rate of 1e-4. P2 has one u a layer.

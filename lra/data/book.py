@@ -50,7 +50,7 @@ def passages(lines: list[bytes], length: int) -> list[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class Book(Data):
-    """Passages of the bundled book; the class is which of so many equal parts of it a passage comes from."""
+    """Passages of the bundled book; the class is which half of it a passage comes from."""
 
     generated: ClassVar[bool] = True
     vocabulary: ClassVar[int] = 257

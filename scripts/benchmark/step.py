@@ -134,7 +134,10 @@ def step(arguments: Sequence[str]) -> int:
     context = multiprocessing.get_context("spawn")
     cases: list[tuple[str, BaseRun, int | None]] = [(attention, run, None) for attention, run in runs]
     if options.full_matrix:
-        cases.append((*runs[0], getattr(runs[0][1].model, "max_length", None)))
+        longest = getattr(runs[0][1].model, "longest", None)
+        if longest is None:
+            raise WrongUseError(f"--full-matrix: {package.name} does not say how long its model's sequences may be")
+        cases.append((*runs[0], longest))
     measured = []
     for attention, run, longest in cases:
         print(f"{attention}{' on the full matrix' if longest else ''} ...", file=sys.stderr)

@@ -70,6 +70,19 @@ def test_two_documents_go_through_one_tower_apart(pairing: str) -> None:
     assert [layer.out_features for layer in model.head if hasattr(layer, "out_features")] == [6, 5, 10]
 
 
+def test_a_batch_can_be_padded_to_all_that_the_model_reads() -> None:
+    """What the step benchmark compares with: the same logits, by the formula on the full matrix."""
+    tokens, real = batch()
+    for pooling in ("mean", "cls"):
+        config = replace(TINY, pooling=pooling)
+        whole = Sequences(tokens_padded=tokens, real=real, labels=torch.zeros(3, dtype=torch.long))
+        longer = whole.longer(config.longest)
+        assert longer.real.shape == (3, config.longest)
+        assert longer.tokens() == whole.tokens()
+        model = Classifier(config).double()
+        torch.testing.assert_close(model(longer.tokens_padded, longer.real), model(tokens, real), rtol=0, atol=1e-12)
+
+
 def test_the_first_token_can_stand_for_all() -> None:
     torch.manual_seed(0)
     tokens, real = batch()

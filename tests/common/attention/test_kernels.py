@@ -115,7 +115,7 @@ def test_softmax_norm_is_bounded(queries: int, keys: int, size: float, seed: int
     assert weights.norm() <= math.sqrt(int(query_real.sum())) + 1e-5
 
 
-def test_u_at_its_ends_is_softmax_and_dnas_exactly() -> None:
+def test_u_at_its_ends_is_softmax_and_dnas() -> None:
     for order in ("none", "causal", "ordered_queries"):
         each = case(order, padded=True)
         for u, name in ((0.0, "softmax"), (1.0, "dnas")):
