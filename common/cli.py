@@ -36,7 +36,7 @@ class Package:
     name: str
     title: str
     tasks: Mapping[str, Task]
-    presets: Mapping[str, Mapping[str, Preset]]
+    presets: Mapping[str, Mapping[str, Preset[BaseRun]]]
     prepare: Prepare
 
 
@@ -187,7 +187,7 @@ def describe(package: Package) -> str:
     return "\n".join(lines)
 
 
-def provenance(task: Task, preset: Preset) -> str:
+def provenance(task: Task, preset: Preset[BaseRun]) -> str:
     """Returns where a task's data and a preset's settings come from, what to expect and what it costs."""
     lines = {
         "data": f"{task.source}; {task.revision}; licence: {task.licence}",

@@ -5,7 +5,7 @@ import functools
 import json
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from common.attention import attention_name
 from common.blocks import norm_name
@@ -20,8 +20,8 @@ from common.transformer import EncoderConfig
 ROW_FIELDS = ("model.attention", "model.norm", "model.layers", "seed")
 """What a leaderboard compares, so that a difference in these is a row and not another protocol."""
 
-OBSERVED = ("train.diagnostics",)
-"""What only looks on, and makes no other protocol."""
+ASIDE = ("train.diagnostics", "data.path")
+"""What makes no other protocol: what only looks on, and where the files are; their checksum says which they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,14 @@ class BaseRun:
         self.optim.schedule.check(self.train.steps)
 
 
+AnyRun_co = TypeVar("AnyRun_co", bound=BaseRun, covariant=True)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class Preset(Generic[AnyRun_co]):
     """A named run with where its numbers come from, what it should score and what it costs."""
 
-    run: BaseRun
+    run: AnyRun_co
     source: str
     expected: str
     """Score."""
@@ -62,26 +65,26 @@ class Preset:
     """Whether the task's published figures were measured on data like these."""
 
 
-def changed_from(preset: Preset, run: BaseRun) -> dict[str, tuple[Any, Any]]:
+def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, Any]]:
     """Returns field path -> (preset's value, run's value), but for what a table's rows are about."""
     changes = changed_fields(preset.run, run)
     return {
         path: values
         for path, values in changes.items()
-        if not any(path == row or path.startswith(f"{row}.") for row in (*ROW_FIELDS, *OBSERVED))
+        if not any(path == row or path.startswith(f"{row}.") for row in (*ROW_FIELDS, *ASIDE))
     }
 
 
 def settings(package: str, run: dict[str, Any]) -> str:
     """Returns everything in a run's JSON but its place in a table: equal for runs of one protocol."""
     rest = copy.deepcopy(run)
-    for path in (*ROW_FIELDS, *OBSERVED):
+    for path in (*ROW_FIELDS, *ASIDE):
         *outer, last = path.split(".")
         functools.reduce(lambda values, name: values.get(name, {}), outer, rest).pop(last, None)
     return json.dumps([package, rest], sort_keys=True)
 
 
-def row_name(run: BaseRun, preset: Preset) -> str:
+def row_name(run: BaseRun, preset: Preset[BaseRun]) -> str:
     """Returns how a leaderboard names this run: the attention, and norm and depth where they are not the preset's."""
     parts = [attention_name(run.model.attention)]
     if run.model.norm != preset.run.model.norm:

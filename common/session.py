@@ -88,7 +88,7 @@ def run_folder(run: BaseRun, package: str, session: Session) -> Path:
     return session.runs / package / run.task / f"{safe}-{fingerprint(run)}"
 
 
-def execute(run: BaseRun, task: Task, preset: Preset, prepare: Prepare, session: Session) -> Result:
+def execute(run: BaseRun, task: Task, preset: Preset[BaseRun], prepare: Prepare, session: Session) -> Result:
     """Trains, evaluates and writes the result; or returns the one that is there.
 
     Raises:
@@ -113,7 +113,7 @@ def execute(run: BaseRun, task: Task, preset: Preset, prepare: Prepare, session:
 def _measure(
     run: BaseRun,
     task: Task,
-    preset: Preset,
+    preset: Preset[BaseRun],
     prepare: Prepare,
     session: Session,
     accelerator: Accelerator,

@@ -12,7 +12,8 @@ from common.session import Prepared, Session
 from lra.data import Sequences, TrainingBatches
 from lra.evaluator import evaluate
 from lra.model import Classifier
-from lra.presets import PRESETS, Run
+from lra.presets import PRESETS
+from lra.run import Run
 from lra.tasks import TASKS
 
 
@@ -57,9 +58,8 @@ def prepare(run: BaseRun, session: Session, accelerator: Accelerator) -> Prepare
 
 def _check_data(run: Run, checksum: str, session: Session) -> None:
     """Refuses data that are not those a task's record names, as far as it names them."""
-    preset = PRESETS[run.task][run.preset].run
-    assert isinstance(preset, Run)
-    named = run.data == preset.data if run.data.generated else type(run.data) is type(preset.data)
+    meant = PRESETS[run.task][run.preset].run.data
+    named = run.data == meant if run.data.generated else type(run.data) is type(meant)
     expected = TASKS[run.task].checksums.get(run.preset)
     if named and expected not in (None, checksum):
         where = "delete its folder below" if run.data.path is None else f"{run.data.path} holds others; or delete"

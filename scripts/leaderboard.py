@@ -124,9 +124,12 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
     p_values = [row.comparison.p_value for row in compared if row.comparison and row.comparison.p_value is not None]
     for row, p_value in zip(compared, holm(p_values), strict=True):
         row.p_corrected = p_value
+    other_data = False
     title = f"{package} {name}, preset {preset}" if task is None else task_title(task, preset, changed)
     if some is not None and task is not None and some.task_version != task.version:
         title += f" [these results: version {some.task_version}]"
+    if some is not None and (other_data := _other_data(task, some)):
+        title += f" [other data than the preset's: sha256 {some.data_checksum[:12]}]"
     return Table(
         title=title,
         metric=some.metric if some else task.metric if task else "score",
@@ -135,9 +138,20 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
         floors=some.floors if some else {},
         chance=task.chance if task else None,
         published=list(task.published) if task else [],
-        comparable=task is not None and preset in presets and presets[preset].comparable and not changed,
+        comparable=task is not None
+        and preset in presets
+        and presets[preset].comparable
+        and not changed
+        and not other_data,
         devices=sorted({result.environment["device"] for result in group}),
     )
+
+
+def _other_data(task: Task | None, result: Result) -> bool:
+    """Returns whether files of the user's own held other data than the preset means, though no field says so."""
+    meant = None if task is None else task.checksums.get(result.preset)
+    said = any(path.startswith("data.") for path in result.changed)
+    return meant not in (None, result.data_checksum) and not said
 
 
 def _row(name: str, results: Sequence[Result], missing: list[int]) -> Row:

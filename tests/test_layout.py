@@ -52,16 +52,17 @@ def test_files_are_rooms(path: Path) -> None:
 
 def test_task_packages_have_the_same_rooms() -> None:
     for package in PACKAGES:
-        names = {path.name for path in (ROOT / package).iterdir()}
+        names = {path.stem for path in (ROOT / package).iterdir()}
         assert {
-            "__init__.py",
-            "__main__.py",
-            "tasks.py",
+            "__init__",
+            "__main__",
+            "tasks",
             "data",
-            "model.py",
-            "trainer.py",
-            "evaluator.py",
-            "presets.py",
+            "model",
+            "trainer",
+            "evaluator",
+            "run",
+            "presets",
         } <= names
 
 

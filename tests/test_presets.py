@@ -10,7 +10,7 @@ from common.attention import ATTENTIONS
 from common.blocks import NORMS
 from common.run import changed_from, row_name
 from lra.model import Classifier
-from lra.presets import Run
+from lra.run import Run
 from lra.tasks import TASKS
 from scripts.packages import PACKAGES
 

@@ -8,7 +8,7 @@ import pytest
 from common.cli import choose, guarded, main, override, run_package
 from common.errors import BadDataError, WrongUseError
 from lra.__main__ import PACKAGE
-from lra.presets import Run
+from lra.run import Run
 from scripts.seqarena import dispatch
 
 TINY = (

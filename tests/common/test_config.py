@@ -7,7 +7,8 @@ from common.config import field_paths, fingerprint, from_json, to_json
 from common.corpus import king_james
 from common.errors import WrongUseError, look_up
 from common.named import changed_fields
-from lra.presets import PRESETS, Run
+from lra.presets import PRESETS
+from lra.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

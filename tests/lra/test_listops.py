@@ -13,7 +13,7 @@ from lra.data.listops.files import FILES, read_tsv, write_tsv
 from lra.data.listops.floors import floors
 from lra.data.listops.generator import generate
 from lra.data.listops.language import CLOSE, SYMBOLS, decode, encode, evaluate
-from lra.presets import QUICK, XIONG2021
+from lra.presets import PRESETS
 from lra.tasks import LISTOPS
 
 SHORT = ListOps(train=300, validation=40, test=60, longer_than=4, shorter_than=31, max_depth=4, max_arguments=5)
@@ -203,16 +203,16 @@ def test_damaged_data_are_noticed(tmp_path: Path) -> None:
 
 def test_the_quick_tier_has_its_bytes() -> None:
     """Whoever changes them must raise the generator's version and the task's."""
-    assert checksum(generate(QUICK["listops"].data)) == LISTOPS.checksums["quick"]
+    assert checksum(generate(PRESETS["listops"]["quick"].run.data)) == LISTOPS.checksums["quick"]
     assert checksum(generate(SHORT)) == "a9a480f41a54ddc6b8fe8a1b5793aca552ef0516cdef024496927405a899d9f9"
 
 
 @pytest.mark.extras
 def test_the_full_tier_has_its_bytes() -> None:
-    full = checksum(generate(XIONG2021["listops"].data))
+    full = checksum(generate(PRESETS["listops"]["xiong2021"].run.data))
     assert full == LISTOPS.checksums["xiong2021"] == LISTOPS.checksums["lra-jax"]
 
 
 def test_the_quick_tier_is_what_its_preset_says() -> None:
-    data = QUICK["listops"].data
+    data = PRESETS["listops"]["quick"].run.data
     assert (data.longer_than, data.shorter_than, data.max_depth, data.max_arguments) == (4, 31, 4, 5)

@@ -12,7 +12,7 @@ from common.runtime import parameter_count
 from lra.data import Sequences
 from lra.data.listops import ListOps
 from lra.model import Classifier, Model
-from lra.presets import LRA_JAX, XIONG2021
+from lra.presets import PRESETS
 
 TINY = Model(
     vocabulary=16, max_length=12, classes=10, layers=1, dim=8, heads=2, ffn_dim=16, dropout=0.0, attention_dropout=0.0
@@ -33,13 +33,13 @@ def batch(length: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
 )  # fmt: skip
 def test_xiongs_parameters_are_counted(task: str, vocabulary: int, parameters: int) -> None:
     """lra.md section 2.1, with the vocabularies of the published code."""
-    run = XIONG2021[task]
+    run = PRESETS[task]["xiong2021"].run
     model = Classifier(replace(run.model, vocabulary=vocabulary), run.data.sequences)
     assert parameter_count(model) == parameters
 
 
 def test_lra_jax_has_its_shapes() -> None:
-    model = Classifier(LRA_JAX["listops"].model)
+    model = Classifier(PRESETS["listops"]["lra-jax"].run.model)
     assert model.head[0].weight.shape == (1024, 512)
     assert len(model.encoder.layers) == 4
     assert model.encoder.layers[0].attention.query.bias is None

@@ -15,14 +15,14 @@ from safetensors.torch import load_file
 from common.attention import ATTENTIONS
 from common.errors import BadDataError, WrongUseError
 from common.results import Result
-from common.run import Preset
 from common.session import Session, execute
 from lra.data.listops import ListOps
-from lra.presets import PRESETS, QUICK, Run
+from lra.presets import PRESETS
+from lra.run import Run
 from lra.tasks import LISTOPS, TASKS
 from lra.trainer import prepare
 
-BASE = QUICK["listops"]
+BASE = PRESETS["listops"]["quick"].run
 
 DATA = ListOps(train=600, validation=50, test=70, longer_than=3, shorter_than=12, max_depth=2, max_arguments=5)
 TINY = replace(
@@ -39,7 +39,7 @@ TINY_FIELDS = (
 
 
 def measure(run: Run, folder: Path, **session: object) -> Result:
-    preset: Preset = PRESETS["listops"]["quick"]
+    preset = PRESETS["listops"]["quick"]
     return execute(run, LISTOPS, preset, prepare, Session(runs=folder / "runs", data=folder / "data", **session))  # type: ignore[arg-type]
 
 

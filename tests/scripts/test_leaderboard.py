@@ -11,6 +11,7 @@ import pytest
 
 from common.errors import BadDataError, WrongUseError
 from common.results import Result, read_results
+from lra.tasks import LISTOPS
 from scripts import leaderboard
 from scripts.leaderboard import Table, missing_runs, newest, tables
 
@@ -33,8 +34,8 @@ def result(row: str, seed: int, correct: int | None, **changes: object) -> Resul
         layers=2, seed=seed, status="diverged" if correct is None else "finished", metric="accuracy",
         score=None if correct is None else correct / 200,
         example_scores=[] if correct is None else [float(n < correct) for n in range(200)],
-        steps=10, floors={"majority class": 0.12}, data_checksum="d", parameters=1000, training_seconds=1.0,
-        tokens_per_second=100.0 + seed, peak_memory_bytes=2**20 * (seed + 1),
+        steps=10, floors={"majority class": 0.12}, data_checksum=LISTOPS.checksums["quick"],
+        parameters=1000, training_seconds=1.0, tokens_per_second=100.0 + seed, peak_memory_bytes=2**20 * (seed + 1),
         environment={"device": "a CPU", "precision": "float32"}, run=run(row, "quick", 1000),
         command="c", finished_at=f"2026-01-01T00:00:0{seed}",
     )  # fmt: skip
@@ -84,6 +85,17 @@ def test_protocols_are_never_averaged_together(results: list[Result]) -> None:
     assert [len(table.rows) for table in made] == [3, 1, 1, 1, 1, 1]
     assert "modified: train.steps=5" in made[3].title
     assert "[these results: version 2]" in made[1].title
+    assert [table.title for table in made if "other data than the preset's: sha256 other" in table.title] == [
+        made[4].title
+    ]
+
+
+def test_where_the_files_are_is_no_protocol() -> None:
+    here, there = (
+        result(row, 0, 50, run={**run(row, "quick", 1000), "data": {"path": path, "length": 9}})
+        for row, path in (("softmax", "here"), ("x3", "there"))
+    )
+    assert [row.name for row in only(tables([here, there], [], "softmax")).rows] == ["softmax", "x3"]
 
 
 def test_diverged_and_missing_runs_are_shown(

@@ -1,0 +1,22 @@
+"""The runs that have a name: typed values, each with its source, the score expected and its cost."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from common.run import Preset
+from lra.presets.hour import HOUR
+from lra.presets.lra_jax import LRA_JAX
+from lra.presets.quick import QUICK
+from lra.presets.xiong2021 import XIONG2021
+from lra.run import Run
+from lra.tasks import TASKS
+
+PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
+    {
+        task: MappingProxyType(
+            {preset.run.preset: preset for preset in (*QUICK, *HOUR, *XIONG2021, *LRA_JAX) if preset.run.task == task}
+        )
+        for task in TASKS
+    }
+)
+"""Task -> name of the preset -> preset."""

@@ -1,0 +1,27 @@
+"""A tier between quick and the papers': five variants with three seeds take an hour or so on two CPU cores."""
+
+from common.run import Preset
+from lra.data.listops import ListOps
+from lra.data.text import Text
+from lra.presets.quick import short
+from lra.run import Run
+
+
+def _preset(run: Run, source: str, expected: str) -> Preset[Run]:
+    cost = "two minutes on 2 CPU cores"
+    return Preset(run=run, source=f"ours: {source}", expected=expected, cost=cost, comparable=False)
+
+
+EXPRESSIONS = ListOps(longer_than=19, shorter_than=101, max_depth=6)
+LISTOPS = _preset(
+    short("listops", "hour", EXPRESSIONS, positions=128, lr=1e-3, steps=2_500, eval_every=500),
+    "expressions of 20 to 100 symbols, 6 levels",
+    "softmax 41 % (seed 0)",
+)
+TEXT = _preset(
+    short("text", "hour", Text(length=256), positions=256, lr=1e-3, steps=1_500, batch_size=32, eval_every=300),
+    "the first 256 bytes of the real reviews",
+    "softmax 59 % (seed 0)",
+)
+
+HOUR = (LISTOPS, TEXT)

@@ -1,0 +1,102 @@
+"""Runs of about a minute on two CPU cores that download nothing: the model without dropout on short sequences."""
+
+from dataclasses import replace
+
+from common.optim import Optim, Schedule
+from common.run import Preset
+from common.training import Train
+from lra.data import Data
+from lra.data.book import Book, Chapters
+from lra.data.digits import Digits
+from lra.data.listops import ListOps
+from lra.data.pathfinder import Pathfinder
+from lra.presets import xiong2021
+from lra.run import Run
+
+
+def short(
+    task: str,
+    preset: str,
+    data: Data,
+    *,
+    positions: int,
+    lr: float = 2e-3,
+    steps: int = 1_000,
+    batch_size: int = 64,
+    eval_every: int = 200,
+) -> Run:
+    """Returns a run of the small model, fit to learn what it can in few steps."""
+    return Run(
+        task=task,
+        preset=preset,
+        data=data,
+        model=replace(
+            xiong2021.MODEL, vocabulary=data.vocabulary, classes=data.classes, max_length=positions, dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        optim=Optim(lr=lr, clip=1.0, bounded_lr_multiplier=5.0, schedule=Schedule(shape="linear", warmup=100)),
+        train=Train(steps=steps, batch_size=batch_size, eval_every=eval_every, length_pool=8),
+    )  # fmt: skip
+
+
+def _large(run: Run) -> Run:
+    """Returns a run with embeddings as large as the sinusoids beside them; some tasks need it to learn in a minute."""
+    return replace(
+        run,
+        model=replace(run.model, positions="sinusoidal", embedding_std=1.0),
+        optim=replace(run.optim, lr=1e-3),
+    )
+
+
+def _preset(run: Run, source: str, expected: str, cost: str = "about a minute on 2 CPU cores") -> Preset[Run]:
+    return Preset(run=run, source=f"ours: {source}", expected=expected, cost=cost, comparable=False)
+
+
+def _kin(preset: Preset[Run], task: str) -> Preset[Run]:
+    """Returns the same run for another task that it stands in for."""
+    return replace(preset, run=replace(preset.run, task=task))
+
+
+LISTOPS = _preset(
+    short("listops", "quick", ListOps(longer_than=4, shorter_than=31, max_depth=4, max_arguments=5), positions=32),
+    "expressions of 5 to 30 symbols, 4 levels, at most 5 arguments",
+    "softmax, dnas, hnas 50 to 51 %, x3 48 % (3 seeds); root operator 25 %, majority 12 %",
+)
+TEXT = _preset(
+    short("text", "quick", Book(), positions=128, steps=800),
+    "passages of 128 bytes of the bundled book: from its first half or its second?",
+    "softmax 64 % (seed 0); bag of bytes 64 %, of byte pairs 69 %",
+)
+RETRIEVAL = _preset(
+    _large(short("retrieval", "quick", Chapters(), positions=128, steps=700)),
+    "pairs of passages of 128 bytes of the bundled book: of one chapter?",
+    "softmax 60 % (seed 0); majority 50 %, shared words 68 %",
+)
+IMAGE = _preset(
+    short("image", "quick", Digits(), positions=144),
+    "drawn digits of 12 x 12 pixels, with noise",
+    "softmax 72 % (seed 0); majority 11 %, brightness 20 %",
+)
+SHORT_PATHS = Pathfinder(size=12, contour_length=3, distractors=0, examples=20_000)
+PATHFINDER = _preset(
+    _large(short("pathfinder", "quick", SHORT_PATHS, positions=144)),
+    "our generator at 12 x 12 pixels, contours of 3 dashes, no distractors",
+    "softmax 74 % (seed 0); majority and brightness 50 %",
+)
+PATHX = _preset(
+    _large(short("pathx", "quick", replace(SHORT_PATHS, size=16), positions=256, steps=1_500)),
+    "our generator at 16 x 16 pixels, contours of 3 dashes, no distractors",
+    "softmax 73 % (seed 0); majority 50 %, brightness 51 %",
+    "three minutes on 2 CPU cores",
+)
+
+QUICK = (
+    LISTOPS,
+    TEXT,
+    _kin(TEXT, "text-legacy"),
+    RETRIEVAL,
+    _kin(RETRIEVAL, "retrieval-imdb"),
+    IMAGE,
+    PATHFINDER,
+    PATHX,
+)
