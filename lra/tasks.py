@@ -3,13 +3,8 @@
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.tasks import Published, Task
-
-TAY = "Tay et al. 2021 (Long Range Arena), Table 1, JAX, 1 run"
-XIONG = "Xiong et al. 2021 (Nystromformer), PyTorch, 1 run"
-SKYFORMER = "Chen et al. 2021 (Skyformer), 3 runs"
-MEGA = "Ma et al. 2023 (Mega), replication, 5 runs"
-SARATCHANDRAN = "Saratchandran et al. (polynomial activations, P1), Table 4"
+from common.tasks import Task
+from lra.published import PUBLISHED
 
 BOOK_SHA256 = "7dc1bcfb29d5efd88b9597c52aa37c0c2ae079f8cbe0d40e1454c921674d84ff"
 CHAPTERS_SHA256 = "75664360aa4c5ca8d706a9fda12ebb86f092b69b7a22b864b517571dde3b141a"
@@ -18,16 +13,6 @@ TEXT_SHA256 = "53a2fa1d47681000eee7d356729735d5d743ddb40a359bf83b7c9cbb56bde36f"
 RETRIEVAL_IMDB_SHA256 = "d93e850bb677c1ae4e7a8bdb8219cf15fb49e575d187ffe7e1e78411bc17e548"
 IMAGE_SHA256 = "c507c3bb321e863488d85bac4928820aa5c7d6406e25d49ebd2b5e157202034b"
 IMDB = "no formal licence (cite Maas et al. 2011); read from your copy or the hub, never shipped"
-
-
-def _published(
-    softmax: tuple[float, float, float, float], saratchandran: tuple[float, float, float]
-) -> tuple[Published, ...]:
-    """Returns softmax by four sources, and P1's softmax, x3-14 and x1-14; values in percent, 0 where there is none."""
-    rows = [("softmax", value, source) for value, source in zip(softmax, (TAY, XIONG, SKYFORMER, MEGA), strict=True)]
-    names = ("softmax", "x3-14", "x1-14")
-    rows += [(name, value, SARATCHANDRAN) for name, value in zip(names, saratchandran, strict=True)]
-    return tuple(Published(name=name, value=value / 100, source=source) for name, value, source in rows if value)
 
 
 LISTOPS = Task(
@@ -50,7 +35,7 @@ LISTOPS = Task(
             "lra-jax": "52024eb4b2761f9a6bb75abf80c5135e47f3bf29be7e9391c875811381cb4d9d",
         }
     ),
-    published=_published((36.37, 37.10, 38.37, 37.11), (37.1, 37.5, 34.3)),
+    published=PUBLISHED["listops"],
 )
 
 TEXT = Task(
@@ -68,7 +53,7 @@ TEXT = Task(
     checksums=MappingProxyType(
         dict.fromkeys(("hour", "xiong2021", "xiong2021-1k", "lra-jax"), TEXT_SHA256) | {"quick": BOOK_SHA256}
     ),
-    published=_published((64.27, 65.02, 61.95, 65.21), (63.8, 63.3, 62.9)),
+    published=PUBLISHED["text"],
 )
 
 TEXT_LEGACY = replace(
@@ -92,7 +77,7 @@ RETRIEVAL = Task(
     revision="official release",
     licence="may not be redistributed, say its makers; never shipped",
     checksums=MappingProxyType({"quick": CHAPTERS_SHA256}),
-    published=_published((57.46, 79.35, 80.69, 79.14), (79.8, 80.9, 81.5)),
+    published=PUBLISHED["retrieval"],
 )
 
 RETRIEVAL_IMDB = Task(
@@ -125,7 +110,7 @@ IMAGE = Task(
     revision="CIFAR-10, grey by ITU-R 601 as Pillow's mode L",
     licence="no formal licence (cite Krizhevsky 2009); read from your copy or the hub, never shipped",
     checksums=MappingProxyType({"quick": DIGITS_SHA256, "xiong2021": IMAGE_SHA256, "lra-jax": IMAGE_SHA256}),
-    published=_published((42.44, 38.20, 40.57, 42.94), (39.9, 37.2, 39.0)),
+    published=PUBLISHED["image"],
 )
 
 PATHFINDER = Task(
@@ -147,7 +132,7 @@ PATHFINDER = Task(
             "lra-jax": "2eaaee503e5a3a014ce363875852b43d599bb36dec3af677a714a5816e3e2b09",
         }
     ),
-    published=_published((71.40, 74.16, 65.26, 71.83), (72.9, 68.7, 69.1)),
+    published=PUBLISHED["pathfinder"],
 )
 
 PATHX = replace(
@@ -155,11 +140,7 @@ PATHX = replace(
     name="pathx",
     title="whether two markers in a picture of dashed contours stand on one contour; 128 x 128 pixels, 14 dashes",
     checksums=MappingProxyType({"quick": "8b6d2322fdcf702180e5ff7fecc9defaf0d631b3cf797e13395a49535c6b791f"}),
-    published=(
-        Published(name="softmax", value=0.5, source=f"{TAY}: printed as a failure"),
-        Published(name="S4", value=0.9635, source="Gu et al. 2022, via Ma et al. 2023"),
-        Published(name="Mega", value=0.9798, source="Ma et al. 2023, 5 runs"),
-    ),
+    published=PUBLISHED["pathx"],
 )
 
 TASKS = MappingProxyType(

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import sys
 from collections import defaultdict
@@ -296,9 +297,13 @@ def _footnotes(table: Table) -> list[str]:
         notes.append("floors: " + ", ".join(f"{name} {100 * value:.2f} %" for name, value in table.floors.items()))
     if table.chance is not None:
         notes.append(f"chance: {100 * table.chance:.2f} %")
-    word = "published" if table.comparable else "published, on other data or settings than these"
-    figures = "; ".join(f"{figure.name} {100 * figure.value:.2f} % ({figure.source})" for figure in table.published)
-    notes += [f"{word}: {figures}"] if figures else []
+    rows = {row.name for row in table.rows} | {table.baseline}
+    shown = [figure for figure in table.published if table.comparable or figure.name in rows]
+    for source, figures in itertools.groupby(shown, key=lambda figure: figure.source):
+        listed = ", ".join(f"{figure.name} {100 * figure.value:.2f} %" for figure in figures)
+        notes.append(f"published: {listed} ({source})")
+    if shown and not table.comparable:
+        notes.append("published figures: of other data or settings than these")
     if any(row.comparison and not row.comparison.over_seeds for row in table.rows):
         notes.append(
             f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown; interval and p speak of other "

@@ -9,12 +9,39 @@ from common.data import Ragged
 from common.errors import BadDataError, WrongUseError
 from common.prepared import checksum
 from lra.data.listops import ListOps
-from lra.data.listops.files import FILES, read_tsv, write_tsv
+from lra.data.listops.files import FILES, HEADER, read_tsv
 from lra.data.listops.floors import floors
 from lra.data.listops.generator import generate
-from lra.data.listops.language import CLOSE, SYMBOLS, decode, encode, evaluate
+from lra.data.listops.language import CLOSE, MIN, SYMBOLS, Bytes, encode, evaluate
 from lra.presets import PRESETS
 from lra.tasks import LISTOPS
+
+
+def decode(tokens: Bytes) -> str:
+    """Returns an expression as the official files spell it: each pair of a left-nested tuple in parentheses."""
+    words: list[str] = []
+    opened: list[int] = []  # for each open operator, where its text starts
+    for token in tokens.tolist():
+        if MIN <= token < CLOSE:
+            opened.append(len(words))
+            words.append(SYMBOLS[token])
+            continue
+        if token == CLOSE:
+            start = opened.pop()
+            words[start:] = [f"( {' '.join(words[start:])} ] )"]
+        else:
+            words.append(SYMBOLS[token])
+        if opened:
+            start = opened[-1]
+            words[start:] = [f"( {' '.join(words[start:])} )"]
+    return " ".join(words)
+
+
+def write_tsv(path: Path, split: Ragged) -> None:
+    """Writes examples as the official files have them."""
+    lines = [HEADER, *(f"{decode(split[example])}\t{label}" for example, label in enumerate(split.labels))]
+    path.write_bytes("".join(f"{line}\r\n" for line in lines).encode("ascii"))
+
 
 SHORT = ListOps(train=300, validation=40, test=60, longer_than=4, shorter_than=31, max_depth=4, max_arguments=5)
 

@@ -150,7 +150,8 @@ def test_few_seeds_are_said_to_be_few(
     shown = capsys.readouterr().out
     assert "seed variance is unknown" in shown
     assert "] *" in shown
-    assert "published, on other data or settings than these: softmax 36.37 % (Tay" in shown
+    assert "published: softmax 36.37 % (Tay" in shown
+    assert "published figures: of other data or settings than these" in shown
     assert "majority class 12.00 %" in shown
 
 

@@ -1,10 +1,10 @@
-"""The official ListOps files, read and written: a header, CRLF line ends, fully parenthesised expressions."""
+"""The official ListOps files: a header, CRLF line ends, fully parenthesised expressions."""
 
 from pathlib import Path
 
 from common.data import Ragged
 from common.errors import BadDataError
-from lra.data.listops.language import CLASSES, SYMBOLS, Bytes, decode, encode, evaluate
+from lra.data.listops.language import CLASSES, SYMBOLS, Bytes, encode, evaluate
 
 FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 HEADER = "Source\tTarget"
@@ -78,11 +78,3 @@ def _row(columns: list[str]) -> tuple[Bytes, int]:
 def read_official(folder: Path) -> dict[str, Ragged]:
     """Returns the three splits of an official release folder; raises ``BadDataError`` as ``read_tsv`` does."""
     return {split: read_tsv(folder / name) for split, name in FILES.items()}
-
-
-def write_tsv(path: Path, split: Ragged) -> None:
-    """Writes examples as the official files have them."""
-    with path.open("w", encoding="ascii", newline="") as file:
-        file.write(f"{HEADER}\r\n")
-        for example, label in enumerate(split.labels):
-            file.write(f"{decode(split[example])}\t{label}\r\n")

@@ -91,23 +91,3 @@ def encode(source: str) -> Bytes:
 
 
 TOKENS = {symbol: token for token, symbol in enumerate(SYMBOLS) if token}
-
-
-def decode(tokens: Bytes) -> str:
-    """Returns an expression as the official files spell it: each pair of a left-nested tuple in parentheses."""
-    words: list[str] = []
-    opened: list[int] = []  # for each open operator, where its text starts
-    for token in tokens.tolist():
-        if MIN <= token < CLOSE:
-            opened.append(len(words))
-            words.append(SYMBOLS[token])
-            continue
-        if token == CLOSE:
-            start = opened.pop()
-            words[start:] = [f"( {' '.join(words[start:])} ] )"]
-        else:
-            words.append(SYMBOLS[token])
-        if opened:
-            start = opened[-1]
-            words[start:] = [f"( {' '.join(words[start:])} )"]
-    return " ".join(words)
