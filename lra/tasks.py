@@ -139,7 +139,7 @@ PATHX = replace(
     PATHFINDER,
     name="pathx",
     title="whether two markers in a picture of dashed contours stand on one contour; 128 x 128 pixels, 14 dashes",
-    checksums=MappingProxyType({"quick": "8b6d2322fdcf702180e5ff7fecc9defaf0d631b3cf797e13395a49535c6b791f"}),
+    checksums=MappingProxyType({"quick": "ed628e881a3020417c264128c766ce482a73b8ed18c5601af971c79e27778b65"}),
     published=PUBLISHED["pathx"],
 )
 

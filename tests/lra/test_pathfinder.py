@@ -15,7 +15,7 @@ from lra.data.pathfinder import Pathfinder, files
 from lra.data.pathfinder.generator import draw_images
 from lra.data.pathfinder.geometry import GEOMETRIES, circle, dashes, stretched
 
-SMALL = Pathfinder(size=16, contour_length=3, examples=40)
+SMALL = Pathfinder(size=14, contour_length=3, examples=40)
 READ = replace(SMALL, examples=12)
 
 
@@ -37,11 +37,11 @@ def test_statistics_are_those_of_the_published_generator() -> None:
 
 
 def test_an_image_is_a_function_of_its_number() -> None:
-    whole = draw_images(GEOMETRIES[16], 4, 2, 7, range(30))
-    part = draw_images(GEOMETRIES[16], 4, 2, 7, range(11, 30))
+    whole = draw_images(GEOMETRIES[14], 4, 2, 7, range(30))
+    part = draw_images(GEOMETRIES[14], 4, 2, 7, range(11, 30))
     assert np.array_equal(whole.images[11:], part.images)
     assert np.array_equal(whole.labels[11:], part.labels)
-    assert not np.array_equal(whole.images, draw_images(GEOMETRIES[16], 4, 2, 8, range(30)).images)
+    assert not np.array_equal(whole.images, draw_images(GEOMETRIES[14], 4, 2, 8, range(30)).images)
 
 
 @pytest.mark.parametrize("size", [64, 128])
@@ -90,7 +90,7 @@ def test_a_set_is_made_once_and_goes_on_where_it_stopped(tmp_path: Path, monkeyp
     assert [part.start for part in made].count(0) == 1  # the first shard was kept
     assert [len(splits[name]) for name in ("train", "validation", "test")] == [32, 4, 4]
     assert found == checksum(splits) == SMALL.load(tmp_path)[1]
-    assert splits["train"].lengths.tolist() == [256] * 32
+    assert splits["train"].lengths.tolist() == [196] * 32
     tokens, seen = splits["train"].padded(np.array([0]))
     assert seen.all()
     assert tokens.min() == 1  # a black pixel is a token
@@ -100,17 +100,17 @@ def test_a_set_is_made_once_and_goes_on_where_it_stopped(tmp_path: Path, monkeyp
 
 
 def test_contours_that_find_no_room_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WrongUseError, match=r"data.size: expected one of 12, 16, 32"):
+    with pytest.raises(WrongUseError, match=r"data.size: expected one of 12, 14, 32"):
         replace(SMALL, size=33).check()
     with pytest.raises(WrongUseError, match="contour_length of at least 3"):
         replace(SMALL, contour_length=2).check()
-    with pytest.raises(WrongUseError, match=r"two contours of 14 dashes found no room in 16 x 16"):
-        draw_images(GEOMETRIES[16], 14, 0, 0, range(1))
+    with pytest.raises(WrongUseError, match=r"two contours of 14 dashes found no room in 14 x 14"):
+        draw_images(GEOMETRIES[14], 14, 0, 0, range(1))
 
 
 def release(folder: Path, *, text: bool = True) -> Path:
     """Writes a level of the release with two batches of six images."""
-    drawn = draw_images(GEOMETRIES[16], 3, 1, 0, range(12))
+    drawn = draw_images(GEOMETRIES[14], 3, 1, 0, range(12))
     for batch in range(2):
         (folder / "imgs" / str(batch)).mkdir(parents=True)
         (folder / "metadata").mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ def release(folder: Path, *, text: bool = True) -> Path:
 @pytest.mark.parametrize("text", [True, False])
 def test_the_official_layout_is_read(tmp_path: Path, text: bool) -> None:
     level = release(tmp_path / "level", text=text)
-    drawn = draw_images(GEOMETRIES[16], 3, 1, 0, range(12))
+    drawn = draw_images(GEOMETRIES[14], 3, 1, 0, range(12))
     splits, _ = replace(READ, path=str(level)).load(tmp_path / "data")
     assert sum(map(len, splits.values())) == 12
     images = {drawn.images[number].tobytes(): drawn.labels[number] for number in range(12)}
@@ -177,8 +177,8 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_the_image_that_is_known_to_be_empty_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    level = release(tmp_path / "pathfinder16" / "curv_baseline")
-    monkeypatch.setattr(files, "EMPTY", "pathfinder16/curv_baseline/imgs/0/sample_2.png")
+    level = release(tmp_path / "pathfinder14" / "curv_baseline")
+    monkeypatch.setattr(files, "EMPTY", "pathfinder14/curv_baseline/imgs/0/sample_2.png")
     (level / "imgs/0/sample_2.png").write_bytes(b"")
     splits, _ = replace(READ, path=str(level)).load(tmp_path / "data")
     assert sum(map(len, splits.values())) == 11

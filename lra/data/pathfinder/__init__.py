@@ -40,7 +40,7 @@ class Pathfinder(Data):
     path: str | None = None
     """A level of the release, such as pathfinder32/curv_contour_length_14, with imgs and metadata; none: generate."""
     size: int = 32
-    """Pixels of a side: 32, 64, 128 (Path-X), 256, or 12 and 16, which are ours."""
+    """Pixels of a side: 32, 64, 128 (Path-X), 256, or 12 and 14, which are ours."""
     contour_length: int = 14
     """Dashes in a contour: 14 is Long Range Arena's hard level, 9 and 6 the easier ones."""
     distractors: int | None = None

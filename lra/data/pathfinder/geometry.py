@@ -63,7 +63,7 @@ GEOMETRIES: Mapping[int, Geometry] = MappingProxyType(
                 distractor_dashes=4, contrast=2.0, target_contrast=1.5,
             ),
             Geometry(
-                size=16, margins=(1,), length=2, thickness=0.5, seed_distance=3, radius=1.0, continuity=1.0,
+                size=14, margins=(1,), length=2, thickness=0.5, seed_distance=3, radius=1.0, continuity=1.0,
                 distractor_dashes=4, contrast=2.0, target_contrast=1.5,
             ),
             Geometry(
