@@ -14,7 +14,7 @@ from lra.tasks import TASKS
 PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
     {
         task: MappingProxyType(
-            {preset.run.preset: preset for preset in (*QUICK, *HOUR, *XIONG2021, *LRA_JAX) if preset.run.task == task}
+            {preset.run.preset: preset for preset in (*QUICK, *XIONG2021, *LRA_JAX, *HOUR) if preset.run.task == task}
         )
         for task in TASKS
     }

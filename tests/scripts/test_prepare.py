@@ -7,10 +7,10 @@ from scripts.prepare import run
 
 
 def test_data_are_made_ahead_and_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["lra", "pathfinder", "--data.examples", "50", "--data.size", "16", "--data.contour-length", "3"]
+    command = ["lra", "pathfinder", "--data.examples", "50", "--data.size", "14", "--data.contour-length", "3"]
     assert run([*command, "--data-folder", str(tmp_path)]) == 0
     first = capsys.readouterr()
-    assert "drawing 50 images of 16 x 16" in first.err
+    assert "drawing 50 images of 14 x 14" in first.err
     assert "sha256" in first.out
     assert "floors: majority class 0." in first.out
     assert run([*command, "--data-folder", str(tmp_path)]) == 0
