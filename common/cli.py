@@ -5,12 +5,10 @@ import contextlib
 import dataclasses
 import io
 import json
-import os
 import shlex
 import sys
-import traceback
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -19,7 +17,7 @@ import tyro
 from common.attention import ALIASES, ATTENTIONS, find_attention
 from common.blocks import NORMS, find_norm
 from common.config import field_paths
-from common.errors import BadDataError, WrongUseError, look_up, nearest
+from common.errors import WrongUseError, guarded, look_up, nearest
 from common.results import Result
 from common.run import BaseRun, Preset
 from common.session import Prepare, Session, execute
@@ -293,25 +291,6 @@ def print_result(result: Result, as_json: bool) -> None:
         f"{result.tokens_per_second:,.0f} tokens/s, peak memory {result.peak_memory_bytes / 2**20:,.0f} MiB, "
         f"processes: {result.environment['processes']}"
     )
-
-
-def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else, each said in one message."""
-    try:
-        return command(arguments)
-    except WrongUseError as error:
-        print(f"seqarena: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("seqarena: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
-    except BrokenPipeError:  # whoever read standard output, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (BadDataError, OSError) as error:
-        print(f"seqarena: {error}", file=sys.stderr)
-    except Exception:  # a defect of ours: whoever reports it needs the trace
-        traceback.print_exc()
-    return 1
 
 
 def main(package: Package, arguments: Sequence[str] | None = None) -> int:

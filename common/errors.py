@@ -1,7 +1,10 @@
 """What a person did wrong, said in one sentence they can act on."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
@@ -35,3 +38,22 @@ def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
     if name not in table:
         raise WrongUseError(f"unknown {kind} {name!r}; {nearest(name, table)}")
     return table[name]
+
+
+def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else, each said in one message."""
+    try:
+        return command(arguments)
+    except WrongUseError as error:
+        print(f"seqarena: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("seqarena: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+    except BrokenPipeError:  # whoever read standard output, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (BadDataError, OSError) as error:
+        print(f"seqarena: {error}", file=sys.stderr)
+    except Exception:  # a defect of ours: whoever reports it needs the trace
+        traceback.print_exc()
+    return 1

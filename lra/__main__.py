@@ -2,14 +2,13 @@
 
 import sys
 
+import lra
 from common.cli import Package, main
 from lra.presets import PRESETS
 from lra.tasks import TASKS
 from lra.trainer import prepare
 
-PACKAGE = Package(
-    name="lra", title="Long Range Arena: classify long sequences", tasks=TASKS, presets=PRESETS, prepare=prepare
-)
+PACKAGE = Package(name="lra", title=str(lra.__doc__), tasks=TASKS, presets=PRESETS, prepare=prepare)
 
 if __name__ == "__main__":
     sys.exit(main(PACKAGE))

@@ -21,7 +21,7 @@ from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from common.results import Result, read_results
 from common.run import settings, task_title
 from common.tasks import Published, Task
-from scripts.packages import PACKAGES
+from scripts.packages import PACKAGES, find_package
 from scripts.tables import RENDERERS, render
 
 FORMATS = (*RENDERERS, "csv", "json")
@@ -109,8 +109,9 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
     some = group[0] if group else None
     package, name = (some.package, some.task) if some else (absent[0]["package"], absent[0]["task"])
     preset, changed = (some.preset, some.changed) if some else (absent[0]["preset"], absent[0]["changed"])
-    task: Task | None = PACKAGES[package].tasks.get(name) if package in PACKAGES else None
-    presets = PACKAGES[package].presets.get(name, {}) if package in PACKAGES else {}
+    known = find_package(package) if package in PACKAGES else None
+    task = known.tasks.get(name) if known else None
+    presets = known.presets.get(name, {}) if known else {}
     by_row: dict[str, list[Result]] = defaultdict(list)
     for result in group:
         by_row[result.row].append(result)

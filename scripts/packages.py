@@ -1,9 +1,22 @@
-"""The task packages that there are: a new one is a line here."""
+"""The task packages that there are: a new one is a word here."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
+import importlib
+import typing
 
-from common.cli import Package
-from lra.__main__ import PACKAGE as LRA
+from common.errors import look_up
 
-PACKAGES: Mapping[str, Package] = MappingProxyType({package.name: package for package in (LRA,)})
+if typing.TYPE_CHECKING:
+    import common.cli
+
+PACKAGES = ("lra",)
+
+
+def find_package(name: str) -> "common.cli.Package":
+    """Returns a package by its name, imported only now: ``seqarena --help`` must not wait for torch.
+
+    Raises:
+        WrongUseError: no such package; says the nearest names.
+    """
+    look_up(dict.fromkeys(PACKAGES), name, "package")
+    found: common.cli.Package = importlib.import_module(f"{name}.__main__").PACKAGE
+    return found

@@ -8,7 +8,7 @@ from common.cli import Parser, choose, override
 from common.errors import look_up
 from common.runtime import make_accelerator
 from common.session import Session
-from scripts.packages import PACKAGES
+from scripts.packages import find_package
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
         "--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)"
     )
     options, fields = parser.parse_known_args(arguments)
-    package = look_up(PACKAGES, options.package, "package")
+    package = find_package(options.package)
     look_up(package.tasks, options.task, f"{package.name} task")
     preset = options.preset or next(name for name in package.presets[options.task] if name != "quick")
     chosen = override(choose(package, options.task, preset, None, None, 0), fields, parser.prog)

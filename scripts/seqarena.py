@@ -1,35 +1,40 @@
 """The ``seqarena`` command: a task package, or something that works across them."""
 
+import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from common.cli import describe, guarded, run_package, variants
-from common.errors import look_up
-from scripts import benchmark, curves, leaderboard, prepare, quickstart, sweep
-from scripts.packages import PACKAGES
+from common.errors import guarded, look_up
+from scripts.packages import PACKAGES, find_package
 
-COMMANDS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = MappingProxyType(
+COMMANDS: Mapping[str, str] = MappingProxyType(
     {
-        "quickstart": ("train four variants on short ListOps and print the leaderboard", quickstart.run),
-        "prepare": ("make a task's data ahead of its runs", prepare.run),
-        "sweep": ("run the product of tasks, variants, norms and seeds; skips what is finished", sweep.run),
-        "leaderboard": ("tables of the results below a folder", leaderboard.run),
-        "curves": ("draw what runs recorded while they went, diagnostics of each layer included", curves.run),
-        "benchmark": ("time and memory of each variant: attention alone, or a training step", benchmark.run),
+        "quickstart": "train four variants on short ListOps and print the leaderboard",
+        "prepare": "make a task's data ahead of its runs",
+        "sweep": "run the product of tasks, variants, norms and seeds; skips what is finished",
+        "leaderboard": "tables of the results below a folder",
+        "curves": "draw what runs recorded while they went, diagnostics of each layer included",
+        "benchmark": "time and memory of each variant: attention alone, or a training step",
     }
 )
+"""Each is the module of its name beside this one; imported when it is asked for, for torch alone takes a second."""
 
 
 def overview() -> str:
-    """Returns what there is, one line each."""
-    commands = "\n".join(f"  {name:<12} {line}" for name, (line, _) in COMMANDS.items())
-    packages = "\n\n".join(f"{package.name}: {package.title}\n{describe(package)}" for package in PACKAGES.values())
+    """Returns the commands, the packages and their tasks, one line each."""
+    commands = "\n".join(f"  {name:<14} {line}" for name, line in COMMANDS.items())
+    packages = []
+    for package in PACKAGES:
+        tasks = importlib.import_module(f"{package}.tasks").TASKS.values()
+        title = str(importlib.import_module(package).__doc__).rstrip(".\n")
+        packages += [f"\n{package}: {title}", *(f"  {task.name:<14} {task.title}" for task in tasks)]
     return (
         "usage: seqarena PACKAGE TASK [--attention A] [--norm N] [--preset P] [--seed S] [--FIELD VALUE ...]\n"
         "       seqarena COMMAND ...\n\n"
         f"commands (seqarena COMMAND --help):\n{commands}\n\n"
-        f"packages and their tasks (seqarena PACKAGE TASK --help shows every field):\n\n{packages}\n\n{variants()}"
+        "packages and their tasks (seqarena PACKAGE --help: presets, attention variants, norms;\n"
+        "                          seqarena PACKAGE TASK --help: every field):\n" + "\n".join(packages)
     )
 
 
@@ -39,10 +44,13 @@ def dispatch(arguments: Sequence[str]) -> int:
         print(overview())
         return 0
     name, rest = arguments[0], arguments[1:]
-    look_up({**PACKAGES, **COMMANDS}, name, "package or command")
+    look_up(dict.fromkeys((*PACKAGES, *COMMANDS)), name, "package or command")
     if name in PACKAGES:
-        return run_package(PACKAGES[name], rest, f"seqarena {name}")
-    return COMMANDS[name][1](rest)
+        from common.cli import run_package  # noqa: PLC0415  # takes seconds, which the overview need not wait
+
+        return run_package(find_package(name), rest, f"seqarena {name}")
+    code: int = importlib.import_module(f"scripts.{name}").run(rest)
+    return code
 
 
 def main() -> int:

@@ -12,11 +12,10 @@ from typing import Any
 from common.checkpoint import write_json
 from common.cli import Package, Parser, add_session_options, choose, override, session_of
 from common.config import fingerprint, to_json
-from common.errors import look_up
 from common.results import Result
 from common.run import BaseRun, changed_from, row_name
 from common.session import Session, execute, run_folder
-from scripts.packages import PACKAGES
+from scripts.packages import find_package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,7 @@ def parser() -> Parser:
 def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, bool]:
     """Returns the runs that the arguments mean, each checked, and whether JSON was asked for."""
     options, fields = parser().parse_known_args(arguments)
-    package = look_up(PACKAGES, options.package, "package")
+    package = find_package(options.package)
     planned = []
     for task in options.task:
         for attention in options.attention:

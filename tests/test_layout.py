@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.packages import PACKAGES
+
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("lra",)
 FILES = sorted(path for top in ("common", *PACKAGES, "scripts", "tests") for path in (ROOT / top).rglob("*.py"))
 SOURCES = [path for path in FILES if "tests" not in path.parts]
 

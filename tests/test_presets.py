@@ -10,13 +10,14 @@ from common.attention import ATTENTIONS
 from common.blocks import NORMS
 from common.run import changed_from, row_name
 from lra.model import Classifier
+from lra.presets import PRESETS
 from lra.run import Run
 from lra.tasks import TASKS
-from scripts.packages import PACKAGES
+from scripts.packages import PACKAGES, find_package
 
 EVERY = [
     (package.name, task, name)
-    for package in PACKAGES.values()
+    for package in map(find_package, PACKAGES)
     for task in package.tasks
     for name in package.presets[task]
 ]
@@ -24,7 +25,7 @@ EVERY = [
 
 @pytest.mark.parametrize(("package", "task", "name"), EVERY)
 def test_a_preset_is_whole(package: str, task: str, name: str) -> None:
-    preset = PACKAGES[package].presets[task][name]
+    preset = find_package(package).presets[task][name]
     run = preset.run
     assert (run.task, run.preset, run.seed) == (task, name, 0)
     assert preset.source
@@ -47,7 +48,7 @@ def test_a_preset_is_whole(package: str, task: str, name: str) -> None:
 
 @pytest.mark.parametrize(("package", "task", "name"), EVERY)
 def test_a_preset_builds_its_model_and_takes_a_step(package: str, task: str, name: str) -> None:
-    run = PACKAGES[package].presets[task][name].run
+    run = find_package(package).presets[task][name].run
     assert isinstance(run, Run)
     model = Classifier(run.model, run.data.sequences)
     shape = (2, 20) if run.data.sequences == 1 else (2, run.data.sequences, 20)
@@ -59,7 +60,7 @@ def test_a_preset_builds_its_model_and_takes_a_step(package: str, task: str, nam
 
 
 def test_every_package_has_a_quick_preset_and_every_task_is_a_record() -> None:
-    for package in PACKAGES.values():
+    for package in map(find_package, PACKAGES):
         for name, task in package.tasks.items():
             assert "quick" in package.presets[name]
             assert (task.package, task.name) == (package.name, name)
@@ -76,7 +77,7 @@ def test_every_package_has_a_quick_preset_and_every_task_is_a_record() -> None:
 @pytest.mark.parametrize("task", [name for name, task in TASKS.items() if "quick" in task.checksums])
 def test_quick_data_have_their_bytes(task: str, tmp_path: Path) -> None:
     """Whoever changes them must raise the generator's version and the task's."""
-    run = PACKAGES["lra"].presets[task]["quick"].run
+    run = PRESETS[task]["quick"].run
     assert isinstance(run, Run)
     assert run.data.load(tmp_path)[1] == TASKS[task].checksums["quick"]
 

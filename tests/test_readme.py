@@ -13,7 +13,7 @@ from common.blocks import NORMS
 from common.cli import choose, override
 from scripts import sweep
 from scripts.leaderboard import FORMATS
-from scripts.packages import PACKAGES
+from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -44,9 +44,9 @@ def test_every_command_parses(line: str) -> None:
     elif rest[0] == "benchmark":
         assert rest[1] == "step"
         assert rest[2] in PACKAGES
-        assert rest[3] in PACKAGES[rest[2]].tasks
+        assert rest[3] in find_package(rest[2]).tasks
     else:
-        package = PACKAGES[rest[0]]
+        package = find_package(rest[0])
         named = dict(zip(rest[2::2], rest[3::2], strict=True))
         names = [named.pop(f"--{name}", default) for name, default in
                  (("preset", "quick"), ("attention", None), ("norm", None), ("seed", "0"))]  # fmt: skip
@@ -69,7 +69,7 @@ def test_every_name_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     for name in [*ATTENTIONS, *NORMS, *COMMANDS]:
         assert name in text or (name.split("-")[0] in text and f"-{name.split('-')[-1]}" in text)
-    for package in PACKAGES.values():
+    for package in map(find_package, PACKAGES):
         for task in package.tasks:
             assert f"`{package.name} {task}`" in text
             assert all(f"`{preset}`" in text for preset in package.presets[task])

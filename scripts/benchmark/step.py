@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from common.attention.base import Kernel
-from common.cli import Package, Parser, choose, override
-from common.errors import WrongUseError, look_up
+from common.cli import Parser, choose, override
+from common.errors import WrongUseError
 from common.run import BaseRun
 from common.runtime import (
     device_name,
@@ -25,7 +25,7 @@ from common.runtime import (
     seed_torch,
 )
 from common.session import Session
-from scripts.packages import PACKAGES
+from scripts.packages import find_package
 from scripts.tables import render
 
 
@@ -55,7 +55,7 @@ def measure(
     """
     accelerator = make_accelerator(run.train.precision)
     seed_torch(run.seed, 0)
-    prepared = PACKAGES[package].prepare(run, session, accelerator)
+    prepared = find_package(package).prepare(run, session, accelerator)
     model = prepared.model.to(accelerator.device).train()
     batches = [prepared.batches[step].to(accelerator.device) for step in range(repeats)]
     if longest is not None:
@@ -122,7 +122,7 @@ def step(arguments: Sequence[str]) -> int:
     options, fields = parser.parse_known_args(arguments)
     if options.repeats < 1:
         raise WrongUseError(f"--repeats: expected at least 1, found {options.repeats}")
-    package: Package = look_up(PACKAGES, options.package, "package")
+    package = find_package(options.package)
     session = Session(data=options.data_folder)
     runs = []
     for attention in options.attention:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from common.cli import guarded
+from common.errors import guarded
 from scripts import quickstart, sweep
 from scripts.seqarena import dispatch
 from tests.common.test_cli import TINY

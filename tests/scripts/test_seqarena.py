@@ -1,0 +1,23 @@
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from scripts.packages import PACKAGES, find_package
+from scripts.seqarena import COMMANDS, dispatch, overview
+
+
+def test_the_overview_names_everything_and_waits_for_nothing() -> None:
+    code = "import sys; from scripts.seqarena import dispatch; dispatch(['--help']); print('torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told == f"{overview()}\nFalse\n"
+    names = [*COMMANDS, *PACKAGES, *(task for package in PACKAGES for task in find_package(package).tasks)]
+    assert all(name in told for name in names)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "benchmark attention", "benchmark step"])
+def test_a_command_is_the_module_of_its_name(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):  # as argparse leaves
+        assert dispatch([*command.split(), "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: seqarena {command}")
