@@ -26,8 +26,8 @@ class Schedule:
     """Whether one_cycle also moves Adam's first beta from 0.95 to 0.85 and back, as PyTorch's default does."""
 
     def check(self, steps: int) -> None:
-        """Raises a ``WrongUseError`` if warm-up does not fit into the steps."""
-        if self.warmup < 0 or self.warmup >= steps:
+        """Raises a ``WrongUseError`` if warm-up does not fit into the steps; rsqrt is defined without an end."""
+        if self.warmup < 0 or (self.warmup >= steps and self.shape != "rsqrt"):
             raise WrongUseError(f"optim.schedule.warmup {self.warmup} does not fit into train.steps {steps}")
         if self.shape == "one_cycle" and self.warmup < 2:
             raise WrongUseError("optim.schedule.shape one_cycle needs a warmup of at least 2 steps")

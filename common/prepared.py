@@ -18,16 +18,20 @@ Splits = dict[str, Ragged]
 ARRAYS = {"tokens": "u1", "offsets": "<i8", "labels": "u1"}
 
 
-def prepared(folder: Path, what: str, make: Callable[[], Splits]) -> tuple[Splits, str]:
+def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str | None = None) -> tuple[Splits, str]:
     """Returns the splits kept in a folder, mapped into memory, and their checksum; made first where there are none.
 
     Raises:
-        BadDataError: the folder is damaged; says that deleting it makes it anew.
+        BadDataError: what was made has not the ``expected`` checksum, and is not kept; or the folder is damaged, and
+            the message says that deleting it makes it anew.
     """
     if not folder.exists():
         print(f"{what}, kept in {folder}", file=sys.stderr)
         splits = make()
-        save_splits(folder, splits, {"sha256": checksum(splits)})
+        made = checksum(splits)
+        if expected not in (None, made):
+            raise BadDataError(f"{what}: sha256 {made}, expected {expected}; a file was changed, or is of another set")
+        save_splits(folder, splits, {"sha256": made})
     splits, manifest = load_splits(folder)
     found = checksum(splits)
     if found != manifest["sha256"]:

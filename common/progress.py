@@ -3,16 +3,24 @@
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from accelerate import Accelerator
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
 from common.checkpoint import write_atomically
+
+Item = TypeVar("Item")
+
+
+def tracked(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
+    """Yields the items; on a terminal a bar on standard error shows how far it is."""
+    console = Console(stderr=True)
+    yield from track(items, what, total=total, console=console, disable=not console.is_terminal)
 
 
 class Log:

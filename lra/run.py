@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from common.errors import WrongUseError
 from common.run import BaseRun
 from lra.data import Data
+from lra.data.book import Book
+from lra.data.text import Text
 from lra.model import Model
 
 
@@ -33,6 +35,8 @@ class Run(BaseRun):
         super().check()
         self.data.check()
         self.model.check_task(self.data, longest=self.data.longest)
+        if isinstance(self.data, Book | Text) and (self.data.validation == "test") != (self.task == "text-legacy"):
+            raise WrongUseError("data.validation test makes the task text-legacy, held-out makes it text")
         if self.data.sequences == 1 and self.model.pairing != "product":
             raise WrongUseError("model.pairing is for tasks that compare two documents")
         if self.legacy.padded_pooling and self.model.pooling != "mean":

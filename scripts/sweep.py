@@ -14,6 +14,7 @@ from common.cli import Package, Parser, add_session_options, choose, override, s
 from common.config import fingerprint, to_json
 from common.results import Result
 from common.run import BaseRun, changed_from, row_name
+from common.runtime import make_accelerator
 from common.session import Session, execute, run_folder
 from scripts.packages import find_package
 
@@ -99,6 +100,14 @@ def save_plan(planned: Sequence[Planned], session: Session) -> Path:
     return path
 
 
+def prepare_all(planned: Sequence[Planned]) -> None:
+    """Makes or checks the data of every task once, before the first run: files that are missing are missed now."""
+    todo = [each for each in planned if each.session.overwrite or not (each.folder / "result.json").exists()]
+    first = {(each.run.task, each.run.preset): each for each in reversed(todo)}
+    for each in first.values() if len(first) > 1 else ():
+        each.package.prepare(each.run, each.session, make_accelerator(each.run.train.precision))
+
+
 def run_all(planned: Sequence[Planned]) -> list[Result]:
     """Measures every run in turn and returns their results; a diverged run does not stop the others."""
     results = []
@@ -117,6 +126,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena sweep`` and returns its exit code."""
     planned, session, as_json = plan(arguments)
     path = save_plan(planned, session)
+    prepare_all(planned)
     results = run_all(planned)
     if as_json:
         print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results]}))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from common.prepared import Splits, prepared
 from lra.data import SPLITS, Data
 from lra.data.imdb import Review
 from lra.data.retrieval import Pair, Pairs, as_pairs
-from lra.data.text import byte_floors, of_reviews
+from lra.data.text import byte_floors, of_reviews, validated_on_test
 
 SHARES = {"train": 0.8, "validation": 0.9, "test": 1.0}
 """Chapters up to which share of all go to each split."""
@@ -59,6 +59,8 @@ class Book(Data):
     """None: the book is bundled."""
     length: int = 128
     """Bytes of a passage."""
+    validation: Literal["held-out", "test"] = "held-out"
+    """held-out: chapters of its own; test: those of the test set, which makes the task text-legacy."""
 
     @property
     def longest(self) -> int:
@@ -83,7 +85,7 @@ class Book(Data):
         book = chapters()
         ends = np.cumsum([sum(map(len, lines)) for lines in book])
         parts = split_chapters(len(book))
-        return {
+        found = {
             name: of_reviews(
                 [
                     Review(text=passage, positive=int(ends[number] > ends[-1] / 2), film="")
@@ -93,6 +95,7 @@ class Book(Data):
             )
             for name in SPLITS
         }
+        return found if self.validation == "held-out" else validated_on_test(found)
 
 
 @dataclass(frozen=True, kw_only=True)

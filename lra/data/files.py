@@ -25,6 +25,8 @@ def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
         return
     if not path.is_file():
         raise BadDataError(f"{path}: expected an archive ({', '.join(ARCHIVES)}) or a folder; there is none")
+    if not path.name.endswith(ARCHIVES):
+        raise BadDataError(f"{path}: expected an archive ({', '.join(ARCHIVES)}) or a folder, found another file")
     try:
         with tarfile.open(path) as archive:
             for entry in archive:

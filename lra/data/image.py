@@ -13,9 +13,11 @@ import numpy.typing as npt
 from PIL import Image as Picture
 
 from common.data import Ragged
-from common.errors import BadDataError
+from common.errors import BadDataError, WrongUseError
 from common.prepared import Splits, prepared
-from lra.data import Data
+from common.progress import tracked
+from lra import checksums
+from lra.data import Data, cropped
 from lra.data.files import hub_rows, is_hub_layout, members
 from lra.data.floors import image_floors
 from lra.data.origin import kept_in
@@ -47,16 +49,27 @@ class Image(Data):
     classes: ClassVar[int] = len(CLASSES)
     path: str | None = None
     """An official archive, its folder, or a folder of arrays, pictures or the hub's Parquet files; none: the hub."""
+    length: int = PIXELS
+    """Pixels that are read of an image, row by row."""
 
     @property
     def longest(self) -> int:
-        """Pixels of an image."""
-        return PIXELS
+        """Pixels that are read."""
+        return self.length
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for a length of nothing, or more than there is."""
+        if not 1 <= self.length <= PIXELS:
+            raise WrongUseError(f"data.length: expected 1 to {PIXELS:,}, found {self.length}")
 
     def load(self, folder: Path) -> tuple[Splits, str]:
-        """Returns the splits and their checksum."""
+        """Returns the splits, cut to ``length``, and the checksum of the whole images."""
+        self.check()
         where = kept_in(folder, "image", self.path)
-        return prepared(where, "image: reading 60,000 images", lambda: split(read_cifar(self.path)))
+        kept, found = prepared(
+            where, "image: reading 60,000 images", lambda: split(read_cifar(self.path)), checksums.IMAGE
+        )
+        return cropped(kept, self.length), found
 
     def floors(self, splits: Splits) -> dict[str, float]:
         """Returns what trivial rules score."""
@@ -104,7 +117,8 @@ def read_cifar(path: str | None) -> dict[str, Split]:
                 f"found {' of '.join(f'{size:,}' for size in images.shape)} and {labels.size:,} labels; {HINT}"
             )
         if labels.max() >= len(CLASSES):
-            raise BadDataError(f"{path or HUB}: expected labels 0 to 9 in {name}, found {labels.max()}")
+            row = int(labels.argmax())
+            raise BadDataError(f"{path or HUB}: expected labels 0 to 9 in {name}, found {labels[row]} at row {row}")
     return found
 
 
@@ -119,8 +133,14 @@ def _from_hub(path: str | None, split: str) -> Split:
     rows = hub_rows(path or HUB, None if path else REVISION, split, HINT)
     if not {"img", "label"} <= set(rows.column_names):
         raise BadDataError(f"{path or HUB}: expected columns img and label, found {', '.join(rows.column_names)}")
-    images = [np.asarray(row["img"].convert("L"), dtype=np.uint8).reshape(-1) for row in rows]
-    return np.stack(images), np.array(rows["label"], dtype=np.uint8)
+    images, labels = [], []
+    for number, row in enumerate(tracked(rows, f"image {split}", len(rows))):
+        where = f"{path or HUB}, split {split}, row {number}"
+        if row["label"] not in range(len(CLASSES)):
+            raise BadDataError(f"{where}: expected a label from 0 to {len(CLASSES) - 1}, found {row['label']!r}")
+        images.append(_pixels(row["img"], where))
+        labels.append(row["label"])
+    return np.array(images), np.array(labels, dtype=np.uint8)
 
 
 def _from_files(path: Path) -> dict[str, Split]:
@@ -199,20 +219,25 @@ def _array(content: bytes, where: str) -> Bytes:
         return found
     if found.shape[1:] == (32, 32, 3):
         return grey(*(found[..., channel].reshape(len(found), -1) for channel in range(3)))
-    if found.ndim == 0 or found[0].size != PIXELS:
+    if found.ndim == 0 or not len(found) or found[0].size != PIXELS:
         raise BadDataError(f"{where}: expected labels, or images of 32 x 32, grey or RGB; found shape {found.shape}")
     return found.reshape(len(found), -1)
 
 
 def _picture(content: bytes, name: str, where: str) -> Split:
     folder = name.split("/")[-2] if "/" in name else ""
-    label = CLASSES.index(folder) if folder in CLASSES else int(folder) if folder in "0123456789" and folder else -1
-    if label < 0:
+    names = (*CLASSES, *map(str, range(len(CLASSES))))
+    if folder not in names:
         raise BadDataError(f"{where}: expected a folder named by a class ({', '.join(CLASSES)}, or 0 to 9)")
     try:
-        pixels = np.asarray(Picture.open(io.BytesIO(content)).convert("L"), dtype=np.uint8)
+        pixels = _pixels(Picture.open(io.BytesIO(content)), where)
     except OSError as error:
         raise BadDataError(f"{where}: not a picture ({error})") from error
+    return pixels[None], np.array([names.index(folder) % len(CLASSES)], dtype=np.uint8)
+
+
+def _pixels(picture: Picture.Image, where: str) -> Bytes:
+    pixels = np.asarray(picture.convert("L"), dtype=np.uint8)
     if pixels.shape != (32, 32):
         raise BadDataError(f"{where}: expected 32 x 32 pixels, found {pixels.shape}")
-    return pixels.reshape(1, -1), np.array([label], dtype=np.uint8)
+    return pixels.reshape(-1)

@@ -9,13 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import BadDataError
+from common.progress import tracked
 from lra.data.files import hub_rows, is_hub_layout, members
 
 HUB = "stanfordnlp/imdb"
 REVISION = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"
+ARCHIVE = "aclImdb_v1.tar.gz (84 MB, ai.stanford.edu/~amaas/data/sentiment) or its folder aclImdb"
 HINT = (
-    "--data.path takes aclImdb_v1.tar.gz (84 MB, ai.stanford.edu/~amaas/data/sentiment), its folder aclImdb, or a "
-    f"folder of the Parquet files of {HUB}; lra listops and lra pathfinder need no files"
+    f"--data.path takes {ARCHIVE}, or a folder of the Parquet files of {HUB}; lra listops and lra pathfinder need no "
+    "files"
 )
 REVIEWS = 12_500
 """Of each label in each of train and test."""
@@ -49,24 +51,24 @@ def _from_hub(path: str | None, split: str) -> Iterator[Review]:
     source = path or HUB
     if set(rows.column_names) != {"text", "label"}:
         raise BadDataError(f"{source}: expected the columns text and label, found {', '.join(rows.column_names)}")
-    reviews = [
-        Review(text=row["text"].encode(), positive=_label(row["label"], source, split, number), film="")
-        for number, row in enumerate(rows)
-    ]
+    reviews = []
+    for number, row in enumerate(tracked(rows, f"imdb {split}", len(rows))):
+        text, label = row["text"], row["label"]
+        if not isinstance(text, str) or label not in (0, 1):
+            raise BadDataError(
+                f"{source}, split {split}, row {number}: expected a text and label 0 or 1, found "
+                f"{type(text).__name__} and {label!r}"
+            )
+        reviews.append(Review(text=text.encode(), positive=int(label == 1), film=""))
     _check_counts(source, split, reviews)
     yield from reviews
-
-
-def _label(label: object, source: str, split: str, number: int) -> int:
-    if label not in (0, 1):
-        raise BadDataError(f"{source}, split {split}, row {number}: expected label 0 or 1, found {label!r}")
-    return int(label == 1)
 
 
 def _from_files(path: Path) -> dict[str, list[Review]]:
     texts: dict[tuple[str, str], dict[int, bytes]] = {}
     films: dict[tuple[str, str], list[str]] = {}
-    for name, content in members(path, (".txt",)):
+    wanted = (each for each in members(path, (".txt",)) if REVIEW.search(each[0]) or URLS.search(each[0]))
+    for name, content in tracked(wanted, "imdb", 4 * REVIEWS + 4):
         if review := REVIEW.search(name):
             texts.setdefault((review[1], review[2]), {})[int(review[3])] = content
         elif listed := URLS.search(name):

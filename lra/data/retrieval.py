@@ -12,8 +12,10 @@ import numpy.typing as npt
 from common.data import Ragged
 from common.errors import BadDataError, WrongUseError
 from common.prepared import Splits, prepared
+from common.progress import tracked
+from lra import checksums
 from lra.data import Data, cropped
-from lra.data.imdb import HINT, Review, as_array, read_imdb
+from lra.data.imdb import ARCHIVE, Review, as_array, read_imdb
 from lra.data.origin import kept_in
 from lra.data.text import in_hash_order
 
@@ -51,7 +53,7 @@ class Pairs(Data):
         train, test = splits["train"], splits["test"]
         majority = np.bincount(train.labels, minlength=2).argmax()
         some = range(min(len(train), 4_000))
-        known, cut = np.array([shared_words(train, example) for example in some]), 0.0
+        known = np.array([shared_words(train, example) for example in some])
         labels = train.labels[: len(some)]
         cut = max(np.unique(known), key=lambda each: float(((known >= each) == labels).mean()))
         guess = np.array([shared_words(test, example) for example in range(len(test))]) >= cut
@@ -73,7 +75,7 @@ class Retrieval(Pairs):
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits, cut to ``length``, and the checksum of what is kept."""
         self.check()
-        where = kept_in(folder, f"retrieval-{'-'.join(map(str, self.rows))}", self.path)
+        where = kept_in(folder, f"retrieval-{'-'.join(map(str, self.rows))}", self.path, alike=False)
         there = Path(self.path or ".")
         if self.path is None and not where.exists():
             raise BadDataError(
@@ -85,7 +87,10 @@ class Retrieval(Pairs):
         kept, found = prepared(
             where,
             f"retrieval: reading {sum(self.rows):,} pairs",
-            lambda: {split: as_pairs(read_aan(there / file, wanted[split])) for split, file in FILES.items()},
+            lambda: {
+                split: as_pairs(tracked(read_aan(there / file, wanted[split]), split, wanted[split]))
+                for split, file in FILES.items()
+            },
         )
         return cropped(kept, self.length), found
 
@@ -108,6 +113,8 @@ def read_aan(path: Path, rows: int) -> Iterator[Pair]:
                 raise BadDataError(f"{path}, line {number}: expected label 0 or 1, found {columns[0]!r:.40}")
             if not columns[3] or not columns[4]:
                 raise BadDataError(f"{path}, line {number}: expected two texts, found an empty one")
+            if not line.endswith(b"\n"):
+                raise BadDataError(f"{path}, line {number}: expected a line end, found the file's; a cut copy?")
             yield columns[3][:KEPT], columns[4][:KEPT], int(float(columns[0]))
     if number != rows:
         raise BadDataError(
@@ -127,11 +134,14 @@ class RetrievalImdb(Pairs):
         self.check()
         where = kept_in(folder, "retrieval-imdb", self.path)
         if self.path is None and not where.exists():
-            raise BadDataError(f"retrieval-imdb needs the official archive, for its lists of films: {HINT}")
+            raise BadDataError(
+                f"retrieval-imdb has no source but the authors' archive, with its lists of films: {ARCHIVE}"
+            )
         kept, found = prepared(
             where,
             "retrieval-imdb: pairing 50,000 reviews",
             lambda: film_pairs(read_imdb(self.path), str(self.path)),
+            checksums.RETRIEVAL_IMDB,
         )
         return cropped(kept, self.length), found
 
@@ -143,7 +153,7 @@ def film_pairs(reviews: dict[str, list[Review]], source: str) -> Splits:
         BadDataError: a source that does not tell films.
     """
     if not all(review.film for each in reviews.values() for review in each):
-        raise BadDataError(f"{source}: no urls_pos.txt and urls_neg.txt in train and test; {HINT}")
+        raise BadDataError(f"{source}: no urls_pos.txt and urls_neg.txt in train and test; only {ARCHIVE} has them")
     reviews = _distinct(reviews)
     held_out = {review.film for review in reviews["train"] if _share(review.film) < VALIDATION_FILMS}
     tested = {review.film for review in reviews["test"]}

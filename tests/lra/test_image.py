@@ -12,6 +12,7 @@ import pytest
 from PIL import Image as Picture
 
 from common.errors import BadDataError, WrongUseError
+from lra import checksums
 from lra.data import image
 from lra.data.digits import Digits
 from lra.data.image import CLASSES, Image, grey
@@ -23,6 +24,7 @@ TRAIN, TEST = 25, 10
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "COUNTS", {"train": TRAIN, "test": TEST})
     monkeypatch.setattr(image, "VALIDATION", 5)
+    monkeypatch.setattr(checksums, "IMAGE", None)
 
 
 def colours(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -79,6 +81,9 @@ def test_every_layout_gives_the_same_bytes(tmp_path: Path) -> None:
     assert tokens.shape == (10, 1_024)
     pixels = np.stack([np.asarray(splits["test"][n]) for n in range(10)])
     assert np.array_equal(tokens.numpy(), pixels.astype(int) + 1)
+    short, again = Image(path=str(tmp_path / "py"), length=7).load(tmp_path / "data")
+    assert again == found["py"]
+    assert set(short["test"].lengths.tolist()) == {7}
     floors = Image(path=str(tmp_path / "py")).floors(splits)
     assert floors["majority class"] == 0.1
 
@@ -114,12 +119,26 @@ def test_what_is_no_cifar_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "bin" / "test_batch.bin").write_bytes(content[:-1])
     assert "expected records of 3,073 bytes" in reason("bin")
     (tmp_path / "bin" / "test_batch.bin").write_bytes(b"\x0b" + content[1:])
-    assert "expected labels 0 to 9 in test, found 11" in reason("bin")
+    assert "expected labels 0 to 9 in test, found 11 at row 0" in reason("bin")
     xz = tmp_path / "npy" / "x_test_gray.npy.xz"
     xz.write_bytes(xz.read_bytes()[:-30])
     assert "x_test_gray.npy.xz: not a whole array" in reason("npy")
     (tmp_path / "png" / "test" / "cat" / "0003.png").write_bytes(b"")
     assert "0003.png: not a picture" in reason("png")
+    (tmp_path / "png" / "test" / "cat" / "0003.png").rename(tmp_path / "png" / "test" / "cat" / "3.txt")
+    (tmp_path / "png" / "test" / "12").mkdir()
+    Picture.fromarray(np.zeros((32, 32), np.uint8)).save(tmp_path / "png" / "test" / "12" / "a.png")
+    assert "expected a folder named by a class" in reason("png")
+    np.save(tmp_path / "npy" / "x_test_gray.npy", np.zeros((0, 1_024), np.uint8))
+    xz.unlink()
+    assert "expected labels, or images of 32 x 32" in reason("npy")
+    assert "expected an archive (.tar, " in reason("npy/y_test.npy")
+    labels = {"train": -1, "test": 3}
+    for split, label in labels.items():
+        picture = Picture.fromarray(np.zeros((32, 32 if split == "train" else 31), np.uint8))
+        rows = datasets.Dataset.from_dict({"img": [picture], "label": [label]}).cast_column("img", datasets.Image())
+        rows.to_parquet(tmp_path / "hub" / "plain_text" / f"{split}-00000-of-00001.parquet")
+    assert "split train, row 0: expected a label from 0 to 9, found -1" in reason("hub")
     archive = tmp_path / "cifar-10-python.tar.gz"
     archive.write_bytes(archive.read_bytes()[:-5_000])
     assert "not a whole tar archive" in reason(archive.name)

@@ -100,7 +100,7 @@ def test_a_set_is_made_once_and_goes_on_where_it_stopped(tmp_path: Path, monkeyp
 
 
 def test_contours_that_find_no_room_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WrongUseError, match=r"data.size: expected one of 12, 14, 32"):
+    with pytest.raises(WrongUseError, match=r"data.size: expected one of 14, 32"):
         replace(SMALL, size=33).check()
     with pytest.raises(WrongUseError, match="contour_length of at least 3"):
         replace(SMALL, contour_length=2).check()
@@ -140,6 +140,16 @@ def test_the_official_layout_is_read(tmp_path: Path, text: bool) -> None:
             assert images[split[number].tobytes()] == label
 
 
+def test_no_two_images_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So small, half of what is drawn was there before."""
+    splits, _ = replace(SMALL, distractors=0, examples=2_000).load(tmp_path)
+    images = [split[number].tobytes() for split in splits.values() for number in range(len(split))]
+    assert len(images) == len(set(images)) == 2_000
+    monkeypatch.setattr("lra.data.pathfinder.MOST_DRAWN", 0)
+    with pytest.raises(WrongUseError, match=r"only 2,\d+ of 2,250 images of 14 x 14 .* differ; data.examples is 2,200"):
+        replace(SMALL, distractors=0, examples=2_200).load(tmp_path)
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     def reason(name: str) -> str:
         with pytest.raises(BadDataError) as caught:
@@ -171,7 +181,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     release(tmp_path / "four")
     with pytest.raises(BadDataError, match=r"expected 40 images \(--data.examples\), found 12"):
         replace(SMALL, path=str(tmp_path / "four")).load(tmp_path / "data")
-    with pytest.raises(WrongUseError, match=r"data.seed and data.distractors are for generated"):
+    with pytest.raises(WrongUseError, match=r"data.path names drawn images, but data.seed is 3"):
         replace(READ, path=str(tmp_path / "four"), seed=3).load(tmp_path / "data")
     assert not (tmp_path / "data" / "lra").exists() or not list((tmp_path / "data" / "lra").iterdir())
 

@@ -1,6 +1,7 @@
 """Text and Retrieval: archives, folders and the hub's layout give the same bytes; damage is named."""
 
 import io
+import itertools
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 
 from common.data import Ragged
 from common.errors import BadDataError, WrongUseError
+from lra import checksums
 from lra.data import files, imdb, text
 from lra.data.book import Book, Chapters, chapters, split_chapters
-from lra.data.retrieval import Retrieval, RetrievalImdb
+from lra.data.imdb import Review
+from lra.data.retrieval import Retrieval, RetrievalImdb, film_pairs
 from lra.data.text import Text, naive_bayes
 
 REVIEWS = 6
@@ -24,6 +27,8 @@ REVIEWS = 6
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imdb, "REVIEWS", REVIEWS)
     monkeypatch.setattr(text, "VALIDATION", 4)
+    monkeypatch.setattr(checksums, "TEXT", None)
+    monkeypatch.setattr(checksums, "RETRIEVAL_IMDB", None)
 
 
 def written(folder: Path, *, urls: bool = True) -> Path:
@@ -131,8 +136,65 @@ def test_films_are_apart_and_reviews_balanced(tmp_path: Path) -> None:
     assert not films["test"] & films["train"]
     with pytest.raises(BadDataError, match=r"no urls_pos.txt"):
         RetrievalImdb(path=str(written(tmp_path / "bare", urls=False))).load(tmp_path / "data")
-    with pytest.raises(BadDataError, match="needs the official archive"):
+    with pytest.raises(BadDataError, match=r"no source but the authors. archive"):
         RetrievalImdb().load(tmp_path)
+
+
+def review(text: str, positive: int, film: str) -> Review:
+    return Review(text=text.encode(), positive=positive, film=film)
+
+
+def test_no_film_is_in_two_splits_and_no_review_twice() -> None:
+    """Films 0 to 59 in train, 40 to 99 in test; of each two reviews for and two against, and one that is everywhere."""
+    sets = {
+        name: [
+            review(f"{name} {film} {number} " + "x" * (7 * number + film % 5), number % 2, f"tt{film}")
+            for film in films
+            for number in range(4)
+        ]
+        + [review("the same everywhere", 1, f"tt{films[0]}"), review("the same everywhere", 1, f"tt{films[0]}")]
+        for name, films in (("train", range(60)), ("test", range(40, 100)))
+    }
+    known = {each.text: each for some in sets.values() for each in some}
+    splits = film_pairs(sets, "here")
+    films, texts = {}, {}
+    for name, split in splits.items():
+        firsts, seconds = ([split[2 * n + side].tobytes() for n in range(len(split))] for side in (0, 1))
+        films[name] = {known[text].film for text in firsts + seconds}
+        texts[name] = set(firsts + seconds)
+        one, two = (np.flatnonzero(split.labels == label).tolist() for label in (1, 0))
+        assert len(one) == len(two) > 8
+        assert len({firsts[n] for n in one} | {seconds[n] for n in one}) == 2 * len(one)  # none in two pairs
+        for same, other in zip(one, two, strict=True):
+            assert firsts[same] == firsts[other]
+            assert known[firsts[same]].film == known[seconds[same]].film != known[seconds[other]].film
+            assert known[seconds[same]].positive == known[seconds[other]].positive
+        apart = [abs(len(seconds[same]) - len(seconds[other])) for same, other in zip(one, two, strict=True)]
+        assert np.mean(apart) < 3  # of texts that are up to 25 apart
+    for one_name, other_name in itertools.combinations(splits, 2):
+        assert not films[one_name] & films[other_name]
+        assert not texts[one_name] & texts[other_name]
+    assert films["train"] | films["validation"] <= {f"tt{film}" for film in range(40)}
+
+
+def test_what_is_refused_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written(tmp_path / "aclImdb")
+    monkeypatch.setattr(checksums, "TEXT", Text(path=str(folder)).load(tmp_path / "data")[1])
+    (folder / "test" / "pos" / "3_4.txt").write_bytes(b"another")
+    with pytest.raises(BadDataError, match=r"sha256 [0-9a-f]{64}, expected [0-9a-f]{64}; a file was changed"):
+        Text(path=str(folder)).load(tmp_path / "data")
+    assert Text().load(tmp_path / "data")[1] == checksums.TEXT
+    assert len(list((tmp_path / "data" / "lra").iterdir())) == 1
+
+
+def test_two_copies_of_papers_are_not_mixed_up(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for part in ("train", "eval", "test"):
+            (tmp_path / name / f"new_aan_pairs.{part}.tsv").write_text(f"1\ta\tb\t{name}\tx\n")
+        Retrieval(path=str(tmp_path / name), rows=(1, 1, 1)).load(tmp_path / "data")
+    with pytest.raises(BadDataError, match=r"2 copies of retrieval-1-1-1 .* --data.path says which"):
+        Retrieval(rows=(1, 1, 1)).load(tmp_path / "data")
 
 
 def test_papers_are_read_line_by_line(tmp_path: Path) -> None:
@@ -155,6 +217,7 @@ def test_papers_are_read_line_by_line(tmp_path: Path) -> None:
         (good + "1\tP5\tP6\tx\n", r"line 3: expected 5 columns between tabs, found 4"),
         (good + "2\tP5\tP6\tx\ty\n", r"line 3: expected label 0 or 1, found b'2'"),
         (good + "1\tP5\tP6\t\ty\n", r"line 3: expected two texts"),
+        (good + "1\tP5\tP6\tx\tsome of it", r"line 3: expected a line end"),
     ):
         write(train)
         with pytest.raises(BadDataError, match=message):

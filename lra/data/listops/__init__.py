@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from common.config import fingerprint
-from common.prepared import Splits, checksum, prepared
+from common.prepared import Splits, prepared
 from lra.data import Data
 from lra.data.listops.files import read_official
 from lra.data.listops.floors import floors
 from lra.data.listops.generator import Expressions, generate
 from lra.data.listops.language import CLASSES, SYMBOLS
+from lra.data.origin import kept_in
 
 GENERATOR_VERSION = 1
 """Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
@@ -34,8 +35,10 @@ class ListOps(Expressions, Data):
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits and their checksum; what was generated once is kept below ``folder``."""
         if self.path is not None:
-            splits = read_official(Path(self.path))
-            return splits, checksum(splits)
+            there = Path(self.path)
+            return prepared(
+                kept_in(folder, "listops", self.path), f"listops: reading {there}", lambda: read_official(there)
+            )
         self.check()
         return prepared(
             folder / "lra" / f"listops-v{GENERATOR_VERSION}-{fingerprint(self)}",

@@ -34,7 +34,7 @@ def read_tsv(path: Path) -> Ragged:
                     raise ValueError(f"line {number}: {error}") from error
                 sequences.append(tokens)
                 labels.append(label)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise BadDataError(
             f"{path} does not exist; expected {', '.join(FILES.values())} in --data.path "
             "(leave --data.path out to generate the data)"

@@ -1,20 +1,21 @@
 """Pathfinder and Path-X: do two markers stand on one contour? From a seeded generator, or from the official release."""
 
+import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from common.config import fingerprint
 from common.errors import BadDataError, WrongUseError
 from common.prepared import Splits, prepared
+from common.progress import tracked
 from lra.data import SPLITS, Data
 from lra.data.floors import image_floors
 from lra.data.image import as_sequences
@@ -23,10 +24,12 @@ from lra.data.pathfinder.files import read_release
 from lra.data.pathfinder.generator import draw_images
 from lra.data.pathfinder.geometry import GEOMETRIES
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 """Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
 SHARD = 250
 """Images in a file of their own while a set is being made: what an interruption costs at most."""
+MOST_DRAWN = 10
+"""Images drawn for one that is kept, at most."""
 WORKERS = os.cpu_count() or 1
 
 
@@ -40,13 +43,13 @@ class Pathfinder(Data):
     path: str | None = None
     """A level of the release, such as pathfinder32/curv_contour_length_14, with imgs and metadata; none: generate."""
     size: int = 32
-    """Pixels of a side: 32, 64, 128 (Path-X), 256, or 12 and 14, which are ours."""
+    """Pixels of a side: 32, 64, 128 (Path-X), 256, or 14, which is ours."""
     contour_length: int = 14
     """Dashes in a contour: 14 is Long Range Arena's hard level, 9 and 6 the easier ones."""
     distractors: int | None = None
     """Distractor contours to try; none: Long Range Arena's number, 5 at 32 pixels and length 14."""
     examples: int = 200_000
-    """Images in all, read or generated: 80 % for training, 10 % each for validation and test."""
+    """Images in all, read or generated (no two alike): 80 % for training, 10 % each for validation and test."""
     seed: int = 0
     """Seed of the data, apart from the seed of the run."""
 
@@ -60,7 +63,10 @@ class Pathfinder(Data):
         if self.size not in GEOMETRIES:
             raise WrongUseError(f"data.size: expected one of {', '.join(map(str, GEOMETRIES))}, found {self.size}")
         if self.path is not None and (self.seed or self.distractors is not None):
-            raise WrongUseError("data.seed and data.distractors are for generated images; data.path names drawn ones")
+            raise WrongUseError(
+                f"data.path names drawn images, but data.seed is {self.seed} and data.distractors {self.distractors}, "
+                "which are for generated ones; --preset xiong2021 reads files"
+            )
         if self.contour_length < 3 or self.examples < 10 or (self.distractors or 0) < 0:
             raise WrongUseError(
                 "expected data.contour_length of at least 3, data.examples of at least 10 and data.distractors of at "
@@ -100,39 +106,59 @@ class Pathfinder(Data):
         """Returns what trivial rules score."""
         return image_floors(splits)
 
-    def _drawn(self, shards: Path) -> Splits:
-        """Draws what is not there yet, a shard at a time, and puts the shards together."""
-        shards.mkdir(parents=True, exist_ok=True)
-        numbers = [range(start, min(start + SHARD, self.examples)) for start in range(0, self.examples, SHARD)]
+    def _drawn(self, folder: Path) -> Splits:
+        """Draws until there are enough images of which no two are alike: none of the test set is in training too."""
+        images = np.empty((self.examples, self.size**2), dtype=np.uint8)
+        labels = np.empty(self.examples, dtype=np.uint8)
+        known: set[bytes] = set()
+        drawn = 0
+        while len(known) < self.examples:
+            if drawn > MOST_DRAWN * self.examples:
+                raise WrongUseError(
+                    f"only {len(known):,} of {drawn:,} images of {self.size} x {self.size} with contours of "
+                    f"{self.contour_length} dashes differ; data.examples is {self.examples:,}"
+                )
+            starts = range(drawn, drawn + self.examples - len(known), SHARD)
+            for path in self._shards(folder, starts):
+                for label, image in _read_shard(path):
+                    key = hashlib.blake2b(image.tobytes(), digest_size=16).digest()
+                    if key not in known and len(known) < self.examples:
+                        labels[len(known)], images[len(known)] = label, image
+                        known.add(key)
+            drawn = starts[-1] + SHARD
+        return cut(images, labels)
 
-        def shard(some: range) -> Path:
-            path = shards / f"{some.start:08}.npy"
+    def _shards(self, folder: Path, starts: range) -> list[Path]:
+        """Returns the files of the shards that begin at these numbers; draws those that are not there yet."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+        def shard(start: int) -> Path:
+            path = folder / f"{start:08}.npy"
             if not path.exists():
-                drawn = draw_images(GEOMETRIES[self.size], self.contour_length, self.contours_to_try, self.seed, some)
-                flat = drawn.images.reshape(len(some), -1)
-                with tempfile.NamedTemporaryFile(dir=shards, suffix=".unfinished", delete=False) as unfinished:
+                numbers = range(start, start + SHARD)
+                drawn = draw_images(
+                    GEOMETRIES[self.size], self.contour_length, self.contours_to_try, self.seed, numbers
+                )
+                flat = drawn.images.reshape(SHARD, -1)
+                with tempfile.NamedTemporaryFile(dir=folder, suffix=".unfinished", delete=False) as unfinished:
                     np.save(unfinished, np.concatenate([drawn.labels[:, None], flat], axis=1))
                 os.replace(unfinished.name, path)
             return path
 
-        console = Console(stderr=True)
         with ThreadPoolExecutor(WORKERS) as pool:
-            made = pool.map(shard, numbers)
-            shown = track(made, "pathfinder", total=len(numbers), console=console, disable=not console.is_terminal)
             try:
-                paths = list(shown)
+                return list(tracked(pool.map(shard, starts), "pathfinder", len(starts)))
             except BaseException:
                 pool.shutdown(cancel_futures=True)  # those that are done are kept for the next run
                 raise
-        images = np.empty((self.examples, self.size**2), dtype=np.uint8)
-        labels = np.empty(self.examples, dtype=np.uint8)
-        for some, path in zip(numbers, paths, strict=True):
-            try:
-                found = np.load(path)
-                labels[some.start : some.stop], images[some.start : some.stop] = found[:, 0], found[:, 1:]
-            except (EOFError, ValueError) as error:
-                raise BadDataError(f"{path} is damaged ({error}); delete it and run again") from error
-        return cut(images, labels)
+
+
+def _read_shard(path: Path) -> Iterator[tuple[np.uint8, np.ndarray]]:
+    try:
+        found = np.load(path)
+        yield from zip(found[:, 0], found[:, 1:], strict=True)
+    except (EOFError, ValueError, IndexError) as error:
+        raise BadDataError(f"{path} is damaged ({error}); delete it and run again") from error
 
 
 def cut(images: np.ndarray, labels: np.ndarray) -> Splits:

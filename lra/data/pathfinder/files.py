@@ -80,11 +80,14 @@ def read_list(path: Path) -> list[list[str]]:
     content = path.read_bytes()
     if content.startswith(b"\x93NUMPY"):
         try:
-            rows = [[str(value) for value in row] for row in np.load(io.BytesIO(content), allow_pickle=False)]
+            rows = [
+                [value.decode() if isinstance(value, bytes) else str(value) for value in row]
+                for row in np.load(io.BytesIO(content), allow_pickle=False)
+            ]
         except (ValueError, TypeError, EOFError) as error:
             raise BadDataError(f"{path}: not an array of rows of plain text ({error})") from error
     else:
-        rows = [line.split() for line in content.decode("ascii", "replace").splitlines() if line.strip()]
+        rows = [line.split() for line in content.decode("ascii", "replace").rstrip().splitlines()]
     if not rows:
         raise BadDataError(f"{path}: no rows")
     return rows

@@ -59,10 +59,6 @@ GEOMETRIES: Mapping[int, Geometry] = MappingProxyType(
         for each in (
             # Ours, for runs of a minute: the measures of 32 pixels, closer together.
             Geometry(
-                size=12, margins=(1,), length=2, thickness=0.5, seed_distance=2, radius=1.0, continuity=1.0,
-                distractor_dashes=4, contrast=2.0, target_contrast=1.5,
-            ),
-            Geometry(
                 size=14, margins=(1,), length=2, thickness=0.5, seed_distance=3, radius=1.0, continuity=1.0,
                 distractor_dashes=4, contrast=2.0, target_contrast=1.5,
             ),
