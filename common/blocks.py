@@ -60,7 +60,6 @@ class PostNormResidual(Residual):
         carried: Carried | None = None,
     ) -> tuple[Hidden, Carried | None]:
         """Returns Y4."""
-        del visibility
         hidden = self.attention_norm(hidden + attention(hidden))
         return self.feed_forward_norm(hidden + feed_forward(hidden)), carried
 
@@ -77,7 +76,6 @@ class PreNormResidual(PostNormResidual):
         carried: Carried | None = None,
     ) -> tuple[Hidden, Carried | None]:
         """Returns Y4."""
-        del visibility
         hidden = hidden + attention(self.attention_norm(hidden))
         return hidden + feed_forward(self.feed_forward_norm(hidden)), carried
 
@@ -117,9 +115,8 @@ class DeescalatedResidual(PostNormResidual):
 class NormConfig(ABC):
     """How a layer is normalised; builds the residual block and the stream's last norm."""
 
-    def check(self, *, order: Order, mean_pooled: bool) -> None:
+    def check(self, *, order: Order, mean_pooled: bool) -> None:  # noqa: B027  # most norms work in every model
         """Refuses, before anything is loaded, a model in which this norm cannot work."""
-        del order, mean_pooled
 
     @abstractmethod
     def residual(self, dim: int, eps: float) -> Residual:
@@ -127,7 +124,6 @@ class NormConfig(ABC):
 
     def final_norm(self, dim: int, eps: float) -> nn.Module:
         """Returns what normalises the stream after the last layer."""
-        del dim, eps
         return nn.Identity()
 
 

@@ -43,7 +43,6 @@ class Batch:
 
     def longer(self: SameBatch, length: int) -> SameBatch:
         """Returns the batch with its sequences padded to a length."""
-        del length
         raise TypeError(f"{type(self).__name__} does not say how it is padded")
 
 

@@ -236,8 +236,7 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
         note("mean_cosine", mean_cosine(output, real))
         note("escalation_rate", escalation_rate(before, output, real))
 
-    def after_kernel(kernel: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        del output
+    def after_kernel(kernel: nn.Module, given: tuple[Any, ...], _: Tensor) -> None:
         assert isinstance(kernel, Kernel)
         query, key, _, visibility = given[:4]
         bias = given[4] if len(given) > 4 else None

@@ -60,14 +60,12 @@ class Kernel(nn.Module, ABC):
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output by PyTorch's fused attention, or None where that cannot express it."""
-        del query, key, value, visibility, bias
         return None
 
     def features(
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> Output | None:
         """Returns the output in time linear in the length, or None where that cannot express it or is slower."""
-        del query, key, value, visibility, bias
         return None
 
     def blockwise(

@@ -44,7 +44,6 @@ class DoublyNormalized(AttentionConfig):
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
-        del heads
         return DoublyNormalizedKernel(self, dropout)
 
 
@@ -69,13 +68,11 @@ class DoublyNormalizedRule(Rule):
         self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the weights."""
-        del scores, share, scratch
         assert doubly is not None
         return doubly, None
 
     def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
         """Returns the gradient as it is."""
-        del kept, scratch
         return Pulled(None, grad)
 
 

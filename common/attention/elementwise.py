@@ -90,7 +90,6 @@ class Elementwise(AttentionConfig):
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
-        del heads
         return ElementwiseKernel(self, dropout)
 
 
@@ -111,7 +110,6 @@ class ElementwiseRule(Rule):
         self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the weights before they are divided."""
-        del doubly, share
         activated = weights = PHI[self.phi].into(scores, scratch.like("activated", scores))
         if self.power > 1:
             weights = torch.pow(activated, self.power, out=scratch.like("power", scores))
@@ -119,7 +117,6 @@ class ElementwiseRule(Rule):
 
     def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
         """Returns the gradient of the scores, all but the factor ``power``."""
-        del scratch
         scores, activated, weights = kept
         if self.power > 1:
             lower = activated if self.power == 2 else torch.pow(activated, self.power - 1, out=weights)
@@ -142,7 +139,6 @@ class ElementwiseKernel(Kernel):
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the weights, which may be negative; there is nothing to remember."""
-        del visibility, state
         phi = PHI[self.config.phi].apply
         return reference.elementwise(scores, visible, phi, self.config.power, self.config.scale), None
 
@@ -190,6 +186,6 @@ class ElementwiseKernel(Kernel):
         own = queries if visibility.order == "causal" else 0
         output = power_features(flat[0] * head_dim**-0.5, flat[1], flat[2], self.config.power, own)
         counts = visibility.counts(batch, queries, keys, query.device).to(wide)  # B N
-        scale = (counts > 0) / self.rule.row_divisor(counts)
-        scaled: Tensor = output.view(*query.shape[:3], -1) * scale[:, None, :, None]
+        divisor = self.rule.row_divisor(counts)[:, None, :, None]
+        scaled: Tensor = output.view(*query.shape[:3], -1) / divisor  # of nothing but padding: 0 already
         return scaled.to(value.dtype)

@@ -85,7 +85,6 @@ class Rule(ABC):
 
     def row_divisor(self, counts: Tensor) -> Tensor | None:
         """Returns what each row is divided by, given how many keys it sees; None: nothing."""
-        del counts
         return None
 
     @abstractmethod

@@ -20,7 +20,6 @@ class Softmax(AttentionConfig):
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
-        del heads
         return SoftmaxKernel(self, dropout)
 
 
@@ -35,7 +34,6 @@ class Recency(AttentionConfig):
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
-        del heads
         return RecencyKernel(self, dropout)
 
 
@@ -47,13 +45,11 @@ class SoftmaxRule(Rule):
         self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the softmax, twice."""
-        del doubly, share, scratch
         weights = softmax_(scores)
         return weights, weights
 
     def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
         """Returns the gradient of the scores."""
-        del scratch
         return Pulled(pull_softmax_(kept, grad))
 
 
@@ -76,15 +72,13 @@ def fused_softmax(
     )
     mask, real = None, visibility.key_real
     if real is not None:
-        # A row without any visible key is 0/0 in a fused softmax: it sees all, and its output is set to 0.
+        # A row without any visible key is 0/0 in a fused softmax: it sees all, whose values are 0.
         mask = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]  # B 1 1 M
     if bias is not None:
         bias = bias.to(query.dtype)
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
     with torch.autocast(query.device.type, enabled=False):  # the inputs' precision, as for every other variant
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-    if real is not None:
-        output = output * real.any(dim=1)[:, None, None, None]
     if visibility.query_real is not None:
         output = ClearPadding.apply(output, visibility.query_real)  # type: ignore[no-untyped-call]
     return output
@@ -110,7 +104,6 @@ class SoftmaxKernel(Kernel):
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns softmax weights; there is nothing to remember."""
-        del visibility, state
         return reference.softmax(scores, visible), None
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
@@ -127,5 +120,4 @@ class RecencyKernel(Kernel):
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns recency-biased weights; there is nothing to remember."""
-        del state
         return reference.recency(scores, visible, visibility.memory), None

@@ -24,7 +24,7 @@ from common.diagnostics import (
     token_diversity,
     token_similarity,
 )
-from tests.common.attention.cases import VARIANTS, Case, cases
+from tests.common.attention.cases import RULED, Case, cases
 from tests.common.attention.test_blockwise import Largest
 from tests.common.test_training import curve, same
 from tests.common.toy import TRAIN, toy_fit
@@ -129,7 +129,7 @@ def test_what_is_not_defined_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if "-" not in each[0]])
+@pytest.mark.parametrize(("name", "order"), [each for each in RULED if "-" not in each[0]])
 def test_sizes_of_a_long_sequence_make_no_full_matrix(name: str, order: str) -> None:
     query, key = (torch.randn(1, 2, 1200, 2) for _ in range(2))
     with Largest() as largest:

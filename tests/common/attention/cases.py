@@ -18,6 +18,8 @@ BATCH, HEADS, DIM = 2, 2, 4
 
 VARIANTS = [(name, order) for name, config in ATTENTIONS.items() for order in config.orders]
 """Every entry of the table in every order it has."""
+RULED = [(name, order) for name, order in VARIANTS if ATTENTIONS[name].build(heads=2).rule is not None]
+"""Those that the blockwise engine can evaluate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ def definition(config: AttentionConfig, s: dict, seen: dict, visibility: Visibil
         doubly = definition(DoublyNormalized(), s, seen, visibility, queries, keys)
         softmax = definition(Softmax(), s, seen, visibility, queries, keys)
         return {pair: config.u * doubly[pair] + (1 - config.u) * softmax[pair] for pair in pairs}
-    assert isinstance(config, Elementwise)
+    assert isinstance(config, Elementwise), f"write the definition of {type(config).__name__} here, number by number"
     counts = {i: sum(seen[i, j] for j in range(keys)) for i in range(queries)}
     return {
         (i, j): phi(config.phi, s[i, j]) ** config.power / (config.scale or math.sqrt(counts[i])) if seen[i, j] else 0.0

@@ -16,7 +16,7 @@ from common.attention.operators import Arguments, attend_blockwise, backward_ope
 from common.attention.tiles import Blocking
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
-from tests.common.attention.cases import VARIANTS, Case, case, cases
+from tests.common.attention.cases import RULED, Case, case, cases
 
 BLOCKINGS = (None, Blocking(heads=1, rows=1, keys=2), Blocking(heads=3, rows=2, keys=3))
 
@@ -36,7 +36,7 @@ def assert_alike(kernel: Kernel, each: Case, bias: torch.Tensor | None, blocking
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9 * (1 + float(other.detach().abs().max())))
 
 
-@pytest.mark.parametrize(("name", "order"), VARIANTS)
+@pytest.mark.parametrize(("name", "order"), RULED)
 def test_blocks_give_what_the_formula_gives(name: str, order: str) -> None:
     kernel = ATTENTIONS[name].build(heads=2).double()
     for each in cases(order):
@@ -44,7 +44,7 @@ def test_blocks_give_what_the_formula_gives(name: str, order: str) -> None:
             assert_alike(kernel, each, None, blocking)
 
 
-@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if "-" not in each[0]])
+@pytest.mark.parametrize(("name", "order"), [each for each in RULED if "-" not in each[0]])
 def test_blocks_give_a_bias_its_gradient_whatever_it_is_shared_over(name: str, order: str) -> None:
     kernel = ATTENTIONS[name].build(heads=2).double()
     each = cases(order)[1]
@@ -62,7 +62,7 @@ def test_blocks_of_other_parameters(config: DoublyNormalized | Hybrid) -> None:
 
 
 @given(
-    st.sampled_from([each for each in VARIANTS if "-" not in each[0] and each[0] != "exp"]),
+    st.sampled_from([each for each in RULED if "-" not in each[0] and each[0] != "exp"]),
     st.integers(1, 70),
     st.integers(0, 9),
     st.sampled_from([0.3, 2.0, 12.0]),
@@ -87,7 +87,7 @@ def test_blocks_of_any_size_at_scores_of_any_size(
     assert_alike(kernel, each, None, Blocking(heads=1, rows=rows, keys=7))
 
 
-@pytest.mark.parametrize(("name", "order"), VARIANTS)
+@pytest.mark.parametrize(("name", "order"), RULED)
 @pytest.mark.parametrize("half", [torch.float32, torch.bfloat16, torch.float16])
 def test_blocks_round_no_more_than_the_formula(name: str, order: str, half: torch.dtype) -> None:
     """Values and gradients: at most twice the formula's error in the same precision, and a few units of rounding."""
@@ -135,7 +135,7 @@ class Largest(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if "-" not in each[0]])
+@pytest.mark.parametrize(("name", "order"), [each for each in RULED if "-" not in each[0]])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("mode", ["plain", "padded", "bias", "narrow values", "strided"])
 def test_no_form_makes_a_full_matrix(name: str, order: str, dropout: float, mode: str) -> None:
@@ -160,7 +160,7 @@ def test_no_form_makes_a_full_matrix(name: str, order: str, dropout: float, mode
     assert largest.numbers >= length * (length + memory) * 2
 
 
-@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if "-" not in each[0]])
+@pytest.mark.parametrize(("name", "order"), [each for each in RULED if "-" not in each[0]])
 def test_dropout_is_a_function_of_its_seed_alone(name: str, order: str) -> None:
     """The same whatever the blocking, and the same again in the backward pass."""
     each = case(order, padded=True)
@@ -205,6 +205,10 @@ def test_dropout_drops_each_weight_on_its_own() -> None:
     shifted = [(first[:, 1:], first[:, :-1]), (first[:, :, 1:], first[:, :, :-1]), (first[1:], first[:-1])]
     for one, other in [*shifted, (first, second), (first[:, 2:, 2:], first[:, :-2, :-2])]:
         assert abs(float((one * other).mean())) < 4 * error * 1.2
+    # A query and the key at its own place, and pairs that mirror each other.
+    diagonal = first.diagonal(dim1=1, dim2=2)
+    assert abs(float(diagonal.mean())) < 4 * (0.21 / (heads * length)) ** 0.5
+    assert abs(float((first * first.mT)[:, *torch.triu_indices(length, length, 1)].mean())) < 4 * error * 1.7
     # Four corners of a rectangle: what a sum of one number a query and one a key would get wrong.
     corners = first[:, 1:, 1:] * first[:, 1:, :-1] * first[:, :-1, 1:] * first[:, :-1, :-1]
     assert abs(float(corners.mean())) < 4 * 0.21**2 / (heads * length * length) ** 0.5 * 1.2
@@ -228,6 +232,22 @@ def test_a_column_of_any_range_is_exact(monkeypatch: pytest.MonkeyPatch) -> None
         for limit in (-1.0, 1.0, 60.0):
             monkeypatch.setattr(masses, "RANGE", limit)
             assert_alike(kernel, replace(each), None, Blocking(heads=2, rows=3, keys=1))
+
+
+@pytest.mark.parametrize("order", ["causal", "ordered_queries"])
+def test_a_column_that_rises_far_keeps_its_early_rows(order: str) -> None:
+    """In float32 the sum up to an early query is nothing beside the column's largest exponential."""
+    each = case(order)
+    query, key = each.query.clone(), each.key.clone()
+    query[..., 0], key[..., 0] = torch.arange(5.0) * 50, 2.0  # scores rise by 50 a query
+    exact = replace(each, query=query, key=key)
+    single = replace(exact, query=query.float(), key=key.float(), value=each.value.float())
+    for name in ("dnas", "hnas"):
+        kernel = ATTENTIONS[name].build(heads=2)
+        found = kernel.blockwise(single.query, single.key, single.value, each.visibility, None)
+        wanted = kernel.double().reference(exact.query, exact.key, exact.value, each.visibility, None)
+        assert found is not None
+        torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "x1", "x2", "x3", "exp"])
@@ -264,7 +284,7 @@ def test_the_operator_keeps_the_rules_of_operators(name: str, order: str) -> Non
     torch.library.opcheck(forward_operator, tuple(arguments))
 
 
-@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if "-" not in each[0]])
+@pytest.mark.parametrize(("name", "order"), [each for each in RULED if "-" not in each[0]])
 def test_autocast_leaves_the_engine_alone(name: str, order: str) -> None:
     """Values and gradients at a length of several blocks, x1 and x2 by features too."""
     kernel = ATTENTIONS[name].build(heads=1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common.attention import ATTENTIONS
-from common.attention.doubly_normalized import DoublyNormalizedRule
+from common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule
 from common.attention.fused import RANGE, Given, fused_doubly_normalized, fused_passes
 from common.attention.hybrid import HybridRule
 from common.attention.softmax import fused_softmax
@@ -91,6 +91,19 @@ def test_masses_that_range_far_lose_nothing(name: str, spread: float) -> None:
         assert (other - goal).norm() <= 4 * (one - goal).norm() + 1e-6 * goal.norm()
 
 
+@pytest.mark.parametrize("name", ["dnas", "hnas"])
+def test_padding_does_not_set_the_size_of_masses(name: str) -> None:
+    """Real keys have masses near exp(150), padded ones near 1: in float32 they have no factor in common."""
+    query, key, value = (torch.randn(1, 2, 9, 4) for _ in range(3))
+    query[..., 0], key[..., 0] = 10.0, 30.0
+    visibility = Visibility(key_real=torch.tensor([[True] * 6 + [False] * 3]))
+    kernel = ATTENTIONS[name].build(heads=2)
+    fused = kernel.fused(query, key, value, visibility, None)
+    reference = kernel.double().reference(query.double(), key.double(), value.double(), visibility, None)
+    assert fused is not None
+    torch.testing.assert_close(fused.double(), reference, rtol=0, atol=1e-3)
+
+
 def test_a_strided_input_is_the_same_input() -> None:
     """Whichever axis lies innermost in memory, or is expanded: the operator underneath reads past the end otherwise."""
     tensors = inputs(6, 6, 4)
@@ -149,6 +162,7 @@ def test_what_a_fused_form_cannot_express_is_left_to_the_blocks() -> None:
         assert kernel.fused(query, key, value, Visibility(), None) is None
         assert kernel.eval().fused(query, key, value, Visibility(), None) is not None
         assert kernel.fused(query, key, value, packed, None) is None
+    assert DoublyNormalized(iterations=2).build(heads=3).fused(query, key, value, Visibility(), None) is None
     assert fused_softmax(query, key, value, Visibility(), bias.requires_grad_(), 0.0) is None
     halves = [tensor.detach().bfloat16() for tensor in (query, key, value)]
     assert fused_softmax(*halves, Visibility(), bias.detach().float(), 0.0) is None

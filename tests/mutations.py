@@ -1,0 +1,166 @@
+"""Faults put into ``common/attention`` one at a time, to see whether some test fails: ``make mutations``.
+
+Each is a slip that a person makes: a dropped mask, a line of time one off, a sum over the wrong axis, a lost cast.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 900.0
+"""After which a run counts as failed: a fault may loop for ever."""
+
+
+class Mutation(NamedTuple):
+    """One fault."""
+
+    file: str
+    """In ``common/attention``."""
+    before: str
+    """Occurs once in it."""
+    after: str
+
+
+MUTATIONS = (
+    # What is visible to whom
+    Mutation("visibility.py", "allowed.tril(diagonal=self.memory)", "allowed.tril(diagonal=self.memory + 1)"),
+    Mutation("visibility.py", "allowed.tril(diagonal=self.memory)", "allowed.tril(diagonal=self.memory - 1)"),
+    Mutation("visibility.py", "allowed = allowed & self.key_real[:, None, None, :]", "pass"),
+    Mutation("visibility.py", "allowed = allowed & self.query_real[:, None, :, None]", "pass"),
+    Mutation("visibility.py", "own = self.segments[:, keys - queries :]", "own = self.segments[:, :queries]"),
+    Mutation("visibility.py", "query = ClearPadding.apply(query, self.query_real)", "query = query"),
+    Mutation("visibility.py", "return ClearPadding.apply(grad, real), None", "return grad, None"),
+    Mutation("visibility.py", "real.cumsum(dim=1)[:, self.memory :]", "real.cumsum(dim=1)[:, : queries]"),
+    Mutation("visibility.py", "counts if self.query_real is None else counts * self.query_real", "counts"),
+    Mutation("visibility.py", "stop = torch.searchsorted(ordered, ordered, right=True)", "pass"),
+    # The formulas
+    Mutation("base.py", "(query.to(wide) * query.shape[-1] ** -0.5) @ key.to(wide)", "(query * query.shape[-1] ** -0.5) @ key"),
+    Mutation("base.py", "query.shape[-1] ** -0.5", "key.shape[-2] ** -0.5"),
+    Mutation("base.py", "return self.training and self.dropout > 0", "return self.dropout > 0"),
+    Mutation("base.py", "F.dropout(weights, dropout)", "weights"),
+    Mutation("reference.py", "for axis in (-2, -1):", "for axis in (-1, -2):"),
+    Mutation("reference.py", "hidden.logcumsumexp(dim=-2)", "hidden.logcumsumexp(dim=-1)"),
+    Mutation("reference.py", "hidden.logcumsumexp(dim=-2)", "hidden.logsumexp(dim=-2, keepdim=True).expand_as(hidden)"),
+    Mutation("reference.py", "before[..., earlier - known : earlier]", "before[..., :known]"),
+    Mutation("reference.py", "mass[..., -1, :].detach()", "mass[..., -1, :]"),
+    Mutation("reference.py", "phi(scores.masked_fill(~visible, 0.0)) ** power * visible", "phi(scores.masked_fill(~visible, 0.0)) ** power"),
+    Mutation("reference.py", "visible.sum(dim=-1, keepdim=True).clamp(min=1)", "scores.new_tensor(scores.shape[-1])"),
+    Mutation("softmax.py", "causal and (visibility.memory or visibility.key_real is not None)", "causal and visibility.key_real is not None"),
+    Mutation("softmax.py", "dropout_p=dropout, is_causal=causal", "dropout_p=dropout, is_causal=False"),
+    Mutation("doubly_normalized.py", 'visibility.memory if visibility.order == "causal" else scores.shape[-1]', "scores.shape[-1]"),
+    Mutation("doubly_normalized.py", "if self.drops or self.iterations > 1", "if self.drops"),
+    Mutation("hybrid.py", "u * doubly + (1 - u) * reference.softmax", "(1 - u) * doubly + u * reference.softmax"),
+    Mutation("hybrid.py", "grad.sub_(of_doubly)", "grad"),
+    Mutation("hybrid.py", "(heads, 1, 1) if config.per_head else (1, 1, 1)", "(1, 1, 1)"),
+    Mutation("elementwise.py", "factor=float(self.power)", "factor=1.0"),
+    Mutation("elementwise.py", "counts.clamp(min=1).sqrt()", "counts.clamp(min=1)"),
+    # The blockwise engine
+    Mutation("tiles.py", "(visibility.memory + tile.rows.start + 1)", "(visibility.memory + tile.rows.start + 2)"),
+    Mutation("tiles.py", "newest > seen[:, None]", "newest >= seen[:, None]"),
+    Mutation("tiles.py", "keys = min(keys, self.visibility.memory + rows.stop)", "keys = min(keys, rows.stop)"),
+    Mutation("tiles.py", "visibility.segments[:, shift + tile.rows.start : shift + tile.rows.stop]", "visibility.segments[:, tile.rows.start : tile.rows.stop]"),
+    Mutation("tiles.py", "tensor.repeat_interleave(self.heads, dim=0)", "tensor.repeat(self.heads, *[1] * (tensor.dim() - 1))"),
+    Mutation("tiles.py", "self._per_head(scale / (1 - self.dropout))", "self._per_head(scale)"),
+    Mutation("tiles.py", "scale = (counts > 0).to(self.query.dtype)", "scale = torch.ones_like(counts, dtype=self.query.dtype)"),
+    Mutation("tiles.py", "grad = grad.sum(dim=axis, keepdim=True)", "grad = grad.mean(dim=axis, keepdim=True)"),
+    Mutation("tiles.py", "self._clear_padding(scores, tile)  #", "#"),
+    Mutation("tiles.py", "bits = torch.from_numpy(hash64(self.seed, which,", "bits = torch.from_numpy(hash64(self.seed, 0,"),
+    Mutation("tiles.py", "limit = torch.tensor(round((self.dropout - 0.5)", "limit = torch.tensor(round((0.5 - self.dropout)"),
+    Mutation("operators.py", "seed = torch.randint(2**62, ()) if dropout else", "seed ="),
+    Mutation("operators.py", "found = list(call.visibility.cleared(found[0], found[1], found[2]))", "found = list(found)"),
+    Mutation("operators.py", "by_head = gradients.share.view(call.batch, -1, 1, 1).sum(dim=0)", "by_head = gradients.share.view(call.batch, -1, 1, 1)[0]"),
+    Mutation("blockwise.py", "some = left(weights, kept_pairs,", "some = left(weights, None,"),
+    Mutation("blockwise.py", "left(of_weights, kept_pairs)", "of_weights"),
+    Mutation("blockwise.py", "grad -= of_scores.sum(dim=1, keepdim=True)", "grad -= of_scores.sum(dim=1, keepdim=True) * 0.999"),
+    Mutation("blockwise.py", "pull_columns(self.call, heads, masses, grad, self.scores)", "pass"),
+    Mutation("blockwise.py", "carry[:, 0, earlier - known : earlier]", "carry[:, 0, : known]"),
+    Mutation("blockwise.py", "later[:, :, tile.keys] = pull_prefix(block, pulled.doubly, later[:, :, tile.keys])", "later[:, :, tile.keys] = pull_prefix(block, pulled.doubly, 0 * later[:, :, tile.keys])"),
+    Mutation("blockwise.py", "carry = carry.clone()", "pass"),
+    Mutation("masses.py", "added(carry, _row_normalized(scores, found[-1])[0] if found else scores, call.masked)", "added(carry, scores, call.masked)"),
+    Mutation("masses.py", "scores.new_ones(rows, rows).tril_()", "scores.new_ones(rows, rows).tril_(1)"),
+    Mutation("masses.py", "spread = top - torch.maximum(first, carry)", "spread = 0 * top"),
+    Mutation("masses.py", "grad.new_ones(rows, rows).triu_().expand", "grad.new_ones(rows, rows).triu_(1).expand"),
+    Mutation("masses.py", "torch.maximum(carry, scores.amax(dim=1, keepdim=True))", "carry"),
+    # The fused passes and the features
+    Mutation("fused.py", "through *= query_real[some, None, :, None]  #", "pass  #"),
+    Mutation("fused.py", "of_key[some].addcmul_(of_mass, mean_query[some], value=scale)", "pass"),
+    Mutation("fused.py", "mass = mass.masked_fill(~real[:, None], math.inf)", "pass"),
+    Mutation("fused.py", "attn_mask=_hidden(query_real, query.dtype))", "attn_mask=None)"),
+    Mutation("fused.py", "RANGE = 30.0", "RANGE = 3000.0"),
+    Mutation("fused.py", "torch.sub(grad, of_doubly, out=of_second[..., :width])", "of_second[..., :width] = grad"),
+    Mutation("features.py", "return torch.tril(query @ key.transpose(1, 2))", "return query @ key.transpose(1, 2)"),
+    Mutation("features.py", "torch.tril(g[:, rows] @ v_own.transpose(1, 2))", "g[:, rows] @ v_own.transpose(1, 2)"),
+    Mutation("features.py", "of_scores.mul_(scores ** (power - 1)).mul_(power)", "of_scores.mul_(scores ** (power - 1))"),
+    Mutation("module.py", "split(self.key(source)), split(self.value(source))", "split(self.key(source)), split(self.value(hidden))"),
+    Mutation("module.py", "config.build(heads, dropout)", "config.build(heads)"),
+)  # fmt: skip
+
+
+def mutate(mutation: Mutation, tree: Path) -> None:
+    """Puts the fault into a copy of the tree."""
+    path = tree / "common" / "attention" / mutation.file
+    text = path.read_text()
+    if text.count(mutation.before) != 1:
+        raise ValueError(f"{mutation.file}: expected {mutation.before!r} once, found {text.count(mutation.before)}")
+    path.write_text(text.replace(mutation.before, mutation.after))
+
+
+def killer(mutation: Mutation) -> str | None:
+    """Returns the first test that fails with the fault in, or None if all pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "runs", "data", "results", "*.egg-info"))
+        mutate(mutation, tree)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not extras and not unhooked",
+                   "tests/common/attention", "tests/common/test_blocks.py"]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            ran = subprocess.run(
+                command, cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "no end"
+    if ran.returncode not in (0, 1):
+        raise RuntimeError(f"{mutation}: pytest itself failed\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+    failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split(" - ")[0] if ran.returncode else None
+
+
+def judged(mutations: list[Mutation], workers: int) -> Iterator[tuple[Mutation, str | None, float]]:
+    """Yields each fault with what noticed it and the seconds that took."""
+
+    def judge(mutation: Mutation) -> tuple[Mutation, str | None, float]:
+        started = time.monotonic()
+        return mutation, killer(mutation), time.monotonic() - started
+
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(judge, mutations)
+
+
+def main() -> int:
+    """Prints each fault and the test that noticed it; returns 1 if one stayed unnoticed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--file", help="only the faults of one file")
+    options = parser.parse_args()
+    chosen = [each for each in MUTATIONS if options.file in (None, each.file)]
+    missed = 0
+    for mutation, test, seconds in judged(chosen, options.workers):
+        missed += test is None
+        print(f"{'MISSED' if test is None else 'noticed':<8}{mutation.file}: {mutation.before} -> {mutation.after}"
+              f"\n        {test or 'by no test'} ({seconds:.0f} s)", flush=True)  # fmt: skip
+    print(f"{len(chosen) - missed} of {len(chosen)} faults noticed")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
