@@ -8,7 +8,7 @@ PACKAGES := common,lra,scripts
 # The tests' tensors are tiny: a second thread would only be waited for.
 test test-extras: export OMP_NUM_THREADS = 1
 
-.PHONY: quickstart test test-extras check format clean
+.PHONY: quickstart test test-extras mutations check format clean
 
 quickstart: $(READY)
 	$(BIN)/seqarena quickstart
@@ -19,6 +19,10 @@ test: $(READY)
 
 test-extras: $(EXTRAS)
 	$(BIN)/python -m pytest -m extras
+
+# Not in CI: half an hour on two cores. The score is in docs/reliability.md.
+mutations: $(READY)
+	$(BIN)/python -m tests.mutations
 
 check: $(READY)
 	$(BIN)/ruff format --check .

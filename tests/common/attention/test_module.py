@@ -1,0 +1,50 @@
+"""Multi-head attention against PyTorch's own, weights copied."""
+
+import pytest
+import torch
+from torch import nn
+
+from common.attention import ATTENTIONS
+from common.attention.module import MultiHeadAttention
+from common.attention.visibility import Visibility
+
+
+def ours(dropout: float = 0.0) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        ATTENTIONS["softmax"], dim=8, heads=2, dropout=dropout, projection_bias=True
+    ).double()  # fmt: skip
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_softmax_is_pytorchs_multi_head_attention(crossed: bool) -> None:
+    made, oracle = ours(), nn.MultiheadAttention(8, 2, batch_first=True).double()
+    parts = [made.query, made.key, made.value]
+    oracle.in_proj_weight.data = torch.cat([part.weight for part in parts])
+    oracle.in_proj_bias.data = torch.cat([part.bias for part in parts])
+    oracle.out_proj.load_state_dict(made.output.state_dict())
+    hidden = torch.randn(3, 5, 8, dtype=torch.float64)
+    context = torch.randn(3, 7, 8, dtype=torch.float64) if crossed else None
+    source = hidden if context is None else context
+    real = torch.rand(3, source.shape[1]) < 0.7
+    real[:, 0] = True
+    found = made(hidden, Visibility(key_real=real), context)
+    wanted, _ = oracle(hidden, source, source, key_padding_mask=~real)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_dropout_reaches_the_weights_in_training_alone() -> None:
+    made, hidden = ours(dropout=0.5), torch.randn(1, 6, 8, dtype=torch.float64)
+    one, other = (made(hidden, Visibility()) for _ in range(2))
+    assert not torch.equal(one, other)
+    made.eval()
+    assert torch.equal(made(hidden, Visibility()), made(hidden, Visibility()))
+
+
+def test_a_width_of_its_own() -> None:
+    made = MultiHeadAttention(
+        ATTENTIONS["dnas"], dim=8, heads=2, dropout=0.0, projection_bias=False, attention_dim=6
+    )  # fmt: skip
+    assert made.query.weight.shape == (6, 8)
+    assert made.output.weight.shape == (8, 6)
+    assert made.query.bias is None
+    assert made(torch.randn(2, 3, 8), Visibility()).shape == (2, 3, 8)
