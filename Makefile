@@ -2,9 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Named by what it installs: a changed pin is set up anew, and a set-up that is there needs no network.
-READY := .venv/ready-$(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16)
-EXTRAS := .venv/extras-$(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16)
-PACKAGES := common,lra,scripts
+READY := .venv/ready-$(shell cat constraints.txt pyproject.toml scripts/packages.py | sha256sum | cut -c1-16)
+EXTRAS := .venv/extras-$(shell cat constraints.txt pyproject.toml scripts/packages.py | sha256sum | cut -c1-16)
+# The task packages are named in one place.
+COMMA := ,
+PACKAGES := common,scripts,$(patsubst %$(COMMA),%,$(shell sed -n 's/^PACKAGES = (\(.*\))/\1/p' scripts/packages.py | tr -d '" '))
 # The tests' tensors are tiny: a second thread would only be waited for.
 test test-extras: export OMP_NUM_THREADS = 1
 
