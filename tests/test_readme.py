@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCKS = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if not kind]
-PYTHON = [block for kind, block in FENCED.findall((ROOT / "README.md").read_text()) if kind == "python"]
+PYTHON = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if kind == "python"]
 LINES = [line.split("#")[0].strip() for block in BLOCKS for line in block.splitlines()]
 COMMAND_LINES = [line for line in LINES if line.startswith(("seqarena ", "make ", "torchrun ", "python -m "))]
 
@@ -92,11 +92,12 @@ def test_the_library_example_runs() -> None:
 
 
 def test_the_variant_example_is_a_variant() -> None:
-    """The README's sigmoid attention, as written, keeps the contract: padding gets nothing, the future says nothing."""
+    """Sigmoid attention of docs/adding.md, as written, keeps the contract about padding and the future."""
     block = next(block for block in PYTHON if "class Sigmoid" in block)
     imports = (
         "from dataclasses import dataclass\nimport torch\n"
         "from common.attention.base import AttentionConfig, Kernel, Visibility\n"
+        "from common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights\n"
     )
     names: dict = {"__name__": "tests.example"}
     exec(imports + block, names)
