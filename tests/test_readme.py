@@ -15,6 +15,7 @@ from scripts import sweep
 from scripts.leaderboard import FORMATS
 from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import COMMANDS
+from tests.mutations import MUTATIONS
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -110,3 +111,17 @@ def test_the_variant_example_is_a_variant() -> None:
     assert (weights.triu(1) == 0).all()
     torch.testing.assert_close(weights[:, :, 0, 0], torch.sigmoid((query * key)[:, :, 0].sum(-1) / 2))
     torch.testing.assert_close(kernel(query, key, value, visibility), weights @ value)
+
+
+def test_every_test_that_a_document_names_is_there() -> None:
+    named = {match for path in DOCUMENTS for match in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text())}
+    assert len(named) > 30
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(), (file, test)
+
+
+def test_every_fault_can_still_be_put_in() -> None:
+    for mutation in MUTATIONS:
+        text = (ROOT / "common" / "attention" / mutation.file).read_text()
+        assert text.count(mutation.before) == 1, mutation
+    assert f"puts {len(MUTATIONS)} faults" in (ROOT / "docs" / "reliability.md").read_text()

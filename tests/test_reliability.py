@@ -1,0 +1,144 @@
+"""What may befall a run besides wrong arguments: kills, missing pieces, folders that take nothing, clocks.
+
+The whole list, with the test that keeps each so, is docs/reliability.md.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from common import checkpoint
+from common.errors import WrongUseError, guarded
+from common.results import Result
+from lra.run import Run
+from scripts.seqarena import dispatch
+from tests.lra.test_training import TINY, TINY_FIELDS, measure
+
+LONGER = replace(
+    TINY,
+    train=replace(TINY.train, steps=40, eval_every=10, checkpoint_seconds=0.0),
+    model=replace(TINY.model, dropout=0.1, attention_dropout=0.1),
+)
+
+
+def outcome(folder: Path, result: Result) -> tuple[object, ...]:
+    """Returns what must be the same bits: scores, curve and weights; not times."""
+    (run,) = (folder / "runs" / "lra" / "listops").iterdir()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    curve = [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+    (best,) = (run / "checkpoint").glob("best-*.safetensors")
+    weights = {name: tensor.numpy().tobytes() for name, tensor in load_file(best).items()}
+    return result.score, result.example_scores, result.validation, result.chosen_step, curve, weights
+
+
+def interrupted(run: Run, folder: Path, seconds: float) -> bool:
+    """Runs in a process of its own that is killed after so many seconds; returns whether it was still at work."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads there are none
+        child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        measure(run, folder)
+        os._exit(0)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def test_twenty_kills_at_random_moments_change_no_bit(tmp_path: Path) -> None:
+    expected = outcome(tmp_path / "whole", measure(LONGER, tmp_path / "whole"))
+    moments = random.Random(0)
+    kills, runs = 0, 0
+    while kills < 20:
+        runs += 1
+        folder = tmp_path / f"killed{runs}"
+        shutil.copytree(tmp_path / "whole" / "data", folder / "data")
+        while interrupted(LONGER, folder, moments.uniform(0.0, 0.5)):
+            kills += 1
+            if kills % 5 == 0:
+                break
+        assert outcome(folder, measure(LONGER, folder)) == expected
+
+
+def lose(*names: str) -> Callable[[Path], None]:
+    def take(run: Path) -> None:
+        for name in names:
+            path = run / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return take
+
+
+@pytest.mark.parametrize("lost", [("result.json",), ("result.json", "checkpoint"), ("result.json", "metrics.jsonl"),
+                                  ("result.json", "checkpoint", "metrics.jsonl", "run.json"), (".lock",)])  # fmt: skip
+def test_a_directory_that_lost_a_part_gives_the_same_result_again(tmp_path: Path, lost: tuple[str, ...]) -> None:
+    first = measure(TINY, tmp_path)
+    (run,) = (tmp_path / "runs" / "lra" / "listops").iterdir()
+    lose(*lost)(run)
+    again = measure(TINY, tmp_path)
+    assert (again.score, again.example_scores, again.validation) == (
+        first.score, first.example_scores, first.validation
+    )  # fmt: skip
+
+
+def test_a_directory_without_its_name_is_not_touched(tmp_path: Path) -> None:
+    """Without run.json nobody knows whose checkpoint it is."""
+    measure(TINY, tmp_path)
+    (run,) = (tmp_path / "runs" / "lra" / "listops").iterdir()
+    lose("run.json")(run)
+    with pytest.raises(WrongUseError, match=r"holds other files \(checkpoint, metrics.jsonl, result.json\) and no run"):
+        measure(TINY, tmp_path)
+    assert (run / "result.json").exists()
+
+
+def test_a_result_that_cannot_be_written_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = checkpoint.write_json
+
+    def full(path: Path, values: object) -> None:
+        if path.name == "result.json":
+            raise OSError(28, "No space left on device", str(path))
+        real(path, values)
+
+    monkeypatch.setattr("common.results.write_json", full)
+    with pytest.raises(OSError, match=r"No space left on device"):
+        measure(TINY, tmp_path)
+    monkeypatch.undo()
+    trained = []
+    monkeypatch.setattr("lra.trainer.loss", lambda *_: trained.append(1))
+    assert measure(TINY, tmp_path).status == "finished"
+    assert not trained
+
+
+def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = outcome(tmp_path / "right", measure(LONGER, tmp_path / "right"))
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 1e6 * random.random())
+    assert outcome(tmp_path / "wrong", measure(LONGER, tmp_path / "wrong")) == expected
+
+
+def test_a_place_that_takes_no_files_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for option in ("--runs", "--data-folder", "--out"):
+        given = {"--runs": str(tmp_path / "runs"), "--data-folder": str(tmp_path / "data")}
+        given[option] = str(tmp_path / "file" / "below")
+        words = [word for pair in given.items() for word in pair]
+        assert guarded(dispatch, ["lra", "listops", *TINY_FIELDS, *words]) == 1
+        told = capsys.readouterr().err.splitlines()
+        assert told[-1].startswith("seqarena: [Errno 20] Not a directory")
+
+
+def test_data_that_vanish_are_made_again(tmp_path: Path) -> None:
+    interrupted(LONGER, tmp_path, 0.6)
+    shutil.rmtree(tmp_path / "data", ignore_errors=True)
+    result = measure(LONGER, tmp_path)
+    assert outcome(tmp_path, result) == outcome(tmp_path / "whole", measure(LONGER, tmp_path / "whole"))
