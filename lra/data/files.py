@@ -62,3 +62,21 @@ def hub_rows(source: str, revision: str | None, split: str, hint: str) -> Any:
 def is_hub_layout(path: Path) -> bool:
     """Returns whether a folder holds a data set as the hub does: Parquet files."""
     return path.is_dir() and next(path.rglob("*.parquet"), None) is not None
+
+
+def folder_of(path: Path, inner: str) -> Path:
+    """Returns the folder, at or below ``path``, that holds ``inner``: the release unpacks to one to three levels.
+
+    Without any it is ``path`` itself, and whoever opens ``inner`` there says that it is missing.
+
+    Raises:
+        BadDataError: more than one.
+    """
+    if (path / inner).exists() or not path.is_dir():
+        return path
+    found = sorted(path.rglob(inner))
+    if len(found) > 1:
+        raise BadDataError(
+            f"{path}: {len(found)} copies of {inner}, such as {found[0]} and {found[1]}; name one's folder"
+        )
+    return found[0].parents[inner.count("/")] if found else path

@@ -15,6 +15,7 @@ from common.prepared import Splits, prepared
 from common.progress import tracked
 from lra import checksums
 from lra.data import Data, cropped
+from lra.data.files import folder_of
 from lra.data.imdb import ARCHIVE, Review, as_array, read_imdb
 from lra.data.origin import kept_in
 from lra.data.text import in_hash_order
@@ -68,15 +69,15 @@ class Retrieval(Pairs):
     """Pairs of papers of the ACL Anthology Network, from the user's own copy."""
 
     path: str | None = None
-    """Folder with new_aan_pairs.train.tsv, .eval.tsv and .test.tsv of the official release, the only source."""
+    """Folder at or above new_aan_pairs.train.tsv, .eval.tsv and .test.tsv of the official release, the only source."""
     rows: tuple[int, int, int] = (147_086, 18_090, 17_437)
     """Pairs that the three files must hold."""
 
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits, cut to ``length``, and the checksum of what is kept."""
         self.check()
-        where = kept_in(folder, f"retrieval-{'-'.join(map(str, self.rows))}", self.path, alike=False)
-        there = Path(self.path or ".")
+        there = None if self.path is None else str(folder_of(Path(self.path), FILES["train"]))
+        where = kept_in(folder, f"retrieval-{'-'.join(map(str, self.rows))}", there, alike=False)
         if self.path is None and not where.exists():
             raise BadDataError(
                 f"retrieval has no source but your own copy: --data.path FOLDER with {', '.join(FILES.values())} "
@@ -88,7 +89,7 @@ class Retrieval(Pairs):
             where,
             f"retrieval: reading {sum(self.rows):,} pairs",
             lambda: {
-                split: as_pairs(tracked(read_aan(there / file, wanted[split]), split, wanted[split]))
+                split: as_pairs(tracked(read_aan(Path(there or ".") / file, wanted[split]), split, wanted[split]))
                 for split, file in FILES.items()
             },
         )

@@ -189,6 +189,8 @@ def test_data_are_kept_read_again_and_checked(tmp_path: Path) -> None:
     official.mkdir()
     for name, file in FILES.items():
         write_tsv(official / file, splits[name])
+    above, _ = replace(SHORT, path=str(tmp_path)).load(tmp_path / "elsewhere")  # the release unpacks to some levels
+    assert checksum(above) == first
     read, third = replace(SHORT, path=str(official)).load(tmp_path)
     assert third == first
     assert isinstance(read["train"], Ragged)

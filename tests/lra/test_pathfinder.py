@@ -140,6 +140,16 @@ def test_the_official_layout_is_read(tmp_path: Path, text: bool) -> None:
             assert images[split[number].tobytes()] == label
 
 
+def test_a_level_is_found_in_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lra.data.pathfinder.LEVELS", {3: "curv_short"})
+    level = release(tmp_path / "lra_release" / "lra_release" / "pathfinder14" / "curv_short")
+    _, found = replace(READ, path=str(level)).load(tmp_path / "data")
+    assert replace(READ, path=str(tmp_path / "lra_release")).load(tmp_path / "data")[1] == found
+    release(tmp_path / "lra_release" / "copy" / "pathfinder14" / "curv_short")
+    with pytest.raises(BadDataError, match=r"2 copies of pathfinder14/curv_short, .* name one"):
+        replace(READ, path=str(tmp_path / "lra_release")).load(tmp_path / "data")
+
+
 def test_no_two_images_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So small, half of what is drawn was there before."""
     splits, _ = replace(SMALL, distractors=0, examples=2_000).load(tmp_path)

@@ -7,7 +7,8 @@ from typing import ClassVar
 from common.config import fingerprint
 from common.prepared import Splits, prepared
 from lra.data import Data
-from lra.data.listops.files import read_official
+from lra.data.files import folder_of
+from lra.data.listops.files import FILES, read_official
 from lra.data.listops.floors import floors
 from lra.data.listops.generator import Expressions, generate
 from lra.data.listops.language import CLASSES, SYMBOLS
@@ -25,7 +26,7 @@ class ListOps(Expressions, Data):
     vocabulary: ClassVar[int] = len(SYMBOLS)
     classes: ClassVar[int] = CLASSES
     path: str | None = None
-    """Folder with basic_train.tsv, basic_val.tsv and basic_test.tsv; none: generate."""
+    """Folder at or above basic_train.tsv, basic_val.tsv and basic_test.tsv; none: generate."""
 
     @property
     def longest(self) -> int:
@@ -35,9 +36,9 @@ class ListOps(Expressions, Data):
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits and their checksum; what was generated once is kept below ``folder``."""
         if self.path is not None:
-            there = Path(self.path)
+            there = folder_of(Path(self.path), FILES["train"])
             return prepared(
-                kept_in(folder, "listops", self.path), f"listops: reading {there}", lambda: read_official(there)
+                kept_in(folder, "listops", str(there)), f"listops: reading {there}", lambda: read_official(there)
             )
         self.check()
         return prepared(

@@ -17,6 +17,7 @@ from common.errors import BadDataError, WrongUseError
 from common.prepared import Splits, prepared
 from common.progress import tracked
 from lra.data import SPLITS, Data
+from lra.data.files import folder_of
 from lra.data.floors import image_floors
 from lra.data.image import as_sequences
 from lra.data.origin import kept_in
@@ -28,6 +29,8 @@ GENERATOR_VERSION = 2
 """Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
 SHARD = 250
 """Images in a file of their own while a set is being made: what an interruption costs at most."""
+LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
+"""Folders of the release, by dashes in a contour."""
 MOST_DRAWN = 10
 """Images drawn for one that is kept, at most."""
 WORKERS = os.cpu_count() or 1
@@ -41,7 +44,7 @@ class Pathfinder(Data):
     vocabulary: ClassVar[int] = 257
     classes: ClassVar[int] = 2
     path: str | None = None
-    """A level of the release, such as pathfinder32/curv_contour_length_14, with imgs and metadata; none: generate."""
+    """The release, or a level of it, as pathfinder32/curv_contour_length_14 with imgs and metadata; none: generate."""
     size: int = 32
     """Pixels of a side: 32, 64, 128 (Path-X), 256, or 14, which is ours."""
     contour_length: int = 14
@@ -84,9 +87,9 @@ class Pathfinder(Data):
         """Returns the splits and their checksum; what was generated once is kept below ``folder``."""
         self.check()
         if self.path is not None:
-            there = Path(self.path)
+            there = self._level(Path(self.path))
             return prepared(
-                kept_in(folder, f"pathfinder-{self.size}-{self.contour_length}-{self.examples}", self.path),
+                kept_in(folder, f"pathfinder-{self.size}-{self.contour_length}-{self.examples}", str(there)),
                 f"pathfinder: reading {there}",
                 lambda: cut(*read_release(there, self.size, self.contour_length, self.examples)),
             )
@@ -105,6 +108,12 @@ class Pathfinder(Data):
     def floors(self, splits: Splits) -> dict[str, float]:
         """Returns what trivial rules score."""
         return image_floors(splits)
+
+    def _level(self, path: Path) -> Path:
+        """Returns the folder of the release that holds these images, or the path that was given."""
+        level = f"pathfinder{self.size}/{LEVELS.get(self.contour_length, '')}"
+        inner = path if (path / "imgs").exists() else folder_of(path, level) / level
+        return inner if inner.exists() else path
 
     def _drawn(self, folder: Path) -> Splits:
         """Draws until there are enough images of which no two are alike: none of the test set is in training too."""
