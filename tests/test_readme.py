@@ -43,7 +43,7 @@ def test_every_command_parses(line: str) -> None:
         assert rest[1:] in ([], ["--format", rest[-1]])
         assert rest[1:] == [] or rest[-1] in FORMATS
     elif rest[0] == "benchmark":
-        assert rest[1] == "step"
+        assert rest[1] in ("step", "profile")
         assert rest[2] in PACKAGES
         assert rest[3] in find_package(rest[2]).tasks
     else:

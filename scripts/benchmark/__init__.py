@@ -1,16 +1,19 @@
-"""``seqarena benchmark``: attention alone, or a whole training step, variant by variant in one run."""
+"""``seqarena benchmark``: attention alone, or a whole training step, variant by variant; or where its time goes."""
 
 from collections.abc import Sequence
 
 from common.errors import look_up
 from scripts.benchmark.attention import attention
+from scripts.benchmark.profile import profile
 from scripts.benchmark.step import step
 
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark step PACKAGE TASK ...
+       seqarena benchmark profile PACKAGE TASK ...
 
   attention   time and memory of each variant against the length (attention --help)
-  step        a whole training step of a task (step --help)"""
+  step        a whole training step of a task (step --help)
+  profile     where the time of a step goes (profile --help)"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -18,4 +21,4 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    return look_up({"attention": attention, "step": step}, arguments[0], "benchmark")(arguments[1:])
+    return look_up({"attention": attention, "step": step, "profile": profile}, arguments[0], "benchmark")(arguments[1:])

@@ -60,3 +60,15 @@ def test_the_benchmark_measures_each_variant(tmp_path: Path, capsys: pytest.Capt
     assert [each["attention"] for each in steps] == ["softmax", "x3", "softmax, full matrix, padded"]
     assert all(each["forward_seconds"] > 0 and each["training_seconds"] > 0 for each in steps)
     assert all(each["peak_memory_bytes"] >= each["idle_memory_bytes"] > 2**20 for each in steps)
+
+
+def test_a_profile_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["benchmark", "profile", "lra", "listops", "--steps", "1"]
+    assert guarded(dispatch, [*command, "--data-folder", str(tmp_path / "data"), *TINY]) == 0
+    shown = capsys.readouterr().out
+    shares = [float(line.split("│")[2].strip(" %")) for line in shown.splitlines() if line.startswith("│ ")]
+    parts = [line for line in shown.splitlines() if line.startswith(("│ making", "│ forward and", "│ update"))]
+    assert len(parts) == 3
+    assert sum(float(line.split("│")[2].strip(" %")) for line in parts) == pytest.approx(100, abs=0.3)
+    assert len(shares) > 10
+    assert "addmm" in shown
