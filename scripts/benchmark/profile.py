@@ -1,7 +1,7 @@
 """Where the time of a training step goes: making the batch, each operator of forward and backward, the update."""
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ SHOWN = 12
 """Operators with a line of their own."""
 
 
-def profiled(package: str, run: BaseRun, session: Session, steps: int) -> tuple[Counter[tuple[str, str]], float]:
+def profiled(package: str, run: BaseRun, session: Session, steps: int) -> tuple[dict[tuple[str, str], float], float]:
     """Returns (part, operator) -> seconds a step in the operator itself, and the seconds of a step without profiler."""
     accelerator = make_accelerator(run.train.precision)
     seed_torch(run.seed, 0)
@@ -54,7 +54,7 @@ def profiled(package: str, run: BaseRun, session: Session, steps: int) -> tuple[
     with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler:
         for number in range(steps):
             step(number)
-    found: Counter[tuple[str, str]] = Counter()
+    found: dict[tuple[str, str], float] = defaultdict(float)
     for event in profiler.events() or ():
         if part := _part(event):
             found[part, event.name] += event.self_cpu_time_total / 1e6 / steps
@@ -90,11 +90,12 @@ def profile(arguments: Sequence[str]) -> int:
     total = sum(found.values())
     rows = []
     for part in PARTS:
-        inside = Counter({name: spent for (where, name), spent in found.items() if where == part})
+        inside = {name: spent for (where, name), spent in found.items() if where == part}
         shown = [(part, sum(inside.values()))]
         if part == PARTS[1]:
             inside["what no operator is"] = inside.pop(part)
-            shown += [(f"  {name.removeprefix('aten::')}", spent) for name, spent in inside.most_common(SHOWN)]
+            most = sorted(inside.items(), key=lambda each: -each[1])[:SHOWN]
+            shown += [(f"  {name.removeprefix('aten::')}", spent) for name, spent in most]
         rows += [[name, f"{100 * spent / total:.1f} %", f"{1e3 * spent:.1f}"] for name, spent in shown]
     notes = [
         f"{options.steps} steps after 2, on {device_name(torch.device('cpu'))}; operators without what they call",
