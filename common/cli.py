@@ -23,7 +23,7 @@ from common.run import BaseRun, Preset
 from common.session import Prepare, Session, execute
 from common.tasks import Task
 
-CHOSEN = ("task", "preset")
+CHOSEN = ("task", "preset", "seed")
 """Fields of a Run that the command line sets by name, never by path."""
 
 
@@ -158,7 +158,7 @@ def _parse(run: BaseRun, arguments: Sequence[str], prog: str | None = None, desc
                 dataclasses.field(default=getattr(run, field.name)),
             )
             for field in dataclasses.fields(run)
-            if field.name not in (*CHOSEN, "seed")
+            if field.name not in CHOSEN
         ],
         frozen=True,
         kw_only=True,
@@ -187,9 +187,12 @@ def describe(package: Package) -> str:
 
 def provenance(task: Task, preset: Preset[BaseRun]) -> str:
     """Returns where a task's data and a preset's settings come from, what to expect and what it costs."""
-    lines = {
-        "data": f"{task.source}; {task.revision}; licence: {task.licence}",
-        "splits": task.splits,
+    lines = (
+        {"data": f"{task.source}; {task.revision}; licence: {task.licence}", "splits": task.splits}
+        if preset.data is None
+        else {"data": preset.data}
+    )
+    lines |= {
         "preset": preset.source,
         "expected": preset.expected,
         "cost": preset.cost,

@@ -29,24 +29,26 @@ class Schedule:
         """Raises a ``WrongUseError`` if warm-up does not fit into the steps; rsqrt is defined without an end."""
         if self.warmup < 0 or (self.warmup >= steps and self.shape != "rsqrt"):
             raise WrongUseError(f"optim.schedule.warmup {self.warmup} does not fit into train.steps {steps}")
+        if self.cycle_betas and self.shape != "one_cycle":
+            raise WrongUseError(f"optim.schedule.cycle_betas belongs to shape one_cycle; shape is {self.shape}")
         if self.shape == "one_cycle" and self.warmup < 2:
             raise WrongUseError("optim.schedule.shape one_cycle needs a warmup of at least 2 steps")
 
 
-def risen(schedule: Schedule, step: int, steps: int) -> tuple[float, bool]:
-    """Returns how far one_cycle is into its phase, 0 to 1, and whether that phase rises; steps count from 0."""
+def height(schedule: Schedule, step: int, steps: int) -> tuple[float, bool]:
+    """Returns how high one_cycle is, from 0 to 1 at its peak, and whether it rises; steps count from 0."""
     top, last = schedule.warmup - 1, steps - 1
     if step <= top:
         return step / top, True
-    return min((step - top) / (last - top), 1.0), False
+    return 1 - min((step - top) / (last - top), 1.0), False
 
 
 def rate(schedule: Schedule, step: int, steps: int) -> float:
     """Returns the learning rate of a step (from 0) of ``steps``, as a multiple of the peak rate."""
     if schedule.shape == "one_cycle":
-        progress, rising = risen(schedule, step, steps)
-        low, start = (1 / 25, 1.0) if rising else (1 / 250_000, 1.0)
-        return low + (start - low) * (progress if rising else 1 - progress)
+        high, rises = height(schedule, step, steps)
+        low = 1 / 25 if rises else 1 / 250_000
+        return low + (1 - low) * high
     warmup = schedule.warmup
     if step < warmup:
         return (step + 1) / warmup
@@ -64,8 +66,7 @@ def first_beta(schedule: Schedule, beta: float, step: int, steps: int) -> float:
     """Returns Adam's first beta at a step: ``beta``, or one_cycle's 0.95 -> 0.85 -> 0.95."""
     if not (schedule.cycle_betas and schedule.shape == "one_cycle"):
         return beta
-    progress, rising = risen(schedule, step, steps)
-    return 0.95 - 0.1 * (progress if rising else 1 - progress)
+    return 0.95 - 0.1 * height(schedule, step, steps)[0]
 
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = MappingProxyType(

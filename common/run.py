@@ -63,6 +63,8 @@ class Preset(Generic[AnyRun_co]):
     cost: str
     comparable: bool
     """Whether the task's published figures were measured on data like these."""
+    data: str | None = None
+    """Where its data come from and how they are split, if not as the task says."""
 
 
 def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, Any]]:

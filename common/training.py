@@ -63,6 +63,8 @@ class Train:
         for name in ("steps", "batch_size", "length_pool", "eval_every", "log_every"):
             if getattr(self, name) < 1:
                 raise WrongUseError(f"train.{name}: expected at least 1, found {getattr(self, name)}")
+        if self.checkpoint_seconds < 0:
+            raise WrongUseError(f"train.checkpoint_seconds: expected at least 0, found {self.checkpoint_seconds}")
         if self.micro_batch_size is not None and self.micro_batch_size < 1:
             raise WrongUseError(f"train.micro_batch_size: expected at least 1, found {self.micro_batch_size}")
 

@@ -6,6 +6,9 @@ from common.errors import WrongUseError
 from common.run import BaseRun
 from lra.data import Data
 from lra.data.book import Book
+from lra.data.digits import Digits
+from lra.data.image import Image
+from lra.data.pathfinder import Pathfinder
 from lra.data.text import Text
 from lra.model import Model
 
@@ -39,5 +42,7 @@ class Run(BaseRun):
             raise WrongUseError("data.validation test makes the task text-legacy, held-out makes it text")
         if self.data.sequences == 1 and self.model.pairing != "product":
             raise WrongUseError("model.pairing is for tasks that compare two documents")
+        if self.legacy.zero_is_padding and not isinstance(self.data, Digits | Image | Pathfinder):
+            raise WrongUseError("legacy.zero_is_padding is about black pixels: for image, pathfinder and pathx")
         if self.legacy.padded_pooling and self.model.pooling != "mean":
             raise WrongUseError("legacy.padded_pooling belongs to model.pooling mean")

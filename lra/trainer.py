@@ -6,7 +6,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from common.data import Shuffled
-from common.errors import BadDataError
+from common.errors import BadDataError, WrongUseError
 from common.run import BaseRun
 from common.session import Prepared, Session
 from lra.data import Sequences, TrainingBatches
@@ -38,6 +38,10 @@ def prepare(run: BaseRun, session: Session, accelerator: Accelerator) -> Prepare
     longest = max(int(split.lengths.max()) for split in splits.values())
     run.model.check_task(run.data, longest=longest)
     tail = run.train.batch_size if run.legacy.drop_tail else None
+    if tail is not None and tail > min(len(split) for split in splits.values()):
+        raise WrongUseError(
+            f"legacy.drop_tail would leave nothing: a split has fewer than train.batch_size {tail} examples"
+        )
 
     order = Shuffled(
         lengths=splits["train"].lengths,

@@ -228,13 +228,14 @@ def run(arguments: Sequence[str]) -> int:
     results, problems = read_results(options.runs)
     for problem in problems:
         print(f"skipped {problem}", file=sys.stderr)
-    if not results and not missing_runs(options.runs):
+    missing = missing_runs(options.runs)
+    if not results and not missing:
         raise WrongUseError(f"no results below {options.runs}; seqarena quickstart makes some")
     baseline = ALIASES.get(options.baseline, options.baseline)
     rows = {result.attention: True for result in results}
     if baseline != parser.get_default("baseline"):
         look_up(rows, baseline, "baseline among these results")
-    made = tables(newest(results), missing_runs(options.runs), baseline)
+    made = tables(newest(results), missing, baseline)
     if options.json or options.format == "json":
         print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
         return 0

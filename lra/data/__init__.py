@@ -63,10 +63,12 @@ class Sequences(Batch):
         return int(self.real.sum())
 
     def longer(self, length: int) -> "Sequences":
-        """Returns the batch with its sequences padded to a length."""
-        more = (0, length - self.real.shape[-1])
-        padded = (torch.nn.functional.pad(each, more) for each in (self.tokens_padded, self.real))
-        return Sequences(tokens_padded=next(padded), real=next(padded), labels=self.labels)
+        """Returns the batch with its sequences padded to a length, which none may exceed."""
+        more = length - self.real.shape[-1]
+        if more < 0:
+            raise ValueError(f"sequences of {self.real.shape[-1]} tokens cannot be padded to {length}")
+        tokens, real = (torch.nn.functional.pad(each, (0, more)) for each in (self.tokens_padded, self.real))
+        return Sequences(tokens_padded=tokens, real=real, labels=self.labels)
 
 
 def sequences(split: Ragged, examples: Indices) -> Sequences:

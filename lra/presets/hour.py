@@ -7,9 +7,9 @@ from lra.presets.quick import short
 from lra.run import Run
 
 
-def _preset(run: Run, source: str, expected: str) -> Preset[Run]:
+def _preset(run: Run, source: str, expected: str, data: str | None = None) -> Preset[Run]:
     cost = "two minutes on 2 CPU cores"
-    return Preset(run=run, source=f"ours: {source}", expected=expected, cost=cost, comparable=False)
+    return Preset(run=run, source=f"ours: {source}", expected=expected, cost=cost, comparable=False, data=data)
 
 
 EXPRESSIONS = ListOps(longer_than=19, shorter_than=101, max_depth=6)

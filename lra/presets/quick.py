@@ -48,8 +48,11 @@ def _large(run: Run) -> Run:
     )
 
 
-def _preset(run: Run, source: str, expected: str, cost: str = "about a minute on 2 CPU cores") -> Preset[Run]:
-    return Preset(run=run, source=f"ours: {source}", expected=expected, cost=cost, comparable=False)
+def _preset(run: Run, source: str, data: str, expected: str) -> Preset[Run]:
+    return Preset(
+        run=run, source=f"ours: {source}", expected=expected, cost="about a minute on 2 CPU cores", comparable=False,
+        data=data,
+    )  # fmt: skip
 
 
 def _kin(preset: Preset[Run], task: str, data: Data | None = None) -> Preset[Run]:
@@ -57,24 +60,29 @@ def _kin(preset: Preset[Run], task: str, data: Data | None = None) -> Preset[Run
     return replace(preset, run=replace(preset.run, task=task, data=data or preset.run.data))
 
 
+BOOK = "the King James Bible, bundled, in the public domain (common/corpus)"
 LISTOPS = _preset(
     short("listops", "quick", ListOps(longer_than=4, shorter_than=31, max_depth=4, max_arguments=5), positions=32),
     "expressions of 5 to 30 symbols, 4 levels, at most 5 arguments",
+    "generated; distinct expressions, 96,000 / 2,000 / 2,000; no licence needed",
     "softmax, dnas, hnas 50 to 51 %, x3 48 % (3 seeds); root operator 25 %, majority 12 %",
 )
 TEXT = _preset(
     short("text", "quick", Book(), positions=128, steps=800),
     "passages of 128 bytes of the bundled book: from its first half or its second?",
+    f"{BOOK}; 80 % of its chapters train, 10 % each validate and test",
     "softmax 64 % (seed 0); bag of bytes 64 %, of byte pairs 69 %",
 )
 RETRIEVAL = _preset(
     _large(short("retrieval", "quick", Chapters(), positions=128, steps=700)),
     "pairs of passages of 128 bytes of the bundled book: of one chapter?",
+    f"{BOOK}; 80 % of its chapters train, 10 % each validate and test",
     "softmax 60 % (seed 0); majority 50 %, shared words 68 %",
 )
 IMAGE = _preset(
     short("image", "quick", Digits(), positions=144),
     "drawn digits of 12 x 12 pixels, with noise",
+    "drawn by our generator, each image anew; no licence needed",
     "softmax 72 % (seed 0); majority 11 %, brightness 20 %",
 )
 PATHFINDER = _preset(
@@ -84,13 +92,17 @@ PATHFINDER = _preset(
         )
     ),
     "our generator at 14 x 14 pixels, contours of 3 dashes, no distractors",
+    "generated, no two images alike; 16,000 / 2,000 / 2,000; no licence needed",
     "softmax 81 % (seed 0); majority 50 %, brightness 52 %",
 )
 
 QUICK = (
     LISTOPS,
     TEXT,
-    _kin(TEXT, "text-legacy", Book(validation="test")),
+    replace(
+        _kin(TEXT, "text-legacy", Book(validation="test")),
+        data=f"{BOOK}; 90 % of its chapters train, 10 % validate and test",
+    ),
     RETRIEVAL,
     _kin(RETRIEVAL, "retrieval-imdb"),
     IMAGE,

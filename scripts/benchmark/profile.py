@@ -27,6 +27,8 @@ SHOWN = 12
 def profiled(package: str, run: BaseRun, session: Session, steps: int) -> tuple[dict[tuple[str, str], float], float]:
     """Returns (part, operator) -> seconds a step in the operator itself, and the seconds of a step without profiler."""
     accelerator = make_accelerator(run.train.precision)
+    if accelerator.device.type != "cpu":
+        raise WrongUseError(f"profile knows CPUs; the device is {accelerator.device} (hide it: CUDA_VISIBLE_DEVICES=)")
     seed_torch(run.seed, 0)
     prepared = find_package(package).prepare(run, session, accelerator)
     model = prepared.model.to(accelerator.device).train()

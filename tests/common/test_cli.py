@@ -65,6 +65,10 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --norm deescalated --model.norm.where block_output", "exactly 0"),
         ("lra listops --train.steps 0", "train.steps: expected at least 1, found 0"),
         ("lra listops --optim.schedule.warmup 5000", "does not fit into train.steps"),
+        ("lra listops --optim.schedule.cycle-betas", "cycle_betas belongs to shape one_cycle; shape is linear"),
+        ("lra listops --legacy.zero-is-padding", "legacy.zero_is_padding is about black pixels"),
+        ("lra listops --train.checkpoint-seconds -1", "train.checkpoint_seconds: expected at least 0, found -1.0"),
+        ("sweep lra listops --seed 1", "unknown field --seed"),
         ("leaderboard --runs nowhere", "no folder nowhere"),
         ("leaderboard --format html", "argument --format: invalid choice: 'html'"),
         ("sweep lra listops --attention softmax x9", "unknown attention 'x9'"),
@@ -118,7 +122,7 @@ def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--task" not in shown
     assert "expected:  softmax, dnas, hnas 50 to 51 %" in shown
     assert "cost:      about a minute" in shown
-    assert "licence:" in shown
+    assert "data:      generated; distinct expressions" in shown
 
 
 def test_results_go_to_standard_output_and_progress_to_standard_error(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from common.blocks import NORMS
+from common.cli import provenance
 from common.errors import WrongUseError
 from lra.model import Classifier
 from lra.presets import PRESETS
@@ -92,6 +93,14 @@ def test_the_settings_of_lra_are_theirs(task: str) -> None:
         1.0 if task == "pathx" else None, "rsqrt" if optim.weight_decay else "cosine"
     )  # fmt: skip
     assert (model.projection_bias, model.embedding_std, model.norm) == (False, 1.0, NORMS["pre"])
+
+
+def test_help_tells_where_a_presets_own_data_come_from() -> None:
+    for task, presets in PRESETS.items():
+        told = provenance(TASKS[task], presets["quick"])
+        assert TASKS[task].source not in told
+        assert "IMDB" not in told
+        assert TASKS[task].source in provenance(TASKS[task], presets["xiong2021"])
 
 
 def test_legacy_presets_have_the_traps() -> None:

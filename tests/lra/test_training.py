@@ -18,7 +18,7 @@ from common.results import Result
 from common.session import Session, execute
 from lra.data.listops import ListOps
 from lra.presets import PRESETS
-from lra.run import Run
+from lra.run import Legacy, Run
 from lra.tasks import LISTOPS, TASKS
 from lra.trainer import prepare
 
@@ -138,6 +138,12 @@ def test_other_data_than_the_preset_means_are_refused(tmp_path: Path, monkeypatc
     monkeypatch.setattr("lra.trainer.PRESETS", {"listops": {"quick": preset}})
     with pytest.raises(BadDataError, match=r"sha256 is [0-9a-f]+, but preset quick means 0000"):
         measure(TINY, tmp_path)
+
+
+def test_a_tail_that_is_everything_is_refused(tmp_path: Path) -> None:
+    wrong = replace(TINY, legacy=Legacy(drop_tail=True), train=replace(TINY.train, batch_size=51))
+    with pytest.raises(WrongUseError, match=r"drop_tail would leave nothing: .* fewer than train.batch_size 51"):
+        measure(wrong, tmp_path)
 
 
 def test_legacy_drops_the_tail(tmp_path: Path) -> None:
