@@ -123,6 +123,8 @@ def _negated(flag: str) -> str:
 def _nearest_field(flag: str, known: set[str]) -> str:
     if flag in ("--model.attention", "--model.norm"):
         return f"a whole variant is chosen by --{flag.rpartition('.')[2]}"
+    if flag == "--seed":
+        return "a single run takes --seed, a sweep --seeds"
     choices = [name.removeprefix("--") for name in known]
     hint = nearest(flag.removeprefix("--"), choices).split("? ")[0]
     return f"{hint}?" if hint.startswith("did") else "see --help for the fields"

@@ -68,7 +68,7 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --optim.schedule.cycle-betas", "cycle_betas belongs to shape one_cycle; shape is linear"),
         ("lra listops --legacy.zero-is-padding", "legacy.zero_is_padding is about black pixels"),
         ("lra listops --train.checkpoint-seconds -1", "train.checkpoint_seconds: expected at least 0, found -1.0"),
-        ("sweep lra listops --seed 1", "unknown field --seed"),
+        ("sweep lra listops --seed 1", "unknown field --seed; a single run takes --seed, a sweep --seeds"),
         ("leaderboard --runs nowhere", "no folder nowhere"),
         ("leaderboard --format html", "argument --format: invalid choice: 'html'"),
         ("sweep lra listops --attention softmax x9", "unknown attention 'x9'"),

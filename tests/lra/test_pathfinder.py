@@ -56,7 +56,7 @@ def test_larger_images_are_drawn(size: int) -> None:
 
 def test_dashes_lie_where_they_point() -> None:
     kind = dashes(GEOMETRIES[32], 1)
-    middle = kind.half
+    middle = kind.lines.shape[1] // 2
     right, down = kind.lines[180], kind.lines[270]  # 0 and 90 degrees
     assert right[middle, middle : middle + 3].min() > 0.3
     assert down[middle : middle + 3, middle].min() > 0.3

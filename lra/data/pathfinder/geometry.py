@@ -86,10 +86,8 @@ GEOMETRIES: Mapping[int, Geometry] = MappingProxyType(
 class Dashes(NamedTuple):
     """All dashes of one geometry and margin. The first 360 directions are those of seeds, the others of extensions."""
 
-    half: int
-    """Patches are 2 half + 1 wide, centred on the pixel they are drawn from."""
     lines: Floats
-    """Brightness; directions, patch, patch."""
+    """Brightness; directions, patch, patch: an odd number of pixels, centred on the one they are drawn from."""
     masks: Floats
     """What a dash keeps free; directions, patch, patch."""
     steps: Ints
@@ -197,7 +195,6 @@ def dashes(geometry: Geometry, margin: int) -> Dashes:
     first = [_first_tails(geometry, kernel) for kernel in kernels]
     disc = _disc(margin)
     return Dashes(
-        half=len(drawn[0][0]) // 2,
         lines=np.stack([line for line, _ in drawn]),
         masks=np.stack([mask for _, mask in drawn]),
         steps=np.array([_moved(middle, angle, geometry.length + 2 * margin) for angle in angles]),
