@@ -8,7 +8,7 @@ from lra.run import Run
 
 
 def _preset(run: Run, source: str, expected: str, data: str | None = None) -> Preset[Run]:
-    cost = "two minutes on 2 CPU cores"
+    cost = "three minutes at most on 2 CPU cores"
     return Preset(run=run, source=f"ours: {source}", expected=expected, cost=cost, comparable=False, data=data)
 
 
