@@ -22,7 +22,7 @@ test: $(READY)
 test-extras: $(EXTRAS)
 	$(BIN)/python -m pytest -m extras
 
-# Not in CI: half an hour on two cores. The score is in docs/reliability.md.
+# Not in CI: a quarter of an hour on two cores. The score is in docs/reliability.md.
 mutations: $(READY)
 	$(BIN)/python -m tests.mutations
 

@@ -3,8 +3,10 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import io
 import json
+import re
 import shlex
 import sys
 import typing
@@ -17,25 +19,15 @@ import tyro
 from common.attention import ALIASES, ATTENTIONS, find_attention
 from common.blocks import NORMS, find_norm
 from common.config import field_paths
-from common.errors import WrongUseError, guarded, look_up, nearest
+from common.errors import WrongUseError, did_you_mean, guarded, look_up, nearest
+from common.package import Package
 from common.results import Result
 from common.run import BaseRun, Preset
-from common.session import Prepare, Session, execute
+from common.session import Session, execute
 from common.tasks import Task
 
 CHOSEN = ("task", "preset", "seed")
 """Fields of a Run that the command line sets by name, never by path."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Package:
-    """A task package as the command line sees it."""
-
-    name: str
-    title: str
-    tasks: Mapping[str, Task]
-    presets: Mapping[str, Mapping[str, Preset[BaseRun]]]
-    prepare: Prepare
 
 
 class Parser(argparse.ArgumentParser):
@@ -88,49 +80,45 @@ def choose(package: Package, task: str, preset: str, attention: str | None, norm
 
 
 def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
-    """Returns the run with the fields that ``--path value`` arguments name set.
+    """Returns the run with the fields that ``--path value`` arguments name set; ``none`` is a value too.
 
     Raises:
         WrongUseError: no such field, or a value it cannot have; names the argument.
     """
-    known = {f"--{path}" for path in field_paths(run)} - {f"--{name}" for name in CHOSEN}
-    flags = [each.split("=", 1)[0].replace("_", "-") for each in arguments if each.startswith("--")]
-    spelled = {path.replace("_", "-"): path for path in known}
-    spelled |= {_negated(path): path for path in spelled}
-    for flag in flags:
-        if flag not in spelled:
-            raise WrongUseError(
-                f"unknown field {flag}; {_nearest_field(flag, set(spelled) & set(map(_dashed, known)))}"
-            )
     if arguments and not arguments[0].startswith("--"):
         raise WrongUseError(f"unexpected {arguments[0]!r}; fields are set as --path value; see {prog} --help")
-    found = _parsed(run, arguments)
+    known = [_spelled(path) for path in field_paths(run) if path not in CHOSEN]
+    switches = {_spelled(path.rpartition(".")[0], f"no-{path.rpartition('.')[2]}") for path in _switches(run)}
+    groups = [[re.sub("(^|=)none$", r"\1None", each) for each in group] for group in _groups(arguments)]
+    for flag in (group[0].split("=", 1)[0].replace("_", "-").removeprefix("--") for group in groups):
+        if flag not in known and flag not in switches:
+            raise WrongUseError(f"unknown field --{flag}; {_hint(flag, known)}")
+    found = _parsed(run, [word for group in groups for word in group])
     if found is None:
-        wrong = next((group for group in _groups(arguments) if _parsed(run, group) is None), arguments)
+        wrong = next((group for group in groups if _parsed(run, group) is None), arguments)
         raise WrongUseError(f"{' '.join(wrong)}: not a value that this field can have; see {prog} --help")
     return found
 
 
-def _dashed(path: str) -> str:
-    return path.replace("_", "-")
+def _spelled(*path: str) -> str:
+    return ".".join(path).replace("_", "-")
 
 
-def _negated(flag: str) -> str:
-    head, _, last = flag.rpartition(".")
-    return f"{head}.no-{last}" if head else f"--no-{last.removeprefix('--')}"
+def _switches(run: BaseRun) -> list[str]:
+    """Returns the paths of the fields that are on or off: tyro has ``--no-`` for these too."""
+    return [path for path in field_paths(run) if isinstance(functools.reduce(getattr, path.split("."), run), bool)]
 
 
-def _nearest_field(flag: str, known: set[str]) -> str:
-    if flag in ("--model.attention", "--model.norm"):
+def _hint(flag: str, known: Sequence[str]) -> str:
+    if flag in ("model.attention", "model.norm"):
         return f"a whole variant is chosen by --{flag.rpartition('.')[2]}"
-    if flag == "--seed":
+    if flag == "seed":
         return "a single run takes --seed, a sweep --seeds"
-    choices = [name.removeprefix("--") for name in known]
-    hint = nearest(flag.removeprefix("--"), choices).split("? ")[0]
-    return f"{hint}?" if hint.startswith("did") else "see --help for the fields"
+    return did_you_mean(flag, known) or "see --help for the fields"
 
 
 def _groups(arguments: Sequence[str]) -> list[list[str]]:
+    """Returns the arguments, each field's name with the values that follow it."""
     groups: list[list[str]] = []
     for argument in arguments:
         if argument.startswith("--"):
@@ -182,8 +170,8 @@ def describe(package: Package) -> str:
     lines = []
     for task in package.tasks.values():
         lines.append(f"  {task.name:<14} {task.title}")
-        sources = {name: preset.source.partition(", but")[0] for name, preset in package.presets[task.name].items()}
-        lines += [f"    --preset {name:<12} {source}" for name, source in sources.items()]
+        presets = package.presets[task.name].items()
+        lines += [f"    --preset {name:<16} {preset.source}" for name, preset in presets]
     return "\n".join(lines)
 
 
@@ -194,11 +182,10 @@ def provenance(task: Task, preset: Preset[BaseRun]) -> str:
         if preset.data is None
         else {"data": preset.data}
     )
-    lines |= {
-        "preset": preset.source,
-        "expected": preset.expected,
-        "cost": preset.cost,
-    }
+    lines["preset"] = preset.source
+    if preset.departures:
+        lines["departs"] = preset.departures
+    lines |= {"expected": preset.expected, "cost": preset.cost}
     return "\n".join(f"  {name + ':':<10} {text}" for name, text in lines.items())
 
 
@@ -255,13 +242,7 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
         return 0
     run = override(run, rest, f"{prog} {options.task}")
     command = shlex.join([*prog.split(), *arguments])
-    result = execute(
-        run,
-        package.tasks[run.task],
-        package.presets[run.task][run.preset],
-        package.prepare,
-        session_of(options, command),
-    )
+    result = execute(package, run, session_of(options, command))
     if _is_main_process():
         print_result(result, options.json)
     return 0 if result.status == "finished" else 1

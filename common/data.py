@@ -15,6 +15,7 @@ from torch import Tensor
 from common.counter import permutation
 
 Indices = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 SameBatch = TypeVar("SameBatch", bound="Batch")  # typing.Self does not survive the tests' shape checks
 
 
@@ -37,7 +38,7 @@ class Batch:
         """Returns the number of things that the loss is a mean over, so that shares of a batch add up exactly."""
         return len(self)
 
-    def tokens(self) -> int:
+    def token_count(self) -> int:
         """Returns the number of real tokens in the batch, what throughput counts."""
         raise TypeError(f"{type(self).__name__} does not say how many tokens it holds")
 
@@ -113,7 +114,7 @@ class Ragged:
     labels: npt.NDArray[np.uint8]
     shift: int = 0
     """Added to what is stored to make a token: 1 where a stored 0 is not padding."""
-    longest: int | None = None
+    limit: int | None = None
     """Tokens after so many are left out; none: all are taken."""
     zero_is_padding: bool = False
     """Whether a stored 0 counts as padding, as it did where tokens were not shifted."""
@@ -123,7 +124,7 @@ class Ragged:
 
     def __getitem__(self, sequence: int) -> npt.NDArray[np.uint8]:
         """Returns a sequence as it is stored."""
-        return self.tokens[self.offsets[sequence] : self.offsets[sequence + 1]][: self.longest]
+        return self.tokens[self.offsets[sequence] : self.offsets[sequence + 1]][: self.limit]
 
     @property
     def sequences(self) -> int:
@@ -161,4 +162,4 @@ class Ragged:
         return torch.from_numpy(tokens[:, one]), torch.from_numpy(real[:, one])
 
     def _taken(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return lengths if self.longest is None else np.minimum(lengths, self.longest)
+        return lengths if self.limit is None else np.minimum(lengths, self.limit)

@@ -12,11 +12,7 @@ from torch import Tensor, nn
 
 from common.attention.base import Kernel
 from common.attention.blockwise import carried
-from common.attention.doubly_normalized import DoublyNormalizedRule
-from common.attention.elementwise import ElementwiseRule
-from common.attention.hybrid import HybridRule
 from common.attention.masses import column_masses, prefix
-from common.attention.softmax import SoftmaxRule
 from common.attention.tiles import Blocking, Call, Tile
 from common.attention.visibility import Visibility
 from common.bounded import bounded_modules
@@ -156,7 +152,7 @@ def _summed(call: Call) -> AttentionSize:
     promised = call.column_rounds > 0 and visibility.segments is None
     share = 1.0 if call.share is None else call.share[:, 0, 0]
     bound = (1 / count).repeat_interleave(heads) * share if promised else torch.zeros_like(squared)
-    known = isinstance(rule, SoftmaxRule | DoublyNormalizedRule | HybridRule | ElementwiseRule)
+    known = rule.is_mixture or not rule.whole_rows
     defined = known and not call.is_prefix and rule.rounds <= 1
     shape = batch, heads
     return AttentionSize(
@@ -181,8 +177,8 @@ def _weights(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor]]:
     for rows in call.row_blocks():
         for tile in call.tiles(heads, rows):
             scores, scale = call.scores(tile), call.row_scale[heads, rows]
-            if isinstance(call.rule, ElementwiseRule):
-                yield tile, *_elementwise(call, call.rule, tile, scores, scale)
+            if not call.rule.whole_rows:
+                yield tile, *_elementwise(call, tile, scores, scale)
                 continue
             doubly = columns = None
             if mass is not None:
@@ -203,13 +199,13 @@ def _weights(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor]]:
             yield tile, weights * scale, slope
 
 
-def _elementwise(call: Call, rule: ElementwiseRule, tile: Tile, scores: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def _elementwise(call: Call, tile: Tile, scores: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the weights of whole rows, and the squared norm of their derivative: elementwise, like they."""
     real = call.visibility.key_real
     seen = scale if real is None else scale * real[:, tile.keys].repeat_interleave(call.heads, dim=0)[tile.heads, None]
-    weights, kept = rule.apply(scores, None, None, call.scratch)
+    weights, kept = call.rule.apply(scores, None, None, call.scratch)
     weights = call.hide(weights * seen, tile)
-    pulled = rule.pull(kept, torch.ones_like(weights), call.scratch)
+    pulled = call.rule.pull(kept, torch.ones_like(weights), call.scratch)
     assert pulled.scores is not None
     return weights, call.hide(pulled.scores * (pulled.factor * seen), tile).square().sum(dim=(1, 2))
 
@@ -251,7 +247,7 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
         tokens = query.shape[2]
         plain = visibility.segments is None and bias is None and key.shape[2] == tokens <= SPECTRUM_LENGTH
         whole = [0] if visibility.query_real is None else visibility.query_real.all(dim=1).nonzero().flatten().tolist()
-        if plain and whole and not isinstance(kernel.rule, ElementwiseRule):
+        if plain and whole and kernel.rule.is_mixture:
             one = slice(whole[0], whole[0] + 1)
             note("spectral_gap", spectral_gap(kernel.weights(query[one], key[one], Visibility(order=visibility.order))))
 

@@ -21,12 +21,16 @@ class BadDataError(ValueError):
     """A file whose content is not what its format promises; names the file and the line."""
 
 
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Returns ``did you mean 'dnas'?``, or nothing if nothing is near."""
+    close = difflib.get_close_matches(name, sorted(choices), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Returns ``did you mean 'dnas'?`` if something is near, and the choices in either case."""
     choices = sorted(choices)
-    close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(repr(match) for match in close)}? " if close else ""
-    return f"{hint}choices: {', '.join(choices)}"
+    return f"{did_you_mean(name, choices)} choices: {', '.join(choices)}".lstrip()
 
 
 def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:

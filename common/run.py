@@ -58,6 +58,9 @@ class Preset(Generic[AnyRun_co]):
 
     run: AnyRun_co
     source: str
+    """Where its numbers come from."""
+    departures: str = ""
+    """In what it departs from that source; empty: in nothing known."""
     expected: str
     """Score."""
     cost: str

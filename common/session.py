@@ -4,25 +4,23 @@ import contextlib
 import datetime
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from accelerate import Accelerator
-from torch import nn
 
 from common.attention import attention_name
 from common.blocks import Deescalated, norm_name
 from common.bounded import bounded_modules
 from common.checkpoint import locked, write_json
 from common.config import fingerprint, from_json, to_json
-from common.data import Batches
 from common.errors import WrongUseError
+from common.log import Log
 from common.named import changed_fields
-from common.progress import Log
+from common.package import Package
 from common.results import Result
-from common.run import BaseRun, Preset, changed_from, row_name
+from common.run import BaseRun, changed_from, row_name
 from common.runtime import (
     environment,
     make_accelerator,
@@ -31,8 +29,7 @@ from common.runtime import (
     reset_peak_memory,
     seed_torch,
 )
-from common.tasks import Task
-from common.training import DivergedError, Loss, Progress, fit, require_finite_metrics
+from common.training import DivergedError, Progress, fit, require_finite_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,32 +50,6 @@ class Session:
     """The command line, kept in the result."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """What a task's evaluator says of a model on one split."""
-
-    metrics: Mapping[str, float]
-    """Metrics, the task's main one first."""
-    examples: list[float]
-    """The main metric of each example, in the order of the data."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """All that a task brings to a run once its data are there."""
-
-    model: nn.Module
-    loss: Loss
-    batches: Batches
-    validate: Callable[[nn.Module], Evaluation]
-    test: Callable[[nn.Module], Evaluation]
-    floors: Callable[[], Mapping[str, float]]
-    data_checksum: str
-
-
-Prepare = Callable[[Any, Session, Accelerator], Prepared]
-
-
 def run_folder(run: BaseRun, package: str, session: Session) -> Path:
     """Returns the run's directory: its readable name and its fingerprint."""
     if session.out is not None:
@@ -88,21 +59,21 @@ def run_folder(run: BaseRun, package: str, session: Session) -> Path:
     return session.runs / package / run.task / f"{safe}-{fingerprint(run)}"
 
 
-def execute(run: BaseRun, task: Task, preset: Preset[BaseRun], prepare: Prepare, session: Session) -> Result:
+def execute(package: Package, run: BaseRun, session: Session) -> Result:
     """Trains, evaluates and writes the result; or returns the one that is there.
 
     Raises:
         WrongUseError: the directory holds another run, or somebody runs in it.
     """
     run.check()
-    folder = run_folder(run, task.package, session)
+    folder = run_folder(run, package.name, session)
     accelerator = make_accelerator(run.train.precision, session.trackers, folder)
     with _opened(folder, run, session, accelerator):
         accelerator.wait_for_everyone()
         finished = Result.read(folder)
         accelerator.wait_for_everyone()
         if finished is None:
-            finished = _measure(run, task, preset, prepare, session, accelerator, folder)
+            finished = _measure(package, run, session, accelerator, folder)
             if accelerator.is_main_process:
                 finished.write(folder)
                 (folder / "checkpoint" / "last.pt").unlink(missing_ok=True)
@@ -110,18 +81,11 @@ def execute(run: BaseRun, task: Task, preset: Preset[BaseRun], prepare: Prepare,
     return finished
 
 
-def _measure(
-    run: BaseRun,
-    task: Task,
-    preset: Preset[BaseRun],
-    prepare: Prepare,
-    session: Session,
-    accelerator: Accelerator,
-    folder: Path,
-) -> Result:
+def _measure(package: Package, run: BaseRun, session: Session, accelerator: Accelerator, folder: Path) -> Result:
+    task, preset = package.task(run), package.preset(run)
     reset_peak_memory(accelerator.device)
     seed_torch(run.seed, 0)
-    prepared = prepare(run, session, accelerator)
+    assembly = package.assembly(run, session.data, accelerator)
     row = row_name(run, preset)
     if session.trackers:
         accelerator.init_trackers("seqarena", config={"row": row, "task": task.name, "run": str(to_json(run))})
@@ -133,12 +97,12 @@ def _measure(
     try:
         with log:
             progress = fit(
-                prepared.model,
-                prepared.loss,
-                prepared.batches,
+                assembly.model,
+                assembly.loss,
+                assembly.batches,
                 run.optim,
                 run.train,
-                evaluate=lambda model: prepared.validate(model).metrics,
+                evaluate=lambda model: assembly.validate(model).metrics,
                 metric=task.metric,
                 higher_is_better=task.higher_is_better,
                 seed=run.seed,
@@ -146,7 +110,7 @@ def _measure(
                 accelerator=accelerator,
                 log=log,
             )
-        test = prepared.test(prepared.model)
+        test = assembly.test(assembly.model)
         require_finite_metrics(test.metrics, progress.step)
     except DivergedError as error:
         test = None
@@ -156,7 +120,7 @@ def _measure(
     if session.trackers:
         accelerator.end_training()
     changes = changed_from(preset, run)
-    bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(prepared.model)}
+    bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(assembly.model)}
     return Result(
         package=task.package,
         task=task.name,
@@ -175,13 +139,13 @@ def _measure(
         score=None if test is None else test.metrics[task.metric],
         metrics={} if test is None else dict(test.metrics),
         example_scores=[] if test is None else test.examples,
-        validation=progress.best_metrics,
-        chosen_step=progress.best_step,
+        validation=progress.chosen_metrics,
+        chosen_step=progress.chosen_step,
         steps=progress.step,
-        floors=dict(prepared.floors()),
+        floors=dict(assembly.floors()),
         bounded={} if test is None else bounded,
-        data_checksum=prepared.data_checksum,
-        parameters=parameter_count(prepared.model),
+        data_checksum=assembly.data_checksum,
+        parameters=parameter_count(assembly.model),
         training_seconds=progress.training_seconds,
         tokens_per_second=progress.tokens / progress.training_seconds if progress.training_seconds else 0.0,
         peak_memory_bytes=peak_memory_bytes(accelerator.device),

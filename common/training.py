@@ -1,6 +1,5 @@
 """The one training loop."""
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -8,25 +7,24 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from common.bounded import bounded_modules
 from common.checkpoint import load_state, load_weights, save_state, save_weights
-from common.data import Batch, Batches
+from common.data import Batches
 from common.diagnostics import diagnose
 from common.errors import BadDataError, WrongUseError
-from common.optim import Optim, build_optimizer, set_rate
-from common.progress import Log
-from common.runtime import Precision, seed_torch
+from common.log import Log
+from common.optim import Optim
+from common.runtime import Precision
+from common.step import Loss, Stepper
 
 DIAGNOSED_EXAMPLES = 8
 
-Loss = Callable[[nn.Module, Any], Tensor]
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 
@@ -74,8 +72,8 @@ class Progress:
     """Everything a restart needs beside weights and optimiser state; also what a finished run reports."""
 
     step: int = 0
-    best_step: int = 0
-    best_metrics: dict[str, float] = field(default_factory=dict)
+    chosen_step: int = 0
+    chosen_metrics: dict[str, float] = field(default_factory=dict)
     training_seconds: float = 0.0
     tokens: int = 0
     logged_step: int = 0
@@ -124,10 +122,12 @@ def fit(
         )
     folder = out / "checkpoint"
     folder.mkdir(parents=True, exist_ok=True)
-    optimizer = build_optimizer(optim, model)
-    progress = _restore(folder, model, optimizer)
+    stepper = Stepper(
+        model, loss, optim, accelerator,
+        steps=train.steps, seed=seed, micro_batch_size=train.micro_batch_size, compiled=train.compile,
+    )  # fmt: skip
+    progress = _restore(folder, stepper)
     log.resume(progress.step)
-    trained, optimizer = accelerator.prepare(torch.compile(model) if train.compile else model, optimizer)
     losses = torch.tensor(progress.loss_since_logged, device=accelerator.device)
     unseen: list[Tensor] = []  # losses and gradient norms that nobody has looked at yet
     logged = dataclasses.replace(progress)
@@ -135,12 +135,10 @@ def fit(
 
     while progress.step < train.steps:
         batch = batches[progress.step]
-        set_rate(optimizer, optim, progress.step, train.steps)
-        seed_torch(seed, 1, progress.step, accelerator.process_index)
-        step_loss, norm = _step(trained, model, loss, batch, optimizer, optim, train, accelerator)
+        step_loss, norm = stepper.take(batch, progress.step)
         losses += step_loss
         unseen.append(torch.stack([step_loss, norm]))
-        progress.tokens += batch.tokens()
+        progress.tokens += batch.token_count()
         progress.step += 1
 
         last = progress.step == train.steps
@@ -155,22 +153,22 @@ def fit(
             progress.training_seconds += now - clock
             clock = now
         if log_due:
-            _record(progress, logged, losses.item(), norm.item(), optimizer.param_groups[0]["lr"], log)
+            _record(progress, logged, losses.item(), norm.item(), stepper.optimizer.param_groups[0]["lr"], log)
             losses.zero_()
             progress.logged_step = progress.step
             logged = dataclasses.replace(progress)
         if evaluation_due:
-            look = functools.partial(_look, model, loss, batches, accelerator) if train.diagnostics else None
+            look = functools.partial(_look, stepper, batches) if train.diagnostics else None
             kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, look)
             if kept and accelerator.is_main_process:
-                save_weights(_weights(folder, progress.best_step), model)
+                save_weights(_weights(folder, progress.chosen_step), model)
         if save_due:
             if accelerator.is_main_process:
                 progress.loss_since_logged = losses.item()
-                _save(folder, model, optimizer, progress)
+                _save(folder, stepper, progress)
             saved = clock = time.monotonic()  # evaluations and checkpoints are not training time
     accelerator.wait_for_everyone()
-    load_weights(_weights(folder, progress.best_step), model)
+    load_weights(_weights(folder, progress.chosen_step), model)
     model.eval()
     return progress
 
@@ -180,29 +178,6 @@ def _record(progress: Progress, logged: Progress, losses: float, norm: float, ra
     speed = (progress.tokens - logged.tokens) / (progress.training_seconds - logged.training_seconds)
     mean = losses / (progress.step - progress.logged_step)
     log.train(progress.step, {"loss": mean, "gradient_norm": norm, "lr": rate, "tokens_per_second": speed})
-
-
-def _step(
-    trained: nn.Module,
-    model: nn.Module,
-    loss: Loss,
-    batch: Batch,
-    optimizer: torch.optim.Optimizer,
-    optim: Optim,
-    train: Train,
-    accelerator: Accelerator,
-) -> tuple[Tensor, Tensor]:
-    """Takes one optimiser step and returns the batch's loss and its gradient's norm; the gradient stays to be seen."""
-    model.train()
-    optimizer.zero_grad()
-    step_loss = _backward(trained, loss, batch, train, accelerator)
-    norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    if optim.clip is not None:
-        clip_grads_with_norm_(model.parameters(), optim.clip, norm)
-    optimizer.step()
-    for _, module in bounded_modules(model):
-        module.clamp_()
-    return step_loss, norm
 
 
 def _evaluate(
@@ -223,46 +198,18 @@ def _evaluate(
     bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(model)}
     log.evaluation(progress.step, metrics, bounded, {} if look is None else look())
     sign = 1 if higher_is_better else -1
-    kept = progress.best_metrics
+    kept = progress.chosen_metrics
     if kept and train.select == "best" and sign * metrics[metric] <= sign * kept[metric]:
         return False
-    progress.best_step, progress.best_metrics = progress.step, metrics
+    progress.chosen_step, progress.chosen_metrics = progress.step, metrics
     return True
 
 
-def _look(model: nn.Module, loss: Loss, batches: Batches, accelerator: Accelerator) -> dict[str, list[float]]:
+def _look(stepper: Stepper, batches: Batches) -> dict[str, list[float]]:
     """Returns the diagnostics of the first examples of the first batch, the same at every evaluation."""
     batch = batches[0]
-    few = batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES)).to(accelerator.device)
-
-    def run() -> None:
-        with accelerator.autocast():
-            loss(model, few)
-
-    return diagnose(model, run)
-
-
-def _backward(model: nn.Module, loss: Loss, batch: Batch, train: Train, accelerator: Accelerator) -> Tensor:
-    """Adds the gradient of the batch's mean loss and returns that loss; exact for any shares and micro-batches."""
-    share = len(batch) // accelerator.num_processes
-    first = share * accelerator.process_index
-    size = train.micro_batch_size or share
-    whole = batch.weight()
-    total = torch.zeros((), device=accelerator.device)
-    for start in range(first, first + share, size):
-        stop = min(start + size, first + share)
-        part = batch.rows(start, stop)
-        part_weight = part.weight() / whole
-        last = stop == first + share
-        # Only the last part's backward pass waits for the other processes.
-        with contextlib.nullcontext() if last else accelerator.no_sync(model):
-            with accelerator.autocast():
-                value = loss(model, part.to(accelerator.device))
-            # Processes average their gradients: undo that, so that the parts' weights add up to one.
-            accelerator.backward(value * (part_weight * accelerator.num_processes))
-        total += value.detach().float() * part_weight
-    reduced: Tensor = accelerator.reduce(total, reduction="sum")
-    return reduced
+    few = batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES))
+    return diagnose(stepper.model, lambda: stepper.forward(stepper.model, few))
 
 
 def _require_finite(model: nn.Module, unseen: list[Tensor], step: int) -> None:
@@ -291,30 +238,28 @@ def require_finite_metrics(metrics: Mapping[str, float], step: int) -> None:
 
 
 def _weights(folder: Path, step: int) -> Path:
-    return folder / f"best-{step:08d}.safetensors"
+    return folder / f"chosen-{step:08d}.safetensors"
 
 
-def _save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    save_state(
-        folder / "last.pt",
-        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": asdict(progress)},
-    )
-    if progress.best_step:
-        for weights in folder.glob("best-*.safetensors"):
-            if weights != _weights(folder, progress.best_step):
+def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
+    state = {"model": stepper.model.state_dict(), "optimizer": stepper.optimizer.state_dict()}
+    save_state(folder / "last.pt", {**state, "progress": asdict(progress)})
+    if progress.chosen_step:
+        for weights in folder.glob("chosen-*.safetensors"):
+            if weights != _weights(folder, progress.chosen_step):
                 weights.unlink()
 
 
-def _restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+def _restore(folder: Path, stepper: Stepper) -> Progress:
     state = load_state(folder / "last.pt")
     if state is None:
         return Progress()
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    stepper.model.load_state_dict(state["model"])
+    stepper.optimizer.load_state_dict(state["optimizer"])
     progress = Progress(**state["progress"])
-    if progress.best_step and not _weights(folder, progress.best_step).exists():
+    if progress.chosen_step and not _weights(folder, progress.chosen_step).exists():
         raise BadDataError(
-            f"{_weights(folder, progress.best_step)} is missing, the best weights so far; "
+            f"{_weights(folder, progress.chosen_step)} is missing, the weights chosen so far; "
             f"delete {folder} to start this run again"
         )
     return progress

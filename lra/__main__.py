@@ -3,12 +3,13 @@
 import sys
 
 import lra
-from common.cli import Package, main
+from common.cli import main
+from common.package import Package
 from lra.presets import PRESETS
 from lra.tasks import TASKS
-from lra.trainer import prepare
+from lra.trainer import assemble
 
-PACKAGE = Package(name="lra", title=str(lra.__doc__), tasks=TASKS, presets=PRESETS, prepare=prepare)
+PACKAGE = Package(name="lra", title=str(lra.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble)
 
 if __name__ == "__main__":
     sys.exit(main(PACKAGE))

@@ -7,7 +7,7 @@ from torch import nn
 
 from common.data import Ragged, in_order
 from common.metrics import accuracy
-from common.session import Evaluation
+from common.package import Evaluation
 from lra.data import sequences
 
 BATCH_SIZE = 128
@@ -26,7 +26,7 @@ def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator, drop_tai
     for examples in batches[accelerator.process_index :: accelerator.num_processes]:
         batch = sequences(split, examples).to(accelerator.device)
         with accelerator.autocast():
-            logits = model(batch.tokens_padded, batch.real).float()
+            logits = model(batch.tokens, batch.real).float()
         losses = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
         mine += zip(examples.tolist(), logits.argmax(dim=-1).tolist(), losses.tolist(), strict=True)
     everyone = sorted(gather_object(mine))

@@ -5,11 +5,8 @@ from dataclasses import dataclass, field
 from common.errors import WrongUseError
 from common.run import BaseRun
 from lra.data import Data
-from lra.data.book import Book
-from lra.data.digits import Digits
-from lra.data.image import Image
-from lra.data.pathfinder import Pathfinder
-from lra.data.text import Text
+from lra.data.pixels import Pixels
+from lra.data.reviews import Reviews
 from lra.model import Model
 
 
@@ -38,11 +35,11 @@ class Run(BaseRun):
         super().check()
         self.data.check()
         self.model.check_task(self.data, longest=self.data.longest)
-        if isinstance(self.data, Book | Text) and (self.data.validation == "test") != (self.task == "text-legacy"):
+        if isinstance(self.data, Reviews) and (self.data.validation == "test") != (self.task == "text-legacy"):
             raise WrongUseError("data.validation test makes the task text-legacy, held-out makes it text")
         if self.data.sequences == 1 and self.model.pairing != "product":
             raise WrongUseError("model.pairing is for tasks that compare two documents")
-        if self.legacy.zero_is_padding and not isinstance(self.data, Digits | Image | Pathfinder):
+        if self.legacy.zero_is_padding and not isinstance(self.data, Pixels):
             raise WrongUseError("legacy.zero_is_padding is about black pixels: for image, pathfinder and pathx")
         if self.legacy.padded_pooling and self.model.pooling != "mean":
             raise WrongUseError("legacy.padded_pooling belongs to model.pooling mean")

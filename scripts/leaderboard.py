@@ -218,7 +218,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(prog="seqarena leaderboard", description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of results (default: runs)")
     parser.add_argument(
-        "--baseline", default="softmax", help="row that the others are compared with (default: softmax)"
+        "--baseline", default="softmax", help="attention that the others are compared with (default: softmax)"
     )
     parser.add_argument("--format", default="terminal", choices=[*FORMATS], help="how to print (default: terminal)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
@@ -232,9 +232,8 @@ def run(arguments: Sequence[str]) -> int:
     if not results and not missing:
         raise WrongUseError(f"no results below {options.runs}; seqarena quickstart makes some")
     baseline = ALIASES.get(options.baseline, options.baseline)
-    rows = {result.attention: True for result in results}
     if baseline != parser.get_default("baseline"):
-        look_up(rows, baseline, "baseline among these results")
+        look_up({result.attention: result for result in results}, baseline, "attention among these results")
     made = tables(newest(results), missing, baseline)
     if options.json or options.format == "json":
         print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))

@@ -6,17 +6,17 @@ import typing
 from common.errors import look_up
 
 if typing.TYPE_CHECKING:
-    import common.cli
+    import common.package
 
 PACKAGES = ("lra",)
 
 
-def find_package(name: str) -> "common.cli.Package":
+def find_package(name: str) -> "common.package.Package":
     """Returns a package by its name, imported only now: ``seqarena --help`` must not wait for torch.
 
     Raises:
         WrongUseError: no such package; says the nearest names.
     """
     look_up(dict.fromkeys(PACKAGES), name, "package")
-    found: common.cli.Package = importlib.import_module(f"{name}.__main__").PACKAGE
+    found: common.package.Package = importlib.import_module(f"{name}.__main__").PACKAGE
     return found

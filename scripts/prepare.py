@@ -7,7 +7,6 @@ from pathlib import Path
 from common.cli import Parser, choose, override
 from common.errors import look_up
 from common.runtime import make_accelerator
-from common.session import Session
 from scripts.packages import find_package
 
 
@@ -26,8 +25,8 @@ def run(arguments: Sequence[str]) -> int:
     preset = options.preset or next(name for name in package.presets[options.task] if name != "quick")
     chosen = override(choose(package, options.task, preset, None, None, 0), fields, parser.prog)
     chosen.check()
-    prepared = package.prepare(chosen, Session(data=options.data_folder), make_accelerator(chosen.train.precision))
-    print(f"{package.name} {options.task}, preset {preset}: sha256 {prepared.data_checksum}")
+    assembly = package.assembly(chosen, options.data_folder, make_accelerator(chosen.train.precision))
+    print(f"{package.name} {options.task}, preset {preset}: sha256 {assembly.data_checksum}")
     print("computing floors ...", file=sys.stderr)
-    print("floors: " + ", ".join(f"{name} {value:.4f}" for name, value in prepared.floors().items()))
+    print("floors: " + ", ".join(f"{name} {value:.4f}" for name, value in assembly.floors().items()))
     return 0

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from common.checkpoint import write_json
-from common.cli import Package, Parser, add_session_options, choose, override, session_of
+from common.cli import Parser, add_session_options, choose, override, session_of
 from common.config import fingerprint, to_json
+from common.package import Package
 from common.results import Result
 from common.run import BaseRun, changed_from, row_name
 from common.runtime import make_accelerator
@@ -34,7 +35,7 @@ class Planned:
 
     def entry(self) -> dict[str, Any]:
         """Returns what the saved plan says of this run, enough to show it as missing."""
-        preset = self.package.presets[self.run.task][self.run.preset]
+        preset = self.package.preset(self.run)
         changes = changed_from(preset, self.run)
         return {
             "folder": str(self.folder.relative_to(self.session.runs)),
@@ -50,9 +51,7 @@ class Planned:
 
     def measure(self) -> Result:
         """Runs it, or returns its result if it is finished."""
-        task = self.package.tasks[self.run.task]
-        preset = self.package.presets[self.run.task][self.run.preset]
-        return execute(self.run, task, preset, self.package.prepare, self.session)
+        return execute(self.package, self.run, self.session)
 
 
 def parser() -> Parser:
@@ -103,9 +102,11 @@ def save_plan(planned: Sequence[Planned], session: Session) -> Path:
 def prepare_all(planned: Sequence[Planned]) -> None:
     """Makes or checks the data of every task once, before the first run: files that are missing are missed now."""
     todo = [each for each in planned if each.session.overwrite or not (each.folder / "result.json").exists()]
-    first = {(each.run.task, each.run.preset): each for each in reversed(todo)}
+    first: dict[str, Planned] = {}
+    for each in todo:
+        first.setdefault(each.run.task, each)
     for each in first.values() if len(first) > 1 else ():
-        each.package.prepare(each.run, each.session, make_accelerator(each.run.train.precision))
+        each.package.assembly(each.run, each.session.data, make_accelerator(each.run.train.precision))
 
 
 def run_all(planned: Sequence[Planned]) -> list[Result]:

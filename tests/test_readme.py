@@ -1,5 +1,6 @@
 """The README and the documents say what is true: commands parse, targets exist, the tree is the tree."""
 
+import math
 import re
 import shlex
 from pathlib import Path
@@ -22,7 +23,9 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCKS = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if not kind]
 PYTHON = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if kind == "python"]
-LINES = [line.split("#")[0].strip() for block in BLOCKS for line in block.splitlines()]
+SCRIPTS = [path.read_text().replace('"$seqarena"', "seqarena").replace('"$@"', "").replace("\\\n", " ")
+           for path in sorted((ROOT / "scripts" / "reproduce").glob("*.sh"))]  # fmt: skip
+LINES = [line.split("#")[0].strip() for block in [*BLOCKS, *SCRIPTS] for line in block.splitlines()]
 COMMAND_LINES = [line for line in LINES if line.startswith(("seqarena ", "make ", "torchrun ", "python -m "))]
 
 
@@ -95,21 +98,18 @@ def test_the_library_example_runs() -> None:
 def test_the_variant_example_is_a_variant() -> None:
     """Sigmoid attention of docs/adding.md, as written, keeps the contract about padding and the future."""
     block = next(block for block in PYTHON if "class Sigmoid" in block)
-    imports = (
-        "from dataclasses import dataclass\nimport torch\n"
-        "from common.attention.base import AttentionConfig, Kernel, Visibility\n"
-        "from common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights\n"
-    )
     names: dict = {"__name__": "tests.example"}
-    exec(imports + block, names)
+    exec(block, names)
     kernel = names["Sigmoid"]().build(heads=2)
-    query, key, value = (torch.randn(2, 2, 3, 4) for _ in range(3))
+    query, key, value = (torch.randn(2, 2, 3, 4, dtype=torch.float64) for _ in range(3))
     real = torch.tensor([[True, True, False]] * 2)
     visibility = names["Visibility"](query_real=real, key_real=real, order="causal")
     weights = kernel.weights(query, key, visibility)
     assert (weights[:, :, :, 2] == 0).all()
     assert (weights.triu(1) == 0).all()
     torch.testing.assert_close(weights[:, :, 0, 0], torch.sigmoid((query * key)[:, :, 0].sum(-1) / 2))
+    second = (query[:, :, 1] * key[:, :, 0]).sum(-1) / 2 - math.log(2)
+    torch.testing.assert_close(weights[:, :, 1, 0], torch.sigmoid(second), rtol=1e-12, atol=0)
     torch.testing.assert_close(kernel(query, key, value, visibility), weights @ value)
 
 

@@ -15,12 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from common import checkpoint
 from common.errors import WrongUseError, guarded
 from common.results import Result
 from lra.run import Run
+from lra.trainer import loss
 from scripts.seqarena import dispatch
 from tests.lra.test_training import TINY, TINY_FIELDS, measure
 
@@ -36,7 +38,7 @@ def outcome(folder: Path, result: Result) -> tuple[object, ...]:
     (run,) = (folder / "runs" / "lra" / "listops").iterdir()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     curve = [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
-    (best,) = (run / "checkpoint").glob("best-*.safetensors")
+    (best,) = (run / "checkpoint").glob("chosen-*.safetensors")
     weights = {name: tensor.numpy().tobytes() for name, tensor in load_file(best).items()}
     return result.score, result.example_scores, result.validation, result.chosen_step, curve, weights
 
@@ -123,7 +125,10 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path, monkeypatch: pyt
     expected = outcome(tmp_path / "right", measure(LONGER, tmp_path / "right"))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 1e6 * random.random())
-    assert outcome(tmp_path / "wrong", measure(LONGER, tmp_path / "wrong")) == expected
+    result = measure(LONGER, tmp_path / "wrong")
+    assert outcome(tmp_path / "wrong", result) == expected
+    assert 0 < result.training_seconds < 1e3
+    assert result.tokens_per_second > 0
 
 
 def test_a_place_that_takes_no_files_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,8 +142,18 @@ def test_a_place_that_takes_no_files_is_one_message(tmp_path: Path, capsys: pyte
         assert told[-1].startswith("seqarena: [Errno 20] Not a directory")
 
 
-def test_data_that_vanish_are_made_again(tmp_path: Path) -> None:
-    interrupted(LONGER, tmp_path, 0.6)
-    shutil.rmtree(tmp_path / "data", ignore_errors=True)
+def test_data_that_vanish_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter(range(15))
+
+    def fifteen_steps(*given: object) -> torch.Tensor:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return loss(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("lra.trainer.loss", fifteen_steps)
+    with pytest.raises(KeyboardInterrupt):
+        measure(LONGER, tmp_path)
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / "data")
     result = measure(LONGER, tmp_path)
     assert outcome(tmp_path, result) == outcome(tmp_path / "whole", measure(LONGER, tmp_path / "whole"))

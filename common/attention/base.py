@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from common.attention.operators import attend_blockwise
 from common.attention.rule import Rule
-from common.attention.visibility import Order, Visibility
+from common.attention.visibility import ORDERS, Order, Visibility
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
@@ -83,9 +83,9 @@ class Kernel(nn.Module, ABC):
         return self._evaluate(None, None, query, key, value, visibility, bias)[0]
 
     @property
-    def drops(self) -> bool:
-        """Whether dropout acts now."""
-        return self.training and self.dropout > 0
+    def active_dropout(self) -> float:
+        """The probability of dropping a weight now: in evaluation none."""
+        return self.dropout if self.training else 0.0
 
     def weights(self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None) -> Weights:
         """Returns the attention weights before dropout, in float32 at least; padded rows and columns are 0."""
@@ -198,13 +198,12 @@ class Kernel(nn.Module, ABC):
         bias: Bias | None,
     ) -> tuple[Output, KeyMass | None]:
         """Goes by the rule, or by the formula on the full matrix if there is none."""
-        dropout = self.dropout if self.drops else 0.0
         if rule is not None:
             return attend_blockwise(
-                rule, query, key, value, visibility, bias, share=self.share(), dropout=dropout, state=state
+                rule, query, key, value, visibility, bias, share=self.share(), dropout=self.active_dropout, state=state
             )
         weights, mass = self._weights(query, key, visibility, bias, state)
-        return F.dropout(weights, dropout).to(value.dtype) @ value, mass
+        return F.dropout(weights, self.active_dropout).to(value.dtype) @ value, mass
 
     def _weights(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierMass | None
@@ -220,7 +219,7 @@ class AttentionConfig(ABC):
     @property
     def orders(self) -> tuple[Order, ...]:
         """The orders in which this variant is defined and lets nothing of the future through."""
-        return ("none", "causal", "ordered_queries")
+        return ORDERS
 
     @property
     def stepwise(self) -> tuple[Order, ...]:

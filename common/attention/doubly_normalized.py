@@ -12,7 +12,7 @@ from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
 from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch
-from common.attention.visibility import Order, Visibility
+from common.attention.visibility import ORDERS, Order, Visibility
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
@@ -35,7 +35,7 @@ class DoublyNormalized(AttentionConfig):
     @property
     def orders(self) -> tuple[Order, ...]:
         """Every order with one iteration; further iterations have no form that keeps the future out."""
-        return ("none", "causal", "ordered_queries") if self.iterations == 1 else ("none",)
+        return ORDERS if self.iterations == 1 else ("none",)
 
     @property
     def stepwise(self) -> tuple[Order, ...]:
@@ -62,6 +62,7 @@ class DoublyNormalizedRule(Rule):
     """Nothing but the doubly-normalised weights."""
 
     reads_scores: ClassVar[bool] = False
+    is_mixture: ClassVar[bool] = True
     rounds: int = 1
 
     def apply(
@@ -83,17 +84,16 @@ class DoublyNormalizedKernel(Kernel):
 
     def __init__(self, config: DoublyNormalized, dropout: float) -> None:
         super().__init__(config, dropout)
-        self.iterations = config.iterations
         self.rule = DoublyNormalizedRule(rounds=config.iterations)
 
     def normalize(
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the weights and, for ordered queries, the keys' masses."""
-        return doubly_normalized_weights(scores, visible, visibility, state, self.iterations)
+        return doubly_normalized_weights(scores, visible, visibility, state, self.rule.rounds)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output of the two passes; None with dropout or several iterations too, or where they are slow."""
-        if self.drops or self.iterations > 1 or not pays(query, key):
+        if self.active_dropout or self.rule.rounds > 1 or not pays(query, key):
             return None
         return fused_doubly_normalized(self.rule, query, key, value, visibility, bias)

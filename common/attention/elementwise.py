@@ -131,7 +131,6 @@ class ElementwiseKernel(Kernel):
 
     def __init__(self, config: Elementwise, dropout: float) -> None:
         super().__init__(config, dropout)
-        self.config = config
         self.warned = False
         self.rule = ElementwiseRule(phi=config.phi, power=config.power, scale=config.scale)
 
@@ -139,22 +138,23 @@ class ElementwiseKernel(Kernel):
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the weights, which may be negative; there is nothing to remember."""
-        phi = PHI[self.config.phi].apply
-        return reference.elementwise(scores, visible, phi, self.config.power, self.config.scale), None
+        phi = PHI[self.rule.phi].apply
+        return reference.elementwise(scores, visible, phi, self.rule.power, self.rule.scale), None
 
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
         """Returns sum_j pi_ij value_j; warns once if that is more than float16 can hold, and says what would fit."""
         output: Output = super().forward(query, key, value, visibility, bias)
-        looks = value.dtype == torch.float16 and self.config.phi != "tanh" and not torch.compiler.is_compiling()
+        looks = value.dtype == torch.float16 and self.rule.phi != "tanh" and not torch.compiler.is_compiling()
         if looks and not self.warned and not bool(output.isfinite().all()):
             self.warned = True
             with torch.no_grad():
                 exact = super().forward(query.float(), key.float(), value.float(), visibility, bias)
             needed = float(exact.abs().amax()) / torch.finfo(torch.float16).max
             if 1 < needed < math.inf:
-                divisor = float(key.shape[2] ** 0.5 if self.config.scale is None else self.config.scale)
+                counts = visibility.counts(query.shape[0], query.shape[2], key.shape[2], query.device)
+                divisor = float(self.rule.row_divisor(counts.float()).amax())
                 warnings.warn(
-                    f"attention phi={self.config.phi}, power={self.config.power}: outputs overflow float16; a scale of "
+                    f"attention phi={self.rule.phi}, power={self.rule.power}: outputs overflow float16; a scale of "
                     f"at least {1.1 * needed * divisor:.3g} (here {divisor:.3g}) would not, nor would bfloat16",
                     stacklevel=2,
                 )
@@ -164,7 +164,7 @@ class ElementwiseKernel(Kernel):
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> Output | None:
         """Returns x^1 and x^2 by products of features; None for the others, and where the scores are less work."""
-        if not pays(self.config.power, query.shape[-1], key.shape[2]):
+        if not pays(self.rule.power, query.shape[-1], key.shape[2]):
             return None
         return self.by_features(query, key, value, visibility, bias)
 
@@ -173,9 +173,9 @@ class ElementwiseKernel(Kernel):
     ) -> Output | None:
         """As ``features``, at any length; None where there are none: dropout, a bias, segments, no such power."""
         if (
-            self.config.phi != "x"
-            or self.config.power > 2
-            or self.drops
+            self.rule.phi != "x"
+            or self.rule.power > 2
+            or self.active_dropout
             or bias is not None
             or visibility.segments is not None
         ):
@@ -184,7 +184,7 @@ class ElementwiseKernel(Kernel):
         flat = [each.to(wide).flatten(0, 1) for each in visibility.cleared(query, key, value)]
         (batch, _, queries, head_dim), keys = query.shape, key.shape[2]
         own = queries if visibility.order == "causal" else 0
-        output = power_features(flat[0] * head_dim**-0.5, flat[1], flat[2], self.config.power, own)
+        output = power_features(flat[0] * head_dim**-0.5, flat[1], flat[2], self.rule.power, own)
         counts = visibility.counts(batch, queries, keys, query.device).to(wide)  # B N
         divisor = self.rule.row_divisor(counts)[:, None, :, None]
         scaled: Tensor = output.view(*query.shape[:3], -1) / divisor  # of nothing but padding: 0 already

@@ -47,7 +47,7 @@ def fused_doubly_normalized(
     same for the engine, which takes over where the c_j of some head range too far.
     """
     same = query.dtype == key.dtype == value.dtype and query.shape[-1] == value.shape[-1]
-    plain = visibility.order == "none" and visibility.keys_only and bias is None
+    plain = visibility.order == "none" and visibility.segments is None and bias is None
     if query.device.type != "cpu" or not plain or not same:
         return None
     # In half precision the operator adds up its gradients in half.
@@ -78,7 +78,7 @@ class Given(NamedTuple):
         return Arguments(
             query=self.query, key=self.key, value=self.value, bias=None, query_real=self.query_real,
             key_real=self.key_real, segments=None, state=None, share=self.u, seed=torch.zeros((), dtype=torch.int64),
-            rule=self.rule, order="none", memory=0, dropout=0.0, sizes=[],
+            rule=self.rule, order="none", memory=0, dropout=0.0,
         )  # fmt: skip
 
     def groups(self) -> Iterator[slice]:

@@ -1,14 +1,14 @@
 """Hybrid attention (HNAS, P2): a trained mixture of doubly-normalised and softmax attention."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
-from common.attention.doubly_normalized import doubly_normalized_weights
+from common.attention.doubly_normalized import DoublyNormalized, doubly_normalized_weights
 from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
 from common.attention.visibility import Order, Visibility
@@ -36,8 +36,8 @@ class Hybrid(AttentionConfig):
 
     @property
     def stepwise(self) -> tuple[Order, ...]:
-        """The prefix-normalised orders: without one, the column sums run over queries that are still to come."""
-        return tuple(order for order in self.orders if order != "none")
+        """Where its doubly-normalised half can."""
+        return DoublyNormalized().stepwise
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel, whose u is a parameter."""
@@ -48,6 +48,7 @@ class Hybrid(AttentionConfig):
 class HybridRule(Rule):
     """Both halves from the same scores; ``share`` is u."""
 
+    is_mixture: ClassVar[bool] = True
     rounds: int = 1
 
     def apply(
@@ -83,13 +84,13 @@ class HybridKernel(Kernel):
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the mixed weights and, for ordered queries, the keys' masses."""
-        doubly, state = doubly_normalized_weights(scores, visible, visibility, state, iterations=1)
+        doubly, state = doubly_normalized_weights(scores, visible, visibility, state, self.rule.rounds)
         u = self.u().to(scores.dtype)
         return u * doubly + (1 - u) * reference.softmax(scores, visible), state
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output of fused passes where they are fast, exist, and no dropout must hit both halves alike."""
-        if self.drops or not pays(query, key):
+        if self.active_dropout or not pays(query, key):
             return None
         return fused_doubly_normalized(self.rule, query, key, value, visibility, bias, self.u())
 

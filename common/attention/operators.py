@@ -14,8 +14,7 @@ from common.attention.visibility import Order, Visibility
 from common.config import from_json
 
 ARGUMENTS = """Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? query_real, Tensor? key_real,
-    Tensor? segments, Tensor? state, Tensor? share, Tensor seed, str rule, str order, int memory, float dropout,
-    int[] sizes"""
+    Tensor? segments, Tensor? state, Tensor? share, Tensor seed, str rule, str order, int memory, float dropout"""
 
 
 class Arguments(NamedTuple):
@@ -35,17 +34,11 @@ class Arguments(NamedTuple):
     order: Order
     memory: int
     dropout: float
-    sizes: list[int]
 
     def call(self) -> Call:
         """Returns the call that the words mean."""
         rule, (batch, heads, queries, _), keys = rule_of(self.rule), self.query.shape, self.key.shape[2]
-        if self.sizes:
-            blocking = Blocking(
-                heads=self.sizes[0], rows=self.sizes[1], keys=keys if rule.whole_rows else self.sizes[2]
-            )
-        else:
-            blocking = Blocking.choose(rule, batch * heads, queries, keys, self.order, self.dropout, self.query.device)
+        blocking = Blocking.choose(rule, batch * heads, queries, keys, self.order, self.dropout, self.query.device)
         visibility = Visibility(
             query_real=self.query_real,
             key_real=self.key_real,
@@ -57,6 +50,10 @@ class Arguments(NamedTuple):
             self.query, self.key, self.value, self.bias, visibility, rule, self.share, blocking, self.dropout,
             int(self.seed) if self.dropout else 0,
         )  # fmt: skip
+
+
+TENSORS = Arguments._fields.index("rule")
+"""So many tensors come before the words."""
 
 
 @functools.lru_cache
@@ -76,18 +73,16 @@ def attend_blockwise(
     share: Tensor | None = None,
     dropout: float = 0.0,
     state: Tensor | None = None,
-    blocking: Blocking | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Returns the output (B H N E) in the dtype of ``value``, and for prefix masses the state after the last query.
 
     ``share`` is the rule's mixing share, (H or 1) 1 1; ``state`` the logarithm of the masses that earlier queries gave
-    the keys. ``blocking`` None: chosen by size and device. Dropout draws one seed from PyTorch's generator.
+    the keys. Dropout draws one seed from PyTorch's generator.
     """
     seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64)
-    sizes = [] if blocking is None else [blocking.heads, blocking.rows, blocking.keys]
     arguments = Arguments(
         query, key, value, bias, visibility.query_real, visibility.key_real, visibility.segments, state, share, seed,
-        rule.text, visibility.order, visibility.memory, dropout, sizes,
+        rule.text, visibility.order, visibility.memory, dropout,
     )  # fmt: skip
     output, _, last = forward_operator(*arguments)
     return output, last if rule.rounds and visibility.order != "none" else None
@@ -154,7 +149,7 @@ def backward_operator(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any
 def _(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any) -> tuple[Tensor, ...]:
     del grad, masses
     arguments = Arguments(*given)
-    wanted = (*arguments[:3], arguments.bias if bias_grad else None, arguments.share)
+    wanted = (arguments.query, arguments.key, arguments.value, arguments.bias if bias_grad else None, arguments.share)
     return tuple(
         arguments.query.new_empty(0) if each is None else torch.empty_like(each, memory_format=torch.contiguous_format)
         for each in wanted
@@ -163,8 +158,8 @@ def _(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any) -> tuple[Tenso
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     """Keeps the inputs and the masses; everything else is computed again."""
-    ctx.save_for_backward(*inputs[:10], output[1])
-    ctx.settings = inputs[10:]
+    ctx.save_for_backward(*inputs[:TENSORS], output[1])
+    ctx.settings = inputs[TENSORS:]
     ctx.mark_non_differentiable(output[1], output[2])
     ctx.set_materialize_grads(False)
 
@@ -175,7 +170,7 @@ def _pull(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is not None:
         *tensors, masses = ctx.saved_tensors
         arguments = Arguments(*tensors, *ctx.settings)
-        bias_grad = bool(ctx.needs_input_grad[3])
+        bias_grad = bool(ctx.needs_input_grad[Arguments._fields.index("bias")])
         found = backward_operator(grad, masses, bias_grad, *arguments)
         pulled = dict(zip(("query", "key", "value", "bias", "share"), found, strict=True))
         pulled = {name: tensor for name, tensor in pulled.items() if getattr(arguments, name) is not None}

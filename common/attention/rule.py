@@ -72,6 +72,9 @@ class Rule(ABC):
     theirs are 0, and the engine sets their weights to 0."""
     reads_scores: ClassVar[bool] = True
     """Whether ``apply`` looks at the scores themselves; if not, they may have been overwritten."""
+    is_mixture: ClassVar[bool] = False
+    """Whether the weights are the softmax of the scores, the doubly-normalised ones, or what ``share`` mixes of both:
+    then diagnostics know the norm of their derivative."""
     rounds: int = 0
     """Rounds of Sinkhorn's algorithm in the doubly-normalised weights; 0: the variant has none of them."""
     recency: bool = False

@@ -1,7 +1,7 @@
 """Softmax attention, lower-normalised (LNAS) in P2's words, and its recency-biased control."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class Recency(AttentionConfig):
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxRule(Rule):
     """Softmax over keys of a block of rows."""
+
+    is_mixture: ClassVar[bool] = True
 
     def apply(
         self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
@@ -108,7 +110,7 @@ class SoftmaxKernel(Kernel):
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output of the fused function."""
-        return fused_softmax(query, key, value, visibility, bias, self.dropout if self.drops else 0.0)
+        return fused_softmax(query, key, value, visibility, bias, self.active_dropout)
 
 
 class RecencyKernel(Kernel):

@@ -1,7 +1,7 @@
 """What is visible to whom: padding, the order of time, memory, packed segments."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class ClearPadding(torch.autograd.Function):
 
 
 Order = Literal["none", "causal", "ordered_queries"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +96,6 @@ class Visibility:
         if self.key_real is not None:
             key, value = (ClearPadding.apply(each, self.key_real) for each in (key, value))  # type: ignore[no-untyped-call]
         return query, key, value
-
-    @property
-    def keys_only(self) -> bool:
-        """Whether a mask over the keys alone says it all, but for padded queries."""
-        return self.order != "causal" and self.segments is None
 
     def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:
         """Returns how many keys each query sees: 0 for padded ones."""

@@ -13,6 +13,8 @@ from common.prepared import Splits
 from common.shapes import Labels, MaskOfSome, TokensOfSome
 
 SPLITS = ("train", "validation", "test")
+BYTE_VOCABULARY = 257
+"""Tokens of bytes, or of pixels: 256 values, and 0 for padding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,6 @@ class Data(ABC):
     classes: ClassVar[int]
     sequences: ClassVar[int] = 1
     """Sequences in an example: 2 where two documents are compared."""
-    generated: ClassVar[bool] = False
-    """Whether a seed makes the data; then files of the user's own are other data than the task's checksum means."""
     path: str | None = None
     """Files of the user's own; none: generated, or fetched from the hub."""
 
@@ -54,11 +54,11 @@ class Data(ABC):
 class Sequences(Batch):
     """Labelled token sequences, padded at the end with token 0; several an example where they are compared."""
 
-    tokens_padded: TokensOfSome
+    tokens: TokensOfSome
     real: MaskOfSome
     labels: Labels
 
-    def tokens(self) -> int:
+    def token_count(self) -> int:
         """Returns the number of real tokens."""
         return int(self.real.sum())
 
@@ -67,20 +67,25 @@ class Sequences(Batch):
         more = length - self.real.shape[-1]
         if more < 0:
             raise ValueError(f"sequences of {self.real.shape[-1]} tokens cannot be padded to {length}")
-        tokens, real = (torch.nn.functional.pad(each, (0, more)) for each in (self.tokens_padded, self.real))
-        return Sequences(tokens_padded=tokens, real=real, labels=self.labels)
+        tokens, real = (torch.nn.functional.pad(each, (0, more)) for each in (self.tokens, self.real))
+        return Sequences(tokens=tokens, real=real, labels=self.labels)
 
 
 def sequences(split: Ragged, examples: Indices) -> Sequences:
     """Returns a batch of some examples, as long as the longest of them."""
     tokens, real = split.padded(examples)
     labels = torch.from_numpy(split.labels[examples].astype(np.int64))
-    return Sequences(tokens_padded=tokens, real=real, labels=labels)
+    return Sequences(tokens=tokens, real=real, labels=labels)
 
 
-def cropped(splits: Splits, longest: int) -> Splits:
+def majority_class(splits: Splits) -> float:
+    """Returns what the most frequent label of the training set scores on the test set."""
+    return float((splits["test"].labels == np.bincount(splits["train"].labels).argmax()).mean())
+
+
+def cropped(splits: Splits, limit: int) -> Splits:
     """Returns the splits with every sequence cut after so many tokens."""
-    return {name: replace(split, longest=longest) for name, split in splits.items()}
+    return {name: replace(split, limit=limit) for name, split in splits.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

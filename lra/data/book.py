@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -11,10 +10,9 @@ from common.corpus import king_james
 from common.counter import hash64, permutation
 from common.errors import WrongUseError
 from common.prepared import Splits, prepared
-from lra.data import SPLITS, Data
-from lra.data.imdb import Review
+from lra.data import SPLITS
 from lra.data.retrieval import Pair, Pairs, as_pairs
-from lra.data.text import byte_floors, of_reviews, validated_on_test
+from lra.data.reviews import Review, Reviews, of_reviews, validated_on_test
 
 SHARES = {"train": 0.8, "validation": 0.9, "test": 1.0}
 """Chapters up to which share of all go to each split."""
@@ -49,23 +47,13 @@ def passages(lines: list[bytes], length: int) -> list[bytes]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Book(Data):
+class Book(Reviews):
     """Passages of the bundled book; the class is which half of it a passage comes from."""
 
-    generated: ClassVar[bool] = True
-    vocabulary: ClassVar[int] = 257
-    classes: ClassVar[int] = 2
     path: str | None = None
     """None: the book is bundled."""
     length: int = 128
     """Bytes of a passage."""
-    validation: Literal["held-out", "test"] = "held-out"
-    """held-out: chapters of its own; test: those of the test set, which makes the task text-legacy."""
-
-    @property
-    def longest(self) -> int:
-        """Bytes of a passage."""
-        return self.length
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for files, or a length that no chapter has."""
@@ -76,10 +64,6 @@ class Book(Data):
         self.check()
         where = folder / "lra" / f"book-v{VERSION}-{fingerprint(self)}"
         return prepared(where, "text: cutting the bundled book", self._cut)
-
-    def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what counts of bytes tell."""
-        return byte_floors(splits)
 
     def _cut(self) -> Splits:
         book = chapters()
@@ -102,7 +86,6 @@ class Book(Data):
 class Chapters(Pairs):
     """Pairs of passages of the bundled book, of one chapter or of two."""
 
-    generated: ClassVar[bool] = True
     path: str | None = None
     """None: the book is bundled."""
     length: int = 128

@@ -12,9 +12,8 @@ from common.config import fingerprint
 from common.counter import hash64
 from common.errors import WrongUseError
 from common.prepared import Splits, prepared
-from lra.data import SPLITS, Data
-from lra.data.floors import image_floors
-from lra.data.image import as_sequences
+from lra.data import SPLITS
+from lra.data.pixels import Pixels, as_sequences
 
 VERSION = 1
 GLYPHS = (  # five dots a row, seven rows
@@ -29,11 +28,9 @@ NOISE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Digits(Data):
+class Digits(Pixels):
     """Digits of different sizes, places and brightness, with noise: ten classes."""
 
-    generated: ClassVar[bool] = True
-    vocabulary: ClassVar[int] = 257
     classes: ClassVar[int] = 10
     path: str | None = None
     """None: digits are drawn."""
@@ -65,10 +62,6 @@ class Digits(Data):
         self.check()
         where = folder / "lra" / f"digits-v{VERSION}-{fingerprint(self)}"
         return prepared(where, "image: drawing digits", self._drawn)
-
-    def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what trivial rules score."""
-        return image_floors(splits)
 
     def _drawn(self) -> Splits:
         found = {}

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image as Picture
 
-from common.data import Ragged
+from common.data import Bytes
 from common.errors import BadDataError, WrongUseError
+from common.log import tracked
 from common.prepared import Splits, prepared
-from common.progress import tracked
 from lra import checksums
-from lra.data import Data, cropped
+from lra.data import cropped
 from lra.data.files import hub_rows, is_hub_layout, members
-from lra.data.floors import image_floors
 from lra.data.origin import kept_in
+from lra.data.pixels import Pixels, as_sequences
 
 HUB = "uoft-cs/cifar10"
 REVISION = "0b2714987fa478483af9968de7c934580d0bb9a2"
@@ -36,16 +35,14 @@ VALIDATION = 5_000
 PIXELS = 1_024
 RECORD = 1 + 3 * PIXELS
 """Bytes of an image in the binary version: a label, then red, green and blue."""
-Bytes = npt.NDArray[np.uint8]
 Split = tuple[Bytes, Bytes]
 """Grey images (count, 1024) and labels (count)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Image(Data):
+class Image(Pixels):
     """Where CIFAR-10 is."""
 
-    vocabulary: ClassVar[int] = 257
     classes: ClassVar[int] = len(CLASSES)
     path: str | None = None
     """An official archive, its folder, or a folder of arrays, pictures or the hub's Parquet files; none: the hub."""
@@ -71,10 +68,6 @@ class Image(Data):
         )
         return cropped(kept, self.length), found
 
-    def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what trivial rules score."""
-        return image_floors(splits)
-
 
 def split(found: dict[str, Split]) -> Splits:
     """Returns train, validation and test, each in the order of its images' hashes: the same from any source."""
@@ -89,14 +82,6 @@ def split(found: dict[str, Split]) -> Splits:
         "validation": as_sequences(train[:VALIDATION], train_labels[:VALIDATION]),
         "test": as_sequences(test, test_labels),
     }
-
-
-def as_sequences(images: Bytes, labels: Bytes) -> Ragged:
-    """Returns images (count, pixels) as sequences; token 1 is black, 0 is left for padding."""
-    count, pixels = images.shape
-    return Ragged(
-        tokens=images.reshape(-1), offsets=np.arange(count + 1, dtype=np.int64) * pixels, labels=labels, shift=1
-    )
 
 
 def read_cifar(path: str | None) -> dict[str, Split]:

@@ -1,16 +1,12 @@
 """The Large Movie Review Dataset (Maas et al. 2011) as its authors publish it, or as the hub holds it."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from common.errors import BadDataError
-from common.progress import tracked
+from common.log import tracked
 from lra.data.files import hub_rows, is_hub_layout, members
+from lra.data.reviews import Review
 
 HUB = "stanfordnlp/imdb"
 REVISION = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"
@@ -26,15 +22,6 @@ URLS = re.compile(r"(?:^|/)(train|test)/urls_(pos|neg)\.txt$")
 FILM = re.compile(r"/title/(tt\d+)")
 
 
-class Review(NamedTuple):
-    """One labelled review."""
-
-    text: bytes
-    positive: int
-    film: str
-    """The film's identifier; empty where the source does not tell."""
-
-
 def read_imdb(path: str | None) -> dict[str, list[Review]]:
     """Returns the reviews of train and test, in no particular order.
 
@@ -42,11 +29,11 @@ def read_imdb(path: str | None) -> dict[str, list[Review]]:
         BadDataError: files that are missing, damaged or not 12,500 of each kind.
     """
     if path is None or is_hub_layout(Path(path)):
-        return {split: list(_from_hub(path, split)) for split in ("train", "test")}
+        return {split: _from_hub(path, split) for split in ("train", "test")}
     return _from_files(Path(path))
 
 
-def _from_hub(path: str | None, split: str) -> Iterator[Review]:
+def _from_hub(path: str | None, split: str) -> list[Review]:
     rows = hub_rows(path or HUB, None if path else REVISION, split, HINT)
     source = path or HUB
     if set(rows.column_names) != {"text", "label"}:
@@ -61,7 +48,7 @@ def _from_hub(path: str | None, split: str) -> Iterator[Review]:
             )
         reviews.append(Review(text=text.encode(), positive=int(label == 1), film=""))
     _check_counts(source, split, reviews)
-    yield from reviews
+    return reviews
 
 
 def _from_files(path: Path) -> dict[str, list[Review]]:
@@ -105,8 +92,3 @@ def _check_counts(source: str, split: str, reviews: list[Review]) -> None:
             f"{source}: expected {REVIEWS:,} negative and {REVIEWS:,} positive reviews in {split}, found "
             f"{counts[0]:,} and {counts[1]:,}; {HINT}"
         )
-
-
-def as_array(text: bytes) -> npt.NDArray[np.uint8]:
-    """Returns bytes as numbers."""
-    return np.frombuffer(text, dtype=np.uint8)

@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from common.data import Ragged
 from common.errors import BadDataError, WrongUseError
+from common.log import tracked
 from common.prepared import Splits, prepared
-from common.progress import tracked
 from lra import checksums
-from lra.data import Data, cropped
+from lra.data import BYTE_VOCABULARY, Data, cropped, majority_class
 from lra.data.files import folder_of
-from lra.data.imdb import ARCHIVE, Review, as_array, read_imdb
+from lra.data.imdb import ARCHIVE, read_imdb
 from lra.data.origin import kept_in
-from lra.data.text import in_hash_order
+from lra.data.reviews import Review, as_array, in_hash_order
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in
          {"train": "train", "validation": "eval", "test": "test"}.items()}  # fmt: skip
@@ -33,7 +33,7 @@ Pair = tuple[bytes, bytes, int]
 class Pairs(Data):
     """Two documents an example."""
 
-    vocabulary: ClassVar[int] = 257
+    vocabulary: ClassVar[int] = BYTE_VOCABULARY
     classes: ClassVar[int] = 2
     sequences: ClassVar[int] = 2
     length: int = 4_000
@@ -52,14 +52,13 @@ class Pairs(Data):
     def floors(self, splits: Splits) -> dict[str, float]:
         """Returns the most frequent class, and a threshold on how many of their words the two share."""
         train, test = splits["train"], splits["test"]
-        majority = np.bincount(train.labels, minlength=2).argmax()
         some = range(min(len(train), 4_000))
         known = np.array([shared_words(train, example) for example in some])
         labels = train.labels[: len(some)]
         cut = max(np.unique(known), key=lambda each: float(((known >= each) == labels).mean()))
         guess = np.array([shared_words(test, example) for example in range(len(test))]) >= cut
         return {
-            "majority class": float((test.labels == majority).mean()),
+            "majority class": majority_class(splits),
             "shared words": float((guess == test.labels).mean()),
         }
 

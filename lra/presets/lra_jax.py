@@ -25,12 +25,10 @@ RETRIEVAL_MODEL = replace(
     MODEL, max_length=4000, pooling="first", pairing="concat", head_dims=(512, 256), dim=128, ffn_dim=512
 )
 
-SOURCE = (
-    "Tay et al. 2021 (google-research/long-range-arena at its last commit), but no weight decay on biases and norms, "
-    "and no first step at rate 0"
-)
-TEXT_SOURCE = f"{SOURCE}; 5,000 of the 25,000 training reviews validate (theirs train too: text-legacy)"
-IMAGE_SOURCE = f"{SOURCE}; black pixels are tokens (theirs: padding)"
+SOURCE = "Tay et al. 2021 (google-research/long-range-arena at its last commit)"
+DEPARTURES = "no weight decay on biases and norms, no first step at rate 0"
+TEXT_DEPARTURES = f"{DEPARTURES}, 5,000 of the 25,000 training reviews validate (theirs train too: text-legacy)"
+IMAGE_DEPARTURES = f"{DEPARTURES}, black pixels are tokens (theirs: padding)"
 
 
 def _preset(
@@ -45,7 +43,7 @@ def _preset(
     batch_size: int,
     eval_every: int,
     clip: float | None = None,
-    source: str = SOURCE,
+    departures: str = DEPARTURES,
     expected: str,
     cost: str,
 ) -> Preset[Run]:
@@ -60,18 +58,18 @@ def _preset(
         ),
         train=Train(steps=steps, batch_size=batch_size, eval_every=eval_every, select="last"),
     )  # fmt: skip
-    return Preset(run=run, source=source, expected=expected, cost=cost, comparable=True)
+    return Preset(run=run, source=SOURCE, departures=departures, expected=expected, cost=cost, comparable=True)
 
 
-def _kin(preset: Preset[Run], task: str, data: Data, *, source: str = SOURCE, expected: str) -> Preset[Run]:
+def _kin(preset: Preset[Run], task: str, data: Data, *, expected: str) -> Preset[Run]:
     """Returns the same run on a near kin of the task."""
-    return replace(preset, run=replace(preset.run, task=task, data=data), source=source, expected=expected)
+    return replace(preset, run=replace(preset.run, task=task, data=data), departures=DEPARTURES, expected=expected)
 
 
 def _legacy(preset: Preset[Run]) -> Preset[Run]:
     """Returns the run with black pixels as padding."""
     run = replace(preset.run, preset="lra-jax-legacy", legacy=Legacy(zero_is_padding=True))
-    return replace(preset, run=run, source=f"{SOURCE}; black pixels are padding, as theirs")
+    return replace(preset, run=run, source=f"{SOURCE}, with black pixels as padding", departures=DEPARTURES)
 
 
 LISTOPS = _preset(
@@ -82,7 +80,7 @@ LISTOPS = _preset(
 TEXT = _preset(
     "text", Text(length=1_000), replace(MODEL, max_length=1001),
     lr=0.05 / 8_000**0.5, shape="rsqrt", warmup=8_000, steps=20_000, batch_size=32, eval_every=100,
-    source=TEXT_SOURCE,
+    departures=TEXT_DEPARTURES,
     expected="softmax 64.3 % in print, the best of four lengths", cost="3.5M parameters, 20,000 steps of 32: a GPU",
 )  # fmt: skip
 RETRIEVAL = _preset(
@@ -94,13 +92,13 @@ IMAGE = _preset(
     "image", Image(),
     replace(MODEL, max_length=1025, classes=10, positions="learned", layers=1, dim=128, attention_dim=64, heads=8,
             ffn_dim=128, dropout=0.3, attention_dropout=0.2),
-    lr=5e-4, shape="cosine", warmup=175, steps=35_000, batch_size=256, eval_every=175, source=IMAGE_SOURCE,
+    lr=5e-4, shape="cosine", warmup=175, steps=35_000, batch_size=256, eval_every=175, departures=IMAGE_DEPARTURES,
     expected="softmax 42.4 % in print", cost="35,000 steps of 256 images: a GPU",
 )  # fmt: skip
 PATHFINDER = _preset(
     "pathfinder", Pathfinder(),
     replace(MODEL, max_length=1024, pooling="mean", dim=32, attention_dim=16, ffn_dim=32, dropout=0.2),
-    lr=1e-3, shape="cosine", warmup=312, steps=62_400, batch_size=512, eval_every=312, source=IMAGE_SOURCE,
+    lr=1e-3, shape="cosine", warmup=312, steps=62_400, batch_size=512, eval_every=312, departures=IMAGE_DEPARTURES,
     expected="softmax 71.4 % in print", cost="62,400 steps of 512 images: a GPU",
 )  # fmt: skip
 PATHX = _preset(
@@ -108,7 +106,7 @@ PATHX = _preset(
     replace(MODEL, max_length=16_384, positions="learned", pooling="mean", layers=1, dim=32, attention_dim=16, heads=2,
             ffn_dim=32),
     lr=1e-3, shape="cosine", warmup=2_500, steps=500_000, batch_size=64, eval_every=2_500, clip=1.0,
-    source=IMAGE_SOURCE,
+    departures=IMAGE_DEPARTURES,
     expected="softmax fails in print: 50 %", cost="500,000 steps of 64 images of 16,384 pixels: a GPU",
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from lra.data import Data
 from lra.data.image import Image
 from lra.data.listops import ListOps
 from lra.data.pathfinder import Pathfinder
+from lra.data.pixels import Pixels
 from lra.data.retrieval import Retrieval, RetrievalImdb
 from lra.data.text import Text
 from lra.model import Model
@@ -18,13 +19,13 @@ from lra.run import Legacy, Run
 MODEL = Model(vocabulary=16, max_length=2048, classes=10, layers=2, dim=64, heads=2, ffn_dim=128, norm=PreNorm())
 """ListOps's; the other tasks have their own vocabulary, positions and classes."""
 
-SOURCE = (
-    "Xiong et al. 2021 (mlpen/Nystromformer, LRA/code), but pooling over real tokens, whole evaluation sets, beta1 "
-    "fixed (theirs: --optim.schedule.cycle-betas), no unused token (theirs: a vocabulary of 32 or 512), and batches "
-    "cut by length, eight at a time (theirs: --train.length-pool 1)"
+SOURCE = "Xiong et al. 2021 (mlpen/Nystromformer, LRA/code)"
+DEPARTURES = (
+    "pooling over real tokens, whole evaluation sets, beta1 fixed (theirs: --optim.schedule.cycle-betas), no unused "
+    "token (theirs: a vocabulary of 32 or 512), batches cut by length, eight at a time (theirs: --train.length-pool 1)"
 )
-TEXT_SOURCE = f"{SOURCE}, and validation on 5,000 training reviews (theirs: the test set)"
-IMAGE_SOURCE = f"{SOURCE}; black pixels are tokens (theirs: padding)"
+TEXT_DEPARTURES = f"{DEPARTURES}, validation on 5,000 training reviews (theirs: the test set)"
+IMAGE_DEPARTURES = f"{DEPARTURES}, black pixels are tokens (theirs: padding)"
 
 
 def _preset(
@@ -36,7 +37,7 @@ def _preset(
     warmup: int,
     steps: int,
     eval_every: int,
-    source: str = SOURCE,
+    departures: str = DEPARTURES,
     expected: str,
     cost: str,
 ) -> Preset[Run]:
@@ -50,7 +51,7 @@ def _preset(
         ),
         train=Train(steps=steps, batch_size=batch_size, eval_every=eval_every, length_pool=8),
     )
-    return Preset(run=run, source=source, expected=expected, cost=cost, comparable=True)
+    return Preset(run=run, source=SOURCE, departures=departures, expected=expected, cost=cost, comparable=True)
 
 
 LISTOPS = _preset(
@@ -59,7 +60,7 @@ LISTOPS = _preset(
     cost="5,000 steps of 32 expressions of 1,034 symbols on average: more than a day on 2 CPU cores",
 )  # fmt: skip
 TEXT = _preset(
-    "text", Text(), positions=4096, warmup=8_000, steps=20_000, eval_every=500, source=TEXT_SOURCE,
+    "text", Text(), positions=4096, warmup=8_000, steps=20_000, eval_every=500, departures=TEXT_DEPARTURES,
     expected="softmax 62 to 65 % in print",
     cost="20,000 steps of 32 reviews of 1,300 bytes on average: a GPU",
 )  # fmt: skip
@@ -70,7 +71,7 @@ TEXT_1K = replace(
         preset="xiong2021-1k",
         data=Text(length=1_000),
     ),
-    source=f"the 1,000 bytes that the script really read, whatever the table says: {TEXT_SOURCE}",
+    source=f"{SOURCE}: the 1,000 bytes that the script really read, whatever the table says",
     expected="softmax 62 to 65 % in print, said to be at 4,000 bytes",
     cost="20,000 steps of 32 reviews of at most 1,000 bytes: days on 2 CPU cores",
 )
@@ -90,19 +91,20 @@ RETRIEVAL_IMDB = _preset(
     cost="30,000 steps of 32 pairs of 1,300 bytes on average: a GPU",
 )  # fmt: skip
 IMAGE = _preset(
-    "image", Image(), positions=1024, batch_size=256, warmup=175, steps=35_000, eval_every=175, source=IMAGE_SOURCE,
+    "image", Image(), positions=1024, batch_size=256, warmup=175, steps=35_000, eval_every=175,
+    departures=IMAGE_DEPARTURES,
     expected="softmax 38 to 43 % in print",
     cost="35,000 steps of 256 images of 1,024 pixels: a GPU",
 )  # fmt: skip
 PATHFINDER = _preset(
     "pathfinder", Pathfinder(), positions=1024, batch_size=256, warmup=312, steps=62_400, eval_every=312,
-    source=IMAGE_SOURCE,
+    departures=IMAGE_DEPARTURES,
     expected="softmax 65 to 74 % in print",
     cost="62,400 steps of 256 images of 1,024 pixels: a GPU",
 )  # fmt: skip
 PATHX = _preset(
     "pathx", Pathfinder(size=128), positions=16_384, batch_size=256, warmup=312, steps=62_400, eval_every=312,
-    source=IMAGE_SOURCE,
+    departures=IMAGE_DEPARTURES,
     expected="nothing in print: their code has no Path-X, this is Pathfinder's run on its images",
     cost="62,400 steps of 256 images of 16,384 pixels: days on a GPU",
 )  # fmt: skip
@@ -110,7 +112,7 @@ PATHX = _preset(
 
 def _legacy(preset: Preset[Run]) -> Preset[Run]:
     """Returns the run with every trap of their code that there is a name for."""
-    run, pixels = preset.run, isinstance(preset.run.data, Image | Pathfinder)
+    run, pixels = preset.run, isinstance(preset.run.data, Pixels)
     data = replace(run.data, length=1_000) if isinstance(run.data, Text) else run.data
     return replace(
         preset,
@@ -123,9 +125,8 @@ def _legacy(preset: Preset[Run]) -> Preset[Run]:
             train=replace(run.train, length_pool=1),
             legacy=Legacy(padded_pooling=True, drop_tail=True, zero_is_padding=pixels),
         ),
-        source="Xiong et al. 2021 (mlpen/Nystromformer, LRA/code), traps and all: pooling by the padded length, tails "
-        "of evaluation sets left out, beta1 cycled, an unused part of the vocabulary, batches as drawn"
-        + ("; black pixels are padding" if pixels else ""),
+        source=f"{SOURCE}, traps and all (docs/lra.md)",
+        departures="",
     )
 
 

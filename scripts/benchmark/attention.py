@@ -10,6 +10,7 @@ import torch
 
 from common.attention import find_attention, require_order
 from common.attention.base import IMPLEMENTATIONS
+from common.attention.visibility import ORDERS
 from common.checkpoint import write_json
 from common.cli import Parser
 from common.errors import WrongUseError, look_up
@@ -32,7 +33,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
     parser.add_argument(
         "--lengths", nargs="+", type=int, default=[1024, 2048, 4096], help="numbers of queries and keys"
     )
-    parser.add_argument("--orders", nargs="+", default=["none"], help="none, causal, ordered_queries (default: none)")
+    parser.add_argument("--orders", nargs="+", default=["none"], help=f"{', '.join(ORDERS)} (default: none)")
     parser.add_argument(
         "--implementations", nargs="+", default=list(IMPLEMENTATIONS), help=f"of {', '.join(IMPLEMENTATIONS)}"
     )
@@ -61,7 +62,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
     for each in options.implementations:
         look_up(dict.fromkeys(IMPLEMENTATIONS, 0), each, "implementation")
     for order in options.orders:
-        look_up(dict.fromkeys(("none", "causal", "ordered_queries"), 0), order, "order")
+        look_up(dict.fromkeys(ORDERS, 0), order, "order")
     setting = Setting(
         batch=options.batch,
         heads=options.heads,

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,8 +21,12 @@ from common.runtime import peak_memory_bytes, reset_peak_memory
 
 PASSES = ("forward", "both")
 """Forward alone without gradients, and forward with backward."""
-FULL_MATRIX_BYTES = 2**33
+REFERENCE_BYTES = 2**33
 """What the matrices of one reference call may take; where they would be more, it is left out."""
+REFERENCE_MATRICES = 4
+"""Of float32 over all pairs: scores, weights, and their gradients."""
+PRODUCTS, PRODUCTS_WITH_MASSES, PRODUCTS_OF_FEATURES = 7, 11, 6
+"""Matrix products of a case, forward and backward; see ``operations``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +110,12 @@ def fused_softmax(order: Order) -> Callable[[Sequence[Tensor]], Tensor]:
 def expressible(setting: Setting, case: Case) -> bool:
     """Returns whether this implementation has the case, told by a few examples of one head; and whether it fits."""
     matrix = setting.batch * setting.heads * case.length**2 * 4
-    if case.implementation == "reference" and matrix * 8 > FULL_MATRIX_BYTES * 2:
+    if case.implementation == "reference" and matrix * REFERENCE_MATRICES > REFERENCE_BYTES:
         print(f"{case.label}, length {case.length:,}: left out, its matrices do not fit", file=sys.stderr)
         return False
     if case.implementation == "reference":
         return True
-    small = Setting(**{**vars(setting), "batch": 1, "heads": 1})
+    small = replace(setting, batch=1, heads=1)
     with torch.no_grad():
         return forward(small, case)(small.tensors(case.length)) is not None
 
@@ -182,10 +186,12 @@ def operations(setting: Setting, case: Case) -> float:
     """
     kernel = find_attention(case.variant).build(setting.heads)
     heads, length, width = setting.batch * setting.heads, case.length, setting.head_dim
-    if case.implementation == "features" and isinstance(kernel, ElementwiseKernel):
-        return 2.0 * 6 * heads * length * float(width ** (kernel.config.power + 1))
-    columns = kernel.rule is not None and kernel.rule.rounds > 0 and case.order == "none"
-    return 2.0 * (11 if columns else 7) * heads * length**2 * width * (0.5 if case.order == "causal" else 1)
+    if case.implementation == "features":
+        assert isinstance(kernel, ElementwiseKernel), "nothing else has features"
+        return 2.0 * PRODUCTS_OF_FEATURES * heads * length * float(width ** (kernel.rule.power + 1))
+    masses = kernel.rule is not None and kernel.rule.rounds > 0 and case.order == "none"
+    products = PRODUCTS_WITH_MASSES if masses else PRODUCTS
+    return 2.0 * products * heads * length**2 * width * (0.5 if case.order == "causal" else 1)
 
 
 def peak(setting: Setting, case: Case) -> int:
@@ -197,9 +203,9 @@ def peak(setting: Setting, case: Case) -> int:
 
 def _peak(setting: Setting, case: Case) -> int:
     device, call = torch.device(setting.device), forward(setting, case)
-    small = Setting(**{**vars(setting), "batch": 1})
+    small = replace(setting, batch=1)
     for length in (64, 1024):  # loads what a first call loads; some forms need some length
-        short = Case(**{**vars(case), "length": length})
+        short = replace(case, length=length)
         if expressible(small, short):
             run_once(forward(small, short), small.tensors(length), both=True)
             break

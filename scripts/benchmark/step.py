@@ -13,18 +13,11 @@ from pathlib import Path
 import torch
 
 from common.attention.base import Kernel
-from common.cli import Parser, choose, override
+from common.cli import Parser
 from common.errors import WrongUseError
 from common.run import BaseRun
-from common.runtime import (
-    device_name,
-    make_accelerator,
-    peak_memory_bytes,
-    precision_name,
-    reset_peak_memory,
-    seed_torch,
-)
-from common.session import Session
+from common.runtime import device_name, make_accelerator, peak_memory_bytes, precision_name, reset_peak_memory
+from scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
 from scripts.packages import find_package
 from scripts.tables import render
 
@@ -45,19 +38,15 @@ class Measured:
     precision: str
 
 
-def measure(
-    package: str, run: BaseRun, attention: str, session: Session, repeats: int, longest: int | None
-) -> Measured:
+def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int, longest: int | None) -> Measured:
     """Times a run's loss over ``repeats`` different batches, after two to warm up.
 
     ``longest`` makes it what it is measured against: attention by its formula on the full matrix, all sequences padded
     to that length.
     """
-    accelerator = make_accelerator(run.train.precision)
-    seed_torch(run.seed, 0)
-    prepared = find_package(package).prepare(run, session, accelerator)
-    model = prepared.model.to(accelerator.device).train()
-    batches = [prepared.batches[step].to(accelerator.device) for step in range(repeats)]
+    assembly, stepper = build(find_package(package), run, data)
+    accelerator, model = stepper.accelerator, stepper.model.train()
+    batches = [assembly.batches[step].to(accelerator.device) for step in range(repeats)]
     if longest is not None:
         batches = [batch.longer(longest) for batch in batches]
         for module in model.modules():
@@ -66,17 +55,13 @@ def measure(
     reset_peak_memory(accelerator.device)
     idle = peak_memory_bytes(accelerator.device)
 
-    def forward(step: int) -> torch.Tensor:
-        with accelerator.autocast():
-            return prepared.loss(model, batches[step % repeats])
-
-    def training(step: int) -> None:
-        torch.autograd.backward(forward(step))
-        model.zero_grad()
-
     def looking(step: int) -> None:
         with torch.no_grad():
-            forward(step)
+            stepper.forward(stepper.trained, batches[step % repeats])
+
+    def training(step: int) -> None:
+        stepper.backward(batches[step % repeats])
+        stepper.optimizer.zero_grad()
 
     return Measured(
         attention=attention if longest is None else f"{attention}, full matrix, padded",
@@ -104,33 +89,23 @@ def _mean(call: Callable[[int], object], repeats: int, device: torch.device) -> 
 def step(arguments: Sequence[str]) -> int:
     """Runs ``seqarena benchmark step`` and returns its exit code."""
     parser = Parser(prog="seqarena benchmark step", description=f"{__doc__}\nFields are set as --path value.")
-    parser.add_argument("package", help="task package")
-    parser.add_argument("task", help="task of the package")
-    parser.add_argument("--preset", default="quick", help="named run to start from (default: quick)")
+    add_run_options(parser)
     parser.add_argument("--attention", nargs="+", default=["softmax", "dnas", "hnas", "x3"], help="variants")
-    parser.add_argument("--norm", help="norm (default: the preset's)")
     parser.add_argument(
         "--full-matrix",
         action="store_true",
         help="also the first variant by its formula on the full matrix, padded to the model's maximum length",
     )
     parser.add_argument("--repeats", type=int, default=8, help="timed batches a variant (default: 8)")
-    parser.add_argument(
-        "--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)"
-    )
     parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     options, fields = parser.parse_known_args(arguments)
-    if options.repeats < 1:
-        raise WrongUseError(f"--repeats: expected at least 1, found {options.repeats}")
-    package = find_package(options.package)
-    session = Session(data=options.data_folder)
+    at_least_one(options, "repeats")
     runs = []
     for attention in options.attention:
-        run = choose(package, options.task, options.preset, attention, options.norm, 0)
-        runs.append((attention, override(run, fields, parser.prog)))
-        runs[-1][1].check()
+        package, run = chosen(options, attention, fields, parser)
+        runs.append((attention, run))
     # Made here, data are no part of what the first variant's process holds.
-    package.prepare(runs[0][1], session, make_accelerator(runs[0][1].train.precision))
+    package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
     context = multiprocessing.get_context("spawn")
     cases: list[tuple[str, BaseRun, int | None]] = [(attention, run, None) for attention, run in runs]
     if options.full_matrix:
@@ -142,7 +117,9 @@ def step(arguments: Sequence[str]) -> int:
     for attention, run, longest in cases:
         print(f"{attention}{' on the full matrix' if longest else ''} ...", file=sys.stderr)
         with context.Pool(1) as pool:  # a process of its own: its peak memory is this variant's
-            measured.append(pool.apply(measure, (package.name, run, attention, session, options.repeats, longest)))
+            measured.append(
+                pool.apply(measure, (package.name, run, attention, options.data_folder, options.repeats, longest))
+            )
     if options.json:
         print(json.dumps({"run": options.task, "preset": options.preset, "steps": [asdict(each) for each in measured]}))
         return 0
@@ -162,12 +139,11 @@ def step(arguments: Sequence[str]) -> int:
     ]
     headings = ["attention", "forward steps/s", f"time / {first.attention}", "training steps/s",
                 f"time / {first.attention}", "peak MiB", "peak - idle MiB"]  # fmt: skip
-    title = f"a step of {package.name} {options.task}, preset {options.preset}{' '.join(['', *fields])}"
     notes = [
         f"batch {runs[0][1].train.batch_size}, means of {options.repeats} batches after 2; "
         f"dropout {model.dropout}, attention dropout {model.attention_dropout}; "
         f"{first.device}, {first.precision}",
         "training: forward and backward; memory: a process of its own, libraries included",
     ]
-    print(render(title, headings, rows, notes, "terminal"))
+    print(render(title(options, fields), headings, rows, notes, "terminal"))
     return 0

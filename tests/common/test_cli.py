@@ -30,6 +30,8 @@ def test_any_field_is_set_by_its_path() -> None:
     assert (run.optim.lr, run.train.batch_size, run.seed) == (3e-4, 16, 3)
     assert parsed("--optim.betas", "0.8", "0.9").optim.betas == (0.8, 0.9)
     assert parsed("--optim.clip", "None").optim.clip is None
+    assert parsed("--optim.clip", "none").optim.clip is None
+    assert parsed("--optim.clip=none", "--optim.lr", "1", "--optim.lr", "2").optim.lr == 2
     assert parsed("--train.compile").train.compile
     assert not parsed("--model.norm.no-final").model.norm.final  # type: ignore[attr-defined]
     assert parsed("--model.norm.tau", "0.5", norm="deescalated").model.norm.tau == 0.5  # type: ignore[attr-defined]
@@ -48,6 +50,8 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --model.norm.tau 1", "unknown field --model.norm.tau"),
         ("lra listops --task other", "unknown field --task"),
         ("lra listops --optim.lr abc", "--optim.lr abc: not a value"),
+        ("lra listops --train.steps 9 --optim.betas 0.9 x --optim.lr 1", "seqarena: --optim.betas 0.9 x: not a value"),
+        ("lra listops --train.no-steps", "unknown field --train.no-steps"),
         ("lra listops --seed x", "argument --seed: invalid int value"),
         ("lra listops --attention hnas --model.attention.u 3", "u: expected a number from 0 to 1, found 3.0"),
         ("lra listops more", "unexpected 'more'"),

@@ -55,8 +55,8 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path, at: int, checkpoint_s
     resumed, again = toy_fit(tmp_path / "killed", train=train)
     assert same(whole, resumed)
     assert curve(tmp_path / "whole") == curve(tmp_path / "killed")
-    assert (again.best_step, again.best_metrics, again.tokens) == (
-        progress.best_step, progress.best_metrics, progress.tokens,
+    assert (again.chosen_step, again.chosen_metrics, again.tokens) == (
+        progress.chosen_step, progress.chosen_metrics, progress.tokens,
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_a_finished_fit_is_not_trained_again(tmp_path: Path) -> None:
     assert progress.step == TRAIN.steps
 
 
-def test_the_best_step_is_what_is_left_in_the_model(tmp_path: Path) -> None:
+def test_the_chosen_step_is_what_is_left_in_the_model(tmp_path: Path) -> None:
     worse_later = replace(OPTIM, lr=3.0, clip=None)
     best, progress = toy_fit(tmp_path / "best", optim=worse_later, dropout=False)
     _, last = toy_fit(tmp_path / "last", optim=worse_later, train=replace(TRAIN, select="last"), dropout=False)
@@ -75,10 +75,10 @@ def test_the_best_step_is_what_is_left_in_the_model(tmp_path: Path) -> None:
         line["step"]: line["validation"]["loss"] for line in curve(tmp_path / "best") if "validation" in line
     }
     assert list(evaluations) == [5, 10, 12]
-    assert progress.best_step == min(evaluations, key=evaluations.__getitem__)
-    assert last.best_step == 12
-    assert toy_evaluate(best.eval())["loss"] == pytest.approx(evaluations[progress.best_step], rel=1e-6)
-    assert len(list((tmp_path / "best" / "checkpoint").glob("best-*"))) == 1
+    assert progress.chosen_step == min(evaluations, key=evaluations.__getitem__)
+    assert last.chosen_step == 12
+    assert toy_evaluate(best.eval())["loss"] == pytest.approx(evaluations[progress.chosen_step], rel=1e-6)
+    assert len(list((tmp_path / "best" / "checkpoint").glob("chosen-*"))) == 1
 
 
 def test_micro_batches_change_nothing_but_memory(tmp_path: Path) -> None:
@@ -151,12 +151,12 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         toy_fit(tmp_path)
 
 
-def test_missing_best_weights_are_noticed_before_training(tmp_path: Path) -> None:
+def test_missing_chosen_weights_are_noticed_before_training(tmp_path: Path) -> None:
     with pytest.raises(InterruptionError):
         toy_fit(tmp_path, batches=Interrupted(6))
-    for weights_file in (tmp_path / "checkpoint").glob("best-*"):
+    for weights_file in (tmp_path / "checkpoint").glob("chosen-*"):
         weights_file.unlink()
-    with pytest.raises(BadDataError, match=r"is missing, the best weights so far; delete"):
+    with pytest.raises(BadDataError, match=r"is missing, the weights chosen so far; delete"):
         toy_fit(tmp_path, batches=Interrupted(6))
 
 

@@ -11,8 +11,8 @@ from common.attention.hybrid import Hybrid
 from common.attention.module import MultiHeadAttention
 from common.attention.visibility import Visibility
 from common.data import Batch
+from common.log import Log
 from common.optim import Optim
-from common.progress import Log
 from common.runtime import make_accelerator, seed_torch
 from common.shapes import Hidden
 from common.training import Progress, Train, fit
@@ -23,7 +23,7 @@ class ToyBatch(Batch):
     inputs: Hidden
     targets: Hidden
 
-    def tokens(self) -> int:
+    def token_count(self) -> int:
         return self.inputs.shape[0] * self.inputs.shape[1]
 
 

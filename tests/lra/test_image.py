@@ -15,8 +15,8 @@ from common.errors import BadDataError, WrongUseError
 from lra import checksums
 from lra.data import image
 from lra.data.digits import Digits
-from lra.data.floors import image_floors
-from lra.data.image import CLASSES, Image, as_sequences, grey
+from lra.data.image import CLASSES, Image, grey
+from lra.data.pixels import as_sequences
 
 TRAIN, TEST = 25, 10
 
@@ -92,7 +92,7 @@ def test_every_layout_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_a_class_that_training_has_not_is_never_guessed() -> None:
     images = np.repeat(np.array([[0], [200]], np.uint8), 8, axis=1)
     split = as_sequences(np.tile(images, (3, 1)), np.tile(np.array([0, 2], np.uint8), 3))
-    assert image_floors({"train": split, "test": split}) == {"majority class": 0.5, "brightness": 1.0}
+    assert Digits().floors({"train": split, "test": split}) == {"majority class": 0.5, "brightness": 1.0}
 
 
 def test_grey_is_pillows() -> None:

@@ -75,12 +75,12 @@ def test_a_batch_can_be_padded_to_all_that_the_model_reads() -> None:
     tokens, real = batch()
     for pooling in ("mean", "cls"):
         config = replace(TINY, pooling=pooling)
-        whole = Sequences(tokens_padded=tokens, real=real, labels=torch.zeros(3, dtype=torch.long))
+        whole = Sequences(tokens=tokens, real=real, labels=torch.zeros(3, dtype=torch.long))
         longer = whole.longer(config.longest)
         assert longer.real.shape == (3, config.longest)
-        assert longer.tokens() == whole.tokens()
+        assert longer.token_count() == whole.token_count()
         model = Classifier(config).double()
-        torch.testing.assert_close(model(longer.tokens_padded, longer.real), model(tokens, real), rtol=0, atol=1e-12)
+        torch.testing.assert_close(model(longer.tokens, longer.real), model(tokens, real), rtol=0, atol=1e-12)
 
 
 def test_the_first_token_can_stand_for_all() -> None:
@@ -145,7 +145,7 @@ def test_models_that_cannot_read_the_task_are_refused() -> None:
 
 def test_a_batch_is_cut_moved_and_counted() -> None:
     tokens, real = batch()
-    whole = Sequences(tokens_padded=tokens, real=real, labels=torch.tensor([1, 2, 3]))
-    assert (len(whole), whole.weight(), whole.tokens()) == (3, 3, 6 + 4 + 1)
+    whole = Sequences(tokens=tokens, real=real, labels=torch.tensor([1, 2, 3]))
+    assert (len(whole), whole.weight(), whole.token_count()) == (3, 3, 6 + 4 + 1)
     assert whole.rows(1, 3).labels.tolist() == [2, 3]
     assert whole.to(torch.device("cpu")).labels.tolist() == [1, 2, 3]

@@ -9,6 +9,7 @@ import torch
 from common.blocks import NORMS
 from common.cli import provenance
 from common.errors import WrongUseError
+from lra.data import image, listops, pathfinder, retrieval, text
 from lra.model import Classifier
 from lra.presets import PRESETS
 from lra.run import Legacy
@@ -29,11 +30,28 @@ def test_a_preset_builds_its_model_and_takes_a_step(task: str, name: str) -> Non
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of prepared data: what two tasks share is made once."""
+    return tmp_path_factory.mktemp("data")
+
+
 @pytest.mark.parametrize("task", [name for name, task in TASKS.items() if "quick" in task.checksums])
-def test_quick_data_have_their_bytes(task: str, tmp_path: Path) -> None:
+def test_quick_data_have_their_bytes(task: str, folder: Path) -> None:
     """Whoever changes them must raise the generator's version and the task's."""
     run = PRESETS[task]["quick"].run
-    assert run.data.load(tmp_path)[1] == TASKS[task].checksums["quick"]
+    assert run.data.load(folder)[1] == TASKS[task].checksums["quick"]
+
+
+def test_records_say_what_the_code_does() -> None:
+    assert TASKS["listops"].revision == f"generator {listops.GENERATOR_VERSION}"
+    assert TASKS["pathfinder"].revision == TASKS["pathx"].revision == f"generator {pathfinder.GENERATOR_VERSION}"
+    assert f"the {text.VALIDATION:,} whose hash is least" in TASKS["text"].splits
+    assert f"the {image.VALIDATION:,} whose hash is least" in TASKS["image"].splits
+    train, validation, test = retrieval.Retrieval().rows
+    assert f"{train:,} / {validation:,} / {test:,} pairs" in TASKS["retrieval"].splits
+    data = listops.ListOps()
+    assert f"{data.train:,} / {data.validation:,} / {data.test:,}" in TASKS["listops"].splits
 
 
 def test_every_data_set_that_is_always_the_same_has_a_checksum() -> None:

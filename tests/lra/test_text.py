@@ -15,9 +15,9 @@ from common.errors import BadDataError, WrongUseError
 from lra import checksums
 from lra.data import files, imdb, text
 from lra.data.book import Book, Chapters, chapters, split_chapters
-from lra.data.imdb import Review
 from lra.data.retrieval import Retrieval, RetrievalImdb, film_pairs
-from lra.data.text import Text, naive_bayes
+from lra.data.reviews import Review, naive_bayes
+from lra.data.text import Text
 
 REVIEWS = 6
 """Of each label in train and in test."""

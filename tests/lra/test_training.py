@@ -16,11 +16,11 @@ from common.attention import ATTENTIONS
 from common.errors import BadDataError, WrongUseError
 from common.results import Result
 from common.session import Session, execute
+from lra.__main__ import PACKAGE
 from lra.data.listops import ListOps
 from lra.presets import PRESETS
 from lra.run import Legacy, Run
-from lra.tasks import LISTOPS, TASKS
-from lra.trainer import prepare
+from lra.tasks import LISTOPS
 
 BASE = PRESETS["listops"]["quick"].run
 
@@ -39,8 +39,7 @@ TINY_FIELDS = (
 
 
 def measure(run: Run, folder: Path, **session: object) -> Result:
-    preset = PRESETS["listops"]["quick"]
-    return execute(run, LISTOPS, preset, prepare, Session(runs=folder / "runs", data=folder / "data", **session))  # type: ignore[arg-type]
+    return execute(PACKAGE, run, Session(runs=folder / "runs", data=folder / "data", **session))  # type: ignore[arg-type]
 
 
 def test_a_result_has_everything(tmp_path: Path) -> None:
@@ -131,13 +130,17 @@ def test_divergence_is_recorded(tmp_path: Path) -> None:
     assert measure(wild, tmp_path) == result  # and not tried again
 
 
-def test_other_data_than_the_preset_means_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_data_than_the_preset_means_are_refused(tmp_path: Path) -> None:
     task = replace(LISTOPS, checksums={"quick": "0" * 64})
     preset = replace(PRESETS["listops"]["quick"], run=TINY)
-    monkeypatch.setattr("lra.trainer.TASKS", {**TASKS, "listops": task})
-    monkeypatch.setattr("lra.trainer.PRESETS", {"listops": {"quick": preset}})
+    package = replace(PACKAGE, tasks={"listops": task}, presets={"listops": {"quick": preset}})
+    session = Session(runs=tmp_path / "runs", data=tmp_path / "data")
     with pytest.raises(BadDataError, match=r"sha256 is [0-9a-f]+, but preset quick means 0000"):
-        measure(TINY, tmp_path)
+        execute(package, TINY, session)
+    wider = replace(TINY, model=replace(TINY.model, dim=32))
+    with pytest.raises(BadDataError, match="preset quick means 0000"):
+        execute(package, wider, session)
+    assert execute(package, replace(TINY, data=replace(TINY.data, seed=1)), session).status == "finished"
 
 
 def test_a_tail_that_is_everything_is_refused(tmp_path: Path) -> None:
@@ -196,7 +199,7 @@ def test_a_killed_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
             assert not (folder / "run" / "result.json").exists()
         done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
         assert ("going on from step" in done.stderr) == kill
-        (weights,) = (folder / "run" / "checkpoint").glob("best-*.safetensors")
+        (weights,) = (folder / "run" / "checkpoint").glob("chosen-*.safetensors")
         result = json.loads((folder / "run" / "result.json").read_text())
         outcomes.append((load_file(weights), result["example_scores"], result["bounded"], result["validation"]))
     (whole, *one), (killed, *other) = outcomes

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import guarded
+from common.package import Package
 from scripts import quickstart, sweep
 from scripts.seqarena import dispatch
 from tests.common.test_cli import TINY
@@ -42,6 +43,21 @@ def test_a_planned_command_makes_the_planned_run(tmp_path: Path) -> None:
     assert words[:4] == ["seqarena", "lra", "listops", "--preset"]
     assert "--seed 1" in planned[-1].session.command
     assert "--norm post" in planned[-1].session.command
+
+
+def test_all_data_are_made_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a task, in the order they were named, and not for what is finished: a missing file is missed at once."""
+    folders = ["--runs", str(tmp_path / "runs"), "--data-folder", str(tmp_path)]
+    planned, _, _ = sweep.plan(["lra", "text", "listops", "image", "--attention", "softmax", "x3", *folders])
+    for each in planned[4:]:
+        each.folder.mkdir(parents=True)
+        (each.folder / "result.json").write_text("{}")
+    told: list[str] = []
+    monkeypatch.setattr(Package, "assembly", lambda _, run, *given: told.append(f"data of {run.task}"))
+    sweep.prepare_all(planned)
+    assert told == ["data of text", "data of listops"]
+    sweep.prepare_all(planned[:2])
+    assert len(told) == 2  # of a single task the first run makes them itself
 
 
 def test_the_quickstart_is_four_variants(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

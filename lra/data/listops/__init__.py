@@ -22,7 +22,6 @@ GENERATOR_VERSION = 1
 class ListOps(Expressions, Data):
     """Which expressions: generated ones, or those of the official release."""
 
-    generated: ClassVar[bool] = True
     vocabulary: ClassVar[int] = len(SYMBOLS)
     classes: ClassVar[int] = CLASSES
     path: str | None = None

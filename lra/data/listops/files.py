@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from common.data import Ragged
+from common.data import Bytes, Ragged
 from common.errors import BadDataError
-from lra.data.listops.language import CLASSES, SYMBOLS, Bytes, encode, evaluate
+from lra.data.listops.language import CLASSES, SYMBOLS, encode, evaluate
 
 FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 HEADER = "Source\tTarget"

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.data import Ragged
+from lra.data import majority_class
 from lra.data.listops.language import CLASSES, CLOSE, MIN, OPERATORS, evaluate
 
 EXAMPLES = 4_000
@@ -22,13 +23,11 @@ def floors(splits: dict[str, Ragged]) -> dict[str, float]:
     labels = train.labels[: len(some)]
     by_root = [_mode(labels[roots == root]) for root in range(OPERATORS + 1)]
     guesses = _operator_values(train, some)
-    rules = {
-        "majority class": np.full(len(test), _mode(labels)),
-        "root operator": np.array([by_root[_root(test, example)] for example in range(len(test))]),
-    }
+    rules = {"root operator": np.array([by_root[_root(test, example)] for example in range(len(test))])}
     for depth in (1, 2, 3):
         rules[f"depth {depth}"] = np.array([evaluate(test[example], depth, guesses) for example in range(len(test))])
-    return {name: float((guessed == test.labels).mean()) for name, guessed in rules.items()}
+    scores = {name: float((guessed == test.labels).mean()) for name, guessed in rules.items()}
+    return {"majority class": majority_class(splits), **scores}
 
 
 def _mode(labels: npt.NDArray[np.uint8]) -> int:

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from common.counter import GOLDEN, hash64, mix64, permutation
-from common.data import Ragged
+from common.data import Bytes, Ragged
 from common.errors import WrongUseError
 from lra.data import SPLITS
-from lra.data.listops.language import CLOSE, MIN, OPERATORS, Bytes, apply
+from lra.data.listops.language import CLOSE, MIN, OPERATORS, apply
 
 DRAWS_A_CHUNK = 4096
 

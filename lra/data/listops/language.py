@@ -6,6 +6,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from common.data import Bytes
 from common.errors import nearest
 
 SYMBOLS = ("<pad>", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
@@ -17,8 +18,6 @@ DEEPEST = 64
 """Most operators open at once in an expression that is read; Long Range Arena has 9."""
 EXACT = np.zeros(OPERATORS, dtype=np.int64)
 """For ``evaluate`` without a cut: no guess is needed."""
-
-Bytes = npt.NDArray[np.uint8]
 
 
 @numba.njit(cache=True)

@@ -14,16 +14,15 @@ import numpy as np
 
 from common.config import fingerprint
 from common.errors import BadDataError, WrongUseError
+from common.log import tracked
 from common.prepared import Splits, prepared
-from common.progress import tracked
-from lra.data import SPLITS, Data
+from lra.data import SPLITS
 from lra.data.files import folder_of
-from lra.data.floors import image_floors
-from lra.data.image import as_sequences
 from lra.data.origin import kept_in
 from lra.data.pathfinder.files import read_release
 from lra.data.pathfinder.generator import draw_images
 from lra.data.pathfinder.geometry import GEOMETRIES
+from lra.data.pixels import Pixels, as_sequences
 
 GENERATOR_VERSION = 2
 """Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
@@ -37,11 +36,9 @@ WORKERS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pathfinder(Data):
+class Pathfinder(Pixels):
     """Which images: generated ones, or those of the official release."""
 
-    generated: ClassVar[bool] = True
-    vocabulary: ClassVar[int] = 257
     classes: ClassVar[int] = 2
     path: str | None = None
     """The release, or a level of it, as pathfinder32/curv_contour_length_14 with imgs and metadata; none: generate."""
@@ -104,10 +101,6 @@ class Pathfinder(Data):
             found = prepared(where, what, lambda: self._drawn(shards))  # another process was done first
         shutil.rmtree(shards, ignore_errors=True)
         return found
-
-    def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what trivial rules score."""
-        return image_floors(splits)
 
     def _level(self, path: Path) -> Path:
         """Returns the folder of the release that holds these images, or the path that was given."""

@@ -4,15 +4,14 @@ import io
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from common.counter import permutation
+from common.data import Bytes
 from common.errors import BadDataError
 
 EMPTY = "pathfinder32/curv_baseline/imgs/0/sample_172.png"
 """The one picture of the release that is an empty file."""
-Bytes = npt.NDArray[np.uint8]
 FIELDS = 11
 """Of a line: folder, file, number, label, and seven of the generator's settings."""
 

@@ -1,6 +1,9 @@
 """The blockwise engine against the formulas: every variant, order, mask, bias and blocking, values and gradients."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
+from unittest import mock
 
 import hypothesis.strategies as st
 import pytest
@@ -13,12 +16,25 @@ from common.attention.base import Kernel
 from common.attention.doubly_normalized import DoublyNormalized
 from common.attention.hybrid import Hybrid
 from common.attention.operators import Arguments, attend_blockwise, backward_operator, forward_operator
+from common.attention.rule import Rule
 from common.attention.tiles import Blocking
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
 from tests.common.attention.cases import RULED, Case, case, cases
 
 BLOCKINGS = (None, Blocking(heads=1, rows=1, keys=2), Blocking(heads=3, rows=2, keys=3))
+
+
+@contextlib.contextmanager
+def blocked(blocking: Blocking | None) -> Iterator[None]:
+    """Takes tiles of this size; None: of the engine's own."""
+
+    def choose(rule: Rule, heads: int, queries: int, keys: int, *given: object) -> Blocking:
+        assert blocking is not None
+        return replace(blocking, keys=keys) if rule.whole_rows else blocking
+
+    with mock.patch.object(Blocking, "choose", choose) if blocking else contextlib.nullcontext():
+        yield
 
 
 def assert_alike(kernel: Kernel, each: Case, bias: torch.Tensor | None, blocking: Blocking | None) -> None:
@@ -28,10 +44,11 @@ def assert_alike(kernel: Kernel, each: Case, bias: torch.Tensor | None, blocking
     assert kernel.rule is not None
     expected = kernel.reference(*tensors, each.visibility, bias)
     assert expected is not None
-    found, _ = attend_blockwise(kernel.rule, *tensors, each.visibility, bias, share=kernel.share(), blocking=blocking)
     direction = torch.randn_like(expected)
     wanted = [expected, *torch.autograd.grad((expected * direction).sum(), leaves)]
-    got = [found, *torch.autograd.grad((found * direction).sum(), leaves)]
+    with blocked(blocking):
+        found, _ = attend_blockwise(kernel.rule, *tensors, each.visibility, bias, share=kernel.share())
+        got = [found, *torch.autograd.grad((found * direction).sum(), leaves)]
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9 * (1 + float(other.detach().abs().max())))
 
@@ -170,7 +187,8 @@ def test_dropout_is_a_function_of_its_seed_alone(name: str, order: str) -> None:
     def run(blocking: Blocking | None) -> torch.Tensor:
         torch.manual_seed(3)
         tensors = each.query, each.key, each.value, each.visibility
-        return attend_blockwise(kernel.rule, *tensors, share=kernel.share(), dropout=0.4, blocking=blocking)[0]
+        with blocked(blocking):
+            return attend_blockwise(kernel.rule, *tensors, share=kernel.share(), dropout=0.4)[0]
 
     for blocking in BLOCKINGS:
         torch.testing.assert_close(run(blocking), run(None), rtol=0, atol=1e-12)
@@ -179,13 +197,11 @@ def test_dropout_is_a_function_of_its_seed_alone(name: str, order: str) -> None:
 
     def again(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(3)
-        share = kernel.share()
-        return attend_blockwise(
-            kernel.rule, *tensors, each.visibility, share=share, dropout=0.4, blocking=BLOCKINGS[2]
-        )[0]
+        return attend_blockwise(kernel.rule, *tensors, each.visibility, share=kernel.share(), dropout=0.4)[0]
 
     inputs = each.query, each.key, each.value
-    assert torch.autograd.gradcheck(again, inputs, atol=1e-4 if name == "exp" else 1e-5, fast_mode=True)
+    with blocked(BLOCKINGS[2]):
+        assert torch.autograd.gradcheck(again, inputs, atol=1e-4 if name == "exp" else 1e-5, fast_mode=True)
 
 
 def test_dropout_drops_each_weight_on_its_own() -> None:
@@ -279,9 +295,10 @@ def test_the_operator_keeps_the_rules_of_operators(name: str, order: str) -> Non
     tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
     arguments = Arguments(
         *tensors, bias, real.query_real, real.key_real, None, None, kernel.share(), torch.tensor(7),
-        kernel.rule.text, order, 0, 0.2, [1, 2, 2],
+        kernel.rule.text, order, 0, 0.2,
     )  # fmt: skip
-    torch.library.opcheck(forward_operator, tuple(arguments))
+    with blocked(Blocking(heads=1, rows=2, keys=2)):
+        torch.library.opcheck(forward_operator, tuple(arguments))
 
 
 @pytest.mark.parametrize(("name", "order"), [each for each in RULED if "-" not in each[0]])
@@ -344,7 +361,7 @@ def test_compiled_gradients_have_the_strides_they_promise(length: int) -> None:
     assert rule is not None
     query = torch.randn(1, 1, length, 4)
     arguments = Arguments(
-        query, query, query, None, None, None, None, None, None, torch.tensor(0), rule.text, "none", 0, 0.0, []
+        query, query, query, None, None, None, None, None, None, torch.tensor(0), rule.text, "none", 0, 0.0
     )
     checks = ("test_schema", "test_faketensor")
     torch.library.opcheck(

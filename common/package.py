@@ -1,0 +1,80 @@
+"""A task package as everything else sees it: its tasks, their presets, and what it brings to a run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from torch import nn
+
+from common.data import Batches
+from common.errors import BadDataError
+from common.named import changed_fields
+from common.run import BaseRun, Preset
+from common.step import Loss
+from common.tasks import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a task's evaluator says of a model on one split."""
+
+    metrics: Mapping[str, float]
+    """Metrics, the task's main one among them."""
+    examples: list[float]
+    """The main metric of each example, in the order of the data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """All that a task brings to a run once its data are there."""
+
+    model: nn.Module
+    loss: Loss
+    batches: Batches
+    validate: Callable[[nn.Module], Evaluation]
+    test: Callable[[nn.Module], Evaluation]
+    floors: Callable[[], Mapping[str, float]]
+    data_checksum: str
+
+
+Assemble = Callable[[Any, Path, Accelerator], Assembly]
+"""Of a run, the folder of prepared data, and the accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A task package."""
+
+    name: str
+    title: str
+    tasks: Mapping[str, Task]
+    presets: Mapping[str, Mapping[str, Preset[BaseRun]]]
+    assemble: Assemble
+
+    def task(self, run: BaseRun) -> Task:
+        """Returns the record of what a run measures."""
+        return self.tasks[run.task]
+
+    def preset(self, run: BaseRun) -> Preset[BaseRun]:
+        """Returns the preset that a run starts from."""
+        return self.presets[run.task][run.preset]
+
+    def assembly(self, run: BaseRun, folder: Path, accelerator: Accelerator) -> Assembly:
+        """Returns what the package brings to a run; data are read or made, and kept below ``folder``.
+
+        Raises:
+            BadDataError: damaged data; or the preset's own, unchanged, that are not those the task's record names.
+        """
+        with accelerator.main_process_first():
+            assembly = self.assemble(run, folder, accelerator)
+        changed = changed_fields(self.preset(run).run, run)
+        expected = self.task(run).checksums.get(run.preset)
+        own_data = not any(path.split(".")[0] == "data" for path in changed)
+        if own_data and expected not in (None, assembly.data_checksum):
+            raise BadDataError(
+                f"{run.task}: the data's sha256 is {assembly.data_checksum}, but preset {run.preset} means {expected}; "
+                f"delete its folder below {folder}/{self.name} and run again"
+            )
+        return assembly

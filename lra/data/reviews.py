@@ -1,0 +1,101 @@
+"""Short texts of one of two kinds, read byte by byte: what the reviews and the bundled book share."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from common.data import Ragged
+from common.prepared import Splits
+from lra.data import BYTE_VOCABULARY, Data, majority_class
+
+
+class Review(NamedTuple):
+    """One labelled text."""
+
+    text: bytes
+    positive: int
+    film: str
+    """The film's identifier; empty where the source does not tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reviews(Data):
+    """Texts; token n is byte n - 1."""
+
+    vocabulary: ClassVar[int] = BYTE_VOCABULARY
+    classes: ClassVar[int] = 2
+    length: int
+    """Bytes that are read of a text."""
+    validation: Literal["held-out", "test"] = "held-out"
+    """held-out: examples of its own; test: the test set itself, which makes the task text-legacy."""
+
+    @property
+    def longest(self) -> int:
+        """The most bytes of a text."""
+        return self.length
+
+    def floors(self, splits: Splits) -> dict[str, float]:
+        """Returns what the majority class scores, and naive Bayes over bytes and over pairs of bytes."""
+        train, test = splits["train"], splits["test"]
+        rules = {"bag of bytes": False, "bag of byte pairs": True}
+        guesses = {name: naive_bayes(train, test, pairs=pairs) for name, pairs in rules.items()}
+        return {
+            "majority class": majority_class(splits),
+            **{name: float((guess == test.labels).mean()) for name, guess in guesses.items()},
+        }
+
+
+def as_array(text: bytes) -> npt.NDArray[np.uint8]:
+    """Returns bytes as numbers."""
+    return np.frombuffer(text, dtype=np.uint8)
+
+
+def of_reviews(reviews: Sequence[Review]) -> Ragged:
+    """Returns reviews as sequences; token n is byte n - 1."""
+    return Ragged.of([as_array(each.text) for each in reviews], [each.positive for each in reviews], shift=1)
+
+
+def in_hash_order(reviews: Sequence[Review]) -> list[Review]:
+    """Returns the reviews sorted by a hash of their texts."""
+    return sorted(reviews, key=lambda each: (hashlib.blake2b(each.text, digest_size=16).digest(), each.positive))
+
+
+def validated_on_test(splits: Splits) -> Splits:
+    """Returns the splits of published code: the validation examples train, those of the test set validate too."""
+    train = joined([splits["train"], splits["validation"]])
+    return {"train": train, "validation": splits["test"], "test": splits["test"]}
+
+
+def joined(parts: Sequence[Ragged]) -> Ragged:
+    """Returns several splits as one."""
+    ends = np.cumsum([0, *(part.offsets[-1] for part in parts[:-1])])
+    offsets = [part.offsets[:-1] + end for part, end in zip(parts, ends, strict=True)]
+    return Ragged(
+        tokens=np.concatenate([part.tokens for part in parts]),
+        offsets=np.concatenate([*offsets, [parts[-1].offsets[-1] + ends[-1]]]),
+        labels=np.concatenate([part.labels for part in parts]),
+        shift=parts[0].shift,
+    )
+
+
+def naive_bayes(train: Ragged, test: Ragged, *, pairs: bool) -> npt.NDArray[np.int64]:
+    """Returns the labels that naive Bayes with add-one smoothing guesses from the counts of bytes, or of pairs."""
+    size = 2**16 if pairs else 2**8
+
+    def symbols(sequence: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        wide = sequence.astype(np.int64)
+        return wide[:-1] * 256 + wide[1:] if pairs else wide
+
+    classes = int(train.labels.max()) + 1
+    counts = np.ones((classes, size))
+    for example, label in enumerate(train.labels.tolist()):
+        np.add.at(counts[label], symbols(train[example]), 1)
+    evidence = np.log(counts) - np.log(counts.sum(axis=1, keepdims=True))
+    prior = np.log(np.bincount(train.labels, minlength=classes) / len(train))
+    scores = [evidence[:, symbols(test[example])].sum(axis=1) + prior for example in range(len(test))]
+    guesses: npt.NDArray[np.int64] = np.array(scores).argmax(axis=1)
+    return guesses

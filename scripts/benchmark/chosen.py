@@ -1,0 +1,61 @@
+"""The run whose step is measured: chosen as any run is, its data made, model and optimiser built."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.cli import Parser, choose, override
+from common.errors import WrongUseError
+from common.package import Assembly, Package
+from common.run import BaseRun
+from common.runtime import make_accelerator, seed_torch
+from common.step import Stepper
+from scripts.packages import find_package
+
+
+def add_run_options(parser: Parser) -> None:
+    """Adds package, task, preset and the folder of data, whatever is measured of the run."""
+    parser.add_argument("package", help="task package")
+    parser.add_argument("task", help="task of the package")
+    parser.add_argument("--preset", default="quick", help="named run to start from (default: quick)")
+    parser.add_argument("--norm", help="norm (default: the preset's)")
+    parser.add_argument(
+        "--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)"
+    )
+
+
+def chosen(
+    options: argparse.Namespace, attention: str | None, fields: Sequence[str], parser: Parser
+) -> tuple[Package, BaseRun]:
+    """Returns the package and the checked run that the options of ``add_run_options`` name.
+
+    Raises:
+        WrongUseError: a name or field that is unknown, or a run that could not work.
+    """
+    package = find_package(options.package)
+    run = override(choose(package, options.task, options.preset, attention, options.norm, 0), fields, parser.prog)
+    run.check()
+    return package, run
+
+
+def title(options: argparse.Namespace, fields: Sequence[str]) -> str:
+    """Returns what the table is about."""
+    return f"a step of {options.package} {options.task}, preset {options.preset}{' '.join(['', *fields])}"
+
+
+def at_least_one(options: argparse.Namespace, name: str) -> None:
+    """Raises a ``WrongUseError`` if an option is a number below 1."""
+    if getattr(options, name) < 1:
+        raise WrongUseError(f"--{name}: expected at least 1, found {getattr(options, name)}")
+
+
+def build(package: Package, run: BaseRun, folder: Path) -> tuple[Assembly, Stepper]:
+    """Returns what the package brings to the run, and what takes its steps."""
+    accelerator = make_accelerator(run.train.precision)
+    seed_torch(run.seed, 0)
+    assembly = package.assembly(run, folder, accelerator)
+    train = run.train
+    return assembly, Stepper(
+        assembly.model, assembly.loss, run.optim, accelerator,
+        steps=train.steps, seed=run.seed, micro_batch_size=train.micro_batch_size, compiled=train.compile,
+    )  # fmt: skip
