@@ -50,14 +50,16 @@ def load_state(path: Path) -> dict[str, Any] | None:
     """Returns what ``save_state`` wrote, or None if nothing was.
 
     Raises:
-        BadDataError: the file is damaged.
+        BadDataError: the file is damaged, or something else.
     """
     if not path.exists():
         return None
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a different class for each kind of damage
         raise BadDataError(f"{path} is damaged ({error}); delete it to start this run again") from error
+    if not isinstance(state, dict):
+        raise BadDataError(f"{path} is no checkpoint but a {type(state).__name__}; delete it to start this run again")
     return state
 
 

@@ -89,11 +89,11 @@ def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
         raise WrongUseError(f"unexpected {arguments[0]!r}; fields are set as --path value; see {prog} --help")
     known = [_spelled(path) for path in field_paths(run) if path not in CHOSEN]
     switches = {_spelled(path.rpartition(".")[0], f"no-{path.rpartition('.')[2]}") for path in _switches(run)}
-    groups = [[re.sub("(^|=)none$", r"\1None", each) for each in group] for group in _groups(arguments)]
+    groups = _groups(arguments)
     for flag in (group[0].split("=", 1)[0].replace("_", "-").removeprefix("--") for group in groups):
         if flag not in known and flag not in switches:
             raise WrongUseError(f"unknown field --{flag}; {_hint(flag, known)}")
-    found = _parsed(run, [word for group in groups for word in group])
+    found = _parsed(run, arguments)
     if found is None:
         wrong = next((group for group in groups if _parsed(run, group) is None), arguments)
         raise WrongUseError(f"{' '.join(wrong)}: not a value that this field can have; see {prog} --help")
@@ -132,7 +132,7 @@ def _parsed(run: BaseRun, arguments: Sequence[str]) -> BaseRun | None:
     """Returns the run with the fields set, or None if some value is not one; prints nothing."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         try:
-            return _parse(run, arguments)
+            return _parse(run, [re.sub("(^|=)none$", r"\1None", each) for each in arguments])  # as the help has it
         except SystemExit:
             return None
 

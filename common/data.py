@@ -3,7 +3,7 @@
 Examples of different lengths lie end to end in flat arrays (``Ragged``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -21,18 +21,22 @@ SameBatch = TypeVar("SameBatch", bound="Batch")  # typing.Self does not survive 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Tensors of examples computed together, one row an example. A task's own batch adds the fields."""
+    """Tensors of examples computed together, one row an example; or None. A task's own batch adds the fields."""
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
 
     def rows(self: SameBatch, start: int, stop: int) -> SameBatch:
         """Returns the examples from ``start`` up to ``stop``."""
-        return type(self)(**{field.name: getattr(self, field.name)[start:stop] for field in fields(self)})
+        return self._each(lambda tensor: tensor[start:stop])
 
     def to(self: SameBatch, device: torch.device) -> SameBatch:
         """Returns the batch on a device."""
-        return type(self)(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self: SameBatch, change: Callable[[Tensor], Tensor]) -> SameBatch:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return type(self)(**{name: None if value is None else change(value) for name, value in values.items()})
 
     def weight(self) -> int:
         """Returns the number of things that the loss is a mean over, so that shares of a batch add up exactly."""
@@ -71,20 +75,24 @@ class Shuffled:
 
     def __getitem__(self, step: int) -> Indices:
         """Returns the numbers of the ``batch_size`` examples of a step."""
-        first = step - step % self.pool
-        pooled = np.concatenate([self._drawn(first + offset) for offset in range(self.pool)])
-        if self.pool > 1:
-            pooled = pooled[np.argsort(self.lengths[pooled], kind="stable")]
-        place = permutation(self.pool, self.seed, 1, first)[step % self.pool]
-        return pooled[place * self.batch_size : (place + 1) * self.batch_size]
+        return self.seen(step)[0]
 
-    def _drawn(self, step: int) -> Indices:
+    def seen(self, step: int) -> tuple[Indices, Indices]:
+        """Returns the numbers of the ``batch_size`` examples of a step, and the epoch in which each is seen."""
+        first = step - step % self.pool
+        examples, epochs = self._drawn(first * self.batch_size + np.arange(self.pool * self.batch_size))
+        if self.pool > 1:
+            by_length = np.argsort(self.lengths[examples], kind="stable")
+            examples, epochs = examples[by_length], epochs[by_length]
+        place = permutation(self.pool, self.seed, 1, first)[step % self.pool]
+        part = slice(place * self.batch_size, (place + 1) * self.batch_size)
+        return examples[part], epochs[part]
+
+    def _drawn(self, positions: Indices) -> tuple[Indices, Indices]:
         count = len(self.lengths)
-        position = step * self.batch_size + np.arange(self.batch_size)
-        epochs = position // count
-        return np.concatenate(
-            [self._order(epoch)[position[epochs == epoch] % count] for epoch in np.unique(epochs).tolist()]
-        )
+        epochs = positions // count
+        examples = [self._order(epoch)[positions[epochs == epoch] % count] for epoch in np.unique(epochs).tolist()]
+        return np.concatenate(examples), epochs
 
     def _order(self, epoch: int) -> Indices:
         # An epoch's order is asked for at each of its steps; the last two (batches may straddle) are kept.

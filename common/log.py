@@ -17,8 +17,8 @@ from common.checkpoint import write_atomically
 Item = TypeVar("Item")
 
 
-def tracked(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
-    """Yields the items; on a terminal a bar on standard error shows how far it is."""
+def tracked(items: Iterable[Item], what: str, total: int | None) -> Iterator[Item]:
+    """Yields the items, ``total`` of them if known; on a terminal a bar on standard error shows how far it is."""
     console = Console(stderr=True)
     yield from track(items, what, total=total, console=console, disable=not console.is_terminal)
 

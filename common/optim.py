@@ -78,8 +78,9 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = MappingProxyType(
 class Optim:
     """The optimiser, its peak learning rate and its schedule."""
 
-    name: Literal["adamw", "adam", "adamax"] = "adamw"
-    """Optimiser; adamw decays weights apart from the gradient, the others through it."""
+    name: Literal["adamw", "adam", "adamax", "lamb"] = "adamw"
+    """Optimiser; adamw decays weights apart from the gradient, adam and adamax through it; lamb (ALBERT's, for large
+    batches) adds the decay to a step that it makes as long as the weights of its tensor."""
     lr: float
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -120,11 +121,34 @@ def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
             "params": parameters,
             "weight_decay": optim.weight_decay if kind == "decayed" else 0.0,
             "multiplier": optim.bounded_lr_multiplier if kind == "bounded" else 1.0,
+            **({"adam": kind != "decayed"} if optim.name == "lamb" else {}),
         }
         for kind, parameters in groups.items()
         if parameters
     ]
+    if optim.name == "lamb":
+        return _lamb(settings, optim)
     return OPTIMIZERS[optim.name](settings, lr=optim.lr, betas=optim.betas, eps=optim.eps)  # type: ignore[call-arg]
+
+
+def _lamb(settings: list[dict[str, Any]], optim: Optim) -> torch.optim.Optimizer:
+    """Returns LAMB (You et al. 2020) as ALBERT's code has it.
+
+    No bias correction, the ratio of lengths not cut off (``eps`` added below it, unlike there), and for biases, norms
+    and bounded numbers no such ratio.
+
+    Raises:
+        WrongUseError: its package is not installed.
+    """
+    try:
+        from pytorch_optimizer import Lamb  # noqa: PLC0415  # an extra, and it takes seconds
+    except ImportError as error:
+        raise WrongUseError("optim.name lamb needs a package: pip install pytorch-optimizer") from error
+    made: torch.optim.Optimizer = Lamb(
+        settings, lr=optim.lr, betas=optim.betas, eps=optim.eps, weight_decouple=False, adam_debias=True
+    )
+    made.clamp = math.inf  # type: ignore[attr-defined]  # the paper's bound of 10 is below the norm of BERT's embeddings
+    return made
 
 
 def set_rate(optimizer: torch.optim.Optimizer, optim: Optim, step: int, steps: int) -> None:

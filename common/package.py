@@ -12,6 +12,7 @@ from common.data import Batches
 from common.errors import BadDataError
 from common.named import changed_fields
 from common.run import BaseRun, Preset
+from common.runtime import main_first
 from common.step import Loss
 from common.tasks import Task
 
@@ -21,7 +22,7 @@ class Evaluation:
     """What a task's evaluator says of a model on one split."""
 
     metrics: Mapping[str, float]
-    """Metrics, the task's main one among them."""
+    """Metrics, the task's main one first."""
     examples: list[float]
     """The main metric of each example, in the order of the data."""
 
@@ -67,14 +68,13 @@ class Package:
         Raises:
             BadDataError: damaged data; or the preset's own, unchanged, that are not those the task's record names.
         """
-        with accelerator.main_process_first():
-            assembly = self.assemble(run, folder, accelerator)
+        assembly = main_first(accelerator, lambda: self.assemble(run, folder, accelerator))
         changed = changed_fields(self.preset(run).run, run)
         expected = self.task(run).checksums.get(run.preset)
         own_data = not any(path.split(".")[0] == "data" for path in changed)
         if own_data and expected not in (None, assembly.data_checksum):
             raise BadDataError(
                 f"{run.task}: the data's sha256 is {assembly.data_checksum}, but preset {run.preset} means {expected}; "
-                f"delete its folder below {folder}/{self.name} and run again"
+                f"delete its folder below {folder}/{self.name} and run again; if it comes back, please report it"
             )
         return assembly

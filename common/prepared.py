@@ -86,3 +86,18 @@ def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadDataError(f"{folder}: prepared data are damaged ({error}); delete the folder and run again") from error
     return splits, manifest
+
+
+def origin(path: Path) -> str:
+    """Returns 12 hex digits that stand for a file or folder as it is now.
+
+    Raises:
+        BadDataError: there is no such file.
+    """
+    if not path.exists():
+        raise BadDataError(f"--data.path {path}: no such file or folder")
+    digest = hashlib.sha256(str(path.resolve()).encode())
+    for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        status = each.stat()
+        digest.update(f"{each}\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:12]

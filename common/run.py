@@ -29,12 +29,17 @@ class BaseRun:
     """One training and its measurement, complete before anything is loaded. A package's Run adds its own fields."""
 
     task: str
+    """Name of what is measured, in its package."""
     preset: str
+    """Name of the run that it started from."""
     seed: int = 0
     """Seed of initial values, data order and dropout; runs of one seed are paired."""
     model: EncoderConfig
+    """What is trained."""
     optim: Optim
+    """The optimiser and its rate."""
     train: Train
+    """How long, in which batches."""
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
@@ -57,6 +62,7 @@ class Preset(Generic[AnyRun_co]):
     """A named run with where its numbers come from, what it should score and what it costs."""
 
     run: AnyRun_co
+    """The run itself."""
     source: str
     """Where its numbers come from."""
     departures: str = ""
@@ -64,6 +70,7 @@ class Preset(Generic[AnyRun_co]):
     expected: str
     """Score."""
     cost: str
+    """Time or operations, and on what."""
     comparable: bool
     """Whether the task's published figures were measured on data like these."""
     data: str | None = None

@@ -6,20 +6,22 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import LoggerType
+from accelerate.utils import LoggerType, broadcast_object_list
 from torch import nn
 
 from common.counter import hash64
-from common.errors import WrongUseError, look_up
+from common.errors import BadDataError, WrongUseError, look_up
 
 Precision = Literal["auto", "float32", "bfloat16"]
+Loaded = TypeVar("Loaded")
 
 LIBRARIES = ("seqarena", "torch", "numpy", "accelerate", "tokenizers", "safetensors")
 
@@ -52,6 +54,25 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
             "on a CPU start it with: torchrun --nproc_per_node N -m PACKAGE TASK ..."
         )
     return accelerator
+
+
+def main_first(accelerator: Accelerator, load: Callable[[], Loaded]) -> Loaded:
+    """Returns what ``load`` gives each process, the main one first: what it makes and keeps the others find.
+
+    What it refuses all refuse, in the same words, instead of waiting for it.
+    """
+    found: list[Any] = []
+    error: list[Exception | None] = [None]
+    if accelerator.is_main_process:
+        try:
+            found = [load()]
+        except (WrongUseError, BadDataError, OSError) as refusal:
+            error = [refusal]
+    broadcast_object_list(error)
+    if error[0] is not None:
+        raise error[0]
+    loaded: Loaded = found[0] if found else load()
+    return loaded
 
 
 def seed_torch(*keys: int) -> None:

@@ -15,7 +15,7 @@ from common.blocks import Deescalated, norm_name
 from common.bounded import bounded_modules
 from common.checkpoint import locked, write_json
 from common.config import fingerprint, from_json, to_json
-from common.errors import WrongUseError
+from common.errors import BadDataError, WrongUseError
 from common.log import Log
 from common.named import changed_fields
 from common.package import Package
@@ -159,6 +159,7 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
 @contextlib.contextmanager
 def _opened(folder: Path, run: BaseRun, session: Session, accelerator: Accelerator) -> Iterator[None]:
     """Makes and locks the directory; refuses one with another run in it. Only the main process touches it."""
+    is_new = False
     with contextlib.ExitStack() as stack:
         if accelerator.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
@@ -166,9 +167,16 @@ def _opened(folder: Path, run: BaseRun, session: Session, accelerator: Accelerat
             _refuse_another(folder, run, session.overwrite)
             if session.overwrite:
                 _empty(folder)
-            if not (folder / "run.json").exists():
+            is_new = not (folder / "run.json").exists()
+            if is_new:
                 write_json(folder / "run.json", to_json(run))
-        yield
+        try:
+            yield
+        except (WrongUseError, BadDataError):
+            # Refused before it began: the directory stays free for the command as it was meant.
+            if accelerator.is_main_process and is_new and not (folder / "checkpoint").exists():
+                (folder / "run.json").unlink()
+            raise
 
 
 def _empty(folder: Path) -> None:

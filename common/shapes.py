@@ -5,13 +5,14 @@ N  queries                                       M  keys (and values), memory in
 D  width of one head (``head_dim``)              E  width of one value head
 T  tokens of a sequence, padding included        C  width of the model (``dim``)
 S  tokens of another sequence attended to        K  keys that a state remembers
+P  places in a batch that something is asked of  V  tokens of the vocabulary
 
 Masks are True where a token is real, False where it is padding. An axis marked ``#`` may be 1 and is broadcast.
 ``*some`` is no axis, or one of the sequences that make an example together.
 Signatures name the alias; the tests check every call against it, production does not.
 """
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 Query = Float[Tensor, "B H N D"]
@@ -38,3 +39,8 @@ Context = Float[Tensor, "B S C"]
 Pooled = Float[Tensor, "B C"]
 Logits = Float[Tensor, "B classes"]
 Labels = Int[Tensor, "B"]
+Places = Int[Tensor, "P"]
+PlacesOfRows = Int[Tensor, "B P"]
+Scored = Float[Tensor, "P V"]
+TwoWay = Float[Tensor, "B 2"]
+PerExample = Shaped[Tensor, "B"]

@@ -34,5 +34,5 @@ class Task:
     revision: str
     licence: str
     checksums: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Preset -> sha256 of the data it must run on, where these are generated."""
+    """Preset -> sha256 of the data it must run on, where these are the same for everybody."""
     published: tuple[Published, ...] = ()

@@ -24,6 +24,8 @@ from common.runtime import Precision
 from common.step import Loss, Stepper
 
 DIAGNOSED_EXAMPLES = 8
+FORMAT = 2
+"""Version of what a checkpoint holds."""
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
@@ -55,6 +57,13 @@ class Train:
     diagnostics: bool = False
     """Whether each evaluation also records, layer by layer, token similarity, norms of the attention and its gradient,
     key masses and hybrid weights on a few training examples. Changes no number of the run."""
+
+    def stepper(self, model: nn.Module, loss: Loss, optim: Optim, seed: int, accelerator: Accelerator) -> Stepper:
+        """Returns what takes the steps of such a training."""
+        return Stepper(
+            model, loss, optim, accelerator,
+            steps=self.steps, seed=seed, micro_batch_size=self.micro_batch_size, compiled=self.compile,
+        )  # fmt: skip
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for values no run can have."""
@@ -122,10 +131,7 @@ def fit(
         )
     folder = out / "checkpoint"
     folder.mkdir(parents=True, exist_ok=True)
-    stepper = Stepper(
-        model, loss, optim, accelerator,
-        steps=train.steps, seed=seed, micro_batch_size=train.micro_batch_size, compiled=train.compile,
-    )  # fmt: skip
+    stepper = train.stepper(model, loss, optim, seed, accelerator)
     progress = _restore(folder, stepper)
     log.resume(progress.step)
     losses = torch.tensor(progress.loss_since_logged, device=accelerator.device)
@@ -243,7 +249,7 @@ def _weights(folder: Path, step: int) -> Path:
 
 def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
     state = {"model": stepper.model.state_dict(), "optimizer": stepper.optimizer.state_dict()}
-    save_state(folder / "last.pt", {**state, "progress": asdict(progress)})
+    save_state(folder / "last.pt", {"format": FORMAT, **state, "progress": asdict(progress)})
     if progress.chosen_step:
         for weights in folder.glob("chosen-*.safetensors"):
             if weights != _weights(folder, progress.chosen_step):
@@ -254,9 +260,20 @@ def _restore(folder: Path, stepper: Stepper) -> Progress:
     state = load_state(folder / "last.pt")
     if state is None:
         return Progress()
-    stepper.model.load_state_dict(state["model"])
-    stepper.optimizer.load_state_dict(state["optimizer"])
-    progress = Progress(**state["progress"])
+    if state.get("format") != FORMAT:
+        raise BadDataError(
+            f"{folder / 'last.pt'}: a checkpoint of another version of seqarena (expected format {FORMAT}); "
+            "--overwrite starts this run again"
+        )
+    try:
+        stepper.model.load_state_dict(state["model"])
+        stepper.optimizer.load_state_dict(state["optimizer"])
+        progress = Progress(**state["progress"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).split("\n")[0]
+        raise BadDataError(
+            f"{folder / 'last.pt'}: not of this model ({reason}); --overwrite starts it again"
+        ) from error
     if progress.chosen_step and not _weights(folder, progress.chosen_step).exists():
         raise BadDataError(
             f"{_weights(folder, progress.chosen_step)} is missing, the weights chosen so far; "

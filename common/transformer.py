@@ -44,6 +44,16 @@ class EncoderConfig:
     norm_eps: float = 1e-5
     """Added to the variance in every LayerNorm."""
 
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence it can read."""
+        raise TypeError(f"{type(self).__name__} does not say how long its sequences may be")
+
+    @property
+    def inner_dropout(self) -> float:
+        """Probability of dropping an entry between the two matrices of a feed-forward."""
+        return self.dropout
+
     def check(self, *, order: Order, mean_pooled: bool) -> None:
         """Refuses, before anything is loaded, a model that could not work.
 
@@ -79,7 +89,7 @@ class Layer(nn.Module):
             dropout=config.attention_dropout,
             projection_bias=config.projection_bias,
         )
-        self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.dropout)
+        self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
         self.residual = config.norm.residual(config.dim, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 

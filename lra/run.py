@@ -27,8 +27,11 @@ class Run(BaseRun):
     """One training on a task of Long Range Arena."""
 
     data: Data
+    """Which examples."""
     model: Model
+    """The classifier."""
     legacy: Legacy = field(default_factory=Legacy)
+    """Traps of published code."""
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""

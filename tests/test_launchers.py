@@ -50,6 +50,19 @@ def test_a_batch_that_three_processes_cannot_share_is_refused(tmp_path: Path) ->
     assert "train.batch_size 16 cannot be shared out evenly to 3 processes" in told.stderr
 
 
+def test_what_one_process_refuses_all_refuse_in_the_same_words(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m"]
+    for wrong, message in (
+        (("--legacy.drop-tail", "--train.batch-size", "64"), "seqarena: legacy.drop_tail would leave nothing"),
+        (("--data.path", "nowhere"), "seqarena: --data.path nowhere: no such file or folder"),
+    ):
+        told = run(torchrun, tmp_path / "two", *wrong, check=False)
+        assert told.returncode != 0
+        assert message in told.stderr
+        assert "main_first" not in told.stderr  # no trace of ours
+        assert not (tmp_path / "two" / "run.json").exists()  # a corrected command may use the directory
+
+
 def test_accelerate_launch_runs_it(tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "-m"]
     run(launch, tmp_path / "run")

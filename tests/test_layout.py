@@ -1,13 +1,17 @@
 """The rules of the house that a machine can see."""
 
 import ast
+import dataclasses
+import itertools
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from scripts.packages import PACKAGES
+from common.attention import ATTENTIONS
+from common.blocks import NORMS
+from scripts.packages import PACKAGES, find_package
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(path for top in ("common", *PACKAGES, "scripts", "tests") for path in (ROOT / top).rglob("*.py"))
@@ -77,11 +81,47 @@ def test_nothing_names_a_place_of_one_machine() -> None:
             assert not re.search(r"/(work|root|home)/", text), name
 
 
-def test_configs_are_frozen_and_keyword_only() -> None:
+STATE = {"Progress", "Row", "Table"}
+"""What is filled in as things go on; everything else is a value."""
+
+
+def dataclasses_of(path: Path) -> list[tuple[ast.ClassDef, str]]:
+    """The dataclasses of a file, and how each is made."""
+    classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    return [
+        (node, ast.unparse(each))
+        for node in classes
+        for each in node.decorator_list
+        if "dataclass" in ast.unparse(each)
+    ]
+
+
+def test_values_are_frozen_and_keyword_only() -> None:
+    found = [(node.name, made) for path in SOURCES for node, made in dataclasses_of(path)]
+    assert len(found) > 50
+    for name, made in found:
+        assert "kw_only=True" in made, name
+        assert ("frozen=True" in made) == (name not in STATE), name
+
+
+def configs(value: object) -> set[str]:
+    """The names of the classes that a run is made of, and of their bases."""
+    if not dataclasses.is_dataclass(value):
+        return set()
+    inner = set().union(*(configs(getattr(value, field.name)) for field in dataclasses.fields(value)))
+    return inner | {each.__name__ for each in type(value).__mro__}
+
+
+def test_every_field_of_a_config_has_a_sentence() -> None:
+    """It is the help text."""
+    runs = [preset.run for name in PACKAGES for some in find_package(name).presets.values() for preset in some.values()]
+    names = set().union(*map(configs, runs), *map(configs, ATTENTIONS.values()), *map(configs, NORMS.values()))
+    seen = 0
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ClassDef):
-                continue
-            for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("dataclass"):
-                    assert "kw_only=True" in ast.unparse(decorator), f"{path}: {node.name}"
+        for node, _ in dataclasses_of(path):
+            for field, after in itertools.zip_longest(node.body, node.body[1:]):
+                if node.name in names and isinstance(field, ast.AnnAssign) and "ClassVar" not in ast.unparse(field):
+                    seen += 1
+                    told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                    assert told, f"{path}: {node.name}.{ast.unparse(field.target)}"
+    assert seen > 80

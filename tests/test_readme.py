@@ -12,7 +12,9 @@ from common.attention import ATTENTIONS, attend
 from common.attention.hybrid import Hybrid
 from common.blocks import NORMS
 from common.cli import choose, override
-from scripts import sweep
+from scripts import prepare, sweep
+from scripts.benchmark import attention, profile, step
+from scripts.benchmark.chosen import chosen
 from scripts.leaderboard import FORMATS
 from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import COMMANDS
@@ -25,8 +27,11 @@ BLOCKS = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.rea
 PYTHON = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if kind == "python"]
 SCRIPTS = [path.read_text().replace('"$seqarena"', "seqarena").replace('"$@"', "").replace("\\\n", " ")
            for path in sorted((ROOT / "scripts" / "reproduce").glob("*.sh"))]  # fmt: skip
-LINES = [line.split("#")[0].strip() for block in [*BLOCKS, *SCRIPTS] for line in block.splitlines()]
-COMMAND_LINES = [line for line in LINES if line.startswith(("seqarena ", "make ", "torchrun ", "python -m "))]
+PROSE = [FENCED.sub("", path.read_text()) for path in DOCUMENTS]
+INLINE = [" ".join(each.split()) for text in PROSE for each in re.findall(r"`((?:seqarena|make) [^`]+)`", text)]
+LINES = [line.split("#")[0].strip() for block in [*BLOCKS, *SCRIPTS] for line in block.splitlines()] + INLINE
+WHOLE = [line for line in LINES if not re.search(r"\b[A-Z]{4,}\b|--help", line)]  # no words to be filled in
+COMMAND_LINES = sorted({line for line in WHOLE if line.startswith(("seqarena ", "make ", "torchrun ", "python -m "))})
 
 
 def test_there_are_commands() -> None:
@@ -45,17 +50,23 @@ def test_every_command_parses(line: str) -> None:
     elif rest[0] == "leaderboard":
         assert rest[1:] in ([], ["--format", rest[-1]])
         assert rest[1:] == [] or rest[-1] in FORMATS
+    elif rest[:2] == ["benchmark", "attention"]:
+        assert attention.parse(rest[2:])
     elif rest[0] == "benchmark":
-        assert rest[1] in ("step", "profile")
-        assert rest[2] in PACKAGES
-        assert rest[3] in find_package(rest[2]).tasks
+        parser = {"step": step, "profile": profile}[rest[1]].parser()
+        if rest[2:]:
+            options, fields = parser.parse_known_args(rest[2:])
+            assert chosen(options, None, fields, "test")
+            assert set(getattr(options, "attention", None) or []) <= set(ATTENTIONS)
+    elif rest[0] == "prepare":
+        assert prepare.chosen(rest[1:])
     else:
         package = find_package(rest[0])
         named = dict(zip(rest[2::2], rest[3::2], strict=True))
         names = [named.pop(f"--{name}", default) for name, default in
                  (("preset", "quick"), ("attention", None), ("norm", None), ("seed", "0"))]  # fmt: skip
-        preset, attention, norm, seed = names
-        run = choose(package, rest[1], preset or "quick", attention, norm, int(seed or 0))
+        preset, variant, norm, seed = names
+        run = choose(package, rest[1], preset or "quick", variant, norm, int(seed or 0))
         fields = [word for pair in named.items() for word in pair]
         override(run, fields, "seqarena").check()
 
@@ -71,8 +82,11 @@ def test_the_tree_is_the_tree() -> None:
 
 def test_every_name_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
-    for name in [*ATTENTIONS, *NORMS, *COMMANDS]:
-        assert name in text or (name.split("-")[0] in text and f"-{name.split('-')[-1]}" in text)
+    for name in [*ATTENTIONS, *NORMS]:
+        head, _, tail = name.partition("-")
+        assert f"`{head}`" in text, name
+        assert not tail or f"`-{tail}`" in text, name
+    assert all(re.search(rf"(seqarena|make) {name}\b", text) for name in COMMANDS)
     for package in map(find_package, PACKAGES):
         for task in package.tasks:
             assert f"`{package.name} {task}`" in text

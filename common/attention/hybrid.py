@@ -11,6 +11,7 @@ from common.attention.base import AttentionConfig, Kernel
 from common.attention.doubly_normalized import DoublyNormalized, doubly_normalized_weights
 from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
+from common.attention.softmax import fused_softmax
 from common.attention.visibility import Order, Visibility
 from common.bounded import Bounded
 from common.errors import WrongUseError
@@ -89,8 +90,16 @@ class HybridKernel(Kernel):
         return u * doubly + (1 - u) * reference.softmax(scores, visible), state
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output of fused passes where they are fast, exist, and no dropout must hit both halves alike."""
-        if self.active_dropout or not pays(query, key):
+        """Returns the output of fused passes where they are fast, exist, and no dropout must hit both halves alike.
+
+        Where nobody wants a gradient u = 0 is softmax attention to the last bit: a public checkpoint is reproduced.
+        """
+        if self.active_dropout:
+            return None
+        looked_at = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if looked_at and visibility.order == "none" and not self.u().any():
+            return fused_softmax(query, key, value, visibility, bias, dropout=0.0)
+        if not pays(query, key):
             return None
         return fused_doubly_normalized(self.rule, query, key, value, visibility, bias, self.u())
 

@@ -78,9 +78,9 @@ def sequences(split: Ragged, examples: Indices) -> Sequences:
     return Sequences(tokens=tokens, real=real, labels=labels)
 
 
-def majority_class(splits: Splits) -> float:
-    """Returns what the most frequent label of the training set scores on the test set."""
-    return float((splits["test"].labels == np.bincount(splits["train"].labels).argmax()).mean())
+def majority_class(splits: Splits, examples: int | None = None) -> float:
+    """Returns what the most frequent label of the first ``examples`` in training (none: all) scores on the test set."""
+    return float((splits["test"].labels == np.bincount(splits["train"].labels[:examples]).argmax()).mean())
 
 
 def cropped(splits: Splits, limit: int) -> Splits:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from common import corpus
 from common.config import fingerprint
-from common.corpus import king_james
 from common.counter import hash64, permutation
 from common.errors import WrongUseError
 from common.prepared import Splits, prepared
@@ -19,15 +19,8 @@ SHARES = {"train": 0.8, "validation": 0.9, "test": 1.0}
 VERSION = 1
 
 
-def chapters() -> list[list[bytes]]:
-    """Returns the lines of each chapter of each book."""
-    found: list[list[bytes]] = []
-    for line in king_james().encode().splitlines():
-        if line.startswith(b"##"):
-            found.append([])
-        elif line and not line.startswith(b"#"):
-            found[-1].append(line)
-    return found
+def _chapters() -> list[list[bytes]]:
+    return [[line.encode() for line in lines] for lines in corpus.chapters()]
 
 
 def split_chapters(count: int) -> dict[str, list[int]]:
@@ -66,7 +59,7 @@ class Book(Reviews):
         return prepared(where, "text: cutting the bundled book", self._cut)
 
     def _cut(self) -> Splits:
-        book = chapters()
+        book = _chapters()
         ends = np.cumsum([sum(map(len, lines)) for lines in book])
         parts = split_chapters(len(book))
         found = {
@@ -102,7 +95,7 @@ class Chapters(Pairs):
         return prepared(where, "retrieval: pairing passages of the bundled book", self._paired)
 
     def _paired(self) -> Splits:
-        book = chapters()
+        book = _chapters()
         parts = split_chapters(len(book))
         cut = {name: [passages(book[number], self.length) for number in parts[name]] for name in SPLITS}
         return {name: as_pairs(iter(self._pairs(some))) for name, some in cut.items()}

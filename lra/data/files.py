@@ -5,7 +5,6 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from common.errors import BadDataError
 
@@ -42,21 +41,6 @@ def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
         raise BadDataError(
             f"{path}: not a whole tar archive ({reason}; {size:,} bytes are there); fetch it again"
         ) from error
-
-
-def hub_rows(source: str, revision: str | None, split: str, hint: str) -> Any:
-    """Returns a split of a data set of the hub, by its id, or of a local folder in the hub's layout.
-
-    Raises:
-        BadDataError: it cannot be had; ``hint`` says where else to find the data.
-    """
-    import datasets  # noqa: PLC0415  # takes a second, and most tasks never need it
-
-    try:
-        return datasets.load_dataset(source, revision=revision, split=split)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise BadDataError(f"{source}, split {split}, cannot be read ({reason}); {hint}") from error
 
 
 def is_hub_layout(path: Path) -> bool:

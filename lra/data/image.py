@@ -13,11 +13,12 @@ from PIL import Image as Picture
 
 from common.data import Bytes
 from common.errors import BadDataError, WrongUseError
+from common.hub import hub_rows
 from common.log import tracked
 from common.prepared import Splits, prepared
 from lra import checksums
 from lra.data import cropped
-from lra.data.files import hub_rows, is_hub_layout, members
+from lra.data.files import is_hub_layout, members
 from lra.data.origin import kept_in
 from lra.data.pixels import Pixels, as_sequences
 

@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 from common.errors import BadDataError
+from common.hub import hub_rows
 from common.log import tracked
-from lra.data.files import hub_rows, is_hub_layout, members
+from lra.data.files import is_hub_layout, members
 from lra.data.reviews import Review
 
 HUB = "stanfordnlp/imdb"

@@ -1,9 +1,9 @@
 """Where data come from, and so where what is prepared of them is kept."""
 
-import hashlib
 from pathlib import Path
 
 from common.errors import BadDataError
+from common.prepared import origin
 
 
 def kept_in(folder: Path, name: str, path: str | None, *, alike: bool = True) -> Path:
@@ -22,18 +22,3 @@ def kept_in(folder: Path, name: str, path: str | None, *, alike: bool = True) ->
             raise BadDataError(f"{len(others)} copies of {name} were prepared below {folder}; --data.path says which")
         return others[0] if others and not hub.exists() else hub
     return folder / "lra" / f"{name}-{origin(Path(path))}"
-
-
-def origin(path: Path) -> str:
-    """Returns 12 hex digits that stand for a file or folder as it is now.
-
-    Raises:
-        BadDataError: there is no such file.
-    """
-    if not path.exists():
-        raise BadDataError(f"--data.path {path}: no such file or folder")
-    digest = hashlib.sha256(str(path.resolve()).encode())
-    for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        status = each.stat()
-        digest.update(f"{each}\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:12]

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from common.errors import look_up
-from scripts.benchmark.attention import attention
-from scripts.benchmark.profile import profile
-from scripts.benchmark.step import step
+from scripts.benchmark import attention, profile, step
 
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark step PACKAGE TASK ...
@@ -21,4 +19,5 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    return look_up({"attention": attention, "step": step, "profile": profile}, arguments[0], "benchmark")(arguments[1:])
+    kinds = {"attention": attention.run, "step": step.run, "profile": profile.run}
+    return look_up(kinds, arguments[0], "benchmark")(arguments[1:])

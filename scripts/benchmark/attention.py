@@ -88,7 +88,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
     return setting, cases, options.out, not options.no_memory, options.json
 
 
-def attention(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena benchmark attention`` and returns its exit code."""
     setting, cases, out, memory, as_json = parse(arguments)
     found: list[Measured] = []
@@ -134,7 +134,7 @@ def table(
                 *(f"{1000 * each.seconds[name]:,.1f}" for name in PASSES),
                 f"{100 * each.spread:.0f}",
                 *(f"{each.seconds['both'] / base:.2f}" for base in bases),
-                f"{100 * each.flops_per_second / ceiling:.0f}",
+                "" if each.flops_per_second is None else f"{100 * each.flops_per_second / ceiling:.0f}",
                 "" if each.peak_memory_bytes is None else f"{each.peak_memory_bytes / 2**20:,.0f}",
             ]
         )

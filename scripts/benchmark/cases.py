@@ -77,8 +77,8 @@ class Measured:
     """Interquartile range of ``both``, over its median."""
     baseline_seconds: dict[str, float]
     """PyTorch's fused softmax in the same rounds, forward and backward, by order."""
-    flops_per_second: float
-    """Operations that this form of the variant cannot do without, forward and backward, over the time."""
+    flops_per_second: float | None
+    """Operations that this form cannot do without, forward and backward, over the time; None: not known."""
     peak_memory_bytes: int | None
 
 
@@ -163,6 +163,7 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
     for case in cases:
         both = sorted(seconds[case.label, "both"])
         middle = statistics.median(both)
+        needed = operations(setting, case)
         quarters = statistics.quantiles(both, n=4) if len(both) > 1 else [middle] * 3
         found.append(
             Measured(
@@ -170,24 +171,25 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
                 seconds={name: statistics.median(seconds[case.label, name]) for name in PASSES},
                 spread=(quarters[2] - quarters[0]) / middle,
                 baseline_seconds={order: statistics.median(seconds[f"softmax {order}", "both"]) for order in orders},
-                flops_per_second=operations(setting, case) / middle,
+                flops_per_second=None if needed is None else needed / middle,
                 peak_memory_bytes=peak(setting, case) if memory else None,
             )
         )
     return found
 
 
-def operations(setting: Setting, case: Case) -> float:
+def operations(setting: Setting, case: Case) -> float | None:
     """Returns the multiplications and additions of the matrix products that a case must spend, forward and backward.
 
     On scores, of N^2 d multiplications each (half if causal): forward S and PV; backward S, dP, dV, dQ and dK; masses
     over all queries S before, and S, dQ and dK after. By features, N d^(power + 1) each: the state and the output;
-    backward that of the state, and of query, key and value.
+    backward that of the state, and of query, key and value. None: features of a variant that is not of P1.
     """
     kernel = find_attention(case.variant).build(setting.heads)
     heads, length, width = setting.batch * setting.heads, case.length, setting.head_dim
     if case.implementation == "features":
-        assert isinstance(kernel, ElementwiseKernel), "nothing else has features"
+        if not isinstance(kernel, ElementwiseKernel):
+            return None
         return 2.0 * PRODUCTS_OF_FEATURES * heads * length * float(width ** (kernel.rule.power + 1))
     masses = kernel.rule is not None and kernel.rule.rounds > 0 and case.order == "none"
     products = PRODUCTS_WITH_MASSES if masses else PRODUCTS

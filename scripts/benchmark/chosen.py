@@ -25,7 +25,7 @@ def add_run_options(parser: Parser) -> None:
 
 
 def chosen(
-    options: argparse.Namespace, attention: str | None, fields: Sequence[str], parser: Parser
+    options: argparse.Namespace, attention: str | None, fields: Sequence[str], prog: str
 ) -> tuple[Package, BaseRun]:
     """Returns the package and the checked run that the options of ``add_run_options`` name.
 
@@ -33,7 +33,7 @@ def chosen(
         WrongUseError: a name or field that is unknown, or a run that could not work.
     """
     package = find_package(options.package)
-    run = override(choose(package, options.task, options.preset, attention, options.norm, 0), fields, parser.prog)
+    run = override(choose(package, options.task, options.preset, attention, options.norm, 0), fields, prog)
     run.check()
     return package, run
 
@@ -54,8 +54,4 @@ def build(package: Package, run: BaseRun, folder: Path) -> tuple[Assembly, Stepp
     accelerator = make_accelerator(run.train.precision)
     seed_torch(run.seed, 0)
     assembly = package.assembly(run, folder, accelerator)
-    train = run.train
-    return assembly, Stepper(
-        assembly.model, assembly.loss, run.optim, accelerator,
-        steps=train.steps, seed=run.seed, micro_batch_size=train.micro_batch_size, compiled=train.compile,
-    )  # fmt: skip
+    return assembly, run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)

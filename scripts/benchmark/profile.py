@@ -62,15 +62,20 @@ def _part(event: Any) -> str | None:
     return None
 
 
-def profile(arguments: Sequence[str]) -> int:
+def parser() -> Parser:
+    """Returns the parser of ``seqarena benchmark profile``."""
+    made = Parser(prog="seqarena benchmark profile", description=f"{__doc__}\nFields are set as --path value.")
+    add_run_options(made)
+    made.add_argument("--attention", help="variant (default: the preset's)")
+    made.add_argument("--steps", type=int, default=4, help="steps to look at (default: 4)")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena benchmark profile`` and returns its exit code."""
-    parser = Parser(prog="seqarena benchmark profile", description=f"{__doc__}\nFields are set as --path value.")
-    add_run_options(parser)
-    parser.add_argument("--attention", help="variant (default: the preset's)")
-    parser.add_argument("--steps", type=int, default=4, help="steps to look at (default: 4)")
-    options, fields = parser.parse_known_args(arguments)
+    options, fields = parser().parse_known_args(arguments)
     at_least_one(options, "steps")
-    package, run = chosen(options, options.attention, fields, parser)
+    package, run = chosen(options, options.attention, fields, "seqarena benchmark profile")
     found, seconds = profiled(package, run, options.data_folder, options.steps)
     total = sum(found.values())
     rows = []

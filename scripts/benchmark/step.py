@@ -9,17 +9,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from common.attention.base import Kernel
 from common.cli import Parser
-from common.errors import WrongUseError
 from common.run import BaseRun
 from common.runtime import device_name, make_accelerator, peak_memory_bytes, precision_name, reset_peak_memory
 from scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
 from scripts.packages import find_package
 from scripts.tables import render
+
+OURS, PADDED, FULL_MATRIX = "ours", "padded", "full matrix, padded"
+AGAINST = ("transformers", "encoder alone", "encoder alone, transformers")
+"""Names of ``scripts.benchmark.transformers.forwards``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +42,24 @@ class Measured:
     precision: str
 
 
-def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int, longest: int | None) -> Measured:
+def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int, kind: str) -> Measured:
     """Times a run's loss over ``repeats`` different batches, after two to warm up.
 
-    ``longest`` makes it what it is measured against: attention by its formula on the full matrix, all sequences padded
-    to that length.
+    ``kind`` is ``OURS``, or what that is measured against: ``PADDED``, all sequences padded to the model's maximum
+    length; ``FULL_MATRIX``, that with attention by its formula on the full matrix; or a name of ``forwards``.
     """
     assembly, stepper = build(find_package(package), run, data)
     accelerator, model = stepper.accelerator, stepper.model.train()
     batches = [assembly.batches[step].to(accelerator.device) for step in range(repeats)]
-    if longest is not None:
-        batches = [batch.longer(longest) for batch in batches]
+    forward: Callable[[Any], torch.Tensor] = functools.partial(stepper.forward, stepper.trained)
+    if kind in (PADDED, FULL_MATRIX):
+        batches = [batch.longer(run.model.longest) for batch in batches]
+    elif kind != OURS:
+        from scripts.benchmark.transformers import forwards  # noqa: PLC0415  # an extra
+
+        model, forward = forwards(model, run.model)[kind]
+        model.to(accelerator.device)
+    if kind == FULL_MATRIX:
         for module in model.modules():
             if isinstance(module, Kernel):
                 module.forward = functools.partial(module.compute, "reference")  # type: ignore[assignment]
@@ -57,14 +68,19 @@ def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int
 
     def looking(step: int) -> None:
         with torch.no_grad():
-            stepper.forward(stepper.trained, batches[step % repeats])
+            forward(batches[step % repeats])
 
     def training(step: int) -> None:
-        stepper.backward(batches[step % repeats])
-        stepper.optimizer.zero_grad()
+        if kind in (OURS, PADDED, FULL_MATRIX):
+            stepper.backward(batches[step % repeats])
+        else:
+            with accelerator.autocast():
+                loss = forward(batches[step % repeats])
+            torch.autograd.backward(loss)
+        model.zero_grad()
 
     return Measured(
-        attention=attention if longest is None else f"{attention}, full matrix, padded",
+        attention=attention if kind == OURS else f"{attention}, {kind}",
         forward_seconds=_mean(looking, repeats, accelerator.device),
         training_seconds=_mean(training, repeats, accelerator.device),
         peak_memory_bytes=peak_memory_bytes(accelerator.device),
@@ -86,39 +102,47 @@ def _mean(call: Callable[[int], object], repeats: int, device: torch.device) -> 
     return statistics.fmean(seconds)
 
 
-def step(arguments: Sequence[str]) -> int:
-    """Runs ``seqarena benchmark step`` and returns its exit code."""
-    parser = Parser(prog="seqarena benchmark step", description=f"{__doc__}\nFields are set as --path value.")
-    add_run_options(parser)
-    parser.add_argument("--attention", nargs="+", default=["softmax", "dnas", "hnas", "x3"], help="variants")
-    parser.add_argument(
+def parser() -> Parser:
+    """Returns the parser of ``seqarena benchmark step``."""
+    made = Parser(prog="seqarena benchmark step", description=f"{__doc__}\nFields are set as --path value.")
+    add_run_options(made)
+    made.add_argument("--attention", nargs="+", default=["softmax", "dnas", "hnas", "x3"], help="variants")
+    made.add_argument(
         "--full-matrix",
         action="store_true",
         help="also the first variant by its formula on the full matrix, padded to the model's maximum length",
     )
-    parser.add_argument("--repeats", type=int, default=8, help="timed batches a variant (default: 8)")
-    parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
-    options, fields = parser.parse_known_args(arguments)
+    made.add_argument("--padded", action="store_true", help="also the first variant, padded to that length")
+    made.add_argument(
+        "--transformers",
+        action="store_true",
+        help="also BERT of the transformers library on the same batches, and the encoders alone",
+    )
+    made.add_argument("--repeats", type=int, default=8, help="timed batches a variant (default: 8)")
+    made.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena benchmark step`` and returns its exit code."""
+    options, fields = parser().parse_known_args(arguments)
     at_least_one(options, "repeats")
     runs = []
     for attention in options.attention:
-        package, run = chosen(options, attention, fields, parser)
+        package, run = chosen(options, attention, fields, "seqarena benchmark step")
         runs.append((attention, run))
     # Made here, data are no part of what the first variant's process holds.
     package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
     context = multiprocessing.get_context("spawn")
-    cases: list[tuple[str, BaseRun, int | None]] = [(attention, run, None) for attention, run in runs]
-    if options.full_matrix:
-        longest = getattr(runs[0][1].model, "longest", None)
-        if longest is None:
-            raise WrongUseError(f"--full-matrix: {package.name} does not say how long its model's sequences may be")
-        cases.append((*runs[0], longest))
+    kinds = [kind for kind, wanted in ((PADDED, options.padded), (FULL_MATRIX, options.full_matrix)) if wanted]
+    kinds += [*AGAINST] if options.transformers else []
+    cases = [*((attention, run, OURS) for attention, run in runs), *((*runs[0], kind) for kind in kinds)]
     measured = []
-    for attention, run, longest in cases:
-        print(f"{attention}{' on the full matrix' if longest else ''} ...", file=sys.stderr)
+    for attention, run, kind in cases:
+        print(f"{attention}{'' if kind == OURS else f', {kind}'} ...", file=sys.stderr)
         with context.Pool(1) as pool:  # a process of its own: its peak memory is this variant's
             measured.append(
-                pool.apply(measure, (package.name, run, attention, options.data_folder, options.repeats, longest))
+                pool.apply(measure, (package.name, run, attention, options.data_folder, options.repeats, kind))
             )
     if options.json:
         print(json.dumps({"run": options.task, "preset": options.preset, "steps": [asdict(each) for each in measured]}))

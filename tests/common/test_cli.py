@@ -50,6 +50,7 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --model.norm.tau 1", "unknown field --model.norm.tau"),
         ("lra listops --task other", "unknown field --task"),
         ("lra listops --optim.lr abc", "--optim.lr abc: not a value"),
+        ("lra listops --optim.lr none", "--optim.lr none: not a value"),
         ("lra listops --train.steps 9 --optim.betas 0.9 x --optim.lr 1", "seqarena: --optim.betas 0.9 x: not a value"),
         ("lra listops --train.no-steps", "unknown field --train.no-steps"),
         ("lra listops --seed x", "argument --seed: invalid int value"),

@@ -9,6 +9,7 @@ import torch
 import common.training
 from common.checkpoint import load_state, locked, write_atomically
 from common.errors import BadDataError, WrongUseError
+from common.runtime import make_accelerator
 from common.training import DivergedError
 from tests.common.toy import OPTIM, TRAIN, ToyBatches, ToyModel, toy_evaluate, toy_fit
 
@@ -168,6 +169,7 @@ def test_one_process_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_accelerator("float32")  # what follows shall not be its first
     monkeypatch.setattr("accelerate.Accelerator.num_processes", 4)
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(WrongUseError, match="batch_size 6 cannot be shared out evenly to 4"):
@@ -195,3 +197,24 @@ def test_impossible_settings_are_refused() -> None:
     for changes in ({"steps": 0}, {"batch_size": 0}, {"eval_every": 0}, {"micro_batch_size": 0}, {"length_pool": 0}):
         with pytest.raises(WrongUseError, match=rf"train\.{next(iter(changes))}"):
             replace(TRAIN, **changes).check()  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_of_another_version_or_model_is_refused(tmp_path: Path) -> None:
+    toy_fit(tmp_path)
+    path = tmp_path / "checkpoint" / "last.pt"
+    state = load_state(path)
+    assert state is not None
+
+    def reason(**changes: object) -> str:
+        torch.save({**state, **changes}, path)
+        with pytest.raises(BadDataError, match=r"last.pt: .*--overwrite starts") as error:
+            toy_fit(tmp_path)
+        return str(error.value)
+
+    assert "of another version" in reason(format=1)
+    assert "not of this model" in reason(progress={"best_step": 3})
+    assert "not of this model" in reason(model={})
+    assert "not of this model" in reason(optimizer={"state": {}, "param_groups": []})
+    torch.save([1], path)
+    with pytest.raises(BadDataError, match="is no checkpoint but a list"):
+        toy_fit(tmp_path)

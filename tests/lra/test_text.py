@@ -10,11 +10,12 @@ import datasets
 import numpy as np
 import pytest
 
+from common.corpus import chapters
 from common.data import Ragged
 from common.errors import BadDataError, WrongUseError
 from lra import checksums
 from lra.data import files, imdb, text
-from lra.data.book import Book, Chapters, chapters, split_chapters
+from lra.data.book import Book, Chapters, split_chapters
 from lra.data.retrieval import Retrieval, RetrievalImdb, film_pairs
 from lra.data.reviews import Review, naive_bayes
 from lra.data.text import Text

@@ -27,7 +27,7 @@ def floors(splits: dict[str, Ragged]) -> dict[str, float]:
     for depth in (1, 2, 3):
         rules[f"depth {depth}"] = np.array([evaluate(test[example], depth, guesses) for example in range(len(test))])
     scores = {name: float((guessed == test.labels).mean()) for name, guessed in rules.items()}
-    return {"majority class": majority_class(splits), **scores}
+    return {"majority class": majority_class(splits, EXAMPLES), **scores}
 
 
 def _mode(labels: npt.NDArray[np.uint8]) -> int:

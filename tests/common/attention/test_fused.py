@@ -8,7 +8,7 @@ import torch
 from common.attention import ATTENTIONS
 from common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule
 from common.attention.fused import RANGE, Given, fused_doubly_normalized, fused_passes
-from common.attention.hybrid import HybridRule
+from common.attention.hybrid import Hybrid, HybridRule
 from common.attention.softmax import fused_softmax
 from common.attention.visibility import Visibility
 
@@ -177,3 +177,18 @@ def test_a_bias_gets_its_gradient(name: str) -> None:
     assert torch.autograd.gradcheck(
         lambda bias: kernel(query, key, value, Visibility(order=order), bias), bias, check_undefined_grad=False
     )
+
+
+def test_a_hybrid_without_any_dnas_is_softmax_to_the_last_bit() -> None:
+    """Where nobody wants a gradient; u itself still gets one, from both halves."""
+    query, key, value = (torch.randn(2, 2, 100, 32) for _ in range(3))
+    real = torch.arange(100)[None] < torch.tensor([[100], [61]])
+    visibility = Visibility(query_real=real, key_real=real)
+    hybrid, softmax = Hybrid(u=0.0).build(heads=2), ATTENTIONS["softmax"].build(heads=2)
+    expected = softmax(query, key, value, visibility)
+    with torch.no_grad():
+        assert torch.equal(hybrid(query, key, value, visibility), expected)
+    found = hybrid(query, key, value, visibility)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    found.square().sum().backward()
+    assert hybrid.u.raw.grad.abs() > 0

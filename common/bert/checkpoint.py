@@ -1,0 +1,223 @@
+"""Public checkpoints of BERT, read and written: a folder or hub id with config.json, weights, vocabulary."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from common.attention.base import AttentionConfig
+from common.attention.softmax import Softmax
+from common.bert.model import BertConfig, BertForPretraining
+from common.bert.names import modern, public_name
+from common.blocks import Activation, NormConfig, PostNorm
+from common.checkpoint import write_atomically, write_json
+from common.config import from_json, to_json
+from common.errors import BadDataError
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+"""In the order in which they are preferred."""
+OURS = "seqarena.json"
+"""Beside config.json in what we write: the whole config, attention and norm included."""
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"
+}  # fmt: skip
+"""Public name -> ours; plain gelu is the erf form that Google's weights of 2018 were trained with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What became of each tensor."""
+
+    loaded: int
+    new: tuple[str, ...]
+    """Of the model, in no file: left at their initial values."""
+    unused: tuple[str, ...]
+    """Of the file, in no model."""
+
+    def __str__(self) -> str:
+        """Returns one line for a person."""
+        parts = [f"{self.loaded} tensors loaded"]
+        parts += [f"left as they were: {', '.join(self.new)}"] if self.new else []
+        parts += [f"not used: {', '.join(self.unused)}"] if self.unused else []
+        return "; ".join(parts)
+
+
+def folder_of(source: str, revision: str | None = None) -> Path:
+    """Returns the local folder of a checkpoint, fetched from the hub if there is no folder of that name.
+
+    Raises:
+        BadDataError: it is neither a folder nor to be had from the hub.
+    """
+    if Path(source).is_dir():
+        return Path(source)
+    import huggingface_hub  # noqa: PLC0415  # only for checkpoints that are not here
+
+    try:
+        wanted = ["config.json", *WEIGHTS[:1], "vocab.txt", "tokenizer.json", "tokenizer_config.json", OURS]
+        found = Path(huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=wanted))
+        if not any((found / name).exists() for name in WEIGHTS):
+            huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=[WEIGHTS[1]])
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise BadDataError(f"{source}: no such folder, and the hub does not give it ({reason})") from error
+    return found
+
+
+def read_config(folder: Path) -> BertConfig:
+    """Returns the config of a checkpoint; attention and norm are softmax and post-norm but in files of ours.
+
+    Raises:
+        BadDataError: no config, or one of another kind of model; says which field.
+    """
+    ours = folder / OURS
+    if ours.exists():
+        return _parsed(ours, lambda values: from_json(BertConfig, values))
+    return _parsed(folder / "config.json", _from_public)
+
+
+def _parsed(path: Path, make: Callable[[Any], BertConfig]) -> BertConfig:
+    try:
+        return make(json.loads(path.read_text()))
+    except FileNotFoundError as error:
+        raise BadDataError(f"{path} does not exist; expected config.json and {' or '.join(WEIGHTS)}") from error
+    except KeyError as error:
+        raise BadDataError(f"{path}: expected the field {error.args[0]}") from error
+    except (ValueError, TypeError) as error:
+        raise BadDataError(f"{path}: {error}") from error
+
+
+def _from_public(values: Any) -> BertConfig:
+    for name, only in (("model_type", "bert"), ("position_embedding_type", "absolute")):
+        if values.get(name, only) != only:
+            raise ValueError(f"expected {name} {only}, found {values[name]}")
+    activation = values.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"expected hidden_act {', '.join(ACTIVATIONS)}, found {activation}")
+    return BertConfig(
+        layers=int(values["num_hidden_layers"]),
+        dim=int(values["hidden_size"]),
+        heads=int(values["num_attention_heads"]),
+        ffn_dim=int(values["intermediate_size"]),
+        activation=ACTIVATIONS[activation],
+        dropout=float(values.get("hidden_dropout_prob", 0.1)),
+        attention_dropout=float(values.get("attention_probs_dropout_prob", 0.1)),
+        norm_eps=float(values.get("layer_norm_eps", 1e-12)),
+        vocabulary=int(values["vocab_size"]),
+        max_length=int(values.get("max_position_embeddings", 512)),
+        token_types=int(values.get("type_vocab_size", 2)),
+        initial_std=float(values.get("initializer_range", 0.02)),
+    )
+
+
+def to_public(config: BertConfig) -> dict[str, Any]:
+    """Returns config.json; a variant that transformers would silently take for softmax has a type of its own."""
+    plain = config.attention == Softmax() and config.norm == PostNorm() and config.attention_dim in (None, config.dim)
+    return {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert" if plain and config.projection_bias else "seqarena-bert",
+        "num_hidden_layers": config.layers,
+        "hidden_size": config.dim,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.ffn_dim,
+        "hidden_act": next(public for public, ours in ACTIVATIONS.items() if ours == config.activation),
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "layer_norm_eps": config.norm_eps,
+        "vocab_size": config.vocabulary,
+        "max_position_embeddings": config.max_length,
+        "type_vocab_size": config.token_types,
+        "initializer_range": config.initial_std,
+        "position_embedding_type": "absolute",
+        "pad_token_id": 0,
+    }
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Returns a checkpoint's tensors by today's public names.
+
+    Raises:
+        BadDataError: no weights, or a damaged file; a ``.bin`` is read without running what is pickled in it.
+    """
+    path = next((folder / name for name in WEIGHTS if (folder / name).exists()), None)
+    if path is None:
+        raise BadDataError(f"{folder}: expected {' or '.join(WEIGHTS)}; there is neither")
+    try:
+        if path.suffix == ".safetensors":
+            tensors = safetensors.torch.load_file(path)
+        else:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch and safetensors raise a different class for each kind of damage
+        raise BadDataError(f"{path}: cannot be read ({error}); fetch it again") from error
+    if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise BadDataError(f"{path}: expected tensors by name; another kind of file")
+    return modern(tensors, str(path))
+
+
+def load(
+    source: str,
+    *,
+    attention: AttentionConfig | None = None,
+    norm: NormConfig | None = None,
+    revision: str | None = None,
+) -> tuple[BertForPretraining, Report]:
+    """Returns a checkpoint as a model, and what became of each tensor.
+
+    ``source`` is a folder or an id of the hub. Another ``attention`` or ``norm`` than the checkpoint's takes every
+    tensor that both have unchanged.
+
+    Raises:
+        BadDataError: files that are missing, damaged, or not of one BERT.
+    """
+    folder = folder_of(source, revision)
+    config = read_config(folder)
+    config = replace(config, attention=attention or config.attention, norm=norm or config.norm)
+    config.check()
+    tensors = read_tensors(folder)
+    model = BertForPretraining(config, sentences="cls.seq_relationship.weight" in tensors)
+    if model.bert.pooler is None and "bert.pooler.dense.weight" in tensors:
+        model.bert.pooler = nn.Linear(config.dim, config.dim)
+    return model, take(model, tensors, source)
+
+
+@torch.no_grad()
+def take(model: BertForPretraining, tensors: dict[str, Tensor], source: str) -> Report:
+    """Copies tensors by public name into a model and says what became of each.
+
+    Raises:
+        BadDataError: shapes that differ, all of them named; or nothing that fits.
+    """
+    wanted = {public_name(name): tensor for name, tensor in model.state_dict().items()}
+    shared = [name for name in wanted if name in tensors]
+    wrong = [
+        f"{name} is {tuple(tensors[name].shape)}, expected {tuple(wanted[name].shape)}"
+        for name in shared
+        if tensors[name].shape != wanted[name].shape
+    ]
+    if wrong:
+        raise BadDataError(f"{source}: {'; '.join(wrong)}")
+    body = [name for name in wanted if name.startswith("bert.") and not name.startswith("bert.pooler.")]
+    absent = [name for name in body if name not in tensors]
+    if absent:
+        raise BadDataError(f"{source}: not a whole BERT, {len(absent)} tensors of its body are missing: {absent[:3]}")
+    for name in shared:
+        wanted[name].copy_(tensors[name])
+    new = tuple(name for name in wanted if name not in tensors)
+    return Report(loaded=len(shared), new=new, unused=tuple(sorted(set(tensors) - set(wanted))))
+
+
+def save(folder: Path, model: BertForPretraining) -> None:
+    """Writes a model in the layout of public checkpoints: config.json and model.safetensors, each whole or not at all.
+
+    Attention and norm stand in ``seqarena.json``, and tensors that no public checkpoint has begin with ``seqarena.``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {public_name(name): tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    content = safetensors.torch.save(tensors, metadata={"format": "pt"})
+    write_atomically(folder / WEIGHTS[0], lambda file: file.write(content))
+    write_json(folder / "config.json", to_public(model.bert.config))
+    write_json(folder / OURS, to_json(model.bert.config))

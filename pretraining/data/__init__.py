@@ -1,0 +1,156 @@
+"""Text for masked-language models: which, how it becomes sequences, what is hidden in them."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from common import corpus
+from common.checkpoint import locked
+from common.counter import hash64
+from common.errors import BadDataError, WrongUseError
+from common.prepared import origin
+from common.tokenization import Kind, Tokenizer, load_tokenizer, train_tokenizer
+from pretraining.data.documents import Text, documents, from_hub, sources
+from pretraining.data.sequences import Building, Sequences, build
+from pretraining.data.shards import Corpus, read_corpus, say, told, write_corpus
+from pretraining.masking import Masking
+
+SPLITS = ("train", "validation", "test")
+TRAINED_ON = 200_000
+"""Documents that a vocabulary is trained on, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedText:
+    """Which text, and what is asked of it."""
+
+    path: str | None = None
+    """A file or folder of Parquet or JSON lines with ``text``, or of plain text with empty lines between documents."""
+    hub: str | None = None
+    """A data set of the hub with a column ``text``, as ID or ID:CONFIG; neither: the bundled King James Bible."""
+    tokenizer: str | None = None
+    """tokenizer.json or vocab.txt, or a folder with one; none: the bundled book's own, else one trained on the text."""
+    kind: Kind = "wordpiece"
+    """Of a vocabulary that is trained: wordpiece (BERT) or unigram (SentencePiece, ALBERT)."""
+    vocabulary: int = 30_000
+    """Tokens of a vocabulary that is trained."""
+    strict: bool = False
+    """Whether invalid UTF-8 is refused; otherwise it is replaced and counted."""
+    building: Building = "blocks"
+    """blocks: sentences of one document; order, next: pairs of segments of it, swapped or from elsewhere half of the
+    time; packed: blocks of several documents in a row, which do not see each other."""
+    length: int = 128
+    """Tokens of a sequence at most, special ones counted."""
+    last_length: int | None = None
+    """Another length for the last steps, as BERT's 512; none: ``length`` throughout."""
+    last_share: float = 0.1
+    """Share of the steps that are at ``last_length``."""
+    short: float = 0.1
+    """Probability that a pair aims at a random length."""
+    held_out: float = 0.05
+    """Share of the documents that validate, and as many that test."""
+    seed: int = 0
+    """Seed of sequences and of the masks of evaluation, apart from the seed of the run."""
+    masking: Masking = field(default_factory=Masking)
+    """What is hidden."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths there are, in the order of the steps."""
+        return (self.length,) if self.last_length is None else (self.length, self.last_length)
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for settings that describe no data."""
+        if self.path is not None and self.hub is not None:
+            raise WrongUseError("data.path and data.hub: expected one of them")
+        for length in self.lengths:
+            if not 8 <= length <= 2**15:
+                raise WrongUseError(f"data.length and data.last_length: expected 8 to 32,768 tokens, found {length}")
+        if not 0 < self.last_share < 1 or not 0 <= self.short < 1 or not 0 < self.held_out < 0.5:
+            raise WrongUseError("expected 0 < data.last_share < 1, 0 <= data.short < 1 and 0 < data.held_out < 0.5")
+        self.masking.check()
+
+    def load(self, folder: Path) -> tuple[Corpus, str]:
+        """Returns the tokens, made once and kept below ``folder``, and their checksum.
+
+        Raises:
+            BadDataError: text that is missing, damaged or empty; a damaged folder.
+            WrongUseError: another process is making them.
+        """
+        self.check()
+        where = folder / "pretraining" / self._name()
+        if not (where / "manifest.json").exists():
+            say(f"mlm: tokens of {self.path or self.hub or 'the bundled book'}, kept in {where}")
+            where.mkdir(parents=True, exist_ok=True)
+            with locked(where):
+                self._write(where)
+        made, checksum = read_corpus(where)
+        say(f"mlm: {told(made)}")
+        return made, checksum
+
+    def _name(self) -> str:
+        """Returns the folder's name: it changes with the text, and with the vocabulary that is asked for."""
+        text = "book" if self.path is None else origin(Path(self.path))
+        text = text if self.hub is None else "hub-" + self.hub.replace("/", "-").replace(":", "-")
+        if self.tokenizer is not None:
+            return f"{text}-{origin(Path(self.tokenizer))}"
+        return text if text == "book" else f"{text}-{self.kind}{self.vocabulary}"
+
+    def _write(self, where: Path) -> None:
+        text = Text(strict=self.strict)
+        write_corpus(
+            self._documents(text), self._tokenizer(where), where, workers=os.cpu_count() or 1, what="tokenizing"
+        )
+        if text.replaced:
+            say(f"mlm: {text.replaced:,} invalid bytes of UTF-8 were replaced (--data.strict refuses them)")
+
+    def _documents(self, text: Text) -> Iterator[str]:
+        if self.hub is not None:
+            return from_hub(self.hub)
+        if self.path is not None:
+            return (each for path in sources(Path(self.path)) for each in documents(path, text))
+        return ("\n".join(verses) for verses in corpus.chapters())
+
+    def _tokenizer(self, where: Path) -> Tokenizer:
+        if self.tokenizer is not None:
+            return load_tokenizer(Path(self.tokenizer))
+        if self.path is None and self.hub is None:
+            return load_tokenizer(corpus.VOCABULARY)
+        kept = where / "tokenizer"
+        if (kept / "tokenizer.json").exists():  # of an earlier run that was interrupted: training is not repeatable
+            return load_tokenizer(kept)
+        say(f"mlm: training a vocabulary of {self.vocabulary:,} tokens")
+        some = (each for each, _ in zip(self._documents(Text(strict=self.strict)), range(TRAINED_ON), strict=False))
+        made = train_tokenizer(some, self.kind, self.vocabulary)
+        made.save(kept)
+        return made
+
+
+def split(made: Corpus, data: MaskedText) -> dict[str, list[npt.NDArray[np.bool_]]]:
+    """Returns which documents of each shard are in each split: by a hash of their number.
+
+    Raises:
+        BadDataError: a split without a document.
+    """
+    parts: dict[str, list[npt.NDArray[np.bool_]]] = {name: [] for name in SPLITS}
+    for number, shard in enumerate(made.shards):
+        drawn = hash64(number, np.arange(len(shard.documents) - 1)) / 2.0**64
+        parts["validation"].append(drawn < data.held_out)
+        parts["test"].append((data.held_out <= drawn) & (drawn < 2 * data.held_out))
+        parts["train"].append(drawn >= 2 * data.held_out)
+    for name, some in parts.items():
+        if not any(each.any() for each in some):
+            raise BadDataError(
+                f"{made.manifest['documents']} documents are too few for three splits: none is in {name}; "
+                "empty lines separate documents in plain text, and --data.held-out says how many are kept apart"
+            )
+    return parts
+
+
+def sequences(made: Corpus, data: MaskedText, chosen: list[npt.NDArray[np.bool_]], length: int) -> Sequences:
+    """Returns the sequences of some documents."""
+    return build(made.shards, chosen, data.building, length, data.short, data.seed)

@@ -1,0 +1,131 @@
+"""Batches of masked sequences as a function of (seed, step)."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from common.data import Batch, Indices, Shuffled
+from common.shapes import Mask, PerExample, PlacesOfRows, Tokens
+from pretraining.data.sequences import Sequences
+from pretraining.data.shards import Corpus
+from pretraining.masking import NONE, PADDING, SPECIAL, Masker
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedBatch(Batch):
+    """Sequences with some tokens hidden, and what stood there."""
+
+    tokens: Tokens
+    types: Tokens
+    """0 in the first segment, 1 in the second."""
+    real: Mask
+    places: PlacesOfRows
+    """Where the targets of each row are; 0 where it has fewer than its neighbours."""
+    targets: PlacesOfRows
+    """What stood there; ``NONE`` where it has fewer."""
+    order: PerExample
+    """0: the segments stand as in the text; 1: they do not; ``ALONE``: there is one."""
+    targets_each: PerExample
+    """Targets of the whole batch, over its rows: the weight of a row's order beside that of a target."""
+    segments: Tokens | None = None
+    """Of packed rows: which document each token is of."""
+    positions: Tokens | None = None
+    """Of packed rows: each token's place in its document."""
+
+    def weight(self) -> int:
+        """Returns the number of targets."""
+        return int((self.targets != NONE).sum())
+
+    def token_count(self) -> int:
+        """Returns the number of real tokens."""
+        return int(self.real.sum())
+
+    def longer(self, length: int) -> "MaskedBatch":
+        """Returns the batch with its sequences padded to a length, which none may exceed."""
+        more = length - self.tokens.shape[1]
+        if more < 0:
+            raise ValueError(f"sequences of {self.tokens.shape[1]} tokens cannot be padded to {length}")
+
+        def padded(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else torch.nn.functional.pad(tensor, (0, more))
+
+        wide = {name: padded(getattr(self, name)) for name in ("tokens", "types", "real", "positions")}
+        apart = None if self.segments is None else torch.nn.functional.pad(self.segments, (0, more), value=length)
+        return replace(self, **wide, segments=apart)  # type: ignore[arg-type]
+
+
+class Builder:
+    """Puts sequences together and hides tokens in them."""
+
+    def __init__(self, corpus: Corpus, sequences: Sequences, masker: Masker, pad_to: int | None = None) -> None:
+        """``pad_to`` makes all batches as long as that, for compilers; None: as the longest in them."""
+        self.corpus, self.sequences, self.masker, self.pad_to = corpus, sequences, masker, pad_to
+        self.cls, self.sep, self.pad = (corpus.tokenizer.id(name) for name in ("[CLS]", "[SEP]", "[PAD]"))
+        self.lengths = sequences.lengths
+
+    def batch(self, examples: Indices, epochs: Indices) -> MaskedBatch:
+        """Returns some examples as they are seen in these epochs."""
+        sequences = self.sequences
+        shape = len(examples), self.pad_to or int(self.lengths[examples].max())
+        tokens = np.full(shape, self.pad, dtype=np.int32)
+        segments = np.full(shape, PADDING, dtype=np.int32)
+        part_of, positions = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+        for row, example in enumerate(examples.tolist()):
+            place = 0
+            for number, part in enumerate(range(sequences.first[example], sequences.first[example + 1])):
+                shard, start, stop = sequences.parts[part].tolist()
+                text = self.corpus.shards[shard].tokens[start:stop]
+                opens = number == 0 or sequences.packed
+                end = place + opens + len(text) + 1
+                if opens:
+                    tokens[row, place] = self.cls
+                tokens[row, place + opens : end - 1] = text
+                tokens[row, end - 1] = self.sep
+                segments[row, place:end] = SPECIAL
+                segments[row, place + opens : end - 1] = number
+                part_of[row, place:end] = number
+                positions[row, place:end] = np.arange(end - place)
+                place = end
+            part_of[row, place:] = part_of[row, place - 1] + 1
+        masked = self.masker(tokens, segments, examples, epochs)
+        real = segments != PADDING
+        each = (masked.targets != NONE).sum() / len(examples)
+        packed = sequences.packed
+        return MaskedBatch(
+            tokens=_tensor(masked.tokens),
+            types=_tensor(np.zeros(shape) if packed else np.where(real, part_of, 0)),
+            real=torch.from_numpy(real),
+            places=_tensor(masked.places),
+            targets=_tensor(masked.targets),
+            order=_tensor(sequences.order[examples]),
+            targets_each=torch.full((len(examples),), float(each)),
+            segments=_tensor(part_of) if packed else None,
+            positions=_tensor(positions) if packed else None,
+        )
+
+
+def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """The steps at one length."""
+
+    first: int
+    """Its first step."""
+    order: Shuffled
+    builder: Builder
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingBatches:
+    """The batch of every training step, whatever its phase."""
+
+    phases: tuple[Phase, ...]
+
+    def __getitem__(self, step: int) -> MaskedBatch:
+        phase = next(phase for phase in reversed(self.phases) if step >= phase.first)
+        return phase.builder.batch(*phase.order.seen(step - phase.first))

@@ -1,0 +1,158 @@
+"""Text as documents: Parquet, JSON lines, plain text, a data set of the hub, the bundled book."""
+
+import gzip
+import json
+import lzma
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from common.errors import BadDataError
+from common.hub import hub_rows
+
+SUFFIXES = (".parquet", ".jsonl", ".txt")
+PACKED = (".gz", ".xz")
+FIELD = "text"
+"""Column or key that holds a document."""
+BOOKS = ("bookcorpus/bookcorpus", "bookcorpus")
+BOOK_ROWS = 16
+"""Rows of BookCorpus that are taken for a document: their books are not told apart (as cramming has it)."""
+HINT = "--data.path takes files of your own: Parquet or JSON lines with text, or plain text"
+SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])|\n+")
+"""Where sentences are cut: after a full stop and before a capital, and at line ends."""
+
+
+class Text:
+    """Bytes decoded as UTF-8: what is none is counted, and replaced unless ``strict``."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
+        self.replaced = 0
+
+    def of(self, raw: bytes, where: str) -> str:
+        """Returns the text.
+
+        Raises:
+            BadDataError: invalid UTF-8 where ``strict``; names the place.
+        """
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if self.strict:
+                raise BadDataError(
+                    f"{where}: invalid UTF-8 at byte {error.start + 1} ({raw[error.start : error.start + 1]!r}); "
+                    "--data.no-strict replaces and counts such bytes"
+                ) from error
+            text = raw.decode("utf-8", "replace")
+            self.replaced += text.count("�") - raw.count("�".encode())
+            return text
+
+
+def sources(path: Path) -> list[Path]:
+    """Returns the files of a corpus, in the order of their names.
+
+    Raises:
+        BadDataError: there is none of a kind that is read.
+    """
+    wanted = tuple(f"{suffix}{packed}" for suffix in SUFFIXES for packed in ("", *PACKED))
+    found = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    found = [each for each in found if each.name.endswith(wanted)]
+    if not found:
+        raise BadDataError(
+            f"{path}: expected files that end in {', '.join(SUFFIXES)}, packed by gzip or xz or not; none"
+        )
+    return found
+
+
+def documents(path: Path, text: Text) -> Iterator[str]:
+    """Yields the documents of one file: rows of Parquet, values of JSON lines, or text between empty lines.
+
+    Raises:
+        BadDataError: a file that is damaged, or has no field ``text``; names file and row.
+    """
+    name = path.name.removesuffix(".gz").removesuffix(".xz")
+    if name.endswith(".parquet"):
+        yield from _of_parquet(path)
+        return
+    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    try:
+        file: AbstractContextManager[Iterable[bytes]] = opened(path, "rb")  # type: ignore[operator]
+        with file as lines:
+            yield from (_of_jsonl if name.endswith(".jsonl") else _of_text)(lines, path, text)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise BadDataError(f"{path}: cannot be read to its end ({error}); fetch it again") from error
+
+
+def _of_parquet(path: Path) -> Iterator[str]:
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        if FIELD not in file.schema_arrow.names:
+            raise BadDataError(f"{path}: expected a column {FIELD}, found {', '.join(file.schema_arrow.names)}")
+        for batch in file.iter_batches(columns=[FIELD]):
+            for row in batch.column(0).to_pylist():
+                if not isinstance(row, str):
+                    raise BadDataError(f"{path}: expected text in column {FIELD}, found {row!r:.40}")
+                yield row
+    except (pa.ArrowException, OSError) as error:
+        raise BadDataError(f"{path}: not a whole Parquet file ({error})") from error
+
+
+def _of_jsonl(lines: Iterable[bytes], path: Path, text: Text) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(text.of(line, where))[FIELD]
+        except BadDataError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadDataError(f'{where}: expected an object with "{FIELD}", found {line!r:.60}') from error
+        if not isinstance(found, str):
+            raise BadDataError(f'{where}: expected text in "{FIELD}", found {found!r:.40}')
+        yield found
+
+
+def _of_text(lines: Iterable[bytes], path: Path, text: Text) -> Iterator[str]:
+    gathered: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        words = text.of(line, f"{path}, line {number}").strip()
+        if words:
+            gathered.append(words)
+        elif gathered:
+            yield "\n".join(gathered)
+            gathered = []
+    if gathered:
+        yield "\n".join(gathered)
+
+
+def from_hub(name: str) -> Iterator[str]:
+    """Yields the documents of a data set of the hub, ID or ID:CONFIG, or of a local folder in its layout.
+
+    BookCorpus, a sentence a row, has no documents any more: ``BOOK_ROWS`` rows that follow each other count as one.
+
+    Raises:
+        BadDataError: it cannot be had, or has no column ``text``.
+    """
+    source, _, config = name.partition(":")
+    revision = "refs/convert/parquet" if source in BOOKS else None
+    rows = hub_rows(source, revision, "train", HINT, config=config or None, streamed=True)
+    gathered: list[str] = []
+    for number, row in enumerate(rows):
+        if not isinstance(row.get(FIELD), str):
+            raise BadDataError(f"{source}, row {number}: expected text in column {FIELD}, found {', '.join(row)}")
+        gathered.append(row[FIELD])
+        if source not in BOOKS or len(gathered) == BOOK_ROWS:
+            yield "\n".join(gathered)
+            gathered = []
+    if gathered:
+        yield "\n".join(gathered)
+
+
+def sentences(document: str) -> Sequence[str]:
+    """Returns a document's sentences, as a plain rule cuts them."""
+    return [each for each in SENTENCE.split(document) if each and not each.isspace()]

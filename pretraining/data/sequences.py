@@ -1,0 +1,207 @@
+"""From documents to sequences: blocks of one document, pairs of segments of it, or rows packed with several.
+
+All as lists of token ranges, made once for a length and a seed; nothing is copied. Documents never meet but in the
+negatives of next-sentence pairs, and in packed rows, where attention does not cross.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, no_type_check
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from common.counter import GOLDEN, hash64, mix64
+from pretraining.data.shards import Shard
+
+Building = Literal["blocks", "order", "next", "packed"]
+Ranges = npt.NDArray[np.int64]
+FORWARD, BACKWARD, ALONE = 0, 1, -100
+"""Of a pair: as it stands in the text, or not; of a sequence without a second segment: no target."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequences:
+    """What is in each sequence, before ``[CLS]`` and ``[SEP]`` are put around it."""
+
+    parts: Ranges
+    """(parts, 3): shard, and where in its tokens a part begins and ends."""
+    first: Ranges
+    """Sequence n is the parts from ``first[n]`` up to ``first[n + 1]``."""
+    order: npt.NDArray[np.int64]
+    """``FORWARD``, ``BACKWARD`` (swapped, or of another document) or ``ALONE``."""
+    packed: bool
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each sequence, special ones counted."""
+        parts = np.add.reduceat(self.parts[:, 2] - self.parts[:, 1], self.first[:-1]) if len(self) else self.order
+        counts = np.diff(self.first)
+        lengths: npt.NDArray[np.int64] = parts + (2 * counts if self.packed else counts + 1)
+        return lengths
+
+
+def build(
+    shards: list[Shard], chosen: list[npt.NDArray[np.bool_]], building: Building, length: int, short: float, seed: int
+) -> Sequences:
+    """Returns the sequences of the ``chosen`` documents of each shard, of at most ``length`` tokens.
+
+    With probability ``short`` a pair aims at a length drawn from 2 on, as BERT's do.
+    """
+    parts, counts, orders = [], [], []
+    for number, (shard, some) in enumerate(zip(shards, chosen, strict=True)):
+        sentences, documents = np.asarray(shard.sentences), np.asarray(shard.documents)
+        key = hash64(seed, number)[0]
+        if building in ("order", "next"):
+            found, order = _pairs(sentences, documents, some, length - 3, short, building == "next", key)
+            count = np.where(order == ALONE, 1, 2)
+            found = found[np.arange(len(found)) % 2 < np.repeat(count, 2)]
+        else:
+            found = _blocks(sentences, documents, some, length - 2)
+            count = _rows(found, length) if building == "packed" else np.ones(len(found), dtype=np.int64)
+            order = np.full(len(count), ALONE)
+        parts.append(np.column_stack([np.full(len(found), number), found]))
+        counts.append(count)
+        orders.append(order)
+    return Sequences(
+        parts=np.concatenate(parts).astype(np.int64),
+        first=np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64),
+        order=np.concatenate(orders).astype(np.int64),
+        packed=building == "packed",
+    )
+
+
+mix = numba.njit(inline="always")(mix64)
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _blocks(sentences, documents, chosen, most):
+    """Returns the ranges of blocks: as many sentences of one document as fit; a longer one is cut."""
+    found = np.empty((len(sentences) + sentences[-1] // most + 1, 2), dtype=np.int64)
+    count = 0
+    for document in range(len(documents) - 1):
+        if not chosen[document]:
+            continue
+        start = sentences[documents[document]]
+        for sentence in range(documents[document], documents[document + 1]):
+            stop = sentences[sentence + 1]
+            if stop - start > most and sentences[sentence] > start:
+                found[count, 0], found[count, 1] = start, sentences[sentence]
+                count += 1
+                start = sentences[sentence]
+            while stop - start > most:
+                found[count, 0], found[count, 1] = start, start + most
+                count += 1
+                start += most
+        if start < sentences[documents[document + 1]]:
+            found[count, 0], found[count, 1] = start, sentences[documents[document + 1]]
+            count += 1
+    return found[:count].copy()
+
+
+def _rows(blocks: Ranges, length: int) -> npt.NDArray[np.int64]:
+    """Returns how many blocks, one after the other, go into each packed row."""
+    sizes = blocks[:, 1] - blocks[:, 0] + 2
+    counts: npt.NDArray[np.int64] = _fill(sizes, length)
+    return counts
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _fill(sizes, length):
+    counts = np.zeros(len(sizes), dtype=np.int64)
+    row, left = -1, np.int64(0)
+    for size in sizes:
+        if row < 0 or size > left:
+            row += 1
+            left = np.int64(length)
+        counts[row] += 1
+        left -= size
+    return counts[: row + 1].copy()
+
+
+@numba.njit(inline="always")
+@no_type_check
+def _draw(state, below):
+    """Returns a number from 0 up to below ``below``; ``state`` (1) moves on."""
+    state[0] += GOLDEN
+    return np.int64((mix(state[0]) >> np.uint64(1)) % np.uint64(below))
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _pairs(sentences, documents, chosen, most, short, is_next, key):
+    """Returns two ranges a sequence (the second empty if it is alone), and its order.
+
+    Sentences of a document are gathered until there are enough tokens, and cut in two between two of them. Then, half
+    of the time, the two are swapped; for next-sentence pairs, or where there is one sentence, a second segment comes
+    from another document instead, and what was not used is gathered again.
+    """
+    ranges = np.empty((2 * len(sentences), 2), dtype=np.int64)
+    orders = np.empty(len(sentences), dtype=np.int64)
+    count = 0
+    some = np.flatnonzero(chosen)
+    state = np.array([key], dtype=np.uint64)
+    for document in some:
+        sentence, last = documents[document], documents[document + 1]
+        while sentence < last:
+            target = most
+            if _draw(state, 2**53) < short * 2**53:
+                target = 2 + _draw(state, most - 1)
+            stop = sentence + 1
+            while stop < last and sentences[stop] - sentences[sentence] < target:
+                stop += 1
+            cut = sentence + 1
+            if stop - sentence > 1:
+                cut += _draw(state, stop - sentence - 1)
+            swap = _draw(state, 2)
+            a, b = (sentences[sentence], sentences[cut]), (sentences[cut], sentences[stop])
+            order = 0
+            if is_next and (swap or cut == stop) and len(some) > 1:
+                b = _elsewhere(sentences, documents, some, document, target - (a[1] - a[0]), state)
+                order, stop = 1, cut
+            elif cut == stop:
+                order = -100
+            elif swap and not is_next:
+                a, b, order = b, a, 1
+            a, b = _trimmed(a, b, most if b[1] > b[0] else most + 1, state)
+            ranges[2 * count, 0], ranges[2 * count, 1] = a
+            ranges[2 * count + 1, 0], ranges[2 * count + 1, 1] = b
+            orders[count] = order
+            count += 1
+            sentence = stop
+    return ranges[: 2 * count].copy(), orders[:count].copy()
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _elsewhere(sentences, documents, some, document, wanted, state):
+    """Returns a range of sentences of another document, from a random one on, until it is as long as ``wanted``."""
+    other = some[_draw(state, len(some))]
+    while other == document:
+        other = some[_draw(state, len(some))]
+    first, last = documents[other], documents[other + 1]
+    first += _draw(state, last - first)
+    stop = first + 1
+    while stop < last and sentences[stop] - sentences[first] < wanted:
+        stop += 1
+    return sentences[first], sentences[stop]
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _trimmed(a, b, most, state):
+    """Returns both ranges, of ``most`` tokens at most: the longer one loses some, in front or at the end."""
+    a_start, a_stop = a
+    b_start, b_stop = b
+    while a_stop - a_start + b_stop - b_start > most:
+        front = _draw(state, 2)
+        if a_stop - a_start > b_stop - b_start:
+            a_start, a_stop = a_start + front, a_stop - (1 - front)
+        else:
+            b_start, b_stop = b_start + front, b_stop - (1 - front)
+    return (a_start, a_stop), (b_start, b_stop)

@@ -1,0 +1,192 @@
+"""Tokens of a corpus on disk: shards that are mapped into memory, and a manifest of what is in them.
+
+A shard holds some thousand documents: ``tokens``, where each sentence begins in them, where each document begins among
+the sentences. It counts once its own JSON file is there, written last; the corpus once ``manifest.json`` is.
+"""
+
+import functools
+import hashlib
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.checkpoint import write_atomically, write_json
+from common.errors import BadDataError
+from common.log import tracked
+from common.tokenization import Tokenizer, load_tokenizer
+from pretraining.data.documents import sentences
+
+DOCUMENTS = 2_000
+"""Of a shard: what an interruption costs at most, for each worker."""
+ARRAYS = ("tokens", "sentences", "documents")
+TOKENIZER = "tokenizer"
+Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """Some documents; all arrays mapped into memory."""
+
+    tokens: Tokens
+    sentences: npt.NDArray[np.int64]
+    """Sentence n is ``tokens[sentences[n] : sentences[n + 1]]``."""
+    documents: npt.NDArray[np.int64]
+    """Document n is the sentences from ``documents[n]`` up to ``documents[n + 1]``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """All shards with the tokenizer that made them."""
+
+    shards: list[Shard]
+    tokenizer: Tokenizer
+    manifest: Mapping[str, Any]
+
+
+def write_corpus(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, *, workers: int, what: str) -> None:
+    """Tokenizes documents into ``folder``; interrupted and called again it goes on with the shards that are missing.
+
+    Raises:
+        BadDataError: no document holds a token.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(folder / TOKENIZER)
+    fingerprint = load_tokenizer(folder / TOKENIZER).fingerprint
+    counts: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
+        try:
+            for shard in tracked(_written(texts, folder, fingerprint, pool, 2 * workers), what, None):
+                counts.append(shard)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # shards that are done are kept for the next run
+            raise
+    totals = {name: sum(shard[name] for shard in counts) for name in ("characters", *ARRAYS)}
+    if not totals["tokens"]:
+        raise BadDataError(f"{what}: {len(counts)} shards of documents hold no text at all")
+    manifest = {"tokenizer": fingerprint, "vocabulary": len(tokenizer), "shards": counts, **totals}
+    write_json(folder / "manifest.json", manifest)
+
+
+def _written(
+    texts: Iterable[str], folder: Path, fingerprint: str, pool: Executor, ahead: int
+) -> Iterator[dict[str, Any]]:
+    """Yields what is in each shard, in order; no more than ``ahead`` wait in memory."""
+    waiting: list[Future[dict[str, Any]] | dict[str, Any]] = []
+    stream = iter(texts)
+    for number in itertools.count():
+        batch = list(itertools.islice(stream, DOCUMENTS))
+        if not batch:
+            break
+        digest = hashlib.sha256("\0".join([fingerprint, *batch]).encode("utf-8", "surrogatepass")).hexdigest()
+        done = _finished(folder, number, digest)
+        waiting.append(done or pool.submit(_write_shard, folder, number, batch, digest))
+        if len(waiting) > ahead:
+            yield _result(waiting.pop(0))
+    yield from map(_result, waiting)
+
+
+def _result(one: Future[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
+    return one if isinstance(one, dict) else one.result()
+
+
+def _finished(folder: Path, number: int, digest: str) -> dict[str, Any] | None:
+    """Returns what an earlier run wrote of these very documents, if it finished."""
+    try:
+        found: dict[str, Any] = json.loads((folder / f"{number:05}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found if found.get("source") == digest else None
+
+
+def _start() -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process a core is parallel enough
+
+
+_load_once = functools.cache(load_tokenizer)
+
+
+def _write_shard(folder: Path, number: int, texts: list[str], digest: str) -> dict[str, Any]:
+    tokenizer = _load_once(folder / TOKENIZER)
+    cut = [sentences(text) for text in texts]
+    encoded = tokenizer.encode([sentence for document in cut for sentence in document])
+    kind = np.uint16 if len(tokenizer) <= 2**16 else np.int32
+    counts = np.array([len(each) for each in encoded], dtype=np.int64)
+    of_document = np.repeat(np.arange(len(cut)), [len(document) for document in cut])
+    kept = counts > 0
+    per_document = np.bincount(of_document[kept], minlength=len(cut))
+    arrays = {
+        "tokens": np.concatenate([np.zeros(0, kind), *encoded]).astype(kind),
+        "sentences": np.concatenate([[0], np.cumsum(counts[kept])]).astype(np.int64),
+        "documents": np.concatenate([[0], np.cumsum(per_document[per_document > 0])]).astype(np.int64),
+    }
+    (folder / f"{number:05}.json").unlink(missing_ok=True)
+    hashes = {}
+    for name, array in arrays.items():
+        write_atomically(folder / f"{number:05}.{name}.npy", functools.partial(np.save, arr=array))
+        hashes[name] = hashlib.sha256(array.data).hexdigest()
+    found = {
+        "source": digest,
+        "characters": sum(map(len, texts)),
+        "tokens": len(arrays["tokens"]),
+        "sentences": len(arrays["sentences"]) - 1,
+        "documents": len(arrays["documents"]) - 1,
+        "sha256": hashes,
+    }
+    write_json(folder / f"{number:05}.json", found)
+    return found
+
+
+def read_corpus(folder: Path) -> tuple[Corpus, str]:
+    """Returns a corpus, mapped into memory, and the sha256 of all that is in it.
+
+    Raises:
+        BadDataError: a manifest that does not match its shards or its tokenizer; says which.
+    """
+    hint = "delete the folder and run again"
+    digest = hashlib.sha256()
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        if tokenizer.fingerprint != manifest["tokenizer"]:
+            raise BadDataError(
+                f"{folder}: made with tokenizer {manifest['tokenizer']}, found {tokenizer.fingerprint}; {hint}"
+            )
+        digest.update(tokenizer.fingerprint.encode())
+        shards = []
+        for number, said in enumerate(manifest["shards"]):
+            arrays = {name: np.load(folder / f"{number:05}.{name}.npy", mmap_mode="r") for name in ARRAYS}
+            for name, array in arrays.items():
+                found = hashlib.sha256(array.data).hexdigest()
+                if found != said["sha256"][name]:
+                    raise BadDataError(f"{folder}/{number:05}.{name}.npy: sha256 {found} is not the manifest's; {hint}")
+                digest.update(found.encode())
+            shards.append(Shard(**arrays))
+    except BadDataError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise BadDataError(f"{folder}: prepared text is damaged ({error}); {hint}") from error
+    return Corpus(shards=shards, tokenizer=tokenizer, manifest=manifest), digest.hexdigest()
+
+
+def told(corpus: Corpus) -> str:
+    """Returns one line on what a corpus holds."""
+    manifest = corpus.manifest
+    return (
+        f"{manifest['documents']:,} documents, {manifest['sentences']:,} sentences, {manifest['tokens']:,} tokens "
+        f"of {manifest['characters']:,} characters"
+    )
+
+
+def say(text: str) -> None:
+    """Prints a line to standard error."""
+    print(text, file=sys.stderr)

@@ -1,0 +1,98 @@
+"""From a model and sequences to scores, on masks that are the same for every run; what trivial rules score there."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+
+from common.data import in_order
+from common.package import Evaluation
+from pretraining.data.batches import Builder, MaskedBatch
+from pretraining.data.shards import Corpus
+from pretraining.masking import NONE
+from pretraining.model import losses, predictions
+
+BATCH_SIZE = 64
+EVALUATION = -1
+"""The epoch whose masks evaluation uses: no training step ever sees it."""
+NEIGHBOURS = 5_000_000
+"""Tokens that the rule on neighbours is fitted on, at most."""
+
+
+def batches(builder: Builder, first: int = 0, every: int = 1) -> Iterator[tuple[npt.NDArray[np.int64], MaskedBatch]]:
+    """Yields the numbers and the batch of all sequences once, every so many-th batch."""
+    for examples in list(in_order(builder.lengths, BATCH_SIZE))[first::every]:
+        yield examples, builder.batch(examples, np.full(len(examples), EVALUATION))
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, builder: Builder, unigram: npt.NDArray[np.float64], accelerator: Accelerator
+) -> Evaluation:
+    """Returns the metrics over all sequences; the processes share the batches out.
+
+    accuracy: of a sequence's hidden tokens the share that is guessed, averaged over sequences; loss: the cross-entropy
+    of a hidden token, in nats; perplexity: its exponential; unigram_loss: what the frequencies of tokens alone give
+    (``unigram``, V); order_accuracy: of the order of two segments, where there are two.
+    """
+    model.eval()
+    mine: list[tuple[int, float, float, float, int, int, int]] = []
+    for examples, batch in batches(builder, accelerator.process_index, accelerator.num_processes):
+        here = batch.to(accelerator.device)
+        with accelerator.autocast():
+            scores, order = predictions(model, here)
+        masked, _ = losses(scores, order, here)
+        real = batch.targets != NONE
+        right = ((scores.argmax(dim=-1).cpu() == batch.targets) & real).sum(dim=1) / real.sum(dim=1)
+        plain = -np.log(unigram)[batch.targets.clamp(min=0).numpy()] * real.numpy()
+        paired = batch.order != NONE
+        ordered = torch.zeros_like(batch.order) if order is None else order.argmax(dim=-1).cpu() == batch.order
+        columns = (examples, right, masked.sum(dim=1), plain.sum(axis=1), real.sum(dim=1), ordered & paired, paired)
+        mine += zip(*(column.tolist() for column in columns), strict=True)
+    table = np.array(sorted(gather_object(mine)))
+    _, right, masked, plain, targets, ordered, paired = table.T
+    loss = masked.sum() / targets.sum()
+    metrics = {
+        "accuracy": float(right.mean()),
+        "loss": float(loss),
+        "perplexity": math.exp(min(float(loss), 700.0)),
+        "unigram_loss": float(plain.sum() / targets.sum()),
+    }
+    if paired.any():
+        metrics["order_accuracy"] = float(ordered.sum() / paired.sum())
+    return Evaluation(metrics=metrics, examples=right.tolist())
+
+
+def frequencies(corpus: Corpus) -> npt.NDArray[np.int64]:
+    """Returns how often each token stands in the corpus; V."""
+    size = len(corpus.tokenizer)
+    counts: npt.NDArray[np.int64] = sum(
+        (np.bincount(shard.tokens, minlength=size) for shard in corpus.shards), np.zeros(size, dtype=np.int64)
+    )
+    return counts
+
+
+def floors(corpus: Corpus, builder: Builder, counts: npt.NDArray[np.int64]) -> Mapping[str, float]:
+    """Returns what trivial rules score: the most frequent token, and the most frequent one after the left neighbour.
+
+    Both are fitted on the corpus, held-out documents included, which only helps them.
+    """
+    size, most = len(counts), int(counts.argmax())
+    text = np.concatenate([np.asarray(shard.tokens[:NEIGHBOURS]) for shard in corpus.shards])[:NEIGHBOURS]
+    pairs, times = np.unique(text[:-1].astype(np.int64) * size + text[1:], return_counts=True)
+    after = np.full(size, most)
+    by_count = np.argsort(times, kind="stable")
+    after[pairs[by_count] // size] = pairs[by_count] % size  # the last one written is the most frequent
+    scores: dict[str, list[float]] = {"most frequent token": [], "most frequent after its neighbour": []}
+    for _, batch in batches(builder):
+        real = (batch.targets != NONE).numpy()
+        left = batch.tokens.gather(1, (batch.places - 1).clamp(min=0)).numpy()
+        for name, guess in zip(scores, (np.full_like(left, most), after[left]), strict=True):
+            right = ((guess == batch.targets.numpy()) & real).sum(axis=1) / real.sum(axis=1)
+            scores[name] += right.tolist()
+    return {name: float(np.mean(values)) for name, values in scores.items()}

@@ -1,0 +1,234 @@
+"""Which tokens of a sequence are hidden, and by what: n-gram masking as data, drawn from (seed, epoch, example) alone.
+
+P2 says "n-gram masking, n <= 3, length randomly selected" and cites Joshi et al. 2020 (SpanBERT); that n is drawn with
+weights 1 / n is inferred from ALBERT's code, whose authors it shares. Both are settings here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, no_type_check
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from common.counter import GOLDEN, hash64, mix64
+from common.errors import WrongUseError
+from common.tokenization import Tokenizer
+
+Matrix = npt.NDArray[np.int32]
+SCOPES = ("piece", "word", "span")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """How masks are drawn. Spans never leave their segment, and never touch ``[CLS]``, ``[SEP]`` or each other."""
+
+    law: Literal["inverse", "geometric", "uniform", "single"] = "inverse"
+    """How long a span is: n with weight 1 / n (ALBERT), geometric (SpanBERT), uniform, or always 1."""
+    longest: int = 3
+    """Most units of a span."""
+    geometric: float = 0.2
+    """Probability of the geometric law."""
+    unit: Literal["word", "piece"] = "word"
+    """What a span is made of: whole words, or pieces of them."""
+    scope: Literal["piece", "word", "span"] = "piece"
+    """What shares one draw of mask, random or kept: a piece (BERT, ALBERT), a word, a span (SpanBERT)."""
+    share: float = 0.15
+    """Of a sequence's tokens, ``[CLS]`` and ``[SEP]`` counted, that become targets; counted in pieces."""
+    masked: float = 0.8
+    """Share of the targets that become ``[MASK]``."""
+    replaced: float = 0.1
+    """Share of the targets that become a random token; the rest stay as they are."""
+    source: Literal["vocabulary", "everything", "unigram"] = "vocabulary"
+    """Random tokens: the vocabulary without special ones, all of it (BERT, ALBERT), or as frequent as in the corpus."""
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for shares that are none, or lengths below 1."""
+        if self.longest < 1 or not 0 < self.geometric < 1:
+            raise WrongUseError("expected data.masking.longest of at least 1 and 0 < data.masking.geometric < 1")
+        if not 0 < self.share < 1:
+            raise WrongUseError(f"data.masking.share: expected a number between 0 and 1, found {self.share}")
+        if min(self.masked, self.replaced) < 0 or self.masked + self.replaced > 1:
+            raise WrongUseError("data.masking.masked and replaced: expected shares that add up to at most 1")
+
+    def targets(self, length: int) -> int:
+        """Returns how many targets a sequence of so many tokens has: at least 1."""
+        return max(1, int(self.share * length + 0.5))
+
+    def weights(self) -> npt.NDArray[np.float64]:
+        """Returns the weight of each span length, from 1 on."""
+        n = np.arange(1, (1 if self.law == "single" else self.longest) + 1, dtype=np.float64)
+        if self.law == "inverse":
+            return 1 / n
+        return (1 - self.geometric) ** (n - 1) if self.law == "geometric" else np.ones_like(n)
+
+
+class Masked(NamedTuple):
+    """What masking makes of some sequences."""
+
+    tokens: Matrix
+    """B T: with targets hidden."""
+    places: Matrix
+    """B K: where the targets of each row are, in order; 0 where it has fewer."""
+    targets: Matrix
+    """B K: the tokens that stood there; ``NONE`` where it has fewer."""
+
+
+NONE = -100
+"""A target that there is not: PyTorch's cross-entropy passes over it."""
+
+
+class Masker:
+    """Draws the masks of a run; the same for an example and epoch whoever asks, in whatever batch."""
+
+    def __init__(self, masking: Masking, tokenizer: Tokenizer, counts: npt.NDArray[np.int64], seed: int) -> None:
+        """Takes how often each token stands in the corpus, for random tokens as frequent as there."""
+        self.masking, self.seed = masking, seed
+        self.mask = tokenizer.id("[MASK]")
+        self.continues = tokenizer.continues if masking.unit == "word" else np.zeros(len(tokenizer), dtype=np.bool_)
+        allowed = np.ones(len(tokenizer)) if masking.source == "everything" else (~tokenizer.special).astype(np.float64)
+        self.cumulative = np.cumsum(allowed * counts if masking.source == "unigram" else allowed)
+
+    def __call__(
+        self, tokens: Matrix, segments: Matrix, examples: npt.NDArray[np.int64], epochs: npt.NDArray[np.int64]
+    ) -> Masked:
+        """Returns the masked rows; ``segments`` (B T) numbers what no span crosses, below 0 where nothing is masked.
+
+        ``examples`` and ``epochs`` (B) say which example each row is, and which time it is seen.
+        """
+        masking = self.masking
+        keys = hash64(self.seed, epochs, examples)
+        hidden = tokens.copy()
+        lengths = (segments != PADDING).sum(axis=1)
+        budgets = np.array([masking.targets(int(length)) for length in lengths])
+        width = masking.targets(tokens.shape[1])
+        places = np.zeros((len(tokens), width), dtype=np.int32)
+        targets = np.full((len(tokens), width), NONE, dtype=np.int32)
+        _mask_rows(
+            hidden, segments, self.continues, keys, budgets, masking.weights(), SCOPES.index(masking.scope),
+            masking.masked, masking.replaced, self.mask, self.cumulative, places, targets,
+        )  # fmt: skip
+        return Masked(hidden, places, targets)
+
+
+PADDING, SPECIAL = -2, -1
+"""Of ``segments``: no token at all, and one that is never a target."""
+
+mix = numba.njit(inline="always")(mix64)
+
+
+@numba.njit(inline="always")
+@no_type_check
+def _uniform(bits):
+    return (bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)  # the upper 53 bits
+
+
+@numba.njit(cache=True, nogil=True)
+@no_type_check
+def _mask_rows(
+    hidden, segments, continues, keys, budgets, weights, scope, masked, replaced, mask, cumulative, places, targets
+):
+    """Fills ``hidden``, ``places`` and ``targets``, row by row."""
+    length = hidden.shape[1]
+    units = np.empty((length, 3), dtype=np.int64)
+    order = np.empty(length, dtype=np.int64)
+    draws = np.empty(length, dtype=np.int64)
+    for row in range(len(hidden)):
+        count = _units(hidden[row], segments[row], continues, units)
+        key = _spans(units[:count], weights, scope, budgets[row], keys[row], order, draws)
+        _hide(hidden[row], draws, key, masked, replaced, mask, cumulative, places[row], targets[row])
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _units(tokens, segments, continues, units):
+    """Writes where each unit begins and ends and the segment it is in; returns how many there are."""
+    count = 0
+    for place in range(len(tokens)):
+        segment = segments[place]
+        if segment < 0:
+            continue
+        goes_on = count > 0 and units[count - 1, 1] == place and units[count - 1, 2] == segment
+        if goes_on and continues[tokens[place]]:
+            units[count - 1, 1] = place + 1
+        else:
+            units[count, 0], units[count, 1], units[count, 2] = place, place + 1, segment
+            count += 1
+    return count
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _spans(units, weights, scope, budget, key, order, draws):
+    """Writes the number of each target's draw, from 1, and 0 for other places; returns where random bits go on.
+
+    The starts of spans are tried in a random order. A span is as long as the law says, of what is left of its segment;
+    it is shortened to what is left of the budget, and given up if it touches another. If no unit fits into the budget,
+    the first that was tried is cut.
+    """
+    draws[:] = 0
+    order[: len(units)] = np.arange(len(units))
+    drawn = 0
+    left = budget
+    for tried in range(len(units)):
+        if left == 0:
+            break
+        key += GOLDEN
+        other = tried + np.int64(mix(key) % np.uint64(len(units) - tried))
+        order[tried], order[other] = order[other], order[tried]
+        first = order[tried]
+        key += GOLDEN
+        last = first + _length(units, first, weights, _uniform(mix(key))) - 1
+        while last >= first and units[last, 1] - units[first, 0] > left:
+            last -= 1
+        touches = False
+        for unit in range(first, last + 1):
+            touches = touches or draws[units[unit, 0]] > 0
+        if last < first or touches:
+            continue
+        for unit in range(first, last + 1):
+            drawn += unit == first or scope == 1
+            for place in range(units[unit, 0], units[unit, 1]):
+                drawn += scope == 0
+                draws[place] = drawn
+        left -= units[last, 1] - units[first, 0]
+    if len(units) > 0 and drawn == 0:
+        draws[units[order[0], 0] : units[order[0], 0] + budget] = 1
+    return key
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _length(units, first, weights, uniform):
+    """Returns the length of a span, by the law cut off and weighted anew at the end of the segment."""
+    available = 1
+    while available < len(weights) and first + available < len(units):
+        before, after = units[first + available - 1], units[first + available]
+        if before[1] != after[0] or before[2] != after[2]:
+            break
+        available += 1
+    drawn = uniform * weights[:available].sum()
+    count = 1
+    while count < available and drawn >= weights[count - 1]:
+        drawn -= weights[count - 1]
+        count += 1
+    return count
+
+
+@numba.njit(cache=True)
+@no_type_check
+def _hide(tokens, draws, key, masked, replaced, mask, cumulative, places, targets):
+    """Writes the targets and what stands in their place now: one draw for all that share a number, tokens each anew."""
+    written = 0
+    for place in range(len(tokens)):
+        if draws[place] == 0:
+            continue
+        places[written] = place
+        targets[written] = tokens[place]
+        written += 1
+        fate = _uniform(mix(mix(key) + np.uint64(draws[place]) * GOLDEN))
+        if fate < masked:
+            tokens[place] = mask
+        elif fate < masked + replaced:
+            uniform = _uniform(mix(mix(key ^ GOLDEN) + np.uint64(place) * GOLDEN))
+            tokens[place] = np.searchsorted(cumulative, uniform * cumulative[-1], side="right")

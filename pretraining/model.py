@@ -1,0 +1,55 @@
+"""The masked-language model of a run: BERT with the heads that its sequences ask for."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from common.attention.visibility import Visibility
+from common.bert.model import BertConfig
+from common.errors import WrongUseError
+from pretraining.data import MaskedText
+from pretraining.data.batches import MaskedBatch
+from pretraining.masking import NONE
+
+Model = BertConfig
+
+
+def check(model: Model, data: MaskedText) -> None:
+    """Refuses a model that cannot read the sequences.
+
+    Raises:
+        WrongUseError: names the field.
+    """
+    model.check()
+    if model.max_length < max(data.lengths):
+        raise WrongUseError(f"model.max_length {model.max_length} is below the longest sequence, {max(data.lengths)}")
+    if has_order(data) and model.token_types < 2:
+        raise WrongUseError(f"model.token_types: pairs of segments need 2, found {model.token_types}")
+
+
+def has_order(data: MaskedText) -> bool:
+    """Returns whether sequences are pairs whose order is a target."""
+    return data.building in ("order", "next")
+
+
+def predictions(model: nn.Module, batch: MaskedBatch) -> tuple[Tensor, Tensor | None]:
+    """Returns a ``BertForPretraining``'s scores of all tokens at the batch's places (B K V), and of orders (B 2)."""
+    length = batch.tokens.shape[1]
+    rows = batch.places + length * _numbers(batch.places)
+    visibility = Visibility(query_real=batch.real, key_real=batch.real, segments=batch.segments)
+    scores, order = model(batch.tokens, batch.types, visibility, rows.flatten(), batch.positions)
+    return scores.view(*batch.places.shape, -1), order
+
+
+def _numbers(places: Tensor) -> Tensor:
+    """Returns the number of each row; B 1."""
+    return places.new_ones(len(places), 1).cumsum(dim=0) - 1
+
+
+def losses(scores: Tensor, order: Tensor | None, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
+    """Returns the cross-entropy of each target (B K), 0 where there is none, and of each order (B)."""
+    masked = F.cross_entropy(scores.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=NONE, reduction="none")
+    if order is None:
+        return masked.view_as(batch.targets), masked.new_zeros(len(batch.order))
+    return masked.view_as(batch.targets), F.cross_entropy(
+        order.float(), batch.order, ignore_index=NONE, reduction="none"
+    )

@@ -1,0 +1,107 @@
+"""The runs that have a name: typed values, each with its source, the score expected and its cost."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from common.blocks import PreNorm
+from common.optim import Optim, Schedule
+from common.run import Preset
+from common.training import Train
+from pretraining.cost import estimate
+from pretraining.data import MaskedText
+from pretraining.masking import Masking
+from pretraining.model import Model
+from pretraining.run import Run
+
+BASE = Model(vocabulary=30_522, layers=12, dim=768, heads=12, ffn_dim=3_072)
+"""BERT-base."""
+WIKIPEDIA = "wikimedia/wikipedia:20231101.en"
+
+
+def _preset(
+    run: Run, source: str, expected: str, departures: str = "", cost: str | None = None, data: str | None = None
+) -> Preset[Run]:
+    return Preset(
+        run=run, source=source, departures=departures, expected=expected, cost=cost or estimate(run), comparable=False,
+        data=data,
+    )  # fmt: skip
+
+
+QUICK = _preset(
+    Run(
+        task="mlm",
+        preset="quick",
+        data=MaskedText(length=64, building="order"),
+        model=Model(vocabulary=4_000, max_length=64, layers=2, dim=128, heads=4, ffn_dim=512, dropout=0.0,
+                    attention_dropout=0.0),
+        optim=Optim(lr=2e-3, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, clip=1.0, bounded_lr_multiplier=5.0,
+                    schedule=Schedule(shape="linear", warmup=60)),
+        train=Train(steps=600, batch_size=64, eval_every=200, length_pool=8),
+    ),
+    "ours: a small BERT on the bundled King James Bible, n-gram masking and sentence order",
+    "unknown yet",
+    cost="about a minute on 2 CPU cores",
+    data="the King James Bible, bundled, in the public domain (common/corpus); chapters 90 / 5 / 5 %",
+)  # fmt: skip
+BERT_BASE = _preset(
+    Run(
+        task="mlm",
+        preset="bert-base",
+        data=MaskedText(
+            hub=WIKIPEDIA, tokenizer="google-bert/bert-base-uncased", building="next", length=128, last_length=512,
+            masking=Masking(law="single", unit="piece", source="everything"),
+        ),
+        model=BASE,
+        optim=Optim(lr=1e-4, eps=1e-6, weight_decay=0.01, clip=1.0,
+                    schedule=Schedule(shape="linear", warmup=10_000)),
+        train=Train(steps=1_000_000, batch_size=256, micro_batch_size=64, eval_every=10_000, select="last",
+                    length_pool=8),
+    ),
+    "Devlin et al. 2019 (google-research/bert, create_pretraining_data.py and optimization.py)",
+    "SQuAD 1.1 88.5 F1 after finetuning, in print",
+    "Wikipedia alone (theirs: and BookCorpus, which nobody distributes), masks anew in every epoch (theirs: ten copies "
+    "of the data), Adam with bias correction (theirs: without)",
+)  # fmt: skip
+ALBERT_STYLE = _preset(
+    Run(
+        task="mlm",
+        preset="albert-style",
+        data=MaskedText(hub=WIKIPEDIA, kind="unigram", vocabulary=30_000, building="order", length=512),
+        model=replace(BASE, vocabulary=30_000),
+        optim=Optim(name="lamb", lr=0.00176, eps=1e-6, weight_decay=0.01, clip=1.0,
+                    schedule=Schedule(shape="linear", warmup=3_125)),
+        train=Train(steps=125_000, batch_size=4_096, micro_batch_size=64, eval_every=5_000, select="last",
+                    length_pool=8),
+    ),
+    "inferred: what P2's table most likely used, the pipeline of ALBERT's paper (google-research/albert, README) for "
+    "BERT-base",
+    "softmax 90.5 F1 on SQuAD 1.1 and 84.1 on MNLI after finetuning, in P2; hnas 0.4 more",
+    "Wikipedia alone (theirs: and BookCorpus), without the traps of its code (spans that cross [SEP], 20 targets at "
+    "length 512, special tokens among the random ones)",
+)  # fmt: skip
+CRAMMING = _preset(
+    Run(
+        task="mlm",
+        preset="cramming",
+        data=MaskedText(
+            hub=WIKIPEDIA, kind="wordpiece", vocabulary=32_768, building="blocks", length=128,
+            masking=Masking(law="single", unit="piece", share=0.25),
+        ),
+        model=replace(BASE, vocabulary=32_768, layers=16, norm=PreNorm(), dropout=0.0, attention_dropout=0.0,
+                      projection_bias=False),
+        optim=Optim(lr=1e-3, betas=(0.9, 0.98), eps=1e-12, weight_decay=0.01, clip=0.5,
+                    schedule=Schedule(shape="one_cycle", warmup=6_750)),
+        train=Train(steps=9_000, batch_size=8_192, micro_batch_size=256, eval_every=500, select="last",
+                    length_pool=1),
+    ),
+    "Geiping and Goldstein 2023 (JonasGeiping/cramming): one GPU, one day",
+    "MNLI 84 after finetuning, in print",
+    "Wikipedia (theirs: a subset of the Pile), GELU (theirs: GEGLU), learned positions (theirs: scaled sinusoids), "
+    "biases in the feed-forward, a fixed number of steps and no ramp of the batch (theirs: by the clock)",
+)  # fmt: skip
+
+PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
+    {"mlm": MappingProxyType({each.run.preset: each for each in (QUICK, BERT_BASE, ALBERT_STYLE, CRAMMING)})}
+)
+"""Task -> name of the preset -> preset."""

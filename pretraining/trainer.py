@@ -1,0 +1,76 @@
+"""Brings text, model and loss of a run together."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from common.bert.model import BertForPretraining
+from common.data import Shuffled
+from common.errors import WrongUseError
+from common.package import Assembly
+from pretraining.cost import estimate
+from pretraining.data import MaskedText, sequences, split
+from pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches
+from pretraining.data.shards import Corpus, say
+from pretraining.evaluator import evaluate, floors, frequencies
+from pretraining.masking import NONE, Masker
+from pretraining.model import has_order, losses, predictions
+from pretraining.run import Run
+
+
+def loss(model: nn.Module, batch: MaskedBatch) -> Tensor:
+    """Returns the mean over targets, and beside it the mean over rows of the order's, if there is one."""
+    scores, order = predictions(model, batch)
+    masked, ordered = losses(scores, order, batch)
+    return (masked.sum() + ordered.sum() * batch.targets_each[0]) / (batch.targets != NONE).sum()
+
+
+def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
+    """Returns the run's model, loss, batches and evaluations; prepared text is below ``folder``.
+
+    Raises:
+        BadDataError: text that is missing, damaged or too little.
+        WrongUseError: a vocabulary that the model cannot hold.
+    """
+    if accelerator.is_main_process:
+        say(f"mlm, preset {run.preset}: {estimate(run)}")
+    corpus, checksum = run.data.load(folder)
+    if run.model.vocabulary < len(corpus.tokenizer):
+        raise WrongUseError(
+            f"model.vocabulary {run.model.vocabulary:,} is below the tokenizer's {len(corpus.tokenizer):,} tokens"
+        )
+    parts, counts = split(corpus, run.data), frequencies(corpus)
+    masks = functools.partial(Masker, run.data.masking, corpus.tokenizer, counts)
+    held_out = {
+        name: Builder(corpus, sequences(corpus, run.data, parts[name], run.data.length), masks(run.data.seed))
+        for name in ("validation", "test")
+    }
+    unigram = (counts + 1) / (counts + 1).sum()
+    return Assembly(
+        model=BertForPretraining(run.model, sentences=has_order(run.data)),
+        loss=loss,
+        batches=TrainingBatches(phases=tuple(_phases(run, corpus, parts["train"], masks(run.seed)))),
+        validate=lambda model: evaluate(model, held_out["validation"], unigram, accelerator),
+        test=lambda model: evaluate(model, held_out["test"], unigram, accelerator),
+        floors=lambda: floors(corpus, held_out["test"], counts),
+        data_checksum=checksum,
+    )
+
+
+def _phases(run: Run, corpus: Corpus, chosen: list[np.ndarray], masker: Masker) -> list[Phase]:
+    """Returns the phases of training: one for each length."""
+    data: MaskedText = run.data
+    firsts = [0] if data.last_length is None else [0, round(run.train.steps * (1 - data.last_share))]
+    phases = []
+    for first, length in zip(firsts, data.lengths, strict=True):
+        builder = Builder(
+            corpus, sequences(corpus, data, chosen, length), masker, pad_to=length if run.train.compile else None
+        )
+        order = Shuffled(
+            lengths=builder.lengths, batch_size=run.train.batch_size, seed=run.seed, pool=run.train.length_pool
+        )
+        phases.append(Phase(first=first, order=order, builder=builder))
+    return phases

@@ -1,0 +1,184 @@
+"""Pretraining from end to end on a text of a few words: it learns, resumes, shares batches out exactly."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from common.attention import ATTENTIONS
+from common.bert.model import BertConfig, BertForPretraining
+from common.errors import WrongUseError, guarded
+from common.optim import Optim
+from common.results import Result
+from common.runtime import make_accelerator
+from common.session import Session, execute
+from common.step import Stepper
+from common.tokenization import train_tokenizer
+from common.training import Train
+from pretraining.__main__ import PACKAGE
+from pretraining.cost import operations, total
+from pretraining.data import MaskedText
+from pretraining.masking import Masking
+from pretraining.presets import BERT_BASE, PRESETS
+from pretraining.run import Run
+from pretraining.trainer import assemble, loss
+from scripts.seqarena import dispatch
+
+LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
+TEXTS = [" ".join(LETTERS[(start + n) % 10] for n in range(8)) + ".\nThe end." for start in range(10)] * 12
+RUN = Run(
+    task="mlm",
+    preset="quick",
+    data=MaskedText(length=16, building="order", held_out=0.1, masking=Masking(law="single")),
+    model=BertConfig(layers=1, dim=16, heads=2, ffn_dim=32, vocabulary=130, max_length=32, dropout=0.1),
+    optim=Optim(lr=5e-3, clip=1.0),
+    train=Train(steps=12, batch_size=8, eval_every=6, checkpoint_seconds=0.0),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the text, its vocabulary and its tokens are."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "text.txt").write_text("\n\n".join(TEXTS))
+    train_tokenizer(TEXTS, "wordpiece", 120).save(folder / "vocabulary")
+    here(RUN, folder).data.load(folder / "data")
+    return folder
+
+
+def here(run: Run, folder: Path) -> Run:
+    """The run on the text of the folder."""
+    data = replace(run.data, path=str(folder / "text.txt"), tokenizer=str(folder / "vocabulary"))
+    return replace(run, data=data)
+
+
+def measure(run: Run, folder: Path, out: Path) -> Result:
+    return execute(PACKAGE, here(run, folder), Session(out=out, data=folder / "data"))
+
+
+def test_it_learns_what_follows_what(folder: Path, tmp_path: Path) -> None:
+    """Far below the frequencies' loss, and which segment stands in front."""
+    model = replace(RUN.model, dropout=0.0, attention_dropout=0.0, dim=32)
+    run = replace(RUN, model=model, train=replace(RUN.train, steps=200, eval_every=200))
+    result = measure(run, folder, tmp_path)
+    assert result.status == "finished"
+    assert set(result.metrics) == {"accuracy", "loss", "perplexity", "unigram_loss", "order_accuracy"}
+    assert result.metrics["loss"] < 0.7 * result.metrics["unigram_loss"]
+    assert result.metrics["order_accuracy"] > 0.9
+    assert result.score is not None
+    assert result.score > 2 * result.floors["most frequent token"] > 0.1
+    assert result.floors["most frequent after its neighbour"] > 0.6  # the letters follow each other
+    assert result.score == pytest.approx(np.mean(result.example_scores))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "hnas"])
+def test_a_stopped_run_goes_on_bit_for_bit(
+    folder: Path, tmp_path: Path, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths, masks and dropout included; the last third is at another length."""
+    data = replace(RUN.data, last_length=24, last_share=0.34)
+    run = replace(RUN, data=data, model=replace(RUN.model, attention=ATTENTIONS[attention]))
+    whole = measure(run, folder, tmp_path / "whole")
+    calls = iter(range(7))
+
+    def seven(*given: object) -> torch.Tensor:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return loss(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("pretraining.trainer.loss", seven)
+    with pytest.raises(KeyboardInterrupt):
+        measure(run, folder, tmp_path / "stopped")
+    monkeypatch.undo()
+    resumed = measure(run, folder, tmp_path / "stopped")
+    assert (resumed.metrics, resumed.example_scores) == (whole.metrics, whole.example_scores)
+    files = [next((tmp_path / name / "checkpoint").glob("chosen-*")).read_bytes() for name in ("whole", "stopped")]
+    assert files[0] == files[1]
+    losses = [
+        [json.loads(line).get("loss") for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "stopped")
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_lengths_follow_their_schedule(folder: Path) -> None:
+    data = replace(RUN.data, building="packed", length=16, last_length=32, last_share=0.25)
+    assembly = assemble(here(replace(RUN, data=data), folder), folder / "data", make_accelerator("float32"))
+    lengths = [assembly.batches[step].tokens.shape[1] for step in range(12)]  # type: ignore[attr-defined]
+    assert max(lengths[:9]) <= 16 < min(lengths[9:])
+
+
+@pytest.mark.parametrize("building", ["order", "next", "blocks", "packed"])
+def test_micro_batches_add_up_to_the_batch(folder: Path, building: str) -> None:
+    """Targets and orders weigh the same however the batch is cut up."""
+    run = here(replace(RUN, data=replace(RUN.data, building=building)), folder)  # type: ignore[arg-type]
+    gradients = []
+    for size in (8, 3):
+        torch.manual_seed(0)
+        accelerator = make_accelerator("float32")
+        assembly = assemble(run, folder / "data", accelerator)
+        model = assembly.model.double().eval()
+        stepper = Stepper(model, loss, run.optim, accelerator, steps=9, seed=0, micro_batch_size=size)
+        value = stepper.backward(assembly.batches[0])
+        gradients.append([value, *(p.grad for p in model.parameters() if p.grad is not None)])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=1e-6)
+
+
+def test_variants_differ_in_nothing_but_the_mixing(folder: Path) -> None:
+    """The same initial weights, the same batches."""
+    made = {}
+    for name in ("softmax", "hnas"):
+        run = here(replace(RUN, model=replace(RUN.model, attention=ATTENTIONS[name])), folder)
+        torch.manual_seed(5)
+        made[name] = assemble(run, folder / "data", make_accelerator("float32"))
+    softmax, hybrid = made["softmax"].model.state_dict(), made["hnas"].model.state_dict()
+    assert all(torch.equal(tensor, hybrid[name]) for name, tensor in softmax.items())
+    assert all(name.endswith("kernel.u.raw") for name in hybrid.keys() - softmax.keys())
+    for step in (0, 5):
+        one, other = (made[name].batches[step] for name in made)
+        assert torch.equal(one.tokens, other.tokens)  # type: ignore[attr-defined]
+        assert torch.equal(one.targets, other.targets)  # type: ignore[attr-defined]
+
+
+def test_a_vocabulary_that_is_too_large_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(WrongUseError, match=r"model.vocabulary 20 is below the tokenizer's"):
+        measure(replace(RUN, model=replace(RUN.model, vocabulary=20)), folder, tmp_path)
+
+
+def test_the_cost_is_the_references() -> None:
+    """pretraining_qa.md section 2: 70 G a sequence of 128, 301 G of 512; BERT-base 2.4e19, ALBERT-style 1.5e20."""
+    run = replace(BERT_BASE.run, data=replace(BERT_BASE.run.data, building="blocks"))
+    assert operations(run, 128) == pytest.approx(70e9, rel=0.03)
+    assert operations(run, 512) == pytest.approx(301e9, rel=0.03)
+    assert total(PRESETS["mlm"]["bert-base"].run) == pytest.approx(2.4e19, rel=0.06)
+    assert total(PRESETS["mlm"]["albert-style"].run) == pytest.approx(1.5e20, rel=0.06)
+
+
+@pytest.mark.parametrize("name", list(PRESETS["mlm"]))
+def test_a_preset_holds_together(name: str) -> None:
+    run = PRESETS["mlm"][name].run
+    run.check()
+    small = replace(run.model, layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=30)
+    model = BertForPretraining(small)
+    assert sum(parameter.numel() for parameter in model.parameters()) > 0
+    assert run.model.vocabulary >= (run.data.vocabulary if run.data.tokenizer is None and run.data.hub else 0)
+
+
+def test_the_command_says_what_it_costs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fields = (
+        f"--data.path {folder / 'text.txt'} --data.tokenizer {folder / 'vocabulary'} --data.length 16 "
+        "--data.held-out 0.1 --model.layers 1 --model.dim 16 --model.heads 2 --model.ffn-dim 32 "
+        "--model.vocabulary 130 --train.steps 4 "
+        f"--train.batch-size 8 --optim.schedule.warmup 1 --runs {tmp_path} --data-folder {folder / 'data'}"
+    )
+    assert guarded(dispatch, ["pretraining", "mlm", "--attention", "hnas", *fields.split()]) == 0
+    told = capsys.readouterr()
+    assert "floating-point operations" in told.err
+    assert "hours on one H200" in told.err
+    assert "120 documents" in told.err
+    assert "floors: most frequent token" in told.out
+    assert "kernel.u" in told.out
