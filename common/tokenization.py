@@ -162,4 +162,5 @@ def train_tokenizer(texts: Iterable[str], kind: Kind, size: int) -> Tokenizer:
             vocab_size=size, special_tokens=list(SPECIAL), unk_token="[UNK]", show_progress=False
         )
     made.train_from_iterator(texts, trainer)
-    return Tokenizer(inner=made, source="a vocabulary trained here")
+    # Written and read once: scores are rounded on the way.
+    return Tokenizer(inner=tokenizers.Tokenizer.from_str(made.to_str()), source="a vocabulary trained here")

@@ -5,6 +5,7 @@ from torch.nn import functional as F
 
 from common.attention.visibility import Visibility
 from common.bert.model import BertConfig
+from common.blocks import Deescalated
 from common.errors import WrongUseError
 from pretraining.data import MaskedText
 from pretraining.data.batches import MaskedBatch
@@ -22,6 +23,8 @@ def check(model: Model, data: MaskedText) -> None:
     model.check()
     if model.max_length < max(data.lengths):
         raise WrongUseError(f"model.max_length {model.max_length} is below the longest sequence, {max(data.lengths)}")
+    if data.building == "packed" and isinstance(model.norm, Deescalated):
+        raise WrongUseError("de-escalation has no form for packed rows: their means would mix; --data.building blocks")
     if has_order(data) and model.token_types < 2:
         raise WrongUseError(f"model.token_types: pairs of segments need 2, found {model.token_types}")
 

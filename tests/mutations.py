@@ -60,6 +60,8 @@ MUTATIONS = (
     Mutation("doubly_normalized.py", "if self.active_dropout or self.rule.rounds > 1", "if self.active_dropout"),
     Mutation("hybrid.py", "u * doubly + (1 - u) * reference.softmax", "(1 - u) * doubly + u * reference.softmax"),
     Mutation("hybrid.py", "grad.sub_(of_doubly)", "grad"),
+    Mutation("hybrid.py", " and not self.u().any()", ""),
+    Mutation("hybrid.py", "looked_at = not (torch.is_grad_enabled() or torch.compiler.is_compiling())", "looked_at = True"),
     Mutation("hybrid.py", "(heads, 1, 1) if config.per_head else (1, 1, 1)", "(1, 1, 1)"),
     Mutation("elementwise.py", "factor=float(self.power)", "factor=1.0"),
     Mutation("elementwise.py", "counts.clamp(min=1).sqrt()", "counts.clamp(min=1)"),

@@ -1,5 +1,6 @@
 """Text for masked-language models: which, how it becomes sequences, what is hidden in them."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -84,13 +85,17 @@ class MaskedText:
         self.check()
         where = folder / "pretraining" / self._name()
         if not (where / "manifest.json").exists():
-            say(f"mlm: tokens of {self.path or self.hub or 'the bundled book'}, kept in {where}")
+            say(f"mlm: tokens of {self._source}, kept in {where}")
             where.mkdir(parents=True, exist_ok=True)
             with locked(where):
                 self._write(where)
         made, checksum = read_corpus(where)
         say(f"mlm: {told(made)}")
         return made, checksum
+
+    @property
+    def _source(self) -> str:
+        return self.path or self.hub or "the bundled book"
 
     def _name(self) -> str:
         """Returns the folder's name: it changes with the text, and with the vocabulary that is asked for."""
@@ -102,9 +107,8 @@ class MaskedText:
 
     def _write(self, where: Path) -> None:
         text = Text(strict=self.strict)
-        write_corpus(
-            self._documents(text), self._tokenizer(where), where, workers=os.cpu_count() or 1, what="tokenizing"
-        )
+        tokenizer = self._tokenizer(where)
+        write_corpus(self._documents(text), tokenizer, where, workers=os.cpu_count() or 1, what=self._source)
         if text.replaced:
             say(f"mlm: {text.replaced:,} invalid bytes of UTF-8 were replaced (--data.strict refuses them)")
 
@@ -124,8 +128,11 @@ class MaskedText:
         if (kept / "tokenizer.json").exists():  # of an earlier run that was interrupted: training is not repeatable
             return load_tokenizer(kept)
         say(f"mlm: training a vocabulary of {self.vocabulary:,} tokens")
-        some = (each for each, _ in zip(self._documents(Text(strict=self.strict)), range(TRAINED_ON), strict=False))
-        made = train_tokenizer(some, self.kind, self.vocabulary)
+        some = itertools.islice(self._documents(Text(strict=self.strict)), TRAINED_ON)
+        first = next(some, None)
+        if first is None:
+            raise BadDataError(f"{self._source}: there is no text in it")
+        made = train_tokenizer(itertools.chain([first], some), self.kind, self.vocabulary)
         made.save(kept)
         return made
 

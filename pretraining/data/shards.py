@@ -72,7 +72,7 @@ def write_corpus(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, *, wo
             raise
     totals = {name: sum(shard[name] for shard in counts) for name in ("characters", *ARRAYS)}
     if not totals["tokens"]:
-        raise BadDataError(f"{what}: {len(counts)} shards of documents hold no text at all")
+        raise BadDataError(f"{what}: there is no text in it")
     manifest = {"tokenizer": fingerprint, "vocabulary": len(tokenizer), "shards": counts, **totals}
     write_json(folder / "manifest.json", manifest)
 

@@ -199,6 +199,35 @@ def test_wrong_settings_are_refused() -> None:
         Bert(TINY, pooler=False).pooled(torch.zeros(1, 2, 8))
 
 
+def test_what_is_not_here_is_asked_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First without the pickled file, which is twice the size for nothing where the other is there."""
+    model = saved(tmp_path)
+    asked: list[tuple[str, str | None, list[str]]] = []
+
+    def download(source: str, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((source, revision, allow_patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    again, _ = load("somebody/bert-tiny", revision="abc")
+    assert torch.equal(again.masked.dense.weight, model.masked.dense.weight)
+    assert [(source, revision) for source, revision, _ in asked] == [("somebody/bert-tiny", "abc")]
+    assert "pytorch_model.bin" not in asked[0][2]
+    (tmp_path / "model.safetensors").rename(tmp_path / "elsewhere")
+    with pytest.raises(BadDataError, match="there is neither"):
+        load("somebody/bert-tiny")
+    assert asked[-1][2] == ["pytorch_model.bin"]
+
+    def unreachable(*_: object, **__: object) -> str:
+        raise OSError("no route to the hub\nand more")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    with pytest.raises(
+        BadDataError, match=r"bert-tiny: no such folder, and the hub does not give it \(no route to the hub\)"
+    ):
+        load("somebody/bert-tiny")
+
+
 @pytest.mark.unhooked
 @pytest.mark.parametrize("attention", ["softmax", "dnas", "hnas", "x3"])
 def test_it_compiles_to_one_graph(attention: str) -> None:

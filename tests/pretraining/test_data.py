@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from common.bert.model import BertConfig
+from common.blocks import NORMS
 from common.data import Shuffled
 from common.errors import BadDataError, WrongUseError
 from common.tokenization import load_tokenizer, train_tokenizer
@@ -141,8 +142,8 @@ def test_damage_is_named(tmp_path: Path, vocabulary: Path) -> None:
             replace(MaskedText(path=str(path), tokenizer=str(vocabulary)), **changes).load(tmp_path)  # type: ignore[arg-type]
         return str(error.value)
 
-    assert "hold no text at all" in reason(b"\n")
-    assert "hold no text at all" in reason(b"")
+    assert "a.txt: there is no text in it" in reason(b"\n")
+    assert "a.txt: there is no text in it" in reason(b"", tokenizer=None)
     assert "expected files that end in .parquet, .jsonl, .txt" in reason(b"x", "a.csv")
     assert "line 2: invalid UTF-8 at byte 1 (b'\\xff')" in reason(b"a\n\xff\n", strict=True)
     assert "b.jsonl, line 2: expected an object with" in reason(b'{"text": "a"}\n{"txt": 1}\n', "b.jsonl")
@@ -344,6 +345,8 @@ def test_settings_that_describe_no_text_are_refused() -> None:
     model = BertConfig(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=9, max_length=64, token_types=1)
     with pytest.raises(WrongUseError, match="max_length 64 is below the longest sequence, 128"):
         check(model, MaskedText())
+    with pytest.raises(WrongUseError, match="no form for packed rows"):
+        check(replace(model, norm=NORMS["deescalated"]), MaskedText(length=64, building="packed"))
     with pytest.raises(WrongUseError, match="token_types: pairs of segments need 2"):
         check(model, MaskedText(length=64, building="next"))
 

@@ -2,10 +2,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from common.bert.model import BertConfig, BertForPretraining
+from common.bert.names import public_name
 from common.errors import WrongUseError
+from lra.presets import PRESETS
+from pretraining.data.batches import MaskedBatch
+from pretraining.masking import NONE
+from pretraining.trainer import loss
 from scripts.benchmark import run
 from scripts.benchmark.cases import Case, Setting, expressible, operations
+from scripts.benchmark.transformers import forwards
 
 SMALL = "attention --lengths 16 64 --batch 1 --head-dim 4 --repeats 2".split()
 
@@ -87,3 +95,46 @@ def test_operations_are_counted_where_they_are_known() -> None:
 def test_bad_input_is_one_error(command: str, message: str) -> None:
     with pytest.raises(WrongUseError, match=message):
         run(command.split())
+
+
+@pytest.mark.extras
+def test_a_step_is_measured_beside_transformers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = (
+        "step pretraining mlm --attention softmax --norm post --padded --transformers --repeats 2 --json "
+        "--model.layers 1 --model.dim 16 --model.heads 2 --model.ffn-dim 16 --data.length 16 --model.max-length 32 "
+        "--train.batch-size 4"
+    ).split()
+    assert run([*small, "--data-folder", str(tmp_path)]) == 0
+    steps = json.loads(capsys.readouterr().out.splitlines()[-1])["steps"]
+    assert [each["attention"] for each in steps] == [
+        "softmax", "softmax, padded", "softmax, transformers", "softmax, encoder alone",
+        "softmax, encoder alone, transformers",
+    ]  # fmt: skip
+    assert all(each["training_seconds"] > 0 for each in steps)
+    with pytest.raises(WrongUseError, match="is for pretraining mlm"):
+        forwards(torch.nn.Linear(1, 1), PRESETS["listops"]["quick"].run.model)
+
+
+@pytest.mark.extras
+def test_the_loss_of_transformers_is_ours() -> None:
+    """What is timed is the same quantity: the mean over the same targets."""
+    config = BertConfig(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=30, max_length=12, dropout=0.0,
+                        attention_dropout=0.0)  # fmt: skip
+    model = BertForPretraining(config, sentences=False)
+    theirs, masked = forwards(model, config)["transformers"]
+    tokens = torch.randint(0, 30, (3, 10))
+    targets = torch.tensor([[4, NONE], [5, 6], [7, NONE]])
+    batch = MaskedBatch(
+        tokens=tokens, types=torch.zeros_like(tokens), real=torch.ones_like(tokens, dtype=torch.bool),
+        places=torch.tensor([[1, 0], [2, 7], [9, 0]]), targets=targets, order=torch.zeros(3, dtype=torch.long),
+        targets_each=torch.ones(3),
+    )  # fmt: skip
+    with torch.no_grad():
+        mine = {public_name(name): tensor for name, tensor in model.state_dict().items()}
+        missing = theirs.load_state_dict(mine, strict=False).missing_keys
+        assert {name for name in missing if "decoder" not in name} <= {
+            "bert.pooler.dense.weight",
+            "bert.pooler.dense.bias",
+        }
+        theirs.tie_weights()
+        assert float(masked(batch)) == pytest.approx(float(loss(model, batch)), abs=1e-5)

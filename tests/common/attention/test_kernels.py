@@ -18,7 +18,7 @@ from common.attention.module import MultiHeadAttention
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
 from common.optim import Optim, build_optimizer
-from tests.common.attention.cases import VARIANTS, case
+from tests.common.attention.cases import VARIANTS, case, cases
 
 few = settings(max_examples=40, deadline=None)
 
@@ -264,3 +264,13 @@ def test_one_graph_under_compile(name: str, order: str) -> None:
     gradients = [torch.autograd.grad(output.square().sum(), tensors) for output in (found, expected)]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(("name", "order"), VARIANTS)
+def test_without_gradients_the_output_is_the_same(name: str, order: str) -> None:
+    for each in cases(order):
+        kernel = ATTENTIONS[name].build(heads=2).double()
+        expected = kernel(each.query, each.key, each.value, each.visibility)
+        with torch.no_grad():
+            found = kernel(each.query, each.key, each.value, each.visibility)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
