@@ -269,6 +269,9 @@ def print_result(result: Result, as_json: bool) -> None:
         return
     print(f"  test {result.metric} {result.score:.4f} on {len(result.example_scores):,} examples, "
           f"by the checkpoint of step {result.chosen_step:,} of {result.steps:,}")  # fmt: skip
+    others = {name: value for name, value in result.metrics.items() if name != result.metric}
+    if others:
+        print("  " + ", ".join(f"{name.replace('_', ' ')} {value:,.4f}" for name, value in others.items()))
     print("  floors: " + ", ".join(f"{name} {value:.4f}" for name, value in result.floors.items()))
     for name, values in result.bounded.items():
         print(f"  {name}: {', '.join(f'{value:.3f}' for value in values)}")

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,8 +108,11 @@ class MaskedText:
 
     def _write(self, where: Path) -> None:
         text = Text(strict=self.strict)
-        tokenizer = self._tokenizer(where)
-        write_corpus(self._documents(text), tokenizer, where, workers=os.cpu_count() or 1, what=self._source)
+        tokenizer, workers = self._tokenizer(where), os.cpu_count() or 1
+        started = time.monotonic()
+        characters = write_corpus(self._documents(text), tokenizer, where, workers=workers, what=self._source)
+        seconds = time.monotonic() - started
+        say(f"mlm: {characters / 1e6 / seconds / workers:.2f} M characters a second and core, {workers} cores")
         if text.replaced:
             say(f"mlm: {text.replaced:,} invalid bytes of UTF-8 were replaced (--data.strict refuses them)")
 

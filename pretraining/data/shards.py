@@ -53,8 +53,8 @@ class Corpus:
     manifest: Mapping[str, Any]
 
 
-def write_corpus(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, *, workers: int, what: str) -> None:
-    """Tokenizes documents into ``folder``; interrupted and called again it goes on with the shards that are missing.
+def write_corpus(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, *, workers: int, what: str) -> int:
+    """Tokenizes documents into ``folder`` and returns their characters; called again it goes on where it was stopped.
 
     Raises:
         BadDataError: no document holds a token.
@@ -75,6 +75,7 @@ def write_corpus(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, *, wo
         raise BadDataError(f"{what}: there is no text in it")
     manifest = {"tokenizer": fingerprint, "vocabulary": len(tokenizer), "shards": counts, **totals}
     write_json(folder / "manifest.json", manifest)
+    return int(totals["characters"])
 
 
 def _written(
