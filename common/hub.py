@@ -1,5 +1,7 @@
 """Data sets of the hub, by their id or from a local folder in the hub's layout."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from common.errors import BadDataError
@@ -20,3 +22,20 @@ def hub_rows(
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise BadDataError(f"{source}, split {split}, cannot be read ({reason}); {hint}") from error
+
+
+def hub_folder(source: str, names: Sequence[str], revision: str | None = None) -> Path:
+    """Returns the local folder of that name, or one with the files of these names fetched from the hub.
+
+    Raises:
+        BadDataError: it is neither a folder nor to be had from the hub.
+    """
+    if Path(source).exists():
+        return Path(source)
+    import huggingface_hub  # noqa: PLC0415  # only for what is not here
+
+    try:
+        return Path(huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=list(names)))
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise BadDataError(f"{source}: no such folder, and the hub does not give it ({reason})") from error

@@ -38,6 +38,8 @@ class Assembly:
     test: Callable[[nn.Module], Evaluation]
     floors: Callable[[], Mapping[str, float]]
     data_checksum: str
+    leave: Callable[[nn.Module, Path], None] | None = None
+    """Writes what else a finished run leaves in its directory, such as a checkpoint that others read."""
 
 
 Assemble = Callable[[Any, Path, Accelerator], Assembly]

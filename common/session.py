@@ -86,6 +86,7 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
     reset_peak_memory(accelerator.device)
     seed_torch(run.seed, 0)
     assembly = package.assembly(run, session.data, accelerator)
+    _refuse_other_data(folder, assembly.data_checksum, accelerator)
     row = row_name(run, preset)
     if session.trackers:
         accelerator.init_trackers("seqarena", config={"row": row, "task": task.name, "run": str(to_json(run))})
@@ -112,6 +113,8 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
             )
         test = assembly.test(assembly.model)
         require_finite_metrics(test.metrics, progress.step)
+        if assembly.leave is not None and accelerator.is_main_process:
+            assembly.leave(assembly.model, folder)
     except DivergedError as error:
         test = None
         message = f"{row} diverged: {error}"
@@ -154,6 +157,20 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
         command=session.command,
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
+
+
+def _refuse_other_data(folder: Path, checksum: str, accelerator: Accelerator) -> None:
+    """Remembers on which data a run began; refuses to go on with others."""
+    path = folder / "checkpoint" / "data.json"
+    began = json.loads(path.read_text())["sha256"] if path.exists() else None
+    accelerator.wait_for_everyone()
+    if began not in (None, checksum):
+        raise BadDataError(
+            f"{folder}: this run began on data of sha256 {began}, now they are {checksum}; --overwrite starts again"
+        )
+    if accelerator.is_main_process and began is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"sha256": checksum})
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ from common.checkpoint import write_atomically
 from common.errors import BadDataError, WrongUseError
 
 Kind = Literal["wordpiece", "unigram"]
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+"""Files of a checkpoint that say how text becomes tokens."""
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """In the order of the ids they get in a vocabulary that is trained here; public ones have them elsewhere."""
 ALIASES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}
@@ -24,6 +26,8 @@ ALIASES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}
 CONTINUED, BEGUN = "##", "▁"
 """A piece of WordPiece that goes on with a word begins with the first; one of SentencePiece that begins one, with the
 second."""
+ALPHABET = 1_000
+"""Letters of a trained WordPiece vocabulary at most; rarer ones are unknown."""
 Ids = npt.NDArray[np.int32]
 
 
@@ -42,6 +46,12 @@ class Tokenizer:
                 f"{self.source}: the vocabulary has no {', '.join(missing)}; expected {' '.join(SPECIAL)}"
             )
 
+        most = max(self.inner.get_vocab().values())
+        if most >= len(self):
+            raise BadDataError(f"{self.source}: {len(self):,} tokens, numbered up to {most:,}: some are missing")
+        # Text that says [MASK] is text.
+        self.inner.encode_special_tokens = True
+
     def __len__(self) -> int:
         return self.inner.get_vocab_size()
 
@@ -59,9 +69,13 @@ class Tokenizer:
 
     @functools.cached_property
     def continues(self) -> npt.NDArray[np.bool_]:
-        """Which tokens go on with the word before them; one an id."""
+        """Which tokens go on with the word before them; one an id. Of SentencePiece punctuation stands for itself."""
+
+        def inside(token: str) -> bool:
+            return not token.startswith(BEGUN) and any(letter.isalnum() for letter in token)
+
         spaced = isinstance(self.inner.model, models.Unigram)
-        marks = [not token.startswith(BEGUN) if spaced else token.startswith(CONTINUED) for token in self._tokens]
+        marks = [inside(token) if spaced else token.startswith(CONTINUED) for token in self._tokens]
         return np.array(marks) & ~self.special
 
     @property
@@ -118,7 +132,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def _of_vocabulary(path: Path) -> tokenizers.Tokenizer:
     """Returns BERT's WordPiece over the lines of a file."""
-    tokens = path.read_text(encoding="utf-8").splitlines()
+    tokens = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+    tokens = tokens[:-1] if not tokens[-1] else tokens
     if len(set(tokens)) != len(tokens):
         twice = next(token for number, token in enumerate(tokens) if token in tokens[:number])
         raise BadDataError(f"{path}: {twice!r} stands there twice")
@@ -144,23 +159,30 @@ def train_tokenizer(texts: Iterable[str], kind: Kind, size: int) -> Tokenizer:
     fingerprint.
 
     Raises:
-        WrongUseError: a size below the special tokens and a few letters.
+        WrongUseError: a size below the special tokens and a few letters, or below the letters of the text.
     """
     if size < 100:
         raise WrongUseError(f"a vocabulary of {size} tokens: expected at least 100")
     if kind == "wordpiece":
         made = _wordpiece(models.WordPiece(unk_token="[UNK]"), lowercase=True)
         trainer: trainers.Trainer = trainers.WordPieceTrainer(
-            vocab_size=size, special_tokens=list(SPECIAL), show_progress=False, continuing_subword_prefix=CONTINUED
+            vocab_size=size,
+            special_tokens=list(SPECIAL),
+            show_progress=False,
+            continuing_subword_prefix=CONTINUED,
+            limit_alphabet=min(ALPHABET, size // 2),
         )
     else:
         made = tokenizers.Tokenizer(models.Unigram())
         made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
         made.decoder = decoders.Metaspace()
         trainer = trainers.UnigramTrainer(
             vocab_size=size, special_tokens=list(SPECIAL), unk_token="[UNK]", show_progress=False
         )
-    made.train_from_iterator(texts, trainer)
+    try:
+        made.train_from_iterator(texts, trainer)
+    except Exception as error:  # the library raises its base class
+        raise WrongUseError(f"no {kind} vocabulary of {size:,} tokens can be trained on this text: {error}") from error
     # Written and read once: scores are rounded on the way.
     return Tokenizer(inner=tokenizers.Tokenizer.from_str(made.to_str()), source="a vocabulary trained here")

@@ -83,7 +83,9 @@ def floors(corpus: Corpus, builder: Builder, counts: npt.NDArray[np.int64]) -> M
     Both are fitted on the corpus, held-out documents included, which only helps them.
     """
     size, most = len(counts), int(counts.argmax())
-    text = np.concatenate([np.asarray(shard.tokens[:NEIGHBOURS]) for shard in corpus.shards])[:NEIGHBOURS]
+    text = np.zeros(0, dtype=np.int64)
+    for shard in corpus.shards:  # no more of them than are needed
+        text = np.concatenate([text, shard.tokens[: NEIGHBOURS - len(text)]])
     pairs, times = np.unique(text[:-1].astype(np.int64) * size + text[1:], return_counts=True)
     after = np.full(size, most)
     by_count = np.argsort(times, kind="stable")

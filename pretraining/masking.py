@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.counter import GOLDEN, hash64, mix64
-from common.errors import WrongUseError
+from common.errors import BadDataError, WrongUseError
 from common.tokenization import Tokenizer
 
 Matrix = npt.NDArray[np.int32]
@@ -88,6 +88,8 @@ class Masker:
         self.continues = tokenizer.continues if masking.unit == "word" else np.zeros(len(tokenizer), dtype=np.bool_)
         allowed = np.ones(len(tokenizer)) if masking.source == "everything" else (~tokenizer.special).astype(np.float64)
         self.cumulative = np.cumsum(allowed * counts if masking.source == "unigram" else allowed)
+        if not self.cumulative[-1] > 0:
+            raise BadDataError("the text holds no token that could stand in for another: is all of it unknown?")
 
     def __call__(
         self, tokens: Matrix, segments: Matrix, examples: npt.NDArray[np.int64], epochs: npt.NDArray[np.int64]

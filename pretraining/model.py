@@ -23,6 +23,11 @@ def check(model: Model, data: MaskedText) -> None:
     model.check()
     if model.max_length < max(data.lengths):
         raise WrongUseError(f"model.max_length {model.max_length} is below the longest sequence, {max(data.lengths)}")
+    if data.is_trained and model.vocabulary < data.trained_size:
+        raise WrongUseError(
+            f"model.vocabulary {model.vocabulary:,} is below the {data.trained_size:,} tokens that are trained on the "
+            f"text: --data.vocabulary {model.vocabulary}, or a larger --model.vocabulary"
+        )
     if data.building == "packed" and isinstance(model.norm, Deescalated):
         raise WrongUseError("de-escalation has no form for packed rows: their means would mix; --data.building blocks")
     if has_order(data) and model.token_types < 2:

@@ -7,6 +7,7 @@ import numpy as np
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from common.bert.checkpoint import save
 from common.bert.model import BertForPretraining
 from common.data import Shuffled
 from common.errors import WrongUseError
@@ -14,11 +15,15 @@ from common.package import Assembly
 from pretraining.cost import estimate
 from pretraining.data import MaskedText, sequences, split
 from pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches
+from pretraining.data.sequences import Sequences
 from pretraining.data.shards import Corpus, say
 from pretraining.evaluator import evaluate, floors, frequencies
 from pretraining.masking import NONE, Masker
 from pretraining.model import has_order, losses, predictions
 from pretraining.run import Run
+
+CHECKPOINT = "bert"
+"""Folder of a finished run's directory."""
 
 
 def loss(model: nn.Module, batch: MaskedBatch) -> Tensor:
@@ -45,7 +50,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     parts, counts = split(corpus, run.data), frequencies(corpus)
     masks = functools.partial(Masker, run.data.masking, corpus.tokenizer, counts)
     held_out = {
-        name: Builder(corpus, sequences(corpus, run.data, parts[name], run.data.length), masks(run.data.seed))
+        name: Builder(corpus, _held_out(corpus, run.data, parts[name]), masks(run.data.seed))
         for name in ("validation", "test")
     }
     unigram = (counts + 1) / (counts + 1).sum()
@@ -57,7 +62,19 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=lambda model: evaluate(model, held_out["test"], unigram, accelerator),
         floors=lambda: floors(corpus, held_out["test"], counts),
         data_checksum=checksum,
+        leave=lambda model, out: _leave(model, corpus, out / CHECKPOINT),
     )
+
+
+def _leave(model: nn.Module, corpus: Corpus, folder: Path) -> None:
+    """Writes the model with its vocabulary as a public checkpoint, for ``common.bert.checkpoint.load`` and others."""
+    assert isinstance(model, BertForPretraining)
+    save(folder, model)
+    corpus.tokenizer.save(folder)
+
+
+def _held_out(corpus: Corpus, data: MaskedText, chosen: list[np.ndarray]) -> Sequences:
+    return sequences(corpus, data, chosen, data.length).some(data.evaluated, data.seed)
 
 
 def _phases(run: Run, corpus: Corpus, chosen: list[np.ndarray], masker: Masker) -> list[Phase]:

@@ -18,6 +18,8 @@ from common.blocks import Activation, NormConfig, PostNorm
 from common.checkpoint import write_atomically, write_json
 from common.config import from_json, to_json
 from common.errors import BadDataError
+from common.hub import hub_folder
+from common.tokenization import VOCABULARIES
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """In the order in which they are preferred."""
@@ -53,18 +55,10 @@ def folder_of(source: str, revision: str | None = None) -> Path:
     Raises:
         BadDataError: it is neither a folder nor to be had from the hub.
     """
-    if Path(source).is_dir():
-        return Path(source)
-    import huggingface_hub  # noqa: PLC0415  # only for checkpoints that are not here
-
-    try:
-        wanted = ["config.json", *WEIGHTS[:1], "vocab.txt", "tokenizer.json", "tokenizer_config.json", OURS]
-        found = Path(huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=wanted))
-        if not any((found / name).exists() for name in WEIGHTS):
-            huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=[WEIGHTS[1]])
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise BadDataError(f"{source}: no such folder, and the hub does not give it ({reason})") from error
+    wanted = ["config.json", WEIGHTS[0], *VOCABULARIES, OURS]
+    found = hub_folder(source, wanted, revision)
+    if not any((found / name).exists() for name in WEIGHTS):
+        found = hub_folder(source, [WEIGHTS[1]], revision)
     return found
 
 
@@ -92,6 +86,8 @@ def _parsed(path: Path, make: Callable[[Any], BertConfig]) -> BertConfig:
 
 
 def _from_public(values: Any) -> BertConfig:
+    if not isinstance(values, dict):
+        raise ValueError(f"expected an object, found {type(values).__name__}")
     for name, only in (("model_type", "bert"), ("position_embedding_type", "absolute")):
         if values.get(name, only) != only:
             raise ValueError(f"expected {name} {only}, found {values[name]}")
@@ -153,7 +149,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise a different class for each kind of damage
         raise BadDataError(f"{path}: cannot be read ({error}); fetch it again") from error
-    if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise BadDataError(f"{path}: expected tensors by name; another kind of file")
     return modern(tensors, str(path))
 

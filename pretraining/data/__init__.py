@@ -14,14 +14,19 @@ from common import corpus
 from common.checkpoint import locked
 from common.counter import hash64
 from common.errors import BadDataError, WrongUseError
+from common.hub import hub_folder
 from common.prepared import origin
-from common.tokenization import Kind, Tokenizer, load_tokenizer, train_tokenizer
-from pretraining.data.documents import Text, documents, from_hub, sources
+from common.tokenization import VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
+from pretraining.data.documents import Text, documents, from_hub, sentences, sources
 from pretraining.data.sequences import Building, Sequences, build
 from pretraining.data.shards import Corpus, read_corpus, say, told, write_corpus
 from pretraining.masking import Masking
 
 SPLITS = ("train", "validation", "test")
+TRAINED = 30_000
+"""Tokens of a vocabulary that is trained, if nobody says how many."""
+VERSION = 2
+"""Raised whenever text would become other tokens, so that what was prepared is not taken for it."""
 TRAINED_ON = 200_000
 """Documents that a vocabulary is trained on, at most."""
 
@@ -35,11 +40,11 @@ class MaskedText:
     hub: str | None = None
     """A data set of the hub with a column ``text``, as ID or ID:CONFIG; neither: the bundled King James Bible."""
     tokenizer: str | None = None
-    """tokenizer.json or vocab.txt, or a folder with one; none: the bundled book's own, else one trained on the text."""
+    """tokenizer.json or vocab.txt, a folder with one, or an id of the hub; none: one is trained on the text."""
     kind: Kind = "wordpiece"
     """Of a vocabulary that is trained: wordpiece (BERT) or unigram (SentencePiece, ALBERT)."""
-    vocabulary: int = 30_000
-    """Tokens of a vocabulary that is trained."""
+    vocabulary: int | None = None
+    """Tokens of a vocabulary that is trained; none: 30,000, and for the bundled book the 4,000 that come with it."""
     strict: bool = False
     """Whether invalid UTF-8 is refused; otherwise it is replaced and counted."""
     building: Building = "blocks"
@@ -55,6 +60,8 @@ class MaskedText:
     """Probability that a pair aims at a random length."""
     held_out: float = 0.05
     """Share of the documents that validate, and as many that test."""
+    evaluated: int = 5_000
+    """Sequences of each held-out split that are evaluated at most, drawn by the data's seed."""
     seed: int = 0
     """Seed of sequences and of the masks of evaluation, apart from the seed of the run."""
     masking: Masking = field(default_factory=Masking)
@@ -69,6 +76,8 @@ class MaskedText:
         """Raises a ``WrongUseError`` for settings that describe no data."""
         if self.path is not None and self.hub is not None:
             raise WrongUseError("data.path and data.hub: expected one of them")
+        if self.evaluated < 1:
+            raise WrongUseError(f"data.evaluated: expected at least 1 sequence, found {self.evaluated}")
         for length in self.lengths:
             if not 8 <= length <= 2**15:
                 raise WrongUseError(f"data.length and data.last_length: expected 8 to 32,768 tokens, found {length}")
@@ -91,6 +100,11 @@ class MaskedText:
             with locked(where):
                 self._write(where)
         made, checksum = read_corpus(where)
+        if self.strict and made.manifest["replaced"]:
+            raise BadDataError(
+                f"{self._source}: {made.manifest['replaced']:,} invalid bytes of UTF-8 were replaced when it was "
+                "prepared, and --data.strict refuses them; mend the text, or leave --data.strict out"
+            )
         say(f"mlm: {told(made)}")
         return made, checksum
 
@@ -100,17 +114,36 @@ class MaskedText:
 
     def _name(self) -> str:
         """Returns the folder's name: it changes with the text, and with the vocabulary that is asked for."""
-        text = "book" if self.path is None else origin(Path(self.path))
+        text = f"book-v{VERSION}" if self.path is None else f"{origin(Path(self.path))}-v{VERSION}"
         text = text if self.hub is None else "hub-" + self.hub.replace("/", "-").replace(":", "-")
         if self.tokenizer is not None:
-            return f"{text}-{origin(Path(self.tokenizer))}"
-        return text if text == "book" else f"{text}-{self.kind}{self.vocabulary}"
+            path = Path(self.tokenizer)
+            return f"{text}-{origin(path) if path.exists() else self.tokenizer.replace('/', '-')}"
+        return text if self._is_bundled else f"{text}-{self.kind}{self.trained_size}"
+
+    @property
+    def trained_size(self) -> int:
+        """Tokens of a vocabulary that is trained."""
+        return TRAINED if self.vocabulary is None else self.vocabulary
+
+    @property
+    def _is_bundled(self) -> bool:
+        """Whether text and vocabulary are those that come with the suite."""
+        ours = self.path is None and self.hub is None and self.tokenizer is None
+        return ours and self.kind == "wordpiece" and self.vocabulary is None
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the vocabulary is trained on the text."""
+        return self.tokenizer is None and not self._is_bundled
 
     def _write(self, where: Path) -> None:
         text = Text(strict=self.strict)
         tokenizer, workers = self._tokenizer(where), os.cpu_count() or 1
         started = time.monotonic()
-        characters = write_corpus(self._documents(text), tokenizer, where, workers=workers, what=self._source)
+        characters = write_corpus(
+            self._documents(text), tokenizer, where, workers=workers, what=self._source, read=text
+        )
         seconds = time.monotonic() - started
         say(f"mlm: {characters / 1e6 / seconds / workers:.2f} M characters a second and core, {workers} cores")
         if text.replaced:
@@ -125,18 +158,19 @@ class MaskedText:
 
     def _tokenizer(self, where: Path) -> Tokenizer:
         if self.tokenizer is not None:
-            return load_tokenizer(Path(self.tokenizer))
-        if self.path is None and self.hub is None:
+            return load_tokenizer(hub_folder(self.tokenizer, VOCABULARIES))
+        if self._is_bundled:
             return load_tokenizer(corpus.VOCABULARY)
         kept = where / "tokenizer"
         if (kept / "tokenizer.json").exists():  # of an earlier run that was interrupted: training is not repeatable
             return load_tokenizer(kept)
-        say(f"mlm: training a vocabulary of {self.vocabulary:,} tokens")
-        some = itertools.islice(self._documents(Text(strict=self.strict)), TRAINED_ON)
+        say(f"mlm: training a vocabulary of {self.trained_size:,} tokens")
+        texts = itertools.islice(self._documents(Text(strict=self.strict)), TRAINED_ON)
+        some = (sentence for text in texts for sentence in sentences(text))
         first = next(some, None)
         if first is None:
             raise BadDataError(f"{self._source}: there is no text in it")
-        made = train_tokenizer(itertools.chain([first], some), self.kind, self.vocabulary)
+        made = train_tokenizer(itertools.chain([first], some), self.kind, self.trained_size)
         made.save(kept)
         return made
 

@@ -22,8 +22,11 @@ BOOKS = ("bookcorpus/bookcorpus", "bookcorpus")
 BOOK_ROWS = 16
 """Rows of BookCorpus that are taken for a document: their books are not told apart (as cramming has it)."""
 HINT = "--data.path takes files of your own: Parquet or JSON lines with text, or plain text"
-SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])|\n+")
-"""Where sentences are cut: after a full stop and before a capital, and at line ends."""
+CLOSED = """["')\\]]"""
+ENDED = "|".join(f"(?<=[.!?]{CLOSED * closed})" for closed in range(3))
+SENTENCE = re.compile(rf"""(?:{ENDED})\s+(?=["'(\[]?[A-Z0-9])|\s*\n\s*""")
+"""Where sentences are cut: after a full stop and what closes behind it, before a capital; and at line ends. Nothing but
+white space is lost."""
 
 
 class Text:
@@ -76,7 +79,7 @@ def documents(path: Path, text: Text) -> Iterator[str]:
     """
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     if name.endswith(".parquet"):
-        yield from _of_parquet(path)
+        yield from _of_parquet(path, text)
         return
     opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     try:
@@ -87,16 +90,16 @@ def documents(path: Path, text: Text) -> Iterator[str]:
         raise BadDataError(f"{path}: cannot be read to its end ({error}); fetch it again") from error
 
 
-def _of_parquet(path: Path) -> Iterator[str]:
+def _of_parquet(path: Path, text: Text) -> Iterator[str]:
     try:
         file = pyarrow.parquet.ParquetFile(path)
         if FIELD not in file.schema_arrow.names:
             raise BadDataError(f"{path}: expected a column {FIELD}, found {', '.join(file.schema_arrow.names)}")
         for batch in file.iter_batches(columns=[FIELD]):
-            for row in batch.column(0).to_pylist():
-                if not isinstance(row, str):
-                    raise BadDataError(f"{path}: expected text in column {FIELD}, found {row!r:.40}")
-                yield row
+            for row in batch.column(0).cast(pa.large_binary()).to_pylist():
+                if row is None:
+                    raise BadDataError(f"{path}: expected text in column {FIELD}, found nothing in a row")
+                yield text.of(row, str(path))
     except (pa.ArrowException, OSError) as error:
         raise BadDataError(f"{path}: not a whole Parquet file ({error})") from error
 
@@ -114,7 +117,7 @@ def _of_jsonl(lines: Iterable[bytes], path: Path, text: Text) -> Iterator[str]:
             raise BadDataError(f'{where}: expected an object with "{FIELD}", found {line!r:.60}') from error
         if not isinstance(found, str):
             raise BadDataError(f'{where}: expected text in "{FIELD}", found {found!r:.40}')
-        yield found
+        yield text.of(found.encode("utf-8", "surrogatepass"), where)  # halves of pairs are no characters
 
 
 def _of_text(lines: Iterable[bytes], path: Path, text: Text) -> Iterator[str]:

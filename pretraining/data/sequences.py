@@ -11,11 +11,13 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.counter import GOLDEN, hash64, mix64
+from common.counter import GOLDEN, hash64, mix64, permutation
 from pretraining.data.shards import Shard
 
 Building = Literal["blocks", "order", "next", "packed"]
 Ranges = npt.NDArray[np.int64]
+OPEN = 256
+"""Rows that are still filled while sequences are packed."""
 FORWARD, BACKWARD, ALONE = 0, 1, -100
 """Of a pair: as it stands in the text, or not; of a sequence without a second segment: no target."""
 
@@ -34,6 +36,20 @@ class Sequences:
 
     def __len__(self) -> int:
         return len(self.order)
+
+    def some(self, count: int, seed: int) -> "Sequences":
+        """Returns ``count`` of them at most, drawn by a seed, in their order."""
+        if len(self) <= count:
+            return self
+        chosen = np.sort(permutation(len(self), seed)[:count])
+        counts = np.diff(self.first)[chosen]
+        parts = np.concatenate([np.arange(self.first[each], self.first[each + 1]) for each in chosen.tolist()])
+        return Sequences(
+            parts=self.parts[parts],
+            first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            order=self.order[chosen],
+            packed=self.packed,
+        )
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -61,7 +77,10 @@ def build(
             found = found[np.arange(len(found)) % 2 < np.repeat(count, 2)]
         else:
             found = _blocks(sentences, documents, some, length - 2)
-            count = _rows(found, length) if building == "packed" else np.ones(len(found), dtype=np.int64)
+            count = np.ones(len(found), dtype=np.int64)
+            if building == "packed":
+                rows = _rows(found[:, 1] - found[:, 0] + 2, length)
+                found, count = found[np.argsort(rows, kind="stable")], np.bincount(rows)
             order = np.full(len(count), ALONE)
         parts.append(np.column_stack([np.full(len(found), number), found]))
         counts.append(count)
@@ -103,25 +122,25 @@ def _blocks(sentences, documents, chosen, most):
     return found[:count].copy()
 
 
-def _rows(blocks: Ranges, length: int) -> npt.NDArray[np.int64]:
-    """Returns how many blocks, one after the other, go into each packed row."""
-    sizes = blocks[:, 1] - blocks[:, 0] + 2
-    counts: npt.NDArray[np.int64] = _fill(sizes, length)
-    return counts
-
-
 @numba.njit(cache=True)
 @no_type_check
-def _fill(sizes, length):
-    counts = np.zeros(len(sizes), dtype=np.int64)
-    row, left = -1, np.int64(0)
-    for size in sizes:
-        if row < 0 or size > left:
-            row += 1
-            left = np.int64(length)
-        counts[row] += 1
-        left -= size
-    return counts[: row + 1].copy()
+def _rows(sizes, length):
+    """Returns the packed row of each block: of the last ``OPEN`` rows that where it fits best."""
+    rows = np.empty(len(sizes), dtype=np.int64)
+    left = np.empty(len(sizes), dtype=np.int64)
+    count = 0
+    for block, size in enumerate(sizes):
+        best = -1
+        for row in range(max(0, count - OPEN), count):
+            if left[row] >= size and (best < 0 or left[row] < left[best]):
+                best = row
+        if best < 0:
+            best = count
+            left[best] = length
+            count += 1
+        rows[block] = best
+        left[best] -= size
+    return rows
 
 
 @numba.njit(inline="always")

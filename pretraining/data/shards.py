@@ -24,7 +24,7 @@ from common.checkpoint import write_atomically, write_json
 from common.errors import BadDataError
 from common.log import tracked
 from common.tokenization import Tokenizer, load_tokenizer
-from pretraining.data.documents import sentences
+from pretraining.data.documents import Text, sentences
 
 DOCUMENTS = 2_000
 """Of a shard: what an interruption costs at most, for each worker."""
@@ -53,8 +53,12 @@ class Corpus:
     manifest: Mapping[str, Any]
 
 
-def write_corpus(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, *, workers: int, what: str) -> int:
+def write_corpus(
+    texts: Iterable[str], tokenizer: Tokenizer, folder: Path, *, workers: int, what: str, read: Text | None = None
+) -> int:
     """Tokenizes documents into ``folder`` and returns their characters; called again it goes on where it was stopped.
+
+    ``read`` is what counted the invalid bytes.
 
     Raises:
         BadDataError: no document holds a token.
@@ -74,6 +78,7 @@ def write_corpus(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, *, wo
     if not totals["tokens"]:
         raise BadDataError(f"{what}: there is no text in it")
     manifest = {"tokenizer": fingerprint, "vocabulary": len(tokenizer), "shards": counts, **totals}
+    manifest["replaced"] = 0 if read is None else read.replaced
     write_json(folder / "manifest.json", manifest)
     return int(totals["characters"])
 

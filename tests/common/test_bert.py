@@ -126,6 +126,11 @@ def test_what_is_no_checkpoint_is_one_message(tmp_path: Path) -> None:
     assert "model.safetensors: cannot be read" in reason()
     (tmp_path / "model.safetensors").unlink()
     assert "expected model.safetensors or pytorch_model.bin; there is neither" in reason()
+    torch.save([torch.zeros(2)], tmp_path / "pytorch_model.bin")
+    assert "pytorch_model.bin: expected tensors by name" in reason()
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(BadDataError, match=r"config.json: expected an object, found list"):
+        load(str(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BadDataError, match=r"config.json: Expecting property name"):
         load(str(tmp_path))

@@ -75,3 +75,35 @@ def test_what_is_no_vocabulary_is_named(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
     with pytest.raises(WrongUseError, match="a vocabulary of 9 tokens: expected at least 100"):
         train_tokenizer(TEXTS, "wordpiece", 9)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+def test_text_that_says_mask_is_text(kind: str, tmp_path: Path) -> None:
+    train_tokenizer(TEXTS, kind, 200).save(tmp_path)  # type: ignore[arg-type]
+    made = load_tokenizer(tmp_path)
+    (ids,) = made.encode(["a [MASK] b [SEP] [CLS] c"])
+    assert not np.isin(ids, [made.id(name) for name in ("[MASK]", "[SEP]", "[CLS]", "[PAD]")]).any()
+
+
+def test_unigram_pieces_stay_inside_words() -> None:
+    made = train_tokenizer(TEXTS, "unigram", 400)
+    pieces = [made.inner.id_to_token(number) for number in range(5, len(made))]
+    assert not any("\n" in piece for piece in pieces)
+    mixed = [piece for piece in pieces if any(c.isalnum() for c in piece) and any(c in ".,:;!?()" for c in piece)]
+    assert not mixed
+    inside = {piece for number, piece in enumerate(pieces, start=5) if made.continues[number]}
+    assert inside == {piece for piece in pieces if piece[0] != "▁" and piece[0].isalnum()}  # not punctuation
+
+
+def test_numbers_without_a_token_are_refused(tmp_path: Path) -> None:
+    words = {**{name: number for number, name in enumerate(SPECIAL)}, "far": 99}
+    tokenizers.Tokenizer(models.WordPiece(words, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(BadDataError, match="6 tokens, numbered up to 99: some are missing"):
+        load_tokenizer(tmp_path)
+
+
+def test_letters_are_limited_and_too_many_are_said() -> None:
+    many = ["".join(chr(0x4E00 + number) for number in range(300))] * 2
+    assert len(train_tokenizer(many, "wordpiece", 200)) <= 200 + 1
+    with pytest.raises(WrongUseError, match="no unigram vocabulary of 100 tokens can be trained"):
+        train_tokenizer(many, "unigram", 100)

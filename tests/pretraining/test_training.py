@@ -7,16 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from common.attention import ATTENTIONS
+from common.bert.checkpoint import load
 from common.bert.model import BertConfig, BertForPretraining
-from common.errors import WrongUseError, guarded
+from common.errors import BadDataError, WrongUseError, guarded
 from common.optim import Optim
 from common.results import Result
 from common.runtime import make_accelerator
 from common.session import Session, execute
 from common.step import Stepper
-from common.tokenization import train_tokenizer
+from common.tokenization import load_tokenizer, train_tokenizer
 from common.training import Train
 from pretraining.__main__ import PACKAGE
 from pretraining.cost import operations, total
@@ -72,6 +74,11 @@ def test_it_learns_what_follows_what(folder: Path, tmp_path: Path) -> None:
     assert result.score > 2 * result.floors["most frequent token"] > 0.1
     assert result.floors["most frequent after its neighbour"] > 0.6  # the letters follow each other
     assert result.score == pytest.approx(np.mean(result.example_scores))
+    left, report = load(str(tmp_path / "bert"))
+    assert (report.new, report.unused, left.bert.config) == ((), (), run.model)
+    assert len(load_tokenizer(tmp_path / "bert")) <= 120
+    weights = load_file(next((tmp_path / "checkpoint").glob("chosen-*")))
+    assert torch.equal(left.masked.dense.weight, weights["masked.dense.weight"])
 
 
 @pytest.mark.parametrize("attention", ["softmax", "hnas"])
@@ -149,6 +156,39 @@ def test_a_vocabulary_that_is_too_large_is_refused(folder: Path, tmp_path: Path)
         measure(replace(RUN, model=replace(RUN.model, vocabulary=20)), folder, tmp_path)
 
 
+def test_a_run_does_not_go_on_with_another_text(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter(range(7))
+
+    def seven(*given: object) -> torch.Tensor:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return loss(*given)  # type: ignore[arg-type]
+
+    (tmp_path / "text.txt").write_text("\n\n".join(TEXTS))
+    data = replace(RUN.data, path=str(tmp_path / "text.txt"), tokenizer=str(folder / "vocabulary"))
+    session = Session(out=tmp_path / "run", data=tmp_path / "data")
+    monkeypatch.setattr("pretraining.trainer.loss", seven)
+    with pytest.raises(KeyboardInterrupt):
+        execute(PACKAGE, replace(RUN, data=data), session)
+    monkeypatch.undo()
+    (tmp_path / "text.txt").write_text("\n\n".join(reversed(TEXTS[:-1])))
+    with pytest.raises(
+        BadDataError, match=r"this run began on data of sha256 [0-9a-f]+, now they are [0-9a-f]+; --overw"
+    ):
+        execute(PACKAGE, replace(RUN, data=data), session)
+    assert execute(PACKAGE, replace(RUN, data=data), replace(session, overwrite=True)).status == "finished"
+
+
+def test_the_tokenizer_of_a_preset_is_asked_of_the_hub(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(folder / "vocabulary"))
+    data = replace(BERT_BASE.run.data, hub=None, path=str(folder / "text.txt"), length=16, last_length=None)
+    made, _ = data.load(tmp_path)
+    assert made.tokenizer.fingerprint == load_tokenizer(folder / "vocabulary").fingerprint
+    assert (tmp_path / "pretraining").glob("*-google-bert-bert-base-uncased")
+
+
 def test_the_cost_is_the_references() -> None:
     """pretraining_qa.md section 2: 70 G a sequence of 128, 301 G of 512; BERT-base 2.4e19, ALBERT-style 1.5e20."""
     run = replace(BERT_BASE.run, data=replace(BERT_BASE.run.data, building="blocks"))
@@ -165,7 +205,7 @@ def test_a_preset_holds_together(name: str) -> None:
     small = replace(run.model, layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=30)
     model = BertForPretraining(small)
     assert sum(parameter.numel() for parameter in model.parameters()) > 0
-    assert run.model.vocabulary >= (run.data.vocabulary if run.data.tokenizer is None and run.data.hub else 0)
+    assert not run.data.is_trained or run.model.vocabulary >= run.data.trained_size
 
 
 def test_the_command_says_what_it_costs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
