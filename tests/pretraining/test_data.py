@@ -9,22 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import datasets
-import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
 
 from common.bert.model import BertConfig
 from common.blocks import NORMS
 from common.data import Shuffled
 from common.errors import BadDataError, WrongUseError
 from common.tokenization import load_tokenizer, train_tokenizer
-from pretraining.data import MaskedText, documents, sequences, shards, split
+from pretraining.data import MaskedText, sequences, shards, split
 from pretraining.data.batches import Builder
-from pretraining.data.documents import Text, from_hub, sentences, sources
+from pretraining.data.documents import from_hub, sentences
 from pretraining.data.sequences import ALONE, BACKWARD, FORWARD, Sequences, build
 from pretraining.data.shards import Corpus, Shard, read_corpus, write_corpus
 from pretraining.masking import NONE, Masker
@@ -103,20 +101,6 @@ def test_the_hub_is_read_by_its_layout(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"title": ["a"]}).to_parquet(folder / "a.parquet")
     with pytest.raises(BadDataError, match="row 0: expected text in column text, found title"):
         next(iter(from_hub(str(folder))))
-
-
-def test_sentences_end_where_sentences_end() -> None:
-    assert sentences(TEXTS[0]) == ["Call me Ishmael.", "Some years ago I went to sea!", "Whenever it is damp, I go."]
-    assert sentences(TEXTS[1]) == ["There now is your city.", "Right and left the streets take you waterward"]
-    assert sentences('He said, "Go." Then he left. (It was late.) "Why?" Nobody knew.') == [
-        'He said, "Go."', "Then he left.", "(It was late.)", '"Why?"', "Nobody knew.",
-    ]  # fmt: skip
-    assert sentences("e.g. this, at 3.5 m.") == ["e.g. this, at 3.5 m."]
-
-
-@given(st.text(alphabet="aB1. !?\"')(]\n\t", max_size=60))
-def test_cutting_loses_nothing_but_white_space(text: str) -> None:
-    assert "".join("".join(sentences(text)).split()) == "".join(text.split())
 
 
 def test_an_interrupted_corpus_goes_on_with_the_shards_that_are_missing(
@@ -393,11 +377,3 @@ def test_settings_that_describe_no_text_are_refused() -> None:
         check(replace(model, norm=NORMS["deescalated"]), MaskedText(length=64, building="packed"))
     with pytest.raises(WrongUseError, match="token_types: pairs of segments need 2"):
         check(model, MaskedText(length=64, building="next"))
-
-
-def test_sources_are_in_the_order_of_their_names(tmp_path: Path) -> None:
-    for name in ("b.txt", "a/c.jsonl", "a.parquet", "notes.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x")
-    assert [path.relative_to(tmp_path).as_posix() for path in sources(tmp_path)] == ["a/c.jsonl", "a.parquet", "b.txt"]
-    assert list(documents(tmp_path / "b.txt", Text(strict=True))) == ["x"]
