@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from common import checkpoint
@@ -24,6 +23,7 @@ from common.results import Result
 from lra.run import Run
 from lra.trainer import loss
 from scripts.seqarena import dispatch
+from tests.interruption import stops_after
 from tests.lra.test_training import TINY, TINY_FIELDS, measure
 
 LONGER = replace(
@@ -143,14 +143,7 @@ def test_a_place_that_takes_no_files_is_one_message(tmp_path: Path, capsys: pyte
 
 
 def test_data_that_vanish_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = iter(range(15))
-
-    def fifteen_steps(*given: object) -> torch.Tensor:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return loss(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("lra.trainer.loss", fifteen_steps)
+    monkeypatch.setattr("lra.trainer.loss", stops_after(15, loss))
     with pytest.raises(KeyboardInterrupt):
         measure(LONGER, tmp_path)
     monkeypatch.undo()

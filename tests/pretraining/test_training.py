@@ -28,6 +28,7 @@ from pretraining.presets import BERT_BASE, PRESETS
 from pretraining.run import Run
 from pretraining.trainer import assemble, loss
 from scripts.seqarena import dispatch
+from tests.interruption import stops_after
 
 LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
 TEXTS = [" ".join(LETTERS[(start + n) % 10] for n in range(8)) + ".\nThe end." for start in range(10)] * 12
@@ -89,14 +90,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     data = replace(RUN.data, last_length=24, last_share=0.34)
     run = replace(RUN, data=data, model=replace(RUN.model, attention=ATTENTIONS[attention]))
     whole = measure(run, folder, tmp_path / "whole")
-    calls = iter(range(7))
-
-    def seven(*given: object) -> torch.Tensor:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return loss(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("pretraining.trainer.loss", seven)
+    monkeypatch.setattr("pretraining.trainer.loss", stops_after(7, loss))
     with pytest.raises(KeyboardInterrupt):
         measure(run, folder, tmp_path / "stopped")
     monkeypatch.undo()
@@ -157,17 +151,10 @@ def test_a_vocabulary_that_is_too_large_is_refused(folder: Path, tmp_path: Path)
 
 
 def test_a_run_does_not_go_on_with_another_text(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = iter(range(7))
-
-    def seven(*given: object) -> torch.Tensor:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return loss(*given)  # type: ignore[arg-type]
-
     (tmp_path / "text.txt").write_text("\n\n".join(TEXTS))
     data = replace(RUN.data, path=str(tmp_path / "text.txt"), tokenizer=str(folder / "vocabulary"))
     session = Session(out=tmp_path / "run", data=tmp_path / "data")
-    monkeypatch.setattr("pretraining.trainer.loss", seven)
+    monkeypatch.setattr("pretraining.trainer.loss", stops_after(7, loss))
     with pytest.raises(KeyboardInterrupt):
         execute(PACKAGE, replace(RUN, data=data), session)
     monkeypatch.undo()
@@ -186,7 +173,7 @@ def test_the_tokenizer_of_a_preset_is_asked_of_the_hub(
     data = replace(BERT_BASE.run.data, hub=None, path=str(folder / "text.txt"), length=16, last_length=None)
     made, _ = data.load(tmp_path)
     assert made.tokenizer.fingerprint == load_tokenizer(folder / "vocabulary").fingerprint
-    assert (tmp_path / "pretraining").glob("*-google-bert-bert-base-uncased")
+    assert len(list((tmp_path / "pretraining").glob("*-google-bert-bert-base-uncased"))) == 1
 
 
 def test_the_cost_is_the_references() -> None:
