@@ -145,7 +145,8 @@ class MaskedText:
             self._documents(text), tokenizer, where, workers=workers, what=self._source, read=text
         )
         seconds = time.monotonic() - started
-        say(f"mlm: {characters / 1e6 / seconds / workers:.2f} M characters a second and core, {workers} cores")
+        rate = characters / 1e6 / seconds / workers
+        say(f"mlm: {rate:.2f} M characters a second and core, {workers} cores, the start of their processes included")
         if text.replaced:
             say(f"mlm: {text.replaced:,} invalid bytes of UTF-8 were replaced (--data.strict refuses them)")
 
