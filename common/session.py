@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,12 @@ def execute(package: Package, run: BaseRun, session: Session) -> Result:
         accelerator.wait_for_everyone()
         finished = Result.read(folder)
         accelerator.wait_for_everyone()
+        if finished is not None and accelerator.is_main_process:
+            print(
+                f"{folder}: finished at {finished.finished_at}, on data of sha256 {finished.data_checksum[:12]}...; "
+                "--overwrite runs it again",
+                file=sys.stderr,
+            )
         if finished is None:
             finished = _measure(package, run, session, accelerator, folder)
             if accelerator.is_main_process:

@@ -68,6 +68,17 @@ def evaluate(
     return Evaluation(metrics=metrics, examples=right.tolist())
 
 
+def in_all_lengths(
+    model: nn.Module, builders: Mapping[int, Builder], unigram: npt.NDArray[np.float64], accelerator: Accelerator
+) -> Evaluation:
+    """Returns what ``evaluate`` says of sequences of each length; behind the first, its names end with the length."""
+    first, *others = ((length, evaluate(model, each, unigram, accelerator)) for length, each in builders.items())
+    metrics = dict(first[1].metrics)
+    for length, found in others:
+        metrics |= {f"{name}_{length}": value for name, value in found.metrics.items()}
+    return Evaluation(metrics=metrics, examples=first[1].examples)
+
+
 def frequencies(corpus: Corpus) -> npt.NDArray[np.int64]:
     """Returns how often each token stands in the corpus; V."""
     size = len(corpus.tokenizer)

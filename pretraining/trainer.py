@@ -1,29 +1,27 @@
 """Brings text, model and loss of a run together."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.bert.checkpoint import save
+from common.bert.checkpoint import LEFT, save
 from common.bert.model import BertForPretraining
 from common.data import Shuffled
 from common.errors import WrongUseError
-from common.package import Assembly
+from common.package import Assembly, Evaluation
 from pretraining.cost import estimate
 from pretraining.data import MaskedText, sequences, split
 from pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches
 from pretraining.data.sequences import Sequences
 from pretraining.data.shards import Corpus, say
-from pretraining.evaluator import evaluate, floors, frequencies
+from pretraining.evaluator import floors, frequencies, in_all_lengths
 from pretraining.masking import NONE, Masker
 from pretraining.model import has_order, losses, predictions
 from pretraining.run import Run
-
-CHECKPOINT = "bert"
-"""Folder of a finished run's directory."""
 
 
 def loss(model: nn.Module, batch: MaskedBatch) -> Tensor:
@@ -50,19 +48,26 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     parts, counts = split(corpus, run.data), frequencies(corpus)
     masks = functools.partial(Masker, run.data.masking, corpus.tokenizer, counts)
     held_out = {
-        name: Builder(corpus, _held_out(corpus, run.data, parts[name]), masks(run.data.seed))
+        name: {
+            length: Builder(corpus, _held_out(corpus, run.data, parts[name], length), masks(run.data.seed))
+            for length in run.data.lengths
+        }
         for name in ("validation", "test")
     }
     unigram = (counts + 1) / (counts + 1).sum()
+
+    def scored(name: str) -> Callable[[nn.Module], Evaluation]:
+        return lambda model: in_all_lengths(model, held_out[name], unigram, accelerator)
+
     return Assembly(
         model=BertForPretraining(run.model, sentences=has_order(run.data)),
         loss=loss,
         batches=TrainingBatches(phases=tuple(_phases(run, corpus, parts["train"], masks(run.seed)))),
-        validate=lambda model: evaluate(model, held_out["validation"], unigram, accelerator),
-        test=lambda model: evaluate(model, held_out["test"], unigram, accelerator),
-        floors=lambda: floors(corpus, held_out["test"], counts),
+        validate=scored("validation"),
+        test=scored("test"),
+        floors=lambda: floors(corpus, held_out["test"][run.data.length], counts),
         data_checksum=checksum,
-        leave=lambda model, out: _leave(model, corpus, out / CHECKPOINT),
+        leave=lambda model, out: _leave(model, corpus, out / LEFT),
     )
 
 
@@ -73,8 +78,8 @@ def _leave(model: nn.Module, corpus: Corpus, folder: Path) -> None:
     corpus.tokenizer.save(folder)
 
 
-def _held_out(corpus: Corpus, data: MaskedText, chosen: list[np.ndarray]) -> Sequences:
-    return sequences(corpus, data, chosen, data.length).some(data.evaluated, data.seed)
+def _held_out(corpus: Corpus, data: MaskedText, chosen: list[np.ndarray], length: int) -> Sequences:
+    return sequences(corpus, data, chosen, length).some(data.evaluated, data.seed)
 
 
 def _phases(run: Run, corpus: Corpus, chosen: list[np.ndarray], masker: Masker) -> list[Phase]:

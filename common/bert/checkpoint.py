@@ -23,6 +23,8 @@ from common.tokenization import VOCABULARIES
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """In the order in which they are preferred."""
+LEFT = Path("checkpoint", "bert")
+"""Where a finished run of ours keeps it, in its directory."""
 OURS = "seqarena.json"
 """Beside config.json in what we write: the whole config, attention and norm included."""
 ACTIVATIONS: dict[str, Activation] = {
@@ -52,9 +54,13 @@ class Report:
 def folder_of(source: str, revision: str | None = None) -> Path:
     """Returns the local folder of a checkpoint, fetched from the hub if there is no folder of that name.
 
+    ``source`` may be the directory of a finished run of pretraining too.
+
     Raises:
         BadDataError: it is neither a folder nor to be had from the hub.
     """
+    if (Path(source) / LEFT).is_dir():
+        return Path(source) / LEFT
     wanted = ["config.json", WEIGHTS[0], *VOCABULARIES, OURS]
     found = hub_folder(source, wanted, revision)
     if not any((found / name).exists() for name in WEIGHTS):

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,30 @@ def _mean(call: Callable[[int], object], repeats: int, device: torch.device) -> 
     return statistics.fmean(seconds)
 
 
+def there_and_back(package: str, cases: Sequence[tuple[str, BaseRun, str]], data: Path, repeats: int) -> list[Measured]:
+    """Measures (attention, run, kind) one after another, then once more from the last to the first.
+
+    So a machine that gets slower or faster meanwhile favours none. One at a time and each in a process of its own: its
+    peak memory is the variant's, and pages that it gives back are there for its next step.
+    """
+    context = multiprocessing.get_context("spawn")
+    found: list[list[Measured]] = [[] for _ in cases]
+    for index in (*range(len(cases)), *reversed(range(len(cases)))):
+        attention, run, kind = cases[index]
+        print(f"{attention}{'' if kind == OURS else f', {kind}'} ...", file=sys.stderr)
+        with context.Pool(1) as pool:
+            found[index].append(pool.apply(measure, (package, run, attention, data, repeats, kind)))
+    return [
+        replace(
+            first,
+            forward_seconds=(first.forward_seconds + second.forward_seconds) / 2,
+            training_seconds=(first.training_seconds + second.training_seconds) / 2,
+            peak_memory_bytes=max(first.peak_memory_bytes, second.peak_memory_bytes),
+        )
+        for first, second in found
+    ]
+
+
 def parser() -> Parser:
     """Returns the parser of ``seqarena benchmark step``."""
     made = Parser(prog="seqarena benchmark step", description=f"{__doc__}\nFields are set as --path value.")
@@ -133,17 +157,10 @@ def run(arguments: Sequence[str]) -> int:
         runs.append((attention, run))
     # Made here, data are no part of what the first variant's process holds.
     package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
-    context = multiprocessing.get_context("spawn")
     kinds = [kind for kind, wanted in ((PADDED, options.padded), (FULL_MATRIX, options.full_matrix)) if wanted]
     kinds += [*AGAINST] if options.transformers else []
     cases = [*((attention, run, OURS) for attention, run in runs), *((*runs[0], kind) for kind in kinds)]
-    measured = []
-    for attention, run, kind in cases:
-        print(f"{attention}{'' if kind == OURS else f', {kind}'} ...", file=sys.stderr)
-        with context.Pool(1) as pool:  # a process of its own: its peak memory is this variant's
-            measured.append(
-                pool.apply(measure, (package.name, run, attention, options.data_folder, options.repeats, kind))
-            )
+    measured = there_and_back(package.name, cases, options.data_folder, options.repeats)
     if options.json:
         print(json.dumps({"run": options.task, "preset": options.preset, "steps": [asdict(each) for each in measured]}))
         return 0
@@ -164,7 +181,7 @@ def run(arguments: Sequence[str]) -> int:
     headings = ["attention", "forward steps/s", f"time / {first.attention}", "training steps/s",
                 f"time / {first.attention}", "peak MiB", "peak - idle MiB"]  # fmt: skip
     notes = [
-        f"batch {runs[0][1].train.batch_size}, means of {options.repeats} batches after 2; "
+        f"batch {runs[0][1].train.batch_size}, means of {options.repeats} batches after 2, twice; "
         f"dropout {model.dropout}, attention dropout {model.attention_dropout}; "
         f"{first.device}, {first.precision}",
         "training: forward and backward; memory: a process of its own, libraries included",

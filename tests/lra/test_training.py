@@ -69,9 +69,11 @@ def test_a_result_has_everything(tmp_path: Path) -> None:
     assert result.peak_memory_bytes > 2**20
 
 
-def test_a_finished_run_is_not_run_again_unless_asked(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_run_again_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = measure(TINY, tmp_path)
+    capsys.readouterr()
     assert measure(TINY, tmp_path) == first
+    assert f"sha256 {first.data_checksum[:12]}...; --overwrite runs it again" in capsys.readouterr().err
     again = measure(TINY, tmp_path, overwrite=True)
     assert (again.score, again.example_scores) == (first.score, first.example_scores)
     assert again.finished_at >= first.finished_at

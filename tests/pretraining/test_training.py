@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from common.attention import ATTENTIONS
-from common.bert.checkpoint import load
+from common.bert.checkpoint import folder_of, load
 from common.bert.model import BertConfig, BertForPretraining
 from common.errors import BadDataError, WrongUseError, guarded
 from common.optim import Optim
@@ -75,9 +75,9 @@ def test_it_learns_what_follows_what(folder: Path, tmp_path: Path) -> None:
     assert result.score > 2 * result.floors["most frequent token"] > 0.1
     assert result.floors["most frequent after its neighbour"] > 0.6  # the letters follow each other
     assert result.score == pytest.approx(np.mean(result.example_scores))
-    left, report = load(str(tmp_path / "bert"))
+    left, report = load(str(tmp_path))
     assert (report.new, report.unused, left.bert.config) == ((), (), run.model)
-    assert len(load_tokenizer(tmp_path / "bert")) <= 120
+    assert len(load_tokenizer(folder_of(str(tmp_path)))) <= 120
     weights = load_file(next((tmp_path / "checkpoint").glob("chosen-*")))
     assert torch.equal(left.masked.dense.weight, weights["masked.dense.weight"])
 
@@ -110,6 +110,10 @@ def test_lengths_follow_their_schedule(folder: Path) -> None:
     assembly = assemble(here(replace(RUN, data=data), folder), folder / "data", make_accelerator("float32"))
     lengths = [assembly.batches[step].tokens.shape[1] for step in range(12)]  # type: ignore[attr-defined]
     assert max(lengths[:9]) <= 16 < min(lengths[9:])
+    metrics = assembly.validate(assembly.model).metrics  # evaluated at both
+    assert metrics["loss"] != metrics["loss_32"] > 0
+    assert set(metrics) == {f"{name}{end}" for name in ("accuracy", "loss", "perplexity", "unigram_loss")
+                            for end in ("", "_32")}  # fmt: skip
 
 
 @pytest.mark.parametrize("building", ["order", "next", "blocks", "packed"])
