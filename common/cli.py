@@ -63,6 +63,34 @@ def session_of(options: argparse.Namespace, command: str) -> Session:
     )
 
 
+def described(
+    package: Package,
+    task: str,
+    preset: str | None,
+    attention: str | None,
+    norm: str | None,
+    seed: int,
+    fields: Sequence[str],
+    prog: str,
+) -> BaseRun:
+    """Returns the checked run that names and ``--path value`` arguments describe, whole.
+
+    ``preset`` None: the one that a field among the arguments chooses, else quick.
+
+    Raises:
+        WrongUseError: a name or field that is unknown, or a run that could not work.
+    """
+    look_up(package.tasks, task, f"{package.name} task")
+    typed = {_path(argument) for argument in fields if argument.startswith("--")}
+    presets = package.presets[task]
+    asked = preset or next((name for name, each in presets.items() if each.chosen_by in typed), "quick")
+    run = override(choose(package, task, asked, attention, norm, seed), fields, prog)
+    typed |= {f"model.{name}" for name, given in (("attention", attention), ("norm", norm)) if given is not None}
+    run = run.completed(typed)
+    run.check()
+    return run
+
+
 def choose(package: Package, task: str, preset: str, attention: str | None, norm: str | None, seed: int) -> BaseRun:
     """Returns the run that the names describe.
 
@@ -90,7 +118,7 @@ def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
     known = [_spelled(path) for path in field_paths(run) if path not in CHOSEN]
     switches = {_spelled(path.rpartition(".")[0], f"no-{path.rpartition('.')[2]}") for path in _switches(run)}
     groups = _groups(arguments)
-    for flag in (group[0].split("=", 1)[0].replace("_", "-").removeprefix("--") for group in groups):
+    for flag in (_path(group[0]).replace("_", "-") for group in groups):
         if flag not in known and flag not in switches:
             raise WrongUseError(f"unknown field --{flag}; {_hint(flag, known)}")
     found = _parsed(run, arguments)
@@ -98,6 +126,11 @@ def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
         wrong = next((group for group in groups if _parsed(run, group) is None), arguments)
         raise WrongUseError(f"{' '.join(wrong)}: not a value that this field can have; see {prog} --help")
     return found
+
+
+def _path(argument: str) -> str:
+    """Returns the path of the field that an argument names, on or off."""
+    return argument.split("=", 1)[0].removeprefix("--").replace("-", "_")
 
 
 def _spelled(*path: str) -> str:
@@ -171,8 +204,14 @@ def describe(package: Package) -> str:
     for task in package.tasks.values():
         lines.append(f"  {task.name:<14} {task.title}")
         presets = package.presets[task.name].items()
-        lines += [f"    --preset {name:<16} {preset.source}" for name, preset in presets]
+        lines += [f"    --preset {name:<16} {preset.source}{_chosen_by(preset)}" for name, preset in presets]
     return "\n".join(lines)
+
+
+def _chosen_by(preset: Preset[BaseRun]) -> str:
+    return (
+        "" if preset.chosen_by is None else f" (meant where --{_spelled(preset.chosen_by)} is set and no preset named)"
+    )
 
 
 def provenance(task: Task, preset: Preset[BaseRun]) -> str:
@@ -206,11 +245,18 @@ def variants() -> str:
     return f"--attention:\n{first_lines(ATTENTIONS)}\n\n--norm:\n{first_lines(NORMS)}"
 
 
+def _others(package: Package, prog: str) -> str:
+    lines = "".join(f"\n  {prog} {name} --help" for name in package.commands)
+    return f"\n\nbeside tasks:{lines}" if lines else ""
+
+
 def package_parser(package: Package, prog: str) -> Parser:
     """Returns the parser of the names that choose a run; fields are parsed once these are known."""
-    parser = Parser(prog=prog, add_help=False, description=f"{package.title}\n\ntasks:\n{describe(package)}")
+    parser = Parser(
+        prog=prog, add_help=False, description=f"{package.title}\n\ntasks:\n{describe(package)}{_others(package, prog)}"
+    )
     parser.add_argument("task", nargs="?", help="what to measure")
-    parser.add_argument("--preset", default="quick", help="the named run to start from (default: quick)")
+    parser.add_argument("--preset", help="the named run to start from (default: quick)")
     parser.add_argument("--attention", help="attention variant (default: the preset's)")
     parser.add_argument("--norm", help="block normalisation (default: the preset's)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, data order and dropout (default: 0)")
@@ -222,6 +268,8 @@ def package_parser(package: Package, prog: str) -> Parser:
 
 def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
     """Trains and evaluates the run that the arguments describe, and prints its result."""
+    if arguments and arguments[0] in package.commands:
+        return package.commands[arguments[0]](arguments[1:])
     parser = package_parser(package, prog)
     if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
         raise WrongUseError(f"the task comes first: {prog} TASK {arguments[0]} ...; tasks: {', '.join(package.tasks)}")
@@ -232,15 +280,20 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
         parser.epilog = f"{variants()}\n\n{prog} TASK --help shows every field of a run with its default."
         parser.print_help()
         return 0
-    run = choose(package, options.task, options.preset, options.attention, options.norm, options.seed)
+    look_up(package.tasks, options.task, f"{package.name} task")
     if options.help:
+        preset = options.preset or "quick"
+        run = choose(package, options.task, preset, options.attention, options.norm, options.seed)
         parser.print_help()
-        print(f"\n{provenance(package.tasks[options.task], package.presets[options.task][options.preset])}")
-        print(f"\nfields of {options.task}, preset {options.preset}: any of them as --path value\n")
+        print(f"\n{provenance(package.tasks[options.task], package.presets[options.task][preset])}")
+        print(f"\nfields of {options.task}, preset {preset}: any of them as --path value\n")
         with contextlib.suppress(SystemExit):
             _parse(run, ["--help"], prog=f"{prog} {options.task}")
         return 0
-    run = override(run, rest, f"{prog} {options.task}")
+    run = described(
+        package, options.task, options.preset, options.attention, options.norm, options.seed, rest,
+        f"{prog} {options.task}",
+    )  # fmt: skip
     command = shlex.join([*prog.split(), *arguments])
     result = execute(package, run, session_of(options, command))
     if _is_main_process():

@@ -1,10 +1,13 @@
 """Random numbers as a function of what they are for: no state to save, nothing that depends on who draws first."""
 
-from typing import no_type_check
+import hashlib
+from collections.abc import Sequence
+from typing import TypeVar, no_type_check
 
 import numpy as np
 import numpy.typing as npt
 
+Thing = TypeVar("Thing")
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -22,6 +25,36 @@ def hash64(*keys: int | npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
     for key in keys:
         state = mix64(state + np.asarray(key).astype(np.uint64) + GOLDEN)
     return state
+
+
+def hash_text(text: str) -> int:
+    """Returns 64 bits that depend on a text alone."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class Draws:
+    """Numbers drawn one after another; the same ones for the same keys, on any machine."""
+
+    def __init__(self, *keys: int) -> None:
+        self.keys = keys
+        self.drawn = 0
+        self.ahead: list[int] = []
+
+    def below(self, count: int) -> int:
+        """Returns a number from 0 up to below ``count``."""
+        if not self.ahead:
+            self.ahead = hash64(*self.keys, self.drawn + np.arange(64))[::-1].tolist()
+            self.drawn += 64
+        return self.ahead.pop() % count
+
+    def one_of(self, things: Sequence[Thing]) -> Thing:
+        """Returns one of some things."""
+        return things[self.below(len(things))]
+
+    def some_of(self, things: Sequence[Thing], count: int) -> list[Thing]:
+        """Returns some different ones of some things, in a drawn order."""
+        left = list(things)
+        return [left.pop(self.below(len(left))) for _ in range(count)]
 
 
 def permutation(count: int, *keys: int) -> npt.NDArray[np.int64]:

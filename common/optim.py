@@ -70,7 +70,7 @@ def first_beta(schedule: Schedule, beta: float, step: int, steps: int) -> float:
 
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = MappingProxyType(
-    {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "adamax": torch.optim.Adamax}
+    {"adamw": torch.optim.AdamW, "bert_adam": torch.optim.AdamW, "adam": torch.optim.Adam, "adamax": torch.optim.Adamax}
 )
 
 
@@ -78,9 +78,10 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = MappingProxyType(
 class Optim:
     """The optimiser, its peak learning rate and its schedule."""
 
-    name: Literal["adamw", "adam", "adamax", "lamb"] = "adamw"
-    """Optimiser; adamw decays weights apart from the gradient, adam and adamax through it; lamb (ALBERT's, for large
-    batches) adds the decay to a step that it makes as long as the weights of its tensor."""
+    name: Literal["adamw", "bert_adam", "adam", "adamax", "lamb"] = "adamw"
+    """Optimiser; adamw decays weights apart from the gradient, adam and adamax through it; bert_adam is adamw without
+    bias correction, as Google's BERT has it, which makes the first steps of a finetuning too long; lamb (ALBERT's, for
+    large batches) adds the decay to a step that it makes as long as the weights of its tensor."""
     lr: float
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -120,6 +121,7 @@ def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
         {
             "params": parameters,
             "weight_decay": optim.weight_decay if kind == "decayed" else 0.0,
+            "decay": optim.weight_decay if kind == "decayed" else 0.0,
             "multiplier": optim.bounded_lr_multiplier if kind == "bounded" else 1.0,
             **({"adam": kind != "decayed"} if optim.name == "lamb" else {}),
         }
@@ -152,9 +154,20 @@ def _lamb(settings: list[dict[str, Any]], optim: Optim) -> torch.optim.Optimizer
 
 
 def set_rate(optimizer: torch.optim.Optimizer, optim: Optim, step: int, steps: int) -> None:
-    """Gives the optimiser the learning rate and first beta of a step."""
+    """Gives the optimiser the learning rate and first beta of a step (from 0)."""
     factor = rate(optim.schedule, step, steps)
     beta = first_beta(optim.schedule, optim.betas[0], step, steps)
     for group in optimizer.param_groups:
         group["lr"] = optim.lr * factor * group["multiplier"]
         group["betas"] = (beta, group["betas"][1])
+        if optim.name == "bert_adam":
+            _undo_correction(group, optim, step)
+
+
+def _undo_correction(group: dict[str, Any], optim: Optim, step: int) -> None:
+    """Changes rate, eps and decay so that a step of PyTorch's AdamW is the one without bias correction."""
+    first, second = (1 - beta ** (step + 1) for beta in optim.betas)
+    longer = first / math.sqrt(second)
+    group["lr"] *= longer
+    group["eps"] = optim.eps / math.sqrt(second)
+    group["weight_decay"] = group["decay"] / longer

@@ -1,8 +1,9 @@
 """A task package as everything else sees it: its tasks, their presets, and what it brings to a run."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from accelerate import Accelerator
@@ -55,6 +56,8 @@ class Package:
     tasks: Mapping[str, Task]
     presets: Mapping[str, Mapping[str, Preset[BaseRun]]]
     assemble: Assemble
+    commands: Mapping[str, Callable[[Sequence[str]], int]] = field(default_factory=lambda: MappingProxyType({}))
+    """What else its command line does: a word in the place of a task, and what is done with the rest of the line."""
 
     def task(self, run: BaseRun) -> Task:
         """Returns the record of what a run measures."""

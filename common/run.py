@@ -4,6 +4,7 @@ import copy
 import functools
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,10 +18,11 @@ from common.tasks import Task
 from common.training import Train
 from common.transformer import EncoderConfig
 
-ROW_FIELDS = ("model.attention", "model.norm", "model.layers", "seed")
+ROW_FIELDS = ("model.attention", "model.norm", "model.layers", "model.pretrained_with", "seed")
 """What a leaderboard compares, so that a difference in these is a row and not another protocol."""
 
-ASIDE = ("train.diagnostics", "data.path")
+ASIDE = ("train.diagnostics", "data.path", "data.train", "data.dev", "data.matched", "data.mismatched", "data.extra",
+         "model.init")  # fmt: skip
 """What makes no other protocol: what only looks on, and where the files are; their checksum says which they are."""
 
 
@@ -40,6 +42,24 @@ class BaseRun:
     """The optimiser and its rate."""
     train: Train
     """How long, in which batches."""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence there may be."""
+        return self.model.longest
+
+    @property
+    def row_parts(self) -> tuple[str, ...]:
+        """What else names this run's row in a table, behind the attention."""
+        return ()
+
+    def completed(self, typed: Collection[str]) -> "BaseRun":
+        """Returns the run with what follows from its other fields; those whose paths were ``typed`` stay.
+
+        Raises:
+            WrongUseError: a field was typed that contradicts.
+        """
+        return self
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
@@ -73,6 +93,8 @@ class Preset(Generic[AnyRun_co]):
     """Time or operations, and on what."""
     comparable: bool
     """Whether the task's published figures were measured on data like these."""
+    chosen_by: str | None = None
+    """The field that chooses this preset when it is set and no preset is named."""
     data: str | None = None
     """Where its data come from and how they are split, if not as the task says."""
 
@@ -103,6 +125,7 @@ def row_name(run: BaseRun, preset: Preset[BaseRun]) -> str:
         parts.append(norm_name(run.model.norm))
     if run.model.layers != preset.run.model.layers:
         parts.append(f"{run.model.layers} layers")
+    parts += run.row_parts
     return ", ".join(parts)
 
 

@@ -26,6 +26,8 @@ class Task:
     metric: str
     """Name of the main score in an evaluator's answer, a fraction between 0 and 1 unless the title says otherwise."""
     higher_is_better: bool
+    beside: tuple[str, ...] = ()
+    """Other metrics that a table shows beside it."""
     chance: float
     """What guessing scores."""
     splits: str
@@ -36,3 +38,5 @@ class Task:
     checksums: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Preset -> sha256 of the data it must run on, where these are the same for everybody."""
     published: tuple[Published, ...] = ()
+    published_beside: Mapping[str, tuple[Published, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """Metric among ``beside`` -> what was published of it."""

@@ -93,6 +93,14 @@ class Tokenizer:
         found = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(each.ids, dtype=np.int32) for each in found]
 
+    def encode_placed(self, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
+        """Returns the tokens of each text, and where each begins and ends in it, in characters; T and T 2."""
+        found = self.inner.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (np.array(each.ids, dtype=np.int32), np.array(each.offsets, dtype=np.int32).reshape(-1, 2))
+            for each in found
+        ]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of tokens, special ones left out."""
         text: str = self.inner.decode(list(ids))
@@ -150,6 +158,13 @@ def _wordpiece(model: models.WordPiece, lowercase: bool) -> tokenizers.Tokenizer
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece(prefix=CONTINUED)
     return made
+
+
+def word_tokenizer(words: Iterable[str]) -> Tokenizer:
+    """Returns a lower-case WordPiece vocabulary of whole words, in this order behind the special tokens."""
+    tokens = [*SPECIAL, *dict.fromkeys(words)]
+    model = models.WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
+    return Tokenizer(inner=_wordpiece(model, lowercase=True), source="a vocabulary of words")
 
 
 def train_tokenizer(texts: Iterable[str], kind: Kind, size: int) -> Tokenizer:

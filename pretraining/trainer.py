@@ -1,6 +1,7 @@
 """Brings text, model and loss of a run together."""
 
 import functools
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 
 from common.bert.checkpoint import LEFT, save
 from common.bert.model import BertForPretraining
+from common.config import to_json
 from common.data import Shuffled
 from common.errors import WrongUseError
 from common.package import Assembly, Evaluation
+from common.run import settings
 from pretraining.cost import estimate
 from pretraining.data import MaskedText, sequences, split
 from pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches
@@ -67,14 +70,15 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=scored("test"),
         floors=lambda: floors(corpus, held_out["test"][run.data.length], counts),
         data_checksum=checksum,
-        leave=lambda model, out: _leave(model, corpus, out / LEFT),
+        leave=lambda model, out: _leave(model, corpus, run, out / LEFT),
     )
 
 
-def _leave(model: nn.Module, corpus: Corpus, folder: Path) -> None:
+def _leave(model: nn.Module, corpus: Corpus, run: Run, folder: Path) -> None:
     """Writes the model with its vocabulary as a public checkpoint, for ``common.bert.checkpoint.load`` and others."""
     assert isinstance(model, BertForPretraining)
-    save(folder, model)
+    protocol = hashlib.sha256(settings("pretraining", to_json(run)).encode()).hexdigest()[:8]
+    save(folder, model, f"{run.task}, preset {run.preset}, {run.train.steps} steps, protocol {protocol}")
     corpus.tokenizer.save(folder)
 
 

@@ -5,10 +5,10 @@ import dataclasses
 import io
 import itertools
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,53 +20,15 @@ from common.errors import BadDataError, WrongUseError, look_up
 from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from common.results import Result, read_results
 from common.run import settings, task_title
-from common.tasks import Published, Task
+from common.tasks import Task
+from scripts import side_by_side
 from scripts.packages import PACKAGES, find_package
+from scripts.rows import Row, Table
 from scripts.tables import RENDERERS, render
 
+PRETRAINED = re.compile(r", pretrained with [^,]+")
 FORMATS = (*RENDERERS, "csv", "json")
 """The last two hold numbers, the others words."""
-
-
-@dataclass(kw_only=True)
-class Row:
-    """One variant under one protocol."""
-
-    name: str
-    seeds: list[int] = field(default_factory=list)
-    """Seeds that finished."""
-    diverged: list[int] = field(default_factory=list)
-    missing: list[int] = field(default_factory=list)
-    """Seeds that a saved sweep plan names and no result has."""
-    notes: list[str] = field(default_factory=list)
-    mean: float | None = None
-    deviation: float | None = None
-    """Standard deviation over seeds; none with one."""
-    comparison: Comparison | None = None
-    """Against the baseline, over the seeds that both have."""
-    p_corrected: float | None = None
-    """Holm's, over the variants of the table."""
-    parameters: int | None = None
-    tokens_per_second: float | None = None
-    """Median over seeds."""
-    peak_memory_bytes: int | None = None
-    """Largest over seeds."""
-
-
-@dataclass(kw_only=True)
-class Table:
-    """All variants measured under one protocol."""
-
-    title: str
-    metric: str
-    baseline: str
-    rows: list[Row]
-    floors: dict[str, float]
-    chance: float | None
-    published: list[Published]
-    comparable: bool
-    """Whether the published figures were measured on data like these."""
-    devices: list[str]
 
 
 def missing_runs(folder: Path) -> list[dict[str, Any]]:
@@ -117,7 +79,12 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
         by_row[result.row].append(result)
     names = list(dict.fromkeys([*by_row, *(entry["row"] for entry in absent)]))
     names.sort(key=lambda name: name != baseline)  # the baseline first, the others as they came
-    rows = [_row(name, by_row[name], [entry["seed"] for entry in absent if entry["row"] == name]) for name in names]
+    rows = [
+        _row(
+            name, by_row[name], [entry["seed"] for entry in absent if entry["row"] == name], task.beside if task else ()
+        )
+        for name in names
+    ]
     compared = []
     for row in rows:
         against = _reference(row.name, by_row, baseline)
@@ -134,12 +101,18 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
         title += f" [other data than the preset's: sha256 {some.data_checksum[:12]}]"
     return Table(
         title=title,
+        package=package,
+        task=name,
+        preset=preset,
         metric=some.metric if some else task.metric if task else "score",
         baseline=baseline,
         rows=rows,
         floors=some.floors if some else {},
         chance=task.chance if task else None,
         published=list(task.published) if task else [],
+        published_beside={metric: list(task.published_beside.get(metric, ())) for metric in task.beside}
+        if task
+        else {},
         comparable=task is not None
         and preset in presets
         and presets[preset].comparable
@@ -156,7 +129,7 @@ def _other_data(task: Task | None, result: Result) -> bool:
     return meant not in (None, result.data_checksum) and not said
 
 
-def _row(name: str, results: Sequence[Result], missing: list[int]) -> Row:
+def _row(name: str, results: Sequence[Result], missing: list[int], beside: Sequence[str]) -> Row:
     finished = [result for result in results if result.score is not None]
     scores = [result.score for result in finished if result.score is not None]
     row = Row(
@@ -167,8 +140,11 @@ def _row(name: str, results: Sequence[Result], missing: list[int]) -> Row:
         notes=sorted({note for result in results for note in result.notes}),
     )
     if finished:
-        row.mean = float(np.mean(scores))
-        row.deviation = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
+        row.mean, row.deviation = _spread(scores)
+        every = {
+            metric: [result.metrics[metric] for result in finished if metric in result.metrics] for metric in beside
+        }
+        row.beside = {metric: _spread(values) for metric, values in every.items() if values}
         row.tokens_per_second = float(np.median([result.tokens_per_second for result in finished]))
         row.peak_memory_bytes = max(result.peak_memory_bytes for result in finished)
     if results:
@@ -176,11 +152,18 @@ def _row(name: str, results: Sequence[Result], missing: list[int]) -> Row:
     return row
 
 
+def _spread(values: Sequence[float]) -> tuple[float, float | None]:
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
 def _reference(name: str, by_row: dict[str, list[Result]], baseline: str) -> str | None:
-    """Returns the row to compare with: the baseline under the same norm and depth; for that row, the baseline alone."""
+    """Returns the row to compare with: the baseline under the same norm and depth; for that row, the baseline alone.
+
+    A checkpoint that was trained with another attention than the row's is compared with the baseline's own.
+    """
     if name not in by_row or not by_row[name]:
         return None
-    own = baseline + name.removeprefix(by_row[name][0].attention)
+    own = baseline + PRETRAINED.sub("", name.removeprefix(by_row[name][0].attention))
     against = baseline if name == own else own
     return against if against != name and by_row.get(against) else None
 
@@ -222,6 +205,9 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--format", default="terminal", choices=[*FORMATS], help="how to print (default: terminal)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    parser.add_argument(
+        "--side-by-side", action="store_true", help="the tasks of a package in the columns of one table"
+    )
     options = parser.parse_args(arguments)
     if not options.runs.is_dir():
         raise WrongUseError(f"no folder {options.runs}; seqarena quickstart makes results, or name one with --runs")
@@ -241,10 +227,19 @@ def run(arguments: Sequence[str]) -> int:
     if options.format == "csv":
         print(comma_separated(made), end="")
         return 0
-    headings = ["variant", "mean", "sd", "seeds", f"vs {baseline} [95 %]", "p (Holm)", "parameters", "tokens/s",
-                "memory"]  # fmt: skip
+    if options.side_by_side:
+        for title, columns, rows, notes in side_by_side.join(made):
+            print(render(title, columns, rows, notes, options.format))
+        return 0
     for table in made:
-        print(render(table.title, headings, [_cells(row) for row in table.rows], _footnotes(table), options.format))
+        metrics = list(dict.fromkeys(metric for row in table.rows for metric in row.beside))
+        headings = ["variant", "mean", "sd", *(metric.replace("_", " ") for metric in metrics), "seeds",
+                    f"vs {baseline} [95 %]", "p (Holm)", "parameters", "tokens/s", "memory"]  # fmt: skip
+        print(
+            render(
+                table.title, headings, [_cells(row, metrics) for row in table.rows], _footnotes(table), options.format
+            )
+        )
     return 0
 
 
@@ -273,7 +268,7 @@ def _difference(comparison: Comparison | None) -> str:
     return f"{shown} [{100 * comparison.low:+.2f}, {100 * comparison.high:+.2f}]{star}"
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, metrics: Sequence[str]) -> list[str]:
     seeds = str(len(row.seeds))
     if row.diverged or row.missing:
         seeds += "".join(
@@ -283,6 +278,7 @@ def _cells(row: Row) -> list[str]:
         row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
         "" if row.mean is None else f"{100 * row.mean:.2f} %",
         "" if row.deviation is None else f"{100 * row.deviation:.2f}",
+        *("" if metric not in row.beside else f"{100 * row.beside[metric][0]:.2f} %" for metric in metrics),
         seeds,
         _difference(row.comparison),
         "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.cli import Parser, choose, override
+from common.cli import Parser, described
 from common.errors import look_up
 from common.package import Package
 from common.run import BaseRun
@@ -32,8 +32,7 @@ def chosen(arguments: Sequence[str]) -> tuple[Package, BaseRun, Path]:
     package = find_package(options.package)
     look_up(package.tasks, options.task, f"{package.name} task")
     preset = options.preset or next(name for name in package.presets[options.task] if name != "quick")
-    run = override(choose(package, options.task, preset, None, None, 0), fields, "seqarena prepare")
-    run.check()
+    run = described(package, options.task, preset, None, None, 0, fields, "seqarena prepare")
     return package, run, options.data_folder
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.checkpoint import write_json
-from common.cli import Parser, add_session_options, choose, override, session_of
+from common.cli import Parser, add_session_options, described, session_of
 from common.config import fingerprint, to_json
 from common.package import Package
 from common.results import Result
@@ -59,7 +59,7 @@ def parser() -> Parser:
     made = Parser(prog="seqarena sweep", description=f"{__doc__}\nFields are set for all runs: --path value.")
     made.add_argument("package", help="task package")
     made.add_argument("task", nargs="+", help="tasks of the package")
-    made.add_argument("--preset", default="quick", help="named run to start from (default: quick)")
+    made.add_argument("--preset", help="named run to start from (default: quick)")
     made.add_argument("--attention", nargs="+", default=[None], metavar="A", help="variants (default: the preset's)")
     made.add_argument("--norm", nargs="+", default=[None], metavar="N", help="norms (default: the preset's)")
     made.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="S", help="seeds (default: 0)")
@@ -76,11 +76,9 @@ def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, bool]:
         for attention in options.attention:
             for norm in options.norm:
                 for seed in options.seeds:
-                    run = choose(package, task, options.preset, attention, norm, seed)
-                    run = override(run, fields, "seqarena sweep")
-                    run.check()
+                    run = described(package, task, options.preset, attention, norm, seed, fields, "seqarena sweep")
                     names = [
-                        ("--preset", options.preset),
+                        ("--preset", run.preset),
                         ("--attention", attention),
                         ("--norm", norm),
                         ("--seed", seed),

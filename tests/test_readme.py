@@ -12,6 +12,7 @@ from common.attention import ATTENTIONS, attend
 from common.attention.hybrid import Hybrid
 from common.blocks import NORMS
 from common.cli import choose, override
+from qa import official
 from scripts import prepare, sweep
 from scripts.benchmark import attention, profile, step
 from scripts.benchmark.chosen import chosen
@@ -48,8 +49,8 @@ def test_every_command_parses(line: str) -> None:
     if rest[0] == "sweep":
         assert sweep.plan(rest[1:])[0]
     elif rest[0] == "leaderboard":
-        assert rest[1:] in ([], ["--format", rest[-1]])
-        assert rest[1:] == [] or rest[-1] in FORMATS
+        assert rest[1:] in ([], ["--side-by-side"], ["--format", rest[-1]])
+        assert rest[1:2] != ["--format"] or rest[-1] in FORMATS
     elif rest[:2] == ["benchmark", "attention"]:
         assert attention.parse(rest[2:])
     elif rest[0] == "benchmark":
@@ -60,6 +61,8 @@ def test_every_command_parses(line: str) -> None:
             assert set(getattr(options, "attention", None) or []) <= set(ATTENTIONS)
     elif rest[0] == "prepare":
         assert prepare.chosen(rest[1:])
+    elif rest[:2] == ["qa", "evaluate"]:
+        assert official.parser().parse_args(rest[2:])
     else:
         package = find_package(rest[0])
         named = dict(zip(rest[2::2], rest[3::2], strict=True))

@@ -1,5 +1,6 @@
 """Public checkpoints of BERT, read and written: a folder or hub id with config.json, weights, vocabulary."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from common.tokenization import VOCABULARIES
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """In the order in which they are preferred."""
+PRETRAINING = "pretraining"
+"""Field of config.json in what a run of ours leaves."""
 LEFT = Path("checkpoint", "bert")
 """Where a finished run of ours keeps it, in its directory."""
 OURS = "seqarena.json"
@@ -139,15 +142,34 @@ def to_public(config: BertConfig) -> dict[str, Any]:
     }
 
 
+def pretraining_of(folder: Path) -> str:
+    """Returns what makes two checkpoints the same pretraining: what ours say, else the sha256 of the weights."""
+    said: str | None = json.loads((folder / "config.json").read_text()).get(PRETRAINING)
+    if said is not None:
+        return said
+    with weights_of(folder).open("rb") as file:
+        return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+
+
+def weights_of(folder: Path) -> Path:
+    """Returns the file of a checkpoint's weights.
+
+    Raises:
+        BadDataError: there is none.
+    """
+    path = next((folder / name for name in WEIGHTS if (folder / name).exists()), None)
+    if path is None:
+        raise BadDataError(f"{folder}: expected {' or '.join(WEIGHTS)}; there is neither")
+    return path
+
+
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Returns a checkpoint's tensors by today's public names.
 
     Raises:
         BadDataError: no weights, or a damaged file; a ``.bin`` is read without running what is pickled in it.
     """
-    path = next((folder / name for name in WEIGHTS if (folder / name).exists()), None)
-    if path is None:
-        raise BadDataError(f"{folder}: expected {' or '.join(WEIGHTS)}; there is neither")
+    path = weights_of(folder)
     try:
         if path.suffix == ".safetensors":
             tensors = safetensors.torch.load_file(path)
@@ -187,7 +209,7 @@ def load(
 
 
 @torch.no_grad()
-def take(model: BertForPretraining, tensors: dict[str, Tensor], source: str) -> Report:
+def take(model: nn.Module, tensors: dict[str, Tensor], source: str) -> Report:
     """Copies tensors by public name into a model and says what became of each.
 
     Raises:
@@ -212,14 +234,16 @@ def take(model: BertForPretraining, tensors: dict[str, Tensor], source: str) -> 
     return Report(loaded=len(shared), new=new, unused=tuple(sorted(set(tensors) - set(wanted))))
 
 
-def save(folder: Path, model: BertForPretraining) -> None:
+def save(folder: Path, model: BertForPretraining, pretraining: str | None = None) -> None:
     """Writes a model in the layout of public checkpoints: config.json and model.safetensors, each whole or not at all.
 
     Attention and norm stand in ``seqarena.json``, and tensors that no public checkpoint has begin with ``seqarena.``.
+    ``pretraining`` says on what it was trained, for ``pretraining_of``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {public_name(name): tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     content = safetensors.torch.save(tensors, metadata={"format": "pt"})
     write_atomically(folder / WEIGHTS[0], lambda file: file.write(content))
-    write_json(folder / "config.json", to_public(model.bert.config))
+    said = {} if pretraining is None else {PRETRAINING: pretraining}
+    write_json(folder / "config.json", to_public(model.bert.config) | said)
     write_json(folder / OURS, to_json(model.bert.config))

@@ -16,6 +16,7 @@ OUTSIDE = {
     "masked.norm": "cls.predictions.transform.LayerNorm",
     "masked.bias": "cls.predictions.bias",
     "sentences": "cls.seq_relationship",
+    "spans.both": "qa_outputs",
 }
 LAYER = {
     "attention.query": "attention.self.query",

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.cli import Parser, choose, override
+from common.cli import Parser, described
 from common.errors import WrongUseError
 from common.package import Assembly, Package
 from common.run import BaseRun
@@ -17,7 +17,7 @@ def add_run_options(parser: Parser) -> None:
     """Adds package, task, preset and the folder of data, whatever is measured of the run."""
     parser.add_argument("package", help="task package")
     parser.add_argument("task", help="task of the package")
-    parser.add_argument("--preset", default="quick", help="named run to start from (default: quick)")
+    parser.add_argument("--preset", help="named run to start from (default: quick)")
     parser.add_argument("--norm", help="norm (default: the preset's)")
     parser.add_argument(
         "--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)"
@@ -33,14 +33,12 @@ def chosen(
         WrongUseError: a name or field that is unknown, or a run that could not work.
     """
     package = find_package(options.package)
-    run = override(choose(package, options.task, options.preset, attention, options.norm, 0), fields, prog)
-    run.check()
-    return package, run
+    return package, described(package, options.task, options.preset, attention, options.norm, 0, fields, prog)
 
 
-def title(options: argparse.Namespace, fields: Sequence[str]) -> str:
+def title(options: argparse.Namespace, preset: str, fields: Sequence[str]) -> str:
     """Returns what the table is about."""
-    return f"a step of {options.package} {options.task}, preset {options.preset}{' '.join(['', *fields])}"
+    return f"a step of {options.package} {options.task}, preset {preset}{' '.join(['', *fields])}"
 
 
 def at_least_one(options: argparse.Namespace, name: str) -> None:

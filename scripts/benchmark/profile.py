@@ -91,5 +91,5 @@ def run(arguments: Sequence[str]) -> int:
         f"{options.steps} steps after 2, on {device_name(torch.device('cpu'))}; operators without what they call",
         f"without the profiler a step takes {1e3 * seconds:.0f} ms",
     ]
-    print(render(title(options, fields), ["part", "share", "ms"], rows, notes, "terminal"))
+    print(render(title(options, run.preset, fields), ["part", "share", "ms"], rows, notes, "terminal"))
     return 0

@@ -53,7 +53,7 @@ def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int
     batches = [assembly.batches[step].to(accelerator.device) for step in range(repeats)]
     forward: Callable[[Any], torch.Tensor] = functools.partial(stepper.forward, stepper.trained)
     if kind in (PADDED, FULL_MATRIX):
-        batches = [batch.longer(run.model.longest) for batch in batches]
+        batches = [batch.longer(run.longest) for batch in batches]
     elif kind != OURS:
         from scripts.benchmark.transformers import forwards  # noqa: PLC0415  # an extra
 
@@ -162,7 +162,9 @@ def run(arguments: Sequence[str]) -> int:
     cases = [*((attention, run, OURS) for attention, run in runs), *((*runs[0], kind) for kind in kinds)]
     measured = there_and_back(package.name, cases, options.data_folder, options.repeats)
     if options.json:
-        print(json.dumps({"run": options.task, "preset": options.preset, "steps": [asdict(each) for each in measured]}))
+        print(
+            json.dumps({"run": options.task, "preset": runs[0][1].preset, "steps": [asdict(each) for each in measured]})
+        )
         return 0
     first = measured[0]
     model = runs[0][1].model
@@ -186,5 +188,5 @@ def run(arguments: Sequence[str]) -> int:
         f"{first.device}, {first.precision}",
         "training: forward and backward; memory: a process of its own, libraries included",
     ]
-    print(render(title(options, fields), headings, rows, notes, "terminal"))
+    print(render(title(options, runs[0][1].preset, fields), headings, rows, notes, "terminal"))
     return 0

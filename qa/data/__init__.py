@@ -1,0 +1,38 @@
+"""Questions on paragraphs, pairs of sentences: read or generated, made into batches."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from common.errors import WrongUseError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(ABC):
+    """Which examples, and how they become tokens."""
+
+    train: str | None = None
+    """Examples to train on, a file; none: those of ``hub``, or generated ones."""
+    hub: str | None = None
+    """A data set of the hub, as ID or ID:CONFIG; without it and without files examples are generated."""
+    generated: int
+    """Generated examples to train on; a tenth as many test."""
+    tokenizer: str | None = None
+    """tokenizer.json or vocab.txt, a folder or id of the hub; none: the checkpoint's; generated text: its own words."""
+    length: int
+    """Tokens of a sequence at most, special ones counted."""
+    held_out: float = 0.01
+    """Share of the texts trained on, by a hash of them, whose examples validate instead."""
+    seed: int = 0
+    """Seed of generated examples."""
+
+    @property
+    @abstractmethod
+    def is_generated(self) -> bool:
+        """Whether the examples are generated."""
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for settings that describe no data."""
+        if not 0 < self.held_out < 1:
+            raise WrongUseError(f"data.held_out: expected a share between 0 and 1, found {self.held_out}")
+        if self.generated < 100:
+            raise WrongUseError(f"data.generated: expected at least 100, found {self.generated}")

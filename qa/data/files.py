@@ -1,0 +1,100 @@
+"""Files as they are published: JSON, JSON lines, tables, Parquet; packed or not."""
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow.parquet
+
+from common.errors import BadDataError
+
+OPENED: Mapping[str, Callable[..., AbstractContextManager[Any]]] = MappingProxyType(
+    {".gz": gzip.open, ".xz": lzma.open}
+)
+
+
+def read_text(path: Path) -> str:
+    """Returns a file's text, unpacked.
+
+    Raises:
+        BadDataError: no such file, a damaged one, or one that is not UTF-8.
+    """
+    try:
+        with OPENED.get(path.suffix, open)(path, "rb") as file:
+            text: str = file.read().decode("utf-8")
+    except FileNotFoundError as error:
+        raise BadDataError(f"{path} does not exist") from error
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise BadDataError(f"{path}: cannot be read ({error}); fetch it again") from error
+    return text
+
+
+def kind_of(path: Path) -> str:
+    """Returns a file's last suffix, that of packing aside."""
+    return Path(path.stem).suffix if path.suffix in OPENED else path.suffix
+
+
+def read_json(path: Path) -> Any:
+    """Returns what a JSON file holds.
+
+    Raises:
+        BadDataError: a file that is missing or no JSON.
+    """
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise BadDataError(f"{path}: not JSON ({error})") from error
+
+
+def read_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the objects of JSON lines, each with its place.
+
+    Raises:
+        BadDataError: a line that is no object; names it.
+    """
+    rows = []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise BadDataError(f"{where}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise BadDataError(f"{where}: expected an object, found {type(row).__name__}")
+        rows.append((where, row))
+    return rows
+
+
+def read_parquet(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], Mapping[str, Any]]:
+    """Returns the rows of a Parquet file, each with its place, and what the hub's library wrote of its columns.
+
+    Raises:
+        BadDataError: a damaged file, or another kind.
+    """
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, ValueError) as error:
+        raise BadDataError(f"{path}: cannot be read as Parquet ({error})") from error
+    said = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    rows = [(f"{path}, row {number}", row) for number, row in enumerate(table.to_pylist(), start=1)]
+    return rows, said.get("info", {}).get("features", {})
+
+
+def field(row: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
+    """Returns a value of a row.
+
+    Raises:
+        BadDataError: it is missing or of another kind; says where.
+    """
+    value = row.get(name)
+    if not isinstance(value, kind):
+        found = "nothing" if name not in row else f"{type(value).__name__}"
+        raise BadDataError(f"{where}: expected {name} ({kind.__name__}), found {found}")
+    return value

@@ -1,0 +1,108 @@
+"""Batches of pairs of sentences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from common.data import Batch, Indices, Shuffled
+from common.shapes import Mask, PerExample, Tokens
+from common.tokenization import Ids, Tokenizer
+from qa.data.mnli import Pair
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairBatch(Batch):
+    """Pairs, and how their sentences relate."""
+
+    tokens: Tokens
+    types: Tokens
+    """0: [CLS], premise, [SEP]; 1: hypothesis, [SEP]."""
+    real: Mask
+    label: PerExample
+
+    def token_count(self) -> int:
+        """Returns the number of real tokens."""
+        return int(self.real.sum())
+
+    def longer(self, length: int) -> "PairBatch":
+        """Returns the batch with its sequences padded to a length, which none may exceed."""
+        more = length - self.tokens.shape[1]
+        if more < 0:
+            raise ValueError(f"pairs of {self.tokens.shape[1]} tokens cannot be padded to {length}")
+        wide = {name: torch.nn.functional.pad(getattr(self, name), (0, more)) for name in ("tokens", "types", "real")}
+        return replace(self, **wide)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """Pairs as tokens."""
+
+    first: list[Ids]
+    second: list[Ids]
+    labels: npt.NDArray[np.int64]
+    special: tuple[int, int, int]
+    """[CLS], [SEP], [PAD]."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each pair, special ones counted."""
+        return np.array([len(one) + len(two) + 3 for one, two in zip(self.first, self.second, strict=True)])
+
+    def batch(self, examples: Indices) -> PairBatch:
+        """Returns some pairs."""
+        cls, sep, pad = self.special
+        some = [(self.first[example], self.second[example]) for example in examples.tolist()]
+        opening = np.array([len(one) + 2 for one, _ in some])
+        lengths = np.array([len(one) + len(two) + 3 for one, two in some])
+        tokens = np.full((len(some), int(lengths.max())), pad, dtype=np.int64)
+        for row, (one, two) in enumerate(some):
+            place = len(one) + 2
+            tokens[row, 0], tokens[row, place - 1], tokens[row, place + len(two)] = cls, sep, sep
+            tokens[row, 1 : place - 1], tokens[row, place : place + len(two)] = one, two
+        position = np.arange(tokens.shape[1])
+        real = position < lengths[:, None]
+        types = ((position >= opening[:, None]) & real).astype(np.int64)
+        return PairBatch(
+            tokens=torch.from_numpy(tokens),
+            types=torch.from_numpy(types),
+            real=torch.from_numpy(real),
+            label=torch.from_numpy(self.labels[examples]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairBatches:
+    """The batch of every training step."""
+
+    encoded: Encoded
+    order: Shuffled
+
+    def __getitem__(self, step: int) -> PairBatch:
+        """Returns the batch of a step."""
+        return self.encoded.batch(self.order[step])
+
+
+def encode(pairs: Sequence[Pair], tokenizer: Tokenizer, length: int) -> Encoded:
+    """Returns pairs as tokens, cut to ``length`` with three special ones: of the longer sentence the end goes first."""
+    first = tokenizer.encode([each.premise for each in pairs])
+    second = tokenizer.encode([each.hypothesis for each in pairs])
+    kept = [_cut(len(one), len(two), length - 3) for one, two in zip(first, second, strict=True)]
+    return Encoded(
+        first=[tokens[:left] for tokens, (left, _) in zip(first, kept, strict=True)],
+        second=[tokens[:left] for tokens, (_, left) in zip(second, kept, strict=True)],
+        labels=np.array([each.label for each in pairs], dtype=np.int64),
+        special=(tokenizer.id("[CLS]"), tokenizer.id("[SEP]"), tokenizer.id("[PAD]")),
+    )
+
+
+def _cut(first: int, second: int, room: int) -> tuple[int, int]:
+    """Returns what is kept of two lengths: the longer one, of equals the second, loses a token until both fit."""
+    while first + second > room:
+        first, second = (first - 1, second) if first > second else (first, second - 1)
+    return first, second

@@ -1,0 +1,254 @@
+"""SQuAD: questions on paragraphs, answered by a span of them or not at all."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from common.counter import hash_text
+from common.errors import BadDataError, WrongUseError
+from common.hub import hub_rows
+from qa.data import Data, world
+from qa.data.files import field, kind_of, read_json, read_lines, read_parquet
+
+Version = Literal["1.1", "2.0"]
+WRONG = 0.001
+"""Share of answers that may not stand where they should."""
+HINT = "--data.train and --data.dev take files of your own, such as train-v1.1.json and dev-v1.1.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question and the answers people gave."""
+
+    id: str
+    text: str
+    context: int
+    """Number of its paragraph."""
+    answers: tuple[tuple[str, int], ...]
+    """Text, and where it begins, in characters; none: the paragraph does not answer it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """Paragraphs and the questions on them."""
+
+    contexts: tuple[str, ...]
+    questions: tuple[Question, ...]
+    source: str
+    """Where they were read from."""
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def some(self, chosen: Iterable[Question]) -> "Questions":
+        """Returns some of the questions; paragraphs stay."""
+        return Questions(contexts=self.contexts, questions=tuple(chosen), source=self.source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squad(Data):
+    """Which questions, and how paragraphs are cut and answers chosen."""
+
+    version: Version = "1.1"
+    """2.0 has questions that are not answered."""
+    dev: str | None = None
+    """Questions to test on; this and ``train``: the official JSON, or rows as JSON lines or Parquet, packed or not."""
+    generated: int = 12_000
+    """Generated questions to train on; a tenth as many test."""
+    length: int = 384
+    """Tokens of question and window together at most, special ones counted."""
+    question_length: int = 64
+    """Tokens of a question that are read."""
+    window_step: int | None = 128
+    """Tokens from the beginning of one window to that of the next (doc_stride of Google's code)."""
+    window_overlap: int | None = None
+    """Tokens that one window shares with the next (doc_stride of run_qa); either this or ``window_step``."""
+    windows: Literal["best", "all"] = "best"
+    """Of the windows that hold a token, which may begin an answer there: best, where the token has most context around
+    it (Google), or all (run_qa)."""
+    n_best: int = 20
+    """Beginnings and ends that are looked at in a window, and answers that are kept of a question."""
+    answer_length: int = 30
+    """Tokens of an answer at most."""
+    null_threshold: float = 0.0
+    """A question is left unanswered if doing so scores better than its best answer by more than this (2.0 alone)."""
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the questions are of the generated world."""
+        return self.hub is None and self.train is None and self.dev is None
+
+    @property
+    def unanswerable(self) -> bool:
+        """Whether there are questions without an answer."""
+        return self.version == "2.0"
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for settings that describe no data."""
+        super().check()
+        if not self.is_generated and self.hub is None and (self.train is None or self.dev is None):
+            raise WrongUseError("expected --data.train and --data.dev, both, or --data.hub")
+        if (self.window_step is None) == (self.window_overlap is None):
+            raise WrongUseError(
+                "expected one of data.window_step and data.window_overlap; the other is none (--data.window-step none)"
+            )
+        for name in ("length", "question_length", "n_best", "answer_length"):
+            if getattr(self, name) < 1:
+                raise WrongUseError(f"data.{name}: expected at least 1, found {getattr(self, name)}")
+        room = self.length - self.question_length - 3
+        if room < 1:
+            raise WrongUseError(
+                f"data.length {self.length} leaves no window beside a question of data.question_length "
+                f"{self.question_length} and three special tokens"
+            )
+        if self.window_step is not None and not self.window_step >= 1:
+            raise WrongUseError(f"data.window_step: expected at least 1 token, found {self.window_step}")
+        if self.window_overlap is not None and not 0 <= self.window_overlap < room:
+            raise WrongUseError(
+                f"data.window_overlap: expected 0 up to below {room} tokens, found {self.window_overlap}"
+            )
+
+    def load(self) -> tuple[dict[str, Questions], str]:
+        """Returns the questions of train, validation and test, and their checksum.
+
+        Raises:
+            BadDataError: files that are missing, damaged, or of another version; a split without a question.
+        """
+        self.check()
+        train, test = self._read("train"), self._read("dev")
+        apart = [hash_text(context) / 2.0**64 < self.held_out for context in train.contexts]
+        splits = {
+            "train": train.some(each for each in train.questions if not apart[each.context]),
+            "validation": train.some(each for each in train.questions if apart[each.context]),
+            "test": test,
+        }
+        for name, split in splits.items():
+            if not split.questions:
+                raise BadDataError(f"{split.source}: no question for {name}; of {len(train):,}, data.held_out is taken")
+        return splits, checksum(splits.values())
+
+    def _read(self, name: Literal["train", "dev"]) -> Questions:
+        path: str | None = getattr(self, name)
+        if path is not None:
+            return read(Path(path), self.version)
+        if self.hub is not None:
+            rows = hub_rows(self.hub, None, "train" if name == "train" else "validation", HINT)
+            return of_rows(((f"{self.hub}, row {n}", row) for n, row in enumerate(rows)), self.version, self.hub)
+        count = self.generated if name == "train" else self.generated // 10
+        return of_json(
+            world.squad(count, self.seed, name, unanswerable=self.unanswerable), self.version, f"generated {name}"
+        )
+
+
+def read(path: Path, version: Version) -> Questions:
+    """Returns the questions of a file: the official JSON, or rows of the hub as JSON lines or Parquet.
+
+    Raises:
+        BadDataError: see ``of_json`` and ``of_rows``.
+    """
+    kind = kind_of(path)
+    if kind == ".jsonl":
+        return of_rows(iter(read_lines(path)), version, str(path))
+    if kind == ".parquet":
+        return of_rows(iter(read_parquet(path)[0]), version, str(path))
+    if kind != ".json":
+        raise BadDataError(f"{path}: expected .json (official), .jsonl or .parquet (rows), packed by gzip or xz or not")
+    return of_json(read_json(path), version, str(path))
+
+
+def of_json(values: Any, version: Version, source: str) -> Questions:
+    """Returns the questions of SQuAD's own JSON: data, paragraphs, qas.
+
+    Raises:
+        BadDataError: another structure, the other version, a question id that stands there twice, an empty paragraph,
+            more than one answer in a thousand that does not stand where it says; names the id.
+    """
+    return _checked(_flat(values, source), version, source)
+
+
+def of_rows(rows: Iterator[tuple[str, Mapping[str, Any]]], version: Version, source: str) -> Questions:
+    """Returns the questions of rows as the hub has them: id, question, context, answers {text, answer_start}.
+
+    Raises:
+        BadDataError: as ``of_json``.
+    """
+
+    def flat() -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
+        for where, row in rows:
+            answers = field(row, "answers", dict, where)
+            both = zip(field(answers, "text", list, where), field(answers, "answer_start", list, where), strict=True)
+            name, question = field(row, "id", str, where), field(row, "question", str, where)
+            found = [(str(text), int(start)) for text, start in both]
+            yield name, question, field(row, "context", str, where), found, not found
+
+    return _checked(flat(), version, source)
+
+
+def _flat(values: Any, source: str) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
+    if not isinstance(values, dict):
+        raise BadDataError(f"{source}: expected an object with data, found {type(values).__name__}")
+    for article in field(values, "data", list, source):
+        for number, paragraph in enumerate(field(article, "paragraphs", list, source)):
+            where = f"{source}, {article.get('title', 'article')}, paragraph {number}"
+            context = field(paragraph, "context", str, where)
+            for each in field(paragraph, "qas", list, where):
+                name = field(each, "id", str, where)
+                answers = [
+                    (
+                        field(answer, "text", str, f"{where}, {name}"),
+                        field(answer, "answer_start", int, f"{where}, {name}"),
+                    )
+                    for answer in field(each, "answers", list, f"{where}, {name}")
+                ]
+                impossible = bool(each.get("is_impossible", False))
+                yield name, field(each, "question", str, f"{where}, {name}"), context, answers, impossible
+
+
+def _checked(
+    found: Iterator[tuple[str, str, str, list[tuple[str, int]], bool]], version: Version, source: str
+) -> Questions:
+    contexts: dict[str, int] = {}
+    questions: dict[str, Question] = {}
+    wrong: list[str] = []
+    total = 0
+    for name, question, context, answers, impossible in found:
+        if name in questions:
+            raise BadDataError(f"{source}: question id {name} stands there twice")
+        if not context.strip():
+            raise BadDataError(f"{source}: question {name} is on an empty paragraph")
+        if version == "1.1" and (impossible or not answers):
+            raise BadDataError(
+                f"{source}: question {name} has no answer, which is SQuAD 2.0, not 1.1; use squad2, or evaluate squad2"
+            )
+        right = [(text, start) for text, start in answers if text and context[start : start + len(text)] == text]
+        total += len(answers)
+        wrong += [f"{name}: {text!r} at {start}" for text, start in answers if (text, start) not in right]
+        if answers and not right and not impossible:
+            continue  # counted among the wrong ones
+        questions[name] = Question(
+            id=name, text=question.lstrip(), context=contexts.setdefault(context, len(contexts)),
+            answers=() if impossible else tuple(right),
+        )  # fmt: skip
+    if len(wrong) > WRONG * total:
+        raise BadDataError(
+            f"{source}: {len(wrong):,} of {total:,} answers do not stand in their paragraph where they say, "
+            f"the first is {wrong[0]}; at most {WRONG:.1%} may"
+        )
+    if wrong:
+        print(f"{source}: left out {len(wrong):,} answers that do not stand where they say", file=sys.stderr)
+    if not questions:
+        raise BadDataError(f"{source}: there is no question in it")
+    return Questions(contexts=tuple(contexts), questions=tuple(questions.values()), source=source)
+
+
+def checksum(splits: Iterable[Questions]) -> str:
+    """Returns the sha256 over ids, questions, paragraphs and answers, the same for files and rows that say the same."""
+    digest = hashlib.sha256()
+    for split in splits:
+        for each in split.questions:
+            digest.update(json.dumps([each.id, each.text, split.contexts[each.context], each.answers]).encode())
+    return digest.hexdigest()

@@ -1,0 +1,102 @@
+"""A small world that is asked about, in SQuAD's own format: who lives where, does what, bought which thing and when.
+
+A paragraph states some facts of two people. What a question asks of one of them is stated of another one too, in the
+same words, so that neither the kind of answer nor its neighbourhood gives it away; and there are sentences that share
+the question's name and verb and answer nothing. Of an unanswerable question the fact is stated of others alone.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from common.counter import Draws
+
+NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karla", "Leo",
+         "Marta", "Nils", "Olga", "Paul", "Rosa", "Simon", "Tilda", "Victor")  # fmt: skip
+TOWNS = ("Aachen", "Bergen", "Cork", "Delft", "Essen", "Florence", "Ghent", "Havana", "Izmir", "Jena", "Kyoto", "Lima",
+         "Malmo", "Nice", "Oslo", "Porto")  # fmt: skip
+JOBS = ("baker", "cook", "doctor", "farmer", "lawyer", "nurse", "painter", "pilot", "sailor", "singer", "tailor",
+        "teacher", "waiter", "writer")  # fmt: skip
+COLOURS = ("black", "blue", "brown", "green", "grey", "red", "white", "yellow")
+THINGS = ("bag", "bike", "boat", "chair", "clock", "coat", "hat", "lamp", "piano", "ring", "rug", "table")
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+PEOPLE = 2
+"""In a paragraph."""
+ASKED = 2
+"""Questions on a paragraph."""
+SPLITS = ("train", "dev")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """A kind of fact: how it is stated, asked, and mentioned without being answered."""
+
+    statement: str
+    question: str
+    answers: tuple[tuple[str, ...], ...]
+    """What fills the blank: a word of each."""
+    distractor: str
+
+
+RELATIONS: tuple[Relation, ...] = (
+    Relation(statement="{name} lives in {answer} .", question="Where does {name} live ?", answers=(TOWNS,),
+             distractor="{name} saw {other} live ."),
+    Relation(statement="{name} is a {answer} .", question="What does {name} do ?", answers=(JOBS,),
+             distractor="{name} saw {other} do ."),
+    Relation(statement="{name} bought {answer} .", question="What did {name} buy ?", answers=(COLOURS, THINGS),
+             distractor="{name} saw {other} buy ."),
+    Relation(statement="{name} left on {answer} .", question="When did {name} leave ?", answers=(DAYS,),
+             distractor="{name} saw {other} leave ."),
+)  # fmt: skip
+
+
+def squad(count: int, seed: int, split: Literal["train", "dev"], *, unanswerable: bool) -> dict[str, Any]:
+    """Returns ``count`` questions as the official JSON has them; a third of them without an answer if there are such.
+
+    The same for the same seed and split on any machine.
+    """
+    kind = SPLITS.index(split)
+    paragraphs: list[dict[str, Any]] = []
+    left = count
+    while left:
+        number = len(paragraphs)
+        paragraph = _paragraph(number, Draws(seed, kind, number), split, unanswerable)
+        paragraph["qas"] = paragraph["qas"][:left]
+        left -= len(paragraph["qas"])
+        paragraphs.append(paragraph)
+    version = "v2.0" if unanswerable else "1.1"
+    return {"version": version, "data": [{"title": "a small world", "paragraphs": paragraphs}]}
+
+
+def _paragraph(number: int, draws: Draws, split: str, unanswerable: bool) -> dict[str, Any]:
+    names = draws.some_of(NAMES, PEOPLE)
+    sentences, asked = [], []
+    for relation in draws.some_of(RELATIONS, ASKED):
+        name, other = draws.some_of(names, 2)
+        silent = unanswerable and draws.below(3) == 0
+        answers = [" ".join(words) for words in draws.some_of(list(itertools.product(*relation.answers)), PEOPLE)]
+        facts = {each: relation.statement.format(name=each, answer=answer)
+                 for each, answer in zip((name, other), answers, strict=True)}  # fmt: skip
+        sentences += [fact for each, fact in facts.items() if not (silent and each == name)]
+        sentences.append(relation.distractor.format(name=name, other=other))
+        asked.append((relation.question.format(name=name), None if silent else (facts[name], answers[0])))
+    context = " ".join(draws.some_of(sentences, len(sentences)))
+    qas = [
+        {"id": f"{split}-{number}-{place}", "question": question,
+         "answers": [] if known is None else [_answer(context, *known)],
+         **({"is_impossible": known is None} if unanswerable else {})}
+        for place, (question, known) in enumerate(asked)
+    ]  # fmt: skip
+    return {"context": context, "qas": qas}
+
+
+def _answer(context: str, statement: str, answer: str) -> dict[str, str | int]:
+    return {"text": answer, "answer_start": context.index(statement) + statement.index(answer, statement.index(" "))}
+
+
+def words() -> list[str]:
+    """Returns the words of this world, for a vocabulary."""
+    frames = [text.format(name="", answer="", other="") for each in RELATIONS
+              for text in (each.statement, each.question, each.distractor)]  # fmt: skip
+    named = itertools.chain(NAMES, TOWNS, JOBS, COLOURS, THINGS, DAYS)
+    return sorted({word.lower() for word in itertools.chain(named, *(frame.split() for frame in frames))})

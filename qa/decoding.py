@@ -1,0 +1,98 @@
+"""From the best spans of each window to one answer a question."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from common.shapes import Mask, PerExample, PlacesOfRows, ScoresOfRows, TokenScores
+from qa.data.windows import Windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans:
+    """The best spans of each window, best first, and what no answer scores there; -inf where there are fewer."""
+
+    score: ScoresOfRows
+    start: PlacesOfRows
+    end: PlacesOfRows
+    null: PerExample
+
+
+def best_spans(start: TokenScores, end: TokenScores, opens: Mask, context: Mask, *, n_best: int, longest: int) -> Spans:
+    """Returns the spans with the largest sum of a beginning's and an end's score (both B T), as Google's code chooses.
+
+    Only the ``n_best`` highest beginnings and ends of a window are paired, a span has at most ``longest`` tokens,
+    begins at ``opens`` and stays in the window.
+    """
+    length = start.shape[1]
+    some = min(n_best, length)
+    first, at = start.topk(some, dim=1)
+    last, to = end.topk(some, dim=1)
+    number = torch.arange(length, device=start.device).expand_as(start)
+    pairs = first[:, :, None] + last[:, None, :]  # B some some
+    far = to[:, None, :] - at[:, :, None]
+    fits = (far >= 0) & (far < longest) & opens.gather(1, at)[:, :, None] & context.gather(1, to)[:, None, :]
+    pairs = pairs.masked_fill(~fits, -torch.inf).flatten(1)
+    score, chosen = pairs.topk(min(n_best, pairs.shape[1]), dim=1)
+    null = start[:, 0] + end[:, 0]
+    return Spans(
+        score=score,
+        start=number.gather(1, at).gather(1, chosen // some),
+        end=number.gather(1, to).gather(1, chosen % some),
+        null=null,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The answers of one question."""
+
+    text: str
+    """The best one; empty only if no window holds a span."""
+    null_odds: float
+    """What no answer scores, less the best answer: above the threshold the question is left unanswered."""
+    best: tuple[tuple[str, float], ...]
+    """Different texts with their scores, best first."""
+
+
+Array = npt.NDArray[np.float64]
+NONE = -1e9
+"""The score of a span where a question has none."""
+
+
+def answers(
+    windows: Windows, score: Array, start: Array, end: Array, null: Array, *, odds_are_given: bool = False
+) -> dict[str, Answered]:
+    """Returns the answer of each question from the spans of all windows (W n) and what no answer scores there (W).
+
+    No answer scores what it does where it scores least (Google). ``odds_are_given``: those scores are the odds already.
+    Texts are cut from the paragraph where tokens begin and end (theirs put pieces together again).
+    """
+    question = np.repeat(windows.question, score.shape[1])
+    window = np.repeat(np.arange(len(windows)), score.shape[1])
+    order = np.lexsort((-score.ravel(), question))
+    order = order[np.isfinite(score.ravel()[order])]
+    question, window = question[order], window[order]
+    values = score.ravel()[order]
+    move = windows.first[window] - windows.opening[window]
+    first, last = start.ravel()[order].astype(np.int64) + move, end.ravel()[order].astype(np.int64) + move
+    borders = np.searchsorted(question, np.arange(len(windows.questions) + 1))
+    nulls = np.full(len(windows.questions), np.inf)
+    np.minimum.at(nulls, windows.question, null)
+    found = {}
+    for number, each in enumerate(windows.questions.questions):
+        part = slice(borders[number], borders[number + 1])
+        text, places = windows.questions.contexts[each.context], windows.places[each.context]
+        cut: dict[str, float] = {}
+        for value, begin, stop in zip(
+            values[part].tolist(), places[first[part], 0], places[last[part], 1], strict=True
+        ):
+            cut.setdefault(text[begin:stop], value)
+            if len(cut) == windows.data.n_best:
+                break
+        best = next(iter(cut.items()), ("", NONE))
+        odds = float(nulls[number]) - (0.0 if odds_are_given else best[1])
+        found[each.id] = Answered(text=best[0], null_odds=odds, best=tuple(cut.items()))
+    return found

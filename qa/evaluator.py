@@ -1,0 +1,139 @@
+"""From a model and questions or pairs to scores, by the official rules."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+
+from common.checkpoint import write_json
+from common.data import Indices, in_order
+from common.metrics import accuracy
+from common.package import Evaluation
+from qa.data.pairs import Encoded
+from qa.data.windows import Windows
+from qa.decoding import Answered, answers
+from qa.model import Reader
+from qa.scoring import score, summary_one, summary_two
+
+BATCH_SIZE = 64
+PREDICTIONS, ODDS, BEST = "predictions.json", "null_odds.json", "nbest_predictions.json"
+"""What a finished run leaves: id -> text, as the official scripts read it; id -> odds of no answer; id -> answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Every question's answers, and how they score."""
+
+    evaluation: Evaluation
+    answered: Mapping[str, Answered]
+    threshold: float | None = None
+    """Above these null odds a question is left unanswered; none: all are answered."""
+
+    def text(self, name: str) -> str:
+        """Returns what is answered to a question; empty: nothing."""
+        each = self.answered[name]
+        return "" if self.threshold is not None and each.null_odds > self.threshold else each.text
+
+    def write(self, folder: Path) -> None:
+        """Writes the predictions in the official form, the odds of no answer, and the best answers."""
+        write_json(folder / PREDICTIONS, {name: self.text(name) for name in self.answered})
+        if self.threshold is not None:
+            write_json(folder / ODDS, {name: each.null_odds for name, each in self.answered.items()})
+        best = {name: [{"text": text, "score": value} for text, value in each.best]
+                for name, each in self.answered.items()}  # fmt: skip
+        write_json(folder / BEST, best)
+
+
+def shared_out(lengths: Indices, accelerator: Accelerator) -> Iterator[Indices]:
+    """Yields this process's share of batches of like length."""
+    batches = list(in_order(lengths, BATCH_SIZE))
+    yield from batches[accelerator.process_index :: accelerator.num_processes]
+
+
+@torch.no_grad()
+def answer(model: nn.Module, windows: Windows, accelerator: Accelerator) -> Answers:
+    """Returns the model's answers to all questions, and their scores as fractions.
+
+    f1, exact: as the official script has them, of 2.0 with questions left unanswered above ``data.null_threshold``;
+    there also of the answerable and the unanswerable ones, and what the best threshold on these very questions would
+    give (oracle).
+    """
+    assert isinstance(model, Reader)
+    model.eval()
+    data = windows.data
+    mine: list[tuple[int, list[float], list[int], list[int], float]] = []
+    for examples in shared_out(windows.lengths, accelerator):
+        batch = windows.batch(examples).to(accelerator.device)
+        with accelerator.autocast():
+            spans = model.best(
+                batch.tokens, batch.types, batch.real, batch.context, batch.opens,
+                n_best=data.n_best, longest=data.answer_length,
+            )  # fmt: skip
+        columns = (each.cpu().tolist() for each in (spans.score.float(), spans.start, spans.end, spans.null.float()))
+        mine += zip(examples.tolist(), *columns, strict=True)
+    everyone = sorted(gather_object(mine), key=lambda each: each[0])
+    widest = max(len(scores) for _, scores, *_ in everyone)
+    score_of, start, end = (
+        np.array([[*each[column], *[fill] * (widest - len(each[column]))] for each in everyone])
+        for column, fill in ((1, -np.inf), (2, 0), (3, 0))
+    )
+    null = np.array([each[4] for each in everyone])
+    answered = answers(windows, score_of, start, end, null, odds_are_given=model.gives_odds)
+    return scored(windows, answered)
+
+
+def scored(windows: Windows, answered: Mapping[str, Answered]) -> Answers:
+    """Returns answers with their scores."""
+    questions, data = windows.questions, windows.data
+    texts = {name: each.text for name, each in answered.items()}
+    raw = score(questions, texts, unanswerable=data.unanswerable)
+    if not data.unanswerable:
+        found = summary_one(questions, raw)
+        metrics = {"f1": found["f1"] / 100, "exact": found["exact"] / 100}
+        examples = [raw.f1[each.id] for each in questions.questions]
+        return Answers(evaluation=Evaluation(metrics=metrics, examples=examples), answered=answered)
+    odds = {name: each.null_odds for name, each in answered.items()}
+    found = summary_two(questions, raw, texts, odds, data.null_threshold)
+    names = {
+        "f1": "f1", "exact": "exact", "HasAns_f1": "answerable_f1", "HasAns_exact": "answerable_exact",
+        "NoAns_f1": "unanswerable_f1", "best_f1": "oracle_f1", "best_exact": "oracle_exact",
+    }  # fmt: skip
+    metrics = {mine: found[theirs] / 100 for theirs, mine in names.items() if theirs in found}
+    empty = {name: "" if each.null_odds > data.null_threshold else each.text for name, each in answered.items()}
+    final = score(questions, empty, unanswerable=True)
+    examples = [final.f1[each.id] for each in questions.questions]
+    return Answers(
+        evaluation=Evaluation(metrics=metrics | {"oracle_threshold": found["best_f1_thresh"]}, examples=examples),
+        answered=answered,
+        threshold=data.null_threshold,
+    )
+
+
+@torch.no_grad()
+def classify(model: nn.Module, encoded: Encoded, accelerator: Accelerator) -> tuple[list[float], float]:
+    """Returns 1 for each pair that is classified rightly, 0 for the others, and the mean cross-entropy."""
+    model.eval()
+    mine: list[tuple[int, int, float]] = []
+    for examples in shared_out(encoded.lengths, accelerator):
+        batch = encoded.batch(examples).to(accelerator.device)
+        with accelerator.autocast():
+            scores = model(batch.tokens, batch.types, batch.real).float()
+        losses = nn.functional.cross_entropy(scores, batch.label, reduction="none")
+        mine += zip(examples.tolist(), scores.argmax(dim=-1).tolist(), losses.tolist(), strict=True)
+    everyone = sorted(gather_object(mine))
+    correct = accuracy([guess for _, guess, _ in everyone], encoded.labels)
+    return correct.tolist(), sum(each for *_, each in everyone) / len(everyone)
+
+
+def inference(model: nn.Module, main: Encoded, others: Mapping[str, Encoded], accelerator: Accelerator) -> Evaluation:
+    """Returns accuracy and cross-entropy, and the accuracy on other sets under their names."""
+    right, loss = classify(model, main, accelerator)
+    metrics = {"accuracy": float(np.mean(right)), "loss": loss}
+    for name, each in others.items():
+        metrics[f"accuracy_{name}"] = float(np.mean(classify(model, each, accelerator)[0]))
+    return Evaluation(metrics=metrics, examples=right)

@@ -1,0 +1,81 @@
+"""What trivial rules score: below these a model has learned nothing that matters."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from qa.data.mnli import LABELS, Pair
+from qa.data.squad import Question, Questions
+from qa.scoring import score
+
+SENTENCE = re.compile(r"(?<=[.!?])\s+")
+WORD = re.compile(r"\w+")
+SMOOTHED = 1.0
+"""Added to every count of naive Bayes."""
+
+
+def of_squad(questions: Questions, *, unanswerable: bool) -> dict[str, float]:
+    """Returns the F1 of rules: the first sentence, the one that shares most words with the question, no answer ever."""
+    rules: dict[str, Callable[[Question], str]] = {
+        "first sentence": lambda each: _sentences(questions, each)[0],
+        "sentence with most words of the question": lambda each: _nearest(questions, each),
+    }
+    answered = {name: {each.id: rule(each) for each in questions.questions} for name, rule in rules.items()}
+    if unanswerable:
+        answered["no answer"] = {each.id: "" for each in questions.questions}
+    found = {}
+    for name, answers in answered.items():
+        found[name] = float(np.mean(list(score(questions, answers, unanswerable=unanswerable).f1.values())))
+    return found
+
+
+def _sentences(questions: Questions, question: Question) -> list[str]:
+    return SENTENCE.split(questions.contexts[question.context].strip())
+
+
+def _nearest(questions: Questions, question: Question) -> str:
+    asked = set(WORD.findall(question.text.lower()))
+    return max(_sentences(questions, question), key=lambda each: len(asked & set(WORD.findall(each.lower()))))
+
+
+def of_pairs(train: Sequence[Pair], test: Sequence[Pair]) -> dict[str, float]:
+    """Returns the accuracy of rules that were fitted on ``train``.
+
+    The most frequent label, and naive Bayes (smoothed counts) on the words of the hypothesis alone, and on those of
+    both sentences, of each its own.
+    """
+
+    def hypothesis(each: Pair) -> set[str]:
+        return set(WORD.findall(each.hypothesis.lower()))
+
+    def both(each: Pair) -> set[str]:
+        return {f"premise {word}" for word in WORD.findall(each.premise.lower())} | hypothesis(each)
+
+    labels = np.array([each.label for each in test])
+    most = np.bincount([each.label for each in train]).argmax()
+    return {
+        "most frequent label": float(np.mean(labels == most)),
+        "words of the hypothesis alone": _bayes(train, test, hypothesis),
+        "words of both": _bayes(train, test, both),
+    }
+
+
+def _bayes(train: Sequence[Pair], test: Sequence[Pair], words: Callable[[Pair], set[str]]) -> float:
+    known: Mapping[str, int] = {
+        word: number for number, word in enumerate(sorted({word for each in train for word in words(each)}))
+    }
+    counts: npt.NDArray[np.float64] = np.full((len(LABELS), len(known)), SMOOTHED)
+    labels = np.bincount([each.label for each in train], minlength=len(LABELS)) + SMOOTHED
+    for each in train:
+        counts[each.label, [known[word] for word in words(each)]] += 1
+    present = counts / (labels + SMOOTHED)[:, None]  # of a label's pairs, the share that has the word
+    absent = np.log1p(-present)
+    lean = np.log(present) - absent
+    base = np.log(labels / labels.sum()) + absent.sum(axis=1)
+    right = [
+        (base + lean[:, [known[word] for word in words(each) if word in known]].sum(axis=1)).argmax() == each.label
+        for each in test
+    ]
+    return float(np.mean(right))

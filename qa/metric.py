@@ -1,0 +1,54 @@
+"""The official scores of SQuAD as a metric of the evaluate library; nothing is fetched when it runs."""
+
+from typing import Any
+
+import datasets
+import evaluate  # type: ignore[import-untyped]
+
+from common.errors import WrongUseError
+from qa.data.squad import Question, Questions
+from qa.official import evaluate as official
+from qa.run import TASKS
+
+
+class SquadMetric(evaluate.Metric):  # type: ignore[misc]
+    """Exact match and F1 of SQuAD: ``SquadMetric("squad1")`` or ``SquadMetric("squad2")``.
+
+    Predictions: id, prediction_text, and of squad2 no_answer_probability; references: id, answers {text, answer_start}.
+    Answers exact, f1, total, in per cent, of squad2 also the parts with and without answers and the best thresholds.
+    """
+
+    def __init__(self, config_name: str = "squad2", **settings: Any) -> None:
+        if config_name not in TASKS:
+            raise WrongUseError(f"expected {' or '.join(TASKS)}, found {config_name}")
+        super().__init__(config_name=config_name, **settings)
+
+    def _info(self) -> evaluate.MetricInfo:
+        prediction = {"id": datasets.Value("string"), "prediction_text": datasets.Value("string")}
+        if self.config_name == "squad2":
+            prediction["no_answer_probability"] = datasets.Value("float64")
+        answers = {"text": [datasets.Value("string")], "answer_start": [datasets.Value("int32")]}
+        features = {"predictions": prediction, "references": {"id": datasets.Value("string"), "answers": answers}}
+        return evaluate.MetricInfo(
+            description=str(__doc__), citation="Rajpurkar et al. 2016, 2018", features=datasets.Features(features)
+        )
+
+    def _compute(
+        self, *, predictions: list[dict[str, Any]], references: list[dict[str, Any]], no_answer_threshold: float = 1.0
+    ) -> dict[str, float]:
+        version = TASKS[self.config_name]
+        texts = {each["id"]: each["prediction_text"] for each in predictions}
+        odds = {each["id"]: each["no_answer_probability"] for each in predictions} if version == "2.0" else None
+        return official(_questions(references), texts, version, odds, no_answer_threshold)
+
+
+def _questions(references: list[dict[str, Any]]) -> Questions:
+    """Returns the questions of references, on a paragraph that nobody knows."""
+    questions = [
+        Question(
+            id=each["id"], text="", context=0,
+            answers=tuple(zip(each["answers"]["text"], each["answers"]["answer_start"], strict=True)),
+        )
+        for each in references
+    ]  # fmt: skip
+    return Questions(contexts=("",), questions=tuple(questions), source="references")

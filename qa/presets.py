@@ -1,0 +1,135 @@
+"""The runs that have a name: typed values, each with its source, the score expected and its cost."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from common.blocks import PreNorm
+from common.optim import Optim, Schedule
+from common.run import Preset
+from common.training import Train
+from qa.data import Data
+from qa.data.mnli import Mnli
+from qa.data.squad import Squad
+from qa.model import Model
+from qa.run import Run
+
+BASE = Model(init="google-bert/bert-base-uncased", vocabulary=30_522, layers=12, dim=768, heads=12, ffn_dim=3_072)
+"""BERT-base; another checkpoint brings its own sizes."""
+CASED = replace(BASE, init="google-bert/bert-base-cased", vocabulary=28_996)
+SMALL = Model(
+    vocabulary=112, max_length=96, layers=3, dim=96, heads=4, ffn_dim=192, norm=PreNorm(), dropout=0.0,
+    attention_dropout=0.0, initial_std=0.1,
+)  # fmt: skip
+SQUAD = {"squad1": Squad(hub="rajpurkar/squad"), "squad2": Squad(hub="rajpurkar/squad_v2", version="2.0")}
+TRAINED = {"squad1": 87_599, "squad2": 130_319, "mnli": 392_702}
+"""Examples to train on, a hundredth of which validates here."""
+THEIRS = "a hundredth of the training examples validates (theirs: all train), padding is no candidate for an answer, "
+CORRECTED = "Adam with bias correction (theirs: without; --optim.name bert_adam)"
+COST = "hours on one GPU; not measured here"
+
+
+def _optim(steps: int, lr: float, **changes: Any) -> Optim:
+    """Returns the optimiser of BERT's finetuning: linear decay behind a tenth of warm-up."""
+    settings = {
+        "lr": lr, "eps": 1e-6, "weight_decay": 0.01, "clip": 1.0, "bounded_lr_multiplier": 100.0,
+        "schedule": Schedule(shape="linear", warmup=steps // 10),
+    }  # fmt: skip
+    return Optim(**{**settings, **changes})
+
+
+def _tuned(
+    name: str, task: str, data: Data, *, lr: float, batch: int, source: str, expected: str, departs: str,
+    epochs: int | None = None, steps: int | None = None, model: Model = BASE, optim: Mapping[str, Any] | None = None,
+    chosen_by: str | None = None,
+) -> Preset[Run]:  # fmt: skip
+    """Returns a preset of so many epochs or steps."""
+    count = steps or TRAINED[task] * (epochs or 1) // batch
+    return Preset(
+        run=Run(
+            task=task, preset=name, data=data, model=model, optim=_optim(count, lr, **(optim or {})),
+            train=Train(steps=count, batch_size=batch, length_pool=50, eval_every=max(count // 4, 1), select="last"),
+        ),
+        source=source, departures=departs, expected=expected, cost=COST, comparable=True, chosen_by=chosen_by,
+    )  # fmt: skip
+
+
+def _squad(task: str) -> list[Preset[Run]]:
+    data, two = SQUAD[task], task == "squad2"
+    return [
+        _tuned(
+            "bert", task, data, lr=3e-5, batch=12, epochs=2, chosen_by="model.init",
+            source="Devlin et al. 2019 (google-research/bert, run_squad.py and README): 384 tokens, steps of 128",
+            expected="75 to 78 F1 from bert-base-uncased" if two else "88.4 F1, 81.3 EM from bert-base-uncased",
+            departs=f"{THEIRS}{CORRECTED}, answers cut from the text by offsets (theirs: pieces put together again)",
+        ),
+        _tuned(
+            "albert", task, replace(data, length=512 if two else 384), batch=48, lr=3e-5 if two else 5e-5,
+            steps=8_144 if two else 3_649, model=replace(BASE, head="conditioned"),
+            source="Lan et al. 2020 (google-research/albert, run_squad, appendix): what P2's table most likely used",
+            expected=f"P2, from its own checkpoint: softmax {80.3 if two else 90.5}, hnas {80.5 if two else 90.9} F1",
+            departs=f"{THEIRS}{CORRECTED}",
+        ),
+        _tuned(
+            "spanbert", task, replace(data, length=512), lr=2e-5, batch=32, epochs=4, optim={"eps": 1e-8},
+            source="Joshi et al. 2020 (facebookresearch/SpanBERT, README): 512 tokens",
+            expected="76.5 F1 by their code from bert-base" if two else "no figure for a BERT of this size known to us",
+            departs=THEIRS.rstrip(", "),
+        ),
+    ]  # fmt: skip
+
+
+def _quick(task: str, data: Data, steps: int, batch: int, expected: str, **changes: Any) -> Preset[Run]:
+    model = replace(SMALL, **changes)
+    return Preset(
+        run=Run(
+            task=task, preset="quick", data=data, model=model,
+            optim=_optim(steps, 2e-3, betas=(0.9, 0.98), bounded_lr_multiplier=10.0),
+            train=Train(steps=steps, batch_size=batch, length_pool=8, eval_every=max(steps // 3, 1)),
+        ),
+        source="ours: a small BERT, pre-norm, from nothing, on generated text",
+        expected=expected,
+        cost="about a minute on 2 CPU cores",
+        comparable=False,
+        data=(
+            "pairs of generated sentences with proved labels (qa/data/entailment.py)" if isinstance(data, Mnli)
+            else "a generated small world (qa/data/world.py)"
+        ),
+    )  # fmt: skip
+
+
+QUICK = {
+    "squad1": _quick("squad1", Squad(length=96, question_length=12, window_step=64, held_out=0.05), 1_500, 32, "-"),
+    "squad2": _quick(
+        "squad2", Squad(version="2.0", length=96, question_length=12, window_step=64, held_out=0.05), 1_500, 32, "-"
+    ),
+    "mnli": _quick("mnli", Mnli(length=24, held_out=0.05), 1_500, 64, "-", max_length=32),
+}  # fmt: skip
+GLUE = Mnli(hub="nyu-mll/glue:mnli")
+INFERENCE = [
+    _tuned(
+        "bert", "mnli", GLUE, lr=2e-5, batch=32, epochs=3, chosen_by="model.init",
+        source="Devlin et al. 2019 (google-research/bert, run_classifier.py): 128 tokens",
+        expected="84.4 % matched from bert-base-uncased", departs=f"{THEIRS}{CORRECTED}",
+    ),
+    _tuned(
+        "run-glue", "mnli", GLUE, lr=2e-5, batch=32, epochs=3, model=CASED,
+        optim={"eps": 1e-8, "weight_decay": 0.0, "schedule": Schedule(shape="linear")},
+        source="transformers, examples/pytorch/text-classification/run_glue.py", departs=THEIRS.rstrip(", "),
+        expected="83.9 % matched, 84.1 % mismatched from bert-base-cased",
+    ),
+    _tuned(
+        "albert", "mnli", replace(GLUE, length=512), lr=3e-5, batch=128, steps=10_000,
+        optim={"schedule": Schedule(shape="linear", warmup=1_000)},
+        source="Lan et al. 2020 (google-research/albert, run_glue.sh): what P2's table most likely used",
+        expected="P2: softmax 84.3, hnas 84.7 % from its own checkpoint", departs=f"{THEIRS}{CORRECTED}",
+    ),
+]  # fmt: skip
+PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
+    {
+        task: MappingProxyType({each.run.preset: each for each in (QUICK[task], *presets)})
+        for task, presets in (("squad1", _squad("squad1")), ("squad2", _squad("squad2")), ("mnli", INFERENCE))
+    }
+)
+"""Task -> name of the preset -> preset."""

@@ -1,0 +1,136 @@
+"""Exact match and F1 of answers, as the official scripts of SQuAD 1.1 and 2.0 count them."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from qa.data.squad import Questions
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+"""ASCII alone is taken out: so it is in the official scripts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Of each question that was answered: exact match and F1, from 0 to 1."""
+
+    exact: Mapping[str, float]
+    f1: Mapping[str, float]
+
+
+def normalized(answer: str) -> str:
+    """Returns an answer in lower case without punctuation, articles and needless blanks."""
+    return " ".join(ARTICLES.sub(" ", answer.lower().translate(PUNCTUATION)).split())
+
+
+def exact_match(answer: str, gold: str) -> float:
+    """Returns 1 where two answers are the same once normalised."""
+    return float(normalized(answer) == normalized(gold))
+
+
+def f1(answer: str, gold: str, *, empty_matches_empty: bool) -> float:
+    """Returns the F1 of the words of two answers, once normalised.
+
+    ``empty_matches_empty``: where either has no words, 1 if both have none (2.0); otherwise 0 whenever no word is
+    shared (1.1).
+    """
+    mine, theirs = normalized(answer).split(), normalized(gold).split()
+    if empty_matches_empty and not (mine and theirs):
+        return float(mine == theirs)
+    shared = sum((Counter(mine) & Counter(theirs)).values())
+    return 2 * shared / (len(mine) + len(theirs)) if shared else 0.0
+
+
+def golds(answers: Sequence[str], *, unanswerable: bool) -> list[str]:
+    """Returns what an answer is compared with; 2.0 drops golds without a word, and none left means no answer."""
+    if not unanswerable:
+        return list(answers)
+    return [answer for answer in answers if normalized(answer)] or [""]
+
+
+def score(questions: Questions, answers: Mapping[str, str], *, unanswerable: bool) -> Scores:
+    """Returns the scores of the questions that ``answers`` (id -> text) has, the best over the golds of each."""
+    exact, words = {}, {}
+    for each in questions.questions:
+        if each.id in answers:
+            compared = list(dict.fromkeys(golds([text for text, _ in each.answers], unanswerable=unanswerable)))
+            mine = answers[each.id]
+            exact[each.id] = max(exact_match(mine, gold) for gold in compared)
+            words[each.id] = max(f1(mine, gold, empty_matches_empty=unanswerable) for gold in compared)
+    return Scores(exact=exact, f1=words)
+
+
+def summary_one(questions: Questions, scores: Scores) -> dict[str, float]:
+    """Returns what ``evaluate-v1.1.py`` says, in per cent: a question without a prediction counts as wrong."""
+    total = len(questions)
+    return {
+        "exact": 100.0 * sum(scores.exact.values()) / total,
+        "f1": 100.0 * sum(scores.f1.values()) / total,
+        "total": total,
+    }
+
+
+def with_threshold(
+    questions: Questions, scores: Mapping[str, float], null_odds: Mapping[str, float], threshold: float
+) -> dict[str, float]:
+    """Returns the scores if questions whose null odds are above a threshold are left unanswered."""
+    answerable = {each.id: bool(each.answers) for each in questions.questions}
+    return {
+        name: float(not answerable[name]) if null_odds.get(name, 0.0) > threshold else value
+        for name, value in scores.items()
+    }
+
+
+def summary_two(
+    questions: Questions,
+    scores: Scores,
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float] | None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """Returns what ``evaluate-v2.0.py`` says, in per cent.
+
+    A question without a prediction is left out of all means. With ``null_odds`` also the best scores over all
+    thresholds on them, which these very questions chose: an oracle's.
+    """
+    odds = dict.fromkeys(answers, 0.0) if null_odds is None else null_odds
+    exact = with_threshold(questions, scores.exact, odds, threshold)
+    words = with_threshold(questions, scores.f1, odds, threshold)
+    found = _means(exact, words, list(scores.exact), "")
+    for prefix, has in (("HasAns_", True), ("NoAns_", False)):
+        ids = [each.id for each in questions.questions if bool(each.answers) == has and each.id in scores.exact]
+        found |= _means(exact, words, ids, prefix) if ids else {}
+    if null_odds is not None:
+        for name, raw in (("exact", scores.exact), ("f1", scores.f1)):
+            best, at = best_threshold(questions, raw, answers, null_odds)
+            found |= {f"best_{name}": best, f"best_{name}_thresh": at}
+    return found
+
+
+def _means(exact: Mapping[str, float], words: Mapping[str, float], ids: Sequence[str], prefix: str) -> dict[str, float]:
+    total = len(ids)
+    sums = (sum(each[name] for name in ids) for each in (exact, words))
+    means = [100.0 * value / total if total else 0.0 for value in sums]
+    return {f"{prefix}exact": means[0], f"{prefix}f1": means[1], f"{prefix}total": total}
+
+
+def best_threshold(
+    questions: Questions, scores: Mapping[str, float], answers: Mapping[str, str], null_odds: Mapping[str, float]
+) -> tuple[float, float]:
+    """Returns the best mean score over all thresholds, in per cent, and the first threshold that gives it.
+
+    As the official script counts: in the order of their odds, questions are answered one after another.
+    """
+    answerable = {each.id: bool(each.answers) for each in questions.questions}
+    order = [name for name in sorted(null_odds, key=lambda name: null_odds[name]) if name in scores]
+    unanswered = sum(not each for each in answerable.values())
+    steps: Iterable[float] = (scores[name] if answerable[name] else -float(bool(answers[name])) for name in order)
+    sums = list(accumulate(steps, initial=float(unanswered)))
+    best = max(sums)
+    place = sums.index(best)
+    total = len(scores)
+    return (100.0 * best / total if total else 0.0), (0.0 if place == 0 else null_odds[order[place - 1]])

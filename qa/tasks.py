@@ -1,0 +1,82 @@
+"""What is measured: the record of each task of finetuning."""
+
+from types import MappingProxyType
+
+from common.tasks import Published, Task
+
+PAPER = "P2, Table 3: own pretraining; head, settings, and which set of MNLI not stated"
+
+
+def _published(base: float, lnas: float, hnas: float, google: float, source: str) -> tuple[Published, ...]:
+    return (
+        Published(name="BERT-base", value=base, source=PAPER),
+        Published(name="softmax", value=lnas, source=PAPER),
+        Published(name="hnas", value=hnas, source=PAPER),
+        Published(name="bert-base-uncased", value=google, source=source),
+    )
+
+
+SQUAD1 = Task(
+    package="qa",
+    name="squad1",
+    title="which span of a paragraph answers a question (SQuAD 1.1); F1 of its words, exact match beside",
+    version=1,
+    metric="f1",
+    beside=("exact",),
+    higher_is_better=True,
+    chance=0.0,
+    splits="the official dev set of 10,570 tests; a hundredth of 87,599 training questions, by paragraph, validates",
+    source="train-v1.1.json and dev-v1.1.json of the authors (--data.train, --data.dev), or rajpurkar/squad of the hub",
+    revision="SQuAD 1.1",
+    licence="CC BY-SA 4.0; read from your copy or the hub, never shipped",
+    checksums=MappingProxyType({}),
+    published=_published(0.905, 0.905, 0.909, 0.8841, "google-research/bert README"),
+    published_beside=MappingProxyType(
+        {"exact": _published(0.833, 0.836, 0.840, 0.8125, "google-research/bert README")}
+    ),
+)
+SQUAD2 = Task(
+    package="qa",
+    name="squad2",
+    title="which span of a paragraph answers a question, if any (SQuAD 2.0); F1 of its words, exact match beside",
+    version=1,
+    metric="f1",
+    beside=("exact",),
+    higher_is_better=True,
+    chance=0.0,
+    splits="the official dev set of 11,873 tests; a hundredth of 130,319 training questions, by paragraph, validates",
+    source="train-v2.0.json and dev-v2.0.json of the authors (--data.train, --data.dev), or rajpurkar/squad_v2",
+    revision="SQuAD 2.0",
+    licence="CC BY-SA 4.0; read from your copy or the hub, never shipped",
+    checksums=MappingProxyType({}),
+    published=_published(0.803, 0.803, 0.805, 0.7862, "deepset/bert-base-uncased-squad2, verified by the hub"),
+    published_beside=MappingProxyType(
+        {"exact": _published(0.773, 0.770, 0.774, 0.7565, "deepset/bert-base-uncased-squad2, verified by the hub")}
+    ),
+)
+MNLI = Task(
+    package="qa",
+    name="mnli",
+    title="whether a sentence follows from another, contradicts it, or neither (MNLI); matched, mismatched beside",
+    version=1,
+    metric="accuracy",
+    beside=("accuracy_mismatched",),
+    higher_is_better=True,
+    chance=1 / 3,
+    splits="dev matched (9,815) and mismatched (9,832) test; a hundredth of the 392,702 training pairs validates",
+    source="multinli_1.0_*.jsonl or GLUE's tables (--data.train, .matched, .mismatched), or nyu-mll/glue:mnli",
+    revision="MultiNLI 1.0",
+    licence="mostly OANC terms, parts CC BY, CC BY-SA, public domain; read from your copy or the hub, never shipped",
+    checksums=MappingProxyType({}),
+    published=(
+        Published(name="BERT-base", value=0.841, source=PAPER),
+        Published(name="softmax", value=0.843, source=PAPER),
+        Published(name="hnas", value=0.847, source=PAPER),
+        Published(name="bert-base-cased", value=0.8391, source="transformers, run_glue"),
+    ),
+    published_beside=MappingProxyType(
+        {"accuracy_mismatched": (Published(name="bert-base-cased", value=0.8410, source="transformers, run_glue"),)}
+    ),
+)
+
+TASKS = MappingProxyType({task.name: task for task in (SQUAD1, SQUAD2, MNLI)})

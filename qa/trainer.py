@@ -1,0 +1,130 @@
+"""Brings questions or pairs, model and loss of a run together."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from common.bert.checkpoint import folder_of, read_tensors, take
+from common.data import Shuffled
+from common.errors import BadDataError, WrongUseError
+from common.hub import hub_folder
+from common.package import Assembly, Evaluation
+from common.tokenization import VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
+from qa.data import entailment, world
+from qa.data.mnli import LABELS, Mnli
+from qa.data.pairs import Encoded, PairBatch, PairBatches, encode
+from qa.data.squad import Squad
+from qa.data.windows import SpanBatch, SpanBatches, windows_of
+from qa.evaluator import Answers, answer, inference
+from qa.floors import of_pairs, of_squad
+from qa.model import PairClassifier, Reader
+from qa.run import Run
+
+ANSWERABLE = 0.5
+"""Weight of the conditioned head's loss on whether there is an answer."""
+
+
+def span_loss(model: nn.Module, batch: SpanBatch) -> Tensor:
+    """Returns the mean over windows of the cross-entropies of beginning and end, halved.
+
+    With the conditioned head, half that of whether there is an answer is added.
+    """
+    start, end, odds = model(batch.tokens, batch.types, batch.real, batch.context, batch.start)
+    loss = (F.cross_entropy(start, batch.start) + F.cross_entropy(end, batch.end)) / 2
+    if odds is None:
+        return loss
+    return loss + ANSWERABLE * F.binary_cross_entropy_with_logits(odds, (batch.end == 0).float())
+
+
+def pair_loss(model: nn.Module, batch: PairBatch) -> Tensor:
+    """Returns the mean cross-entropy of a batch."""
+    return F.cross_entropy(model(batch.tokens, batch.types, batch.real).float(), batch.label)
+
+
+def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
+    """Returns the run's model, loss, batches and evaluations. Nothing is kept in the folder: text is read again.
+
+    Raises:
+        BadDataError: data or a checkpoint that are missing or damaged.
+        WrongUseError: a vocabulary that the model cannot hold.
+    """
+    tokenizer = _tokenizer(run)
+    if len(tokenizer) > run.model.vocabulary:
+        raise WrongUseError(
+            f"model.vocabulary {run.model.vocabulary:,} is below the {len(tokenizer):,} tokens of {tokenizer.source}"
+        )
+    assert isinstance(run.data, Squad | Mnli)
+    made = _squad(run, run.data, tokenizer, accelerator) if isinstance(run.data, Squad) else _mnli(
+        run, run.data, tokenizer, accelerator
+    )  # fmt: skip
+    if run.model.init is not None:
+        where = folder_of(run.model.init)
+        report = take(made.model, read_tensors(where), run.model.init)
+        if accelerator.is_main_process:
+            print(
+                f"{run.task}: {run.model.init}, pretrained with {run.model.pretrained_with}: {report}", file=sys.stderr
+            )
+    return made
+
+
+def _tokenizer(run: Run) -> Tokenizer:
+    if run.data.tokenizer is not None:
+        return load_tokenizer(hub_folder(run.data.tokenizer, VOCABULARIES))
+    if run.model.init is not None:
+        where = folder_of(run.model.init)
+        if not any((where / name).exists() for name in ("tokenizer.json", "vocab.txt")):
+            raise BadDataError(
+                f"{run.model.init} has no vocabulary (tokenizer.json or vocab.txt); --data.tokenizer names one"
+            )
+        return load_tokenizer(where)
+    return word_tokenizer(world.words() if isinstance(run.data, Squad) else entailment.words())
+
+
+def _order(run: Run, lengths: object) -> Shuffled:
+    return Shuffled(
+        lengths=lengths,  # type: ignore[arg-type]
+        batch_size=run.train.batch_size,
+        seed=run.seed,
+        pool=run.train.length_pool,
+    )
+
+
+def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator) -> Assembly:
+    splits, checksum = data.load()
+    train = windows_of(splits["train"], data, tokenizer, all_windows=True)
+    held_out = {name: windows_of(splits[name], data, tokenizer, all_windows=False) for name in ("validation", "test")}
+    tested: list[Answers] = []
+
+    def test(model: nn.Module) -> Evaluation:
+        tested[:] = [answer(model, held_out["test"], accelerator)]
+        return tested[0].evaluation
+
+    return Assembly(
+        model=Reader(run.model, answerable=data.unanswerable),
+        loss=span_loss,
+        batches=SpanBatches(windows=train, order=_order(run, train.lengths)),
+        validate=lambda model: answer(model, held_out["validation"], accelerator).evaluation,
+        test=test,
+        floors=lambda: of_squad(splits["test"], unanswerable=data.unanswerable),
+        data_checksum=checksum,
+        leave=lambda _model, out: tested[0].write(out),
+    )
+
+
+def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) -> Assembly:
+    splits, checksum = data.load()
+    encoded: Mapping[str, Encoded] = {name: encode(split, tokenizer, data.length) for name, split in splits.items()}
+    others = {name: encoded[name] for name in ("mismatched", "extra") if name in encoded}
+    return Assembly(
+        model=PairClassifier(run.model, len(LABELS)),
+        loss=pair_loss,
+        batches=PairBatches(encoded=encoded["train"], order=_order(run, encoded["train"].lengths)),
+        validate=lambda model: inference(model, encoded["validation"], {}, accelerator),
+        test=lambda model: inference(model, encoded["matched"], others, accelerator),
+        floors=lambda: of_pairs(splits["train"], splits["matched"]),
+        data_checksum=checksum,
+    )

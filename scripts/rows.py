@@ -1,0 +1,54 @@
+"""What a leaderboard holds: a table a protocol, a row a variant."""
+
+from dataclasses import dataclass, field
+
+from common.metrics import Comparison
+from common.tasks import Published
+
+
+@dataclass(kw_only=True)
+class Row:
+    """One variant under one protocol."""
+
+    name: str
+    seeds: list[int] = field(default_factory=list)
+    """Seeds that finished."""
+    diverged: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    """Seeds that a saved sweep plan names and no result has."""
+    notes: list[str] = field(default_factory=list)
+    mean: float | None = None
+    deviation: float | None = None
+    """Standard deviation over seeds; none with one."""
+    beside: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    """Of the task's other metrics, mean and standard deviation."""
+    comparison: Comparison | None = None
+    """Against the baseline, over the seeds that both have."""
+    p_corrected: float | None = None
+    """Holm's, over the variants of the table."""
+    parameters: int | None = None
+    tokens_per_second: float | None = None
+    """Median over seeds."""
+    peak_memory_bytes: int | None = None
+    """Largest over seeds."""
+
+
+@dataclass(kw_only=True)
+class Table:
+    """All variants measured under one protocol."""
+
+    title: str
+    package: str
+    task: str
+    preset: str
+    metric: str
+    baseline: str
+    rows: list[Row]
+    floors: dict[str, float]
+    chance: float | None
+    published: list[Published]
+    published_beside: dict[str, list[Published]]
+    """Of the task's other metrics."""
+    comparable: bool
+    """Whether the published figures were measured on data like these."""
+    devices: list[str]

@@ -1,0 +1,71 @@
+"""Tables of several tasks as one: a row a variant, a column a task, as papers print them."""
+
+import itertools
+from collections.abc import Sequence
+
+from scripts.rows import Row, Table
+
+SIGNIFICANT = 0.05
+Joined = tuple[str, list[str], list[list[str]], list[str]]
+"""Title, headings, rows, notes."""
+
+
+def join(tables: Sequence[Table]) -> list[Joined]:
+    """Returns one table for each package and preset; a task's second protocol begins another one."""
+    groups: dict[tuple[str, str], list[list[Table]]] = {}
+    for table in tables:
+        lists = groups.setdefault((table.package, table.preset), [])
+        free = next((some for some in lists if all(each.task != table.task for each in some)), None)
+        if free is None:
+            lists.append([table])
+        else:
+            free.append(table)
+    return [_joined(package, preset, some) for (package, preset), lists in groups.items() for some in lists]
+
+
+def _joined(package: str, preset: str, tables: Sequence[Table]) -> Joined:
+    headings = ["variant", *(_heading(table) for table in tables)]
+    names = dict.fromkeys(row.name for table in tables for row in table.rows)
+    found = [{row.name: row for row in table.rows} for table in tables]
+    rows = [
+        [name, *(_cell(table, rows.get(name)) for table, rows in zip(tables, found, strict=True))] for name in names
+    ]
+    floors = [max(table.floors.values(), default=None) for table in tables]
+    if any(floor is not None for floor in floors):
+        rows.append(["best floor", *("" if floor is None else f"{100 * floor:.2f}" for floor in floors)])
+    figures = [_figures(table) for table in tables]
+    for name, source in dict.fromkeys(key for each in figures for key in each):
+        rows.append([f"published: {name} ({source})", *(each.get((name, source), "") for each in figures)])
+    notes = [table.title for table in tables]
+    notes.append("per cent: mean +- standard deviation over so many seeds, and behind a slash the other metrics alike; "
+                 f"* differs from {tables[0].baseline} with p < {SIGNIFICANT} after Holm")  # fmt: skip
+    if not all(table.comparable for table in tables):
+        notes.append("published figures: of other data or settings than these")
+    return f"{package}, preset {preset}", headings, rows, notes
+
+
+def _heading(table: Table) -> str:
+    metrics = [table.metric, *(metric.removeprefix(f"{table.metric}_") for metric in table.published_beside)]
+    return f"{table.task} {' / '.join(metric.replace('_', ' ') for metric in metrics)}"
+
+
+def _cell(table: Table, row: Row | None) -> str:
+    if row is None:
+        return ""
+    if row.mean is None:
+        return "diverged" if row.diverged else "missing"
+    spread = [
+        (row.mean, row.deviation),
+        *(row.beside[metric] for metric in table.published_beside if metric in row.beside),
+    ]
+    shown = " / ".join(f"{100 * mean:.2f}{'' if sd is None else f' +- {100 * sd:.2f}'}" for mean, sd in spread)
+    star = "*" if row.p_corrected is not None and row.p_corrected < SIGNIFICANT else ""
+    return f"{shown}{star} ({len(row.seeds)})"
+
+
+def _figures(table: Table) -> dict[tuple[str, str], str]:
+    """Returns (name, source) -> the published figures of all metrics."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in itertools.chain(table.published, *table.published_beside.values()):
+        found.setdefault((each.name, each.source), []).append(f"{100 * each.value:.1f}")
+    return {key: " / ".join(values) for key, values in found.items()}

@@ -1,0 +1,134 @@
+"""From scores of tokens to answers: against the loops of run_squad.py, written out plainly."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.runtime import make_accelerator
+from common.tokenization import Tokenizer, train_tokenizer
+from qa.data.squad import Questions, Squad
+from qa.data.windows import Windows, windows_of
+from qa.decoding import Answered, answers, best_spans
+from qa.evaluator import answer, scored
+from qa.model import Model, Reader
+from tests.qa.questions import PARAGRAPH, asked
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer([PARAGRAPH, "what about it?"] * 3, "wordpiece", 120)
+
+
+def cut_up(tokenizer: Tokenizer, questions: Questions, **changes: object) -> Windows:
+    data = Squad(**{"version": "2.0", "length": 16, "question_length": 3, "window_step": 4, "answer_length": 3,
+                    "n_best": 4, **changes})  # type: ignore[arg-type]  # fmt: skip
+    return windows_of(questions, data, tokenizer, all_windows=False)
+
+
+def plain(windows: Windows, start: np.ndarray, end: np.ndarray) -> dict[str, tuple[list[tuple[str, float]], float]]:
+    """Google's loops: every window, its best beginnings and ends, pairs that are possible, sorted, each text once."""
+    data = windows.data
+    found: dict[str, list[tuple[float, int, int, int]]] = defaultdict(list)
+    nulls: dict[str, float] = defaultdict(lambda: float("inf"))
+    batch = windows.batch(np.arange(len(windows)))
+    for window in range(len(windows)):
+        name = windows.questions.questions[windows.question[window]].id
+        real = int(windows.lengths[window])
+        nulls[name] = min(nulls[name], start[window, 0] + end[window, 0])
+        firsts = np.argsort(-start[window, :real], kind="stable")[: data.n_best]
+        lasts = np.argsort(-end[window, :real], kind="stable")[: data.n_best]
+        for first in firsts:
+            for last in lasts:
+                possible = batch.opens[window, first] and batch.context[window, last]
+                if possible and first <= last < first + data.answer_length:
+                    found[name].append((start[window, first] + end[window, last], window, first, last))
+    result = {}
+    for each in windows.questions.questions:
+        texts: dict[str, float] = {}
+        for value, window, first, last in sorted(found[each.id], key=lambda one: -one[0]):
+            move = windows.first[window] - windows.opening[window]
+            begin, stop = windows.places[0][first + move, 0], windows.places[0][last + move, 1]
+            text = windows.questions.contexts[0][begin:stop]
+            if len(texts) < data.n_best:
+                texts.setdefault(text, value)
+        best = next(iter(texts.values()), -1e9)
+        result[each.id] = (list(texts.items()), nulls[each.id] - best)
+    return result
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.sampled_from(["best", "all"]))
+def test_answers_are_those_of_plain_loops(seed: int, which: str) -> None:
+    tokenizer = SHARED.setdefault("tokenizer", train_tokenizer([PARAGRAPH, "what about it?"] * 3, "wordpiece", 120))
+    windows = cut_up(tokenizer, asked([["France"], [], ["name"]], version="2.0"), windows=which)
+    generator = np.random.default_rng(seed)
+    shape = len(windows), int(windows.lengths.max())
+    start, end = generator.standard_normal((2, *shape))
+    batch = windows.batch(np.arange(len(windows)))
+    masked = [torch.from_numpy(each).masked_fill(~batch.real, -torch.inf) for each in (start, end)]
+    spans = best_spans(*masked, batch.opens, batch.context, n_best=4, longest=3)
+    found = answers(windows, *(each.numpy() for each in (spans.score, spans.start, spans.end, spans.null)))
+    for name, (best, odds) in plain(windows, start, end).items():
+        assert found[name].best == tuple((text, pytest.approx(value)) for text, value in best)
+        assert found[name].null_odds == pytest.approx(odds)
+        assert found[name].text == (best[0][0] if best else "")
+
+
+SHARED: dict[str, Tokenizer] = {}
+
+
+@pytest.mark.parametrize("head", ["span", "conditioned"])
+def test_a_batch_of_one_window_answers_like_all_together(tokenizer: Tokenizer, head: str) -> None:
+    """Padding and neighbours change no answer."""
+    windows = cut_up(tokenizer, asked([["France"], []], version="2.0"))
+    torch.manual_seed(0)
+    model = Reader(Model(vocabulary=120, max_length=16, layers=1, dim=8, heads=2, ffn_dim=8, head=head)).eval()  # type: ignore[arg-type]
+    together = model.best(*inputs(windows, np.arange(len(windows)), 24), n_best=4, longest=3)
+    for window in range(len(windows)):
+        alone = model.best(*inputs(windows, np.array([window])), n_best=4, longest=3)
+        some = torch.isfinite(alone.score[0])
+        torch.testing.assert_close(alone.score[0][some], together.score[window][: len(some)][some])
+        assert torch.equal(alone.start[0][some], together.start[window][: len(some)][some])
+        assert torch.equal(alone.end[0][some], together.end[window][: len(some)][some])
+        torch.testing.assert_close(alone.null[0], together.null[window])
+        assert (alone.end[0][some] - alone.start[0][some] < 3).all()
+
+
+def inputs(windows: Windows, examples: np.ndarray, length: int | None = None) -> list[torch.Tensor]:
+    batch = windows.batch(examples)
+    batch = batch if length is None else batch.longer(length)
+    model_length = 16
+    fields = [batch.tokens, batch.types, batch.real, batch.context, batch.opens]
+    return fields if length is None else [each[:, :model_length] for each in fields]
+
+
+def test_the_evaluator_leaves_questions_unanswered_above_the_threshold_and_saves_official_files(
+    tokenizer: Tokenizer, tmp_path: object
+) -> None:
+    windows = cut_up(tokenizer, asked([["France"], [], ["Normandy"]], version="2.0"), null_threshold=1.0)
+    answered = {
+        "q0": Answered(text="France", null_odds=-2.0, best=(("France", 3.0),)),
+        "q1": Answered(text="cooks", null_odds=2.0, best=(("cooks", 1.0),)),
+        "q2": Answered(text="Normandy", null_odds=1.5, best=(("Normandy", 1.0),)),
+    }
+    found = scored(windows, answered)
+    assert found.evaluation.examples == [1.0, 1.0, 0.0]
+    metrics = found.evaluation.metrics
+    assert next(iter(metrics)) == "f1"
+    assert metrics["f1"] == metrics["exact"] == pytest.approx(2 / 3)
+    assert (metrics["answerable_f1"], metrics["unanswerable_f1"], metrics["oracle_f1"]) == (0.5, 1.0, 1.0)
+    assert metrics["oracle_threshold"] == 1.5
+    assert [found.text(name) for name in answered] == ["France", "", ""]
+
+
+def test_a_model_answers_every_question(tokenizer: Tokenizer) -> None:
+    windows = cut_up(tokenizer, asked([["France"], ["name"]]), version="1.1")
+    model = Reader(Model(vocabulary=120, max_length=16, layers=1, dim=8, heads=2, ffn_dim=8))
+    found = answer(model, windows, make_accelerator("float32"))
+    assert set(found.answered) == {"q0", "q1"}
+    assert all(each.text and each.text in PARAGRAPH for each in found.answered.values())
+    assert set(found.evaluation.metrics) == {"f1", "exact"}

@@ -1,0 +1,170 @@
+"""Scores of answers, by the rules of evaluate-v1.1.py and evaluate-v2.0.py; values worked out by hand from those."""
+
+import json
+import re
+import string
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import BadDataError, WrongUseError
+from qa import official
+from qa.metric import SquadMetric
+from qa.scoring import best_threshold, exact_match, f1, normalized, score, summary_one, summary_two
+from tests.qa.questions import asked, squad, written
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("The  Normans", "normans"),
+        ("a.n.x", "anx"),  # punctuation goes first, articles afterwards, as whole words only
+        ("A-the", "athe"),
+        ("an apple, a day", "apple day"),
+        ("theatre", "theatre"),
+        ("U.S.", "us"),
+        ("«Café»—x", "«café»—x"),  # only ASCII punctuation goes, accents stay
+        ("\u00a0the\u2009x", "x"),  # any white space is white space
+        ("a the an", ""),
+        ("İ", "i̇"),
+    ],
+)
+def test_what_is_left_of_an_answer(answer: str, expected: str) -> None:
+    assert normalized(answer) == expected
+
+
+def plain_f1(answer: str, gold: str, two: bool) -> float:
+    """The official function, in its own order of steps."""
+
+    def tokens(text: str) -> list[str]:
+        text = "".join(letter for letter in text.lower() if letter not in set(string.punctuation))
+        return re.sub(r"\b(a|an|the)\b", " ", text, flags=re.UNICODE).split()
+
+    mine, theirs = tokens(answer), tokens(gold)
+    same = sum((Counter(mine) & Counter(theirs)).values())
+    if two and (not mine or not theirs):
+        return float(mine == theirs)
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(mine), same / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+WORDS = st.lists(st.sampled_from(["the", "a", "Norman", "norman.", "in", "France", "-", "é"]), max_size=5).map(" ".join)
+
+
+@given(WORDS, WORDS, st.booleans())
+def test_f1_is_the_official_one(answer: str, gold: str, two: bool) -> None:
+    assert f1(answer, gold, empty_matches_empty=two) == pytest.approx(plain_f1(answer, gold, two), abs=1e-12)
+    assert exact_match(answer, gold) == float(normalized(answer) == normalized(gold))
+
+
+def test_the_best_gold_counts_and_in_one_a_missing_answer_is_wrong() -> None:
+    questions = asked([["France", "Normans lived in France"], ["Normandy"], ["name"]])
+    scores = score(questions, {"q0": "lived in France", "q1": "the normandy!", "q9": "x"}, unanswerable=False)
+    assert scores.exact == {"q0": 0.0, "q1": 1.0}
+    assert scores.f1 == {"q0": pytest.approx(6 / 7), "q1": 1.0}
+    assert summary_one(questions, scores) == {
+        "exact": pytest.approx(100 / 3), "f1": pytest.approx(100 * (6 / 7 + 1) / 3), "total": 3,
+    }  # fmt: skip
+
+
+def test_in_two_an_empty_answer_is_right_where_there_is_none_and_missing_ones_are_left_out() -> None:
+    questions = asked([["France"], [], [], ["Normandy"]], version="2.0")
+    answers = {"q0": "", "q1": "", "q2": "in France"}
+    scores = score(questions, answers, unanswerable=True)
+    assert scores.exact == {"q0": 0.0, "q1": 1.0, "q2": 0.0}
+    found = summary_two(questions, scores, answers, None)
+    assert found == {
+        "exact": pytest.approx(100 / 3), "f1": pytest.approx(100 / 3), "total": 3,
+        "HasAns_exact": 0.0, "HasAns_f1": 0.0, "HasAns_total": 1,
+        "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2,
+    }  # fmt: skip
+
+
+def test_odds_above_the_threshold_leave_a_question_unanswered_and_the_oracle_says_what_the_best_would_give() -> None:
+    questions = asked([["France"], [], ["Normandy"]], version="2.0")
+    answers = {"q0": "France", "q1": "Normandy", "q2": "cooks"}
+    odds = {"q0": -2.0, "q1": 0.5, "q2": 3.0}
+    scores = score(questions, answers, unanswerable=True)
+    found = summary_two(questions, scores, answers, odds, 0.0)
+    assert (found["exact"], found["HasAns_exact"], found["NoAns_exact"]) == (pytest.approx(200 / 3), 50.0, 100.0)
+    assert (found["best_exact"], found["best_exact_thresh"]) == (pytest.approx(200 / 3), -2.0)
+    assert summary_two(questions, scores, answers, odds)["NoAns_exact"] == 0.0  # their threshold is 1.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.sampled_from(["France", "Normandy", ""]), st.integers(-3, 3)),
+        min_size=1, max_size=8,
+    )
+)  # fmt: skip
+def test_no_threshold_beats_the_oracle(rows: list[tuple[bool, str, float]]) -> None:
+    questions = asked([["France"] if has else [] for has, _, _ in rows], version="2.0")
+    answers = {f"q{number}": answer for number, (_, answer, _) in enumerate(rows)}
+    odds = {f"q{number}": float(value) for number, (_, _, value) in enumerate(rows)}
+    scores = score(questions, answers, unanswerable=True)
+    best, at = best_threshold(questions, scores.exact, answers, odds)
+    every = [summary_two(questions, scores, answers, odds, threshold)["exact"] for threshold in (-9.0, *odds.values())]
+    if len(set(odds.values())) == len(odds):  # among equal odds the official script stops anywhere
+        assert best >= max(every) - 1e-9
+        assert at == 0.0 or at in odds.values()
+
+
+def test_any_predictions_file_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = written(tmp_path / "gold.json", squad([["France"], ["Normandy"]]))
+    predictions = written(tmp_path / "p.json", {"q0": "France", "other": "x"})
+    command = ["squad1", "--gold", str(gold), "--predictions", str(predictions)]
+    assert official.run([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"exact": 50.0, "f1": 50.0, "total": 2, "missing": 1}
+    assert official.run(command) == 0
+    shown = capsys.readouterr().out
+    assert "1 questions have no prediction: they count as wrong" in shown
+    assert "1 predictions are for other questions" in shown
+
+
+@pytest.mark.parametrize(
+    ("task", "version", "predictions", "more", "message"),
+    [
+        (
+            "squad1",
+            "2.0",
+            {"q0": "x"},
+            [],
+            "has no answer, which is SQuAD 2.0, not 1.1; use squad2, or evaluate squad2",
+        ),
+        ("squad2", "1.1", {"q0": "x"}, [], "which is SQuAD 1.1; evaluate squad1"),
+        ("squad1", "1.1", {"q0": 3}, [], "question q0: expected text, found int"),
+        ("squad1", "1.1", ["x"], [], "expected an object of question id -> text, found list"),
+        ("squad1", "1.1", {"z": "x"}, [], "no prediction is for a question of"),
+        ("squad3", "1.1", {"q0": "x"}, [], "unknown SQuAD task 'squad3'"),
+        ("squad1", "1.1", {"q0": "x"}, ["--threshold", "0"], "evaluate squad2"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_message(
+    tmp_path: Path, task: str, version: str, predictions: object, more: list[str], message: str
+) -> None:
+    golds = [["France"], []] if version == "2.0" else [["France"]]
+    gold = written(tmp_path / "gold.json", squad(golds, version=version))
+    given = written(tmp_path / "p.json", predictions)
+    with pytest.raises((BadDataError, WrongUseError), match=message.replace("(", r"\(")):
+        official.run([task, "--gold", str(gold), "--predictions", str(given), *more])
+
+
+def test_as_a_metric_of_the_evaluate_library() -> None:
+    references = [{"id": "a", "answers": {"text": ["the Paris"], "answer_start": [3]}},
+                  {"id": "b", "answers": {"text": [], "answer_start": []}}]  # fmt: skip
+    predictions = [{"id": "a", "prediction_text": "Paris", "no_answer_probability": 0.1},
+                   {"id": "b", "prediction_text": "Rome", "no_answer_probability": 0.9}]  # fmt: skip
+    found = SquadMetric("squad2").compute(predictions=predictions, references=references)
+    assert (found["exact"], found["HasAns_f1"], found["NoAns_f1"], found["best_f1"]) == (50.0, 100.0, 0.0, 100.0)
+    assert found["best_f1_thresh"] == 0.1
+    at_half = SquadMetric("squad2").compute(predictions=predictions, references=references, no_answer_threshold=0.5)
+    assert at_half["exact"] == 100.0
+    plain = [{name: each[name] for name in ("id", "prediction_text")} for each in predictions[:1]]
+    assert SquadMetric("squad1").compute(predictions=plain, references=references[:1])["f1"] == 100.0
+    with pytest.raises(WrongUseError, match="expected squad1 or squad2"):
+        SquadMetric("squad")

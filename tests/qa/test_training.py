@@ -1,0 +1,238 @@
+"""Finetuning from end to end on generated text: it learns, resumes, starts from checkpoints, refuses what cannot be."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from common.attention import ATTENTIONS, find_attention
+from common.bert.checkpoint import save
+from common.bert.model import BertConfig, BertForPretraining
+from common.blocks import PreNorm
+from common.cli import described
+from common.config import to_json
+from common.errors import BadDataError, WrongUseError, guarded
+from common.optim import Optim
+from common.results import Result
+from common.run import row_name, settings
+from common.runtime import make_accelerator
+from common.session import Session, execute
+from common.tokenization import word_tokenizer
+from common.training import Train
+from qa import official
+from qa.__main__ import PACKAGE
+from qa.data import entailment, world
+from qa.data.mnli import Mnli
+from qa.data.squad import Squad
+from qa.model import Model
+from qa.presets import PRESETS
+from qa.run import Run
+from qa.trainer import assemble, pair_loss, span_loss
+from scripts.seqarena import dispatch
+from tests.interruption import stops_after
+from tests.qa.questions import written
+
+TINY = Model(vocabulary=112, max_length=48, layers=1, dim=16, heads=2, ffn_dim=16, norm=PreNorm(), initial_std=0.1)
+TRAIN = Train(steps=12, batch_size=8, eval_every=6, checkpoint_seconds=0.0)
+OPTIM = Optim(lr=5e-3, clip=1.0)
+SQUAD = Squad(length=48, question_length=8, window_step=20, generated=200, held_out=0.1)
+RUNS = {
+    "squad1": Run(task="squad1", preset="quick", data=SQUAD, model=TINY, optim=OPTIM, train=TRAIN),
+    "squad2": Run(task="squad2", preset="quick", data=replace(SQUAD, version="2.0"), model=TINY, optim=OPTIM,
+                  train=TRAIN),
+    "mnli": Run(task="mnli", preset="quick", data=Mnli(length=20, generated=300, held_out=0.1), model=TINY, optim=OPTIM,
+                train=TRAIN),
+}  # fmt: skip
+
+
+def measure(run: Run, out: Path) -> Result:
+    return execute(PACKAGE, run, Session(out=out, data=out / "data"))
+
+
+def checkpoint(folder: Path, attention: str = "softmax", words: list[str] | None = None) -> str:
+    """A checkpoint of ours with the words of the world."""
+    torch.manual_seed(2)
+    config = BertConfig(vocabulary=112, max_length=48, layers=2, dim=8, heads=2, ffn_dim=8,
+                        attention=ATTENTIONS[attention])  # fmt: skip
+    save(folder, BertForPretraining(config))
+    word_tokenizer(world.words() if words is None else words).save(folder)
+    return str(folder)
+
+
+def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
+    """Two things of the right kind stand in each paragraph: half are right by chance once kinds are known."""
+    model = replace(TINY, dim=32, heads=4, ffn_dim=32, dropout=0.0, attention_dropout=0.0)
+    data = replace(SQUAD, generated=1_000)
+    run = replace(
+        RUNS["squad1"], model=model, data=data, train=replace(TRAIN, steps=200, batch_size=16, eval_every=200)
+    )
+    result = measure(run, tmp_path)
+    assert result.metric == "f1"
+    assert result.score is not None
+    assert result.score > 0.3 > 2 * max(result.floors.values())
+    assert len(result.example_scores) == 100
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert len(predictions) == 100
+    gold = written(tmp_path / "gold.json", world.squad(100, 0, "dev", unanswerable=False))
+    assert official.run(["squad1", "--gold", str(gold), "--predictions", str(tmp_path / "predictions.json")]) == 0
+    assert len(json.loads((tmp_path / "nbest_predictions.json").read_text())["dev-0-0"]) > 1
+
+
+def test_it_learns_what_follows(tmp_path: Path) -> None:
+    model = replace(TINY, dim=32, heads=4, ffn_dim=64, dropout=0.0, attention_dropout=0.0)
+    run = replace(RUNS["mnli"], model=model, data=replace(RUNS["mnli"].data, generated=4_000),
+                  train=replace(TRAIN, steps=500, batch_size=32, eval_every=500))  # fmt: skip
+    result = measure(run, tmp_path)
+    assert set(result.metrics) == {"accuracy", "loss", "accuracy_mismatched"}
+    assert result.score is not None
+    assert result.score > max(result.floors.values()) + 0.05
+
+
+@pytest.mark.parametrize(("task", "head"), [("squad1", "span"), ("squad2", "conditioned"), ("mnli", "span")])
+def test_a_stopped_run_goes_on_bit_for_bit(
+    task: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = replace(RUNS[task], model=replace(TINY, head=head, attention=find_attention("hnas")))  # type: ignore[arg-type]
+    whole = measure(run, tmp_path / "whole")
+    name, loss = ("pair_loss", pair_loss) if task == "mnli" else ("span_loss", span_loss)
+    monkeypatch.setattr(f"qa.trainer.{name}", stops_after(8, loss))
+    with pytest.raises(KeyboardInterrupt):
+        measure(run, tmp_path / "stopped")
+    monkeypatch.undo()
+    resumed = measure(run, tmp_path / "stopped")
+    assert (resumed.metrics, resumed.example_scores) == (whole.metrics, whole.example_scores)
+    files = [next((tmp_path / name / "checkpoint").glob("chosen-*")).read_bytes() for name in ("whole", "stopped")]
+    assert files[0] == files[1]
+
+
+def test_two_says_what_is_left_unanswered(tmp_path: Path) -> None:
+    result = measure(RUNS["squad2"], tmp_path)
+    assert {"f1", "exact", "answerable_f1", "unanswerable_f1", "oracle_f1", "oracle_exact"} <= set(result.metrics)
+    assert result.metrics["oracle_f1"] >= result.metrics["f1"]
+    odds = json.loads((tmp_path / "null_odds.json").read_text())
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert all((text == "") == (odds[name] > 0) for name, text in predictions.items())
+    # the official script, given what was saved, says the same
+    gold = written(tmp_path / "gold.json", world.squad(20, 0, "dev", unanswerable=True))
+    found = official.evaluate(official.read(gold, "2.0"), predictions, "2.0", None, 1.0)
+    assert found["f1"] / 100 == pytest.approx(result.metrics["f1"])
+
+
+@pytest.mark.parametrize("task", ["squad1", "mnli"])
+def test_variants_see_the_same_data_and_microbatches_add_up(task: str, tmp_path: Path) -> None:
+    run = RUNS[task]
+    assemblies = [
+        assemble(
+            replace(run, model=replace(run.model, attention=ATTENTIONS[name])), tmp_path, make_accelerator("float32")
+        )
+        for name in ("softmax", "dnas")
+    ]
+    for step in range(3):
+        one, other = (assembly.batches[step] for assembly in assemblies)
+        assert torch.equal(one.tokens, other.tokens)  # type: ignore[attr-defined]
+
+
+# ---- from checkpoints
+
+
+def test_a_checkpoint_brings_its_sizes_and_is_recorded(tmp_path: Path) -> None:
+    init = checkpoint(tmp_path / "bert")
+    fields = ["--model.init", init, "--data.length", "48", "--data.question-length", "8"]
+    run = described(PACKAGE, "squad1", "quick", "dnas", None, 0, fields, "x")
+    assert isinstance(run, Run)
+    assert (run.model.layers, run.model.dim, run.model.pretrained_with) == (2, 8, "softmax")
+    assert run.model.pretraining.startswith("sha256 ")
+    assert row_name(run, PRESETS["squad1"]["quick"]).endswith("pretrained with softmax")
+    hybrid = described(PACKAGE, "squad1", "quick", "hnas", None, 0, fields, "x")
+    assert hybrid.model.attention.u == 0.0  # type: ignore[attr-defined]
+    half = described(PACKAGE, "squad1", "quick", "hnas", None, 0, [*fields, "--model.attention.u", "0.5"], "x")
+    assert half.model.attention.u == 0.5  # type: ignore[attr-defined]
+    assert settings("qa", to_json(run)) == settings("qa", to_json(hybrid))  # rows of one table
+    with pytest.raises(WrongUseError, match=r"model.layers 3: the checkpoint .* has 2"):
+        described(PACKAGE, "squad1", "quick", None, None, 0, [*fields, "--model.layers", "3"], "x")
+
+
+def test_its_own_attention_stays_unless_another_is_named_and_a_public_run_is_meant(tmp_path: Path) -> None:
+    init = checkpoint(tmp_path / "bert", "dnas")
+    fields = ["--model.init", init, "--data.length", "48", "--data.question-length", "8"]
+    run = described(PACKAGE, "squad1", None, None, None, 0, fields, "x")
+    assert (run.preset, run.model.attention) == ("bert", ATTENTIONS["dnas"])  # type: ignore[attr-defined]
+    assert row_name(run, PRESETS["squad1"]["bert"]) == "dnas, 2 layers"
+    other = described(PACKAGE, "squad1", None, "softmax", None, 0, fields, "x")
+    assert row_name(other, PRESETS["squad1"]["bert"]) == "softmax, 2 layers, pretrained with dnas"
+    assert described(PACKAGE, "squad1", None, None, None, 0, [], "x").preset == "quick"
+
+
+@pytest.mark.parametrize("task", list(RUNS))
+def test_hnas_from_softmax_begins_as_the_same_function(task: str, tmp_path: Path) -> None:
+    words = entailment.words() if task == "mnli" else world.words()
+    init = checkpoint(tmp_path / "bert", words=words)
+    run = replace(RUNS[task], model=replace(TINY, init=init, dropout=0.0, attention_dropout=0.0))
+    runs = [replace(run, model=replace(run.model, attention=ATTENTIONS[name])) for name in ("softmax", "hnas")]
+    done = [each.completed({"model.attention"}) for each in runs]
+    losses = []
+    for each in done:
+        torch.manual_seed(0)
+        assembly = assemble(each, tmp_path, make_accelerator("float32"))
+        losses.append(float(assembly.loss(assembly.model.eval(), assembly.batches[0]).detach()))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    body = load_file(tmp_path / "bert" / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    assert torch.equal(assembly.model.state_dict()["bert.embeddings.word.weight"], body)
+
+
+def test_a_pretraining_of_ours_is_finetuned_under_one_protocol(tmp_path: Path) -> None:
+    """Variants that were pretrained alike are rows of one table, though their checkpoints differ."""
+    said = "mlm, preset quick, 10 steps, protocol abc"
+    for name in ("softmax", "dnas"):
+        checkpoint(tmp_path / name, name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        (tmp_path / name / "config.json").write_text(json.dumps(config | {"pretraining": said}))
+    runs = [
+        replace(RUNS["squad1"], model=replace(TINY, init=str(tmp_path / name))).completed(())
+        for name in ("softmax", "dnas")
+    ]
+    assert settings("qa", to_json(runs[0])) == settings("qa", to_json(runs[1]))
+    assert [row_name(run, PRESETS["squad1"]["quick"]) for run in runs] == [f"{name}, post, 2 layers" for name in
+                                                                         ("softmax", "dnas")]  # fmt: skip
+    assert measure(runs[1], tmp_path / "out").status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "squad2"}, "squad2 is 2.0; choose the task"),
+        ({"task": "mnli"}, "choose the task"),
+        ({"model": replace(TINY, max_length=40)}, "data.length 48 is above model.max_length 40"),
+        ({"model": replace(TINY, pretraining="x")}, "are taken from the checkpoint"),
+        ({"data": replace(SQUAD, hub="rajpurkar/squad")}, "--data.tokenizer names one"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(WrongUseError, match=message):
+        replace(RUNS["squad1"], **changes).check()  # type: ignore[arg-type]
+    with pytest.raises(WrongUseError, match="mnli has one head"):
+        replace(RUNS["mnli"], model=replace(TINY, head="conditioned")).check()
+
+
+def test_a_checkpoint_without_a_vocabulary_is_one_message(tmp_path: Path) -> None:
+    init = checkpoint(tmp_path)
+    for name in ("tokenizer.json", "vocab.txt"):
+        (tmp_path / name).unlink()
+    run = replace(RUNS["squad1"], model=replace(TINY, init=init)).completed(())
+    with pytest.raises(BadDataError, match=r"has no vocabulary .* --data\.tokenizer names one"):
+        measure(run, tmp_path / "out")
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(dispatch, ["qa", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "seqarena qa evaluate --help" in shown
+    assert "meant where --model.init is set and no preset named" in shown
+    assert guarded(dispatch, ["qa", "squad1", "--model.init", str(tmp_path / "none")]) == 1
+    assert "no such folder" in capsys.readouterr().err
+    gold, predictions = tmp_path / "g.json", tmp_path / "p.json"
+    assert guarded(dispatch, ["qa", "evaluate", "squad1", "--gold", str(gold), "--predictions", str(predictions)]) == 1
+    assert "does not exist" in capsys.readouterr().err
