@@ -1,6 +1,8 @@
 """Scores any predictions file as the official scripts of SQuAD do: ``seqarena qa evaluate squad1|squad2``."""
 
 import json
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,16 +44,18 @@ def evaluate(
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena qa evaluate`` and returns its exit code."""
     options = parser().parse_args(arguments)
+    if math.isnan(options.threshold):
+        raise WrongUseError("--threshold: expected a number, found nan")
     version = look_up(TASKS, options.task, "SQuAD task")
     if version == "1.1" and (options.null_odds is not None or options.threshold != parser().get_default("threshold")):
         raise WrongUseError("--null-odds and --threshold are about questions without an answer: evaluate squad2")
-    questions = read(options.gold, "2.0" if version == "2.0" else "1.1")
+    questions = read(options.gold, "2.0" if version == "2.0" else "1.1", "score")
     if version == "2.0" and all(each.answers for each in questions.questions):
-        raise BadDataError(
-            f"{options.gold}: every question has an answer, which is SQuAD 1.1; evaluate squad1 scores it"
-        )
+        print(f"{options.gold}: every question has an answer; SQuAD 1.1 is scored by evaluate squad1", file=sys.stderr)
     predictions = _of(options.predictions, str, "text")
-    odds = None if options.null_odds is None else _of(options.null_odds, (int, float), "a number")
+    odds = None
+    if options.null_odds is not None:
+        odds = _finite(_of(options.null_odds, (int, float), "a number"), options.null_odds)
     ids = {each.id for each in questions.questions}
     if not ids & set(predictions):
         raise BadDataError(f"{options.predictions}: no prediction is for a question of {options.gold}")
@@ -77,5 +81,16 @@ def _of(path: Path, kind: type | tuple[type, ...], what: str) -> dict[str, Any]:
         raise BadDataError(f"{path}: expected an object of question id -> {what}, found {type(values).__name__}")
     wrong = next((name for name, value in values.items() if not isinstance(value, kind)), None)
     if wrong is not None:
-        raise BadDataError(f"{path}: question {wrong}: expected {what}, found {type(values[wrong]).__name__}")
+        raise BadDataError(f"{path}: question {wrong!r}: expected {what}, found {type(values[wrong]).__name__}")
     return values
+
+
+def _finite(values: Mapping[str, float], path: Path) -> dict[str, float]:
+    try:
+        numbers = {name: float(value) for name, value in values.items()}
+    except OverflowError as error:
+        raise BadDataError(f"{path}: {error}") from error
+    wrong = next((name for name, value in numbers.items() if not math.isfinite(value)), None)
+    if wrong is not None:
+        raise BadDataError(f"{path}: question {wrong!r}: expected a finite number, found {numbers[wrong]}")
+    return numbers

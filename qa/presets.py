@@ -19,7 +19,7 @@ BASE = Model(init="google-bert/bert-base-uncased", vocabulary=30_522, layers=12,
 """BERT-base; another checkpoint brings its own sizes."""
 CASED = replace(BASE, init="google-bert/bert-base-cased", vocabulary=28_996)
 SMALL = Model(
-    vocabulary=112, max_length=96, layers=3, dim=96, heads=4, ffn_dim=192, norm=PreNorm(), dropout=0.0,
+    vocabulary=112, max_length=40, layers=2, dim=128, heads=2, ffn_dim=128, norm=PreNorm(), dropout=0.0,
     attention_dropout=0.0, initial_std=0.1,
 )  # fmt: skip
 SQUAD = {"squad1": Squad(hub="rajpurkar/squad"), "squad2": Squad(hub="rajpurkar/squad_v2", version="2.0")}
@@ -80,13 +80,13 @@ def _squad(task: str) -> list[Preset[Run]]:
     ]  # fmt: skip
 
 
-def _quick(task: str, data: Data, steps: int, batch: int, expected: str, **changes: Any) -> Preset[Run]:
+def _quick(task: str, data: Data, steps: int, lr: float, expected: str, **changes: Any) -> Preset[Run]:
     model = replace(SMALL, **changes)
     return Preset(
         run=Run(
             task=task, preset="quick", data=data, model=model,
-            optim=_optim(steps, 2e-3, betas=(0.9, 0.98), bounded_lr_multiplier=10.0),
-            train=Train(steps=steps, batch_size=batch, length_pool=8, eval_every=max(steps // 3, 1)),
+            optim=_optim(steps, lr, betas=(0.9, 0.98), bounded_lr_multiplier=10.0),
+            train=Train(steps=steps, batch_size=64, length_pool=8, eval_every=max(steps // 3, 1)),
         ),
         source="ours: a small BERT, pre-norm, from nothing, on generated text",
         expected=expected,
@@ -99,12 +99,16 @@ def _quick(task: str, data: Data, steps: int, batch: int, expected: str, **chang
     )  # fmt: skip
 
 
+WORLD = Squad(length=40, question_length=12, window_step=20, held_out=0.05)
 QUICK = {
-    "squad1": _quick("squad1", Squad(length=96, question_length=12, window_step=64, held_out=0.05), 1_500, 32, "-"),
+    "squad1": _quick("squad1", WORLD, 1_500, 1e-3, "96 to 99 F1; first sentence 13, right kind of answer 50"),
     "squad2": _quick(
-        "squad2", Squad(version="2.0", length=96, question_length=12, window_step=64, held_out=0.05), 1_500, 32, "-"
+        "squad2", replace(WORLD, version="2.0"), 2_500, 1e-3, "98 F1; no answer 33, right kind of answer 66"
     ),
-    "mnli": _quick("mnli", Mnli(length=24, held_out=0.05), 1_500, 64, "-", max_length=32),
+    "mnli": _quick(
+        "mnli", Mnli(length=24, held_out=0.05), 1_500, 2e-3, "95 %; words of both sentences 44, chance 33",
+        layers=3, dim=96, heads=4, ffn_dim=192,
+    ),
 }  # fmt: skip
 GLUE = Mnli(hub="nyu-mll/glue:mnli")
 INFERENCE = [

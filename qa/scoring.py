@@ -42,7 +42,10 @@ def f1(answer: str, gold: str, *, empty_matches_empty: bool) -> float:
     if empty_matches_empty and not (mine and theirs):
         return float(mine == theirs)
     shared = sum((Counter(mine) & Counter(theirs)).values())
-    return 2 * shared / (len(mine) + len(theirs)) if shared else 0.0
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(mine), shared / len(theirs)
+    return (2 * precision * recall) / (precision + recall)  # in their order: the last bit breaks ties of thresholds
 
 
 def golds(answers: Sequence[str], *, unanswerable: bool) -> list[str]:

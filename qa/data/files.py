@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -26,11 +27,13 @@ def read_text(path: Path) -> str:
     """
     try:
         with OPENED.get(path.suffix, open)(path, "rb") as file:
-            text: str = file.read().decode("utf-8")
+            text: str = file.read().decode("utf-8-sig")
     except FileNotFoundError as error:
         raise BadDataError(f"{path} does not exist") from error
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
-        raise BadDataError(f"{path}: cannot be read ({error}); fetch it again") from error
+    except UnicodeDecodeError as error:
+        raise BadDataError(f"{path}: expected UTF-8 text ({error})") from error
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise BadDataError(f"{path}: cannot be read to its end ({error})") from error
     return text
 
 
@@ -45,10 +48,14 @@ def read_json(path: Path) -> Any:
     Raises:
         BadDataError: a file that is missing or no JSON.
     """
+    return _parsed(read_text(path), str(path))
+
+
+def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise BadDataError(f"{path}: not JSON ({error})") from error
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadDataError(f"{where}: not JSON that can be read ({error})") from error
 
 
 def read_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -62,10 +69,7 @@ def read_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BadDataError(f"{where}: not JSON ({error})") from error
+        row = _parsed(line, where)
         if not isinstance(row, dict):
             raise BadDataError(f"{where}: expected an object, found {type(row).__name__}")
         rows.append((where, row))
@@ -78,6 +82,8 @@ def read_parquet(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], Mapping[
     Raises:
         BadDataError: a damaged file, or another kind.
     """
+    if not path.exists():
+        raise BadDataError(f"{path} does not exist")
     try:
         table = pyarrow.parquet.read_table(path)
     except (OSError, ValueError) as error:
@@ -87,12 +93,14 @@ def read_parquet(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], Mapping[
     return rows, said.get("info", {}).get("features", {})
 
 
-def field(row: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
+def field(row: Any, name: str, kind: type, where: str) -> Any:
     """Returns a value of a row.
 
     Raises:
-        BadDataError: it is missing or of another kind; says where.
+        BadDataError: it is missing or of another kind, or the row is no object; says where.
     """
+    if not isinstance(row, dict):
+        raise BadDataError(f"{where}: expected an object with {name}, found {type(row).__name__}")
     value = row.get(name)
     if not isinstance(value, kind):
         found = "nothing" if name not in row else f"{type(value).__name__}"

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,9 @@ from qa.data import Data, world
 from qa.data.files import field, kind_of, read_json, read_lines, read_parquet
 
 Version = Literal["1.1", "2.0"]
+Use = Literal["train", "test", "score"]
+"""What is read for: train leaves questions out whose answers do not stand where they say; test does not, for it scores
+by the texts alone; score takes them as they are, as the official scripts do."""
 WRONG = 0.001
 """Share of answers that may not stand where they should."""
 HINT = "--data.train and --data.dev take files of your own, such as train-v1.1.json and dev-v1.1.json"
@@ -133,18 +136,19 @@ class Squad(Data):
 
     def _read(self, name: Literal["train", "dev"]) -> Questions:
         path: str | None = getattr(self, name)
+        use: Use = "train" if name == "train" else "test"
         if path is not None:
-            return read(Path(path), self.version)
+            return read(Path(path), self.version, use)
         if self.hub is not None:
             rows = hub_rows(self.hub, None, "train" if name == "train" else "validation", HINT)
-            return of_rows(((f"{self.hub}, row {n}", row) for n, row in enumerate(rows)), self.version, self.hub)
+            return of_rows(((f"{self.hub}, row {n}", row) for n, row in enumerate(rows)), self.version, self.hub, use)
         count = self.generated if name == "train" else self.generated // 10
         return of_json(
             world.squad(count, self.seed, name, unanswerable=self.unanswerable), self.version, f"generated {name}"
         )
 
 
-def read(path: Path, version: Version) -> Questions:
+def read(path: Path, version: Version, use: Use) -> Questions:
     """Returns the questions of a file: the official JSON, or rows of the hub as JSON lines or Parquet.
 
     Raises:
@@ -152,25 +156,28 @@ def read(path: Path, version: Version) -> Questions:
     """
     kind = kind_of(path)
     if kind == ".jsonl":
-        return of_rows(iter(read_lines(path)), version, str(path))
+        return of_rows(iter(read_lines(path)), version, str(path), use)
     if kind == ".parquet":
-        return of_rows(iter(read_parquet(path)[0]), version, str(path))
+        return of_rows(iter(read_parquet(path)[0]), version, str(path), use)
     if kind != ".json":
         raise BadDataError(f"{path}: expected .json (official), .jsonl or .parquet (rows), packed by gzip or xz or not")
-    return of_json(read_json(path), version, str(path))
+    return of_json(read_json(path), version, str(path), use)
 
 
-def of_json(values: Any, version: Version, source: str) -> Questions:
+def of_json(values: Any, version: Version, source: str, use: Use = "train") -> Questions:
     """Returns the questions of SQuAD's own JSON: data, paragraphs, qas.
 
     Raises:
-        BadDataError: another structure, the other version, a question id that stands there twice, an empty paragraph,
-            more than one answer in a thousand that does not stand where it says; names the id.
+        BadDataError: another structure, the other version, a question id that stands there twice; and but for
+            scoring an empty paragraph, or more than one answer in a thousand that does not stand where it says; names
+            the id.
     """
-    return _checked(_flat(values, source), version, source)
+    return _checked(_flat(values, source), version, source, use)
 
 
-def of_rows(rows: Iterator[tuple[str, Mapping[str, Any]]], version: Version, source: str) -> Questions:
+def of_rows(
+    rows: Iterator[tuple[str, Mapping[str, Any]]], version: Version, source: str, use: Use = "train"
+) -> Questions:
     """Returns the questions of rows as the hub has them: id, question, context, answers {text, answer_start}.
 
     Raises:
@@ -180,12 +187,14 @@ def of_rows(rows: Iterator[tuple[str, Mapping[str, Any]]], version: Version, sou
     def flat() -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
         for where, row in rows:
             answers = field(row, "answers", dict, where)
-            both = zip(field(answers, "text", list, where), field(answers, "answer_start", list, where), strict=True)
+            texts, starts = field(answers, "text", list, where), field(answers, "answer_start", list, where)
+            if len(texts) != len(starts) or any(type(start) is not int for start in starts):
+                raise BadDataError(f"{where}: expected a whole number answer_start for each of {len(texts)} texts")
             name, question = field(row, "id", str, where), field(row, "question", str, where)
-            found = [(str(text), int(start)) for text, start in both]
+            found = list(zip(map(str, texts), starts, strict=True))
             yield name, question, field(row, "context", str, where), found, not found
 
-    return _checked(flat(), version, source)
+    return _checked(flat(), version, source, use)
 
 
 def _flat(values: Any, source: str) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
@@ -193,7 +202,7 @@ def _flat(values: Any, source: str) -> Iterator[tuple[str, str, str, list[tuple[
         raise BadDataError(f"{source}: expected an object with data, found {type(values).__name__}")
     for article in field(values, "data", list, source):
         for number, paragraph in enumerate(field(article, "paragraphs", list, source)):
-            where = f"{source}, {article.get('title', 'article')}, paragraph {number}"
+            where = f"{source}, {article.get('title', 'article')!r}, paragraph {number}"
             context = field(paragraph, "context", str, where)
             for each in field(paragraph, "qas", list, where):
                 name = field(each, "id", str, where)
@@ -209,7 +218,7 @@ def _flat(values: Any, source: str) -> Iterator[tuple[str, str, str, list[tuple[
 
 
 def _checked(
-    found: Iterator[tuple[str, str, str, list[tuple[str, int]], bool]], version: Version, source: str
+    found: Iterator[tuple[str, str, str, list[tuple[str, int]], bool]], version: Version, source: str, use: Use
 ) -> Questions:
     contexts: dict[str, int] = {}
     questions: dict[str, Question] = {}
@@ -217,32 +226,43 @@ def _checked(
     total = 0
     for name, question, context, answers, impossible in found:
         if name in questions:
-            raise BadDataError(f"{source}: question id {name} stands there twice")
-        if not context.strip():
-            raise BadDataError(f"{source}: question {name} is on an empty paragraph")
+            raise BadDataError(f"{source}: question id {name!r} stands there twice")
+        if not context.strip() and use != "score":
+            raise BadDataError(f"{source}: question {name!r} is on an empty paragraph")
         if version == "1.1" and (impossible or not answers):
             raise BadDataError(
-                f"{source}: question {name} has no answer, which is SQuAD 2.0, not 1.1; use squad2, or evaluate squad2"
+                f"{source}: question {name!r} has no answer, which is SQuAD 2.0, not 1.1; use squad2 (evaluate squad2)"
             )
         right = [(text, start) for text, start in answers if text and context[start : start + len(text)] == text]
         total += len(answers)
-        wrong += [f"{name}: {text!r} at {start}" for text, start in answers if (text, start) not in right]
-        if answers and not right and not impossible:
+        wrong += [f"{name!r}: {text!r} at {start}" for text, start in answers if (text, start) not in right]
+        kept = right if use == "train" else answers
+        if use != "score" and impossible:
+            kept = []
+        elif answers and not kept:
             continue  # counted among the wrong ones
         questions[name] = Question(
-            id=name, text=question.lstrip(), context=contexts.setdefault(context, len(contexts)),
-            answers=() if impossible else tuple(right),
-        )  # fmt: skip
+            id=name, text=question.lstrip(), context=contexts.setdefault(context, len(contexts)), answers=tuple(kept)
+        )
+    if use != "score":
+        _told(wrong, total, source, use)
+    if not questions:
+        raise BadDataError(f"{source}: there is no question in it")
+    if version == "2.0" and use == "test" and all(each.answers for each in questions.values()):
+        raise BadDataError(f"{source}: every question has an answer, which is SQuAD 1.1, not 2.0; use squad1")
+    return Questions(contexts=tuple(contexts), questions=tuple(questions.values()), source=source)
+
+
+def _told(wrong: Sequence[str], total: int, source: str, use: Use) -> None:
+    """Says how many answers do not stand where they say; refuses too many."""
     if len(wrong) > WRONG * total:
         raise BadDataError(
             f"{source}: {len(wrong):,} of {total:,} answers do not stand in their paragraph where they say, "
             f"the first is {wrong[0]}; at most {WRONG:.1%} may"
         )
     if wrong:
-        print(f"{source}: left out {len(wrong):,} answers that do not stand where they say", file=sys.stderr)
-    if not questions:
-        raise BadDataError(f"{source}: there is no question in it")
-    return Questions(contexts=tuple(contexts), questions=tuple(questions.values()), source=source)
+        what = "left out" if use == "train" else "scored by their text all the same"
+        print(f"{source}: {len(wrong):,} answers do not stand where they say, {what}", file=sys.stderr)
 
 
 def checksum(splits: Iterable[Questions]) -> str:

@@ -1,8 +1,8 @@
 """A small world that is asked about, in SQuAD's own format: who lives where, does what, bought which thing and when.
 
-A paragraph states some facts of two people. What a question asks of one of them is stated of another one too, in the
-same words, so that neither the kind of answer nor its neighbourhood gives it away; and there are sentences that share
-the question's name and verb and answer nothing. Of an unanswerable question the fact is stated of others alone.
+A paragraph states what is asked of one person of another one too, in the same words, so that neither the kind of answer
+nor its neighbourhood gives it away; one sentence shares the question's name and verb and answers nothing, and now
+and then one is about something else. Of an unanswerable question the fact is stated of the other person alone.
 """
 
 import itertools
@@ -20,10 +20,8 @@ JOBS = ("baker", "cook", "doctor", "farmer", "lawyer", "nurse", "painter", "pilo
 COLOURS = ("black", "blue", "brown", "green", "grey", "red", "white", "yellow")
 THINGS = ("bag", "bike", "boat", "chair", "clock", "coat", "hat", "lamp", "piano", "ring", "rug", "table")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-PEOPLE = 2
-"""In a paragraph."""
-ASKED = 2
-"""Questions on a paragraph."""
+ASIDE = 4
+"""One paragraph in so many has a sentence about something else."""
 SPLITS = ("train", "dev")
 
 
@@ -56,38 +54,32 @@ def squad(count: int, seed: int, split: Literal["train", "dev"], *, unanswerable
     The same for the same seed and split on any machine.
     """
     kind = SPLITS.index(split)
-    paragraphs: list[dict[str, Any]] = []
-    left = count
-    while left:
-        number = len(paragraphs)
-        paragraph = _paragraph(number, Draws(seed, kind, number), split, unanswerable)
-        paragraph["qas"] = paragraph["qas"][:left]
-        left -= len(paragraph["qas"])
-        paragraphs.append(paragraph)
+    paragraphs = [_paragraph(number, Draws(seed, kind, number), split, unanswerable) for number in range(count)]
     version = "v2.0" if unanswerable else "1.1"
     return {"version": version, "data": [{"title": "a small world", "paragraphs": paragraphs}]}
 
 
 def _paragraph(number: int, draws: Draws, split: str, unanswerable: bool) -> dict[str, Any]:
-    names = draws.some_of(NAMES, PEOPLE)
-    sentences, asked = [], []
-    for relation in draws.some_of(RELATIONS, ASKED):
-        name, other = draws.some_of(names, 2)
-        silent = unanswerable and draws.below(3) == 0
-        answers = [" ".join(words) for words in draws.some_of(list(itertools.product(*relation.answers)), PEOPLE)]
-        facts = {each: relation.statement.format(name=each, answer=answer)
-                 for each, answer in zip((name, other), answers, strict=True)}  # fmt: skip
-        sentences += [fact for each, fact in facts.items() if not (silent and each == name)]
-        sentences.append(relation.distractor.format(name=name, other=other))
-        asked.append((relation.question.format(name=name), None if silent else (facts[name], answers[0])))
+    name, other = draws.some_of(NAMES, 2)
+    relation, aside = draws.some_of(RELATIONS, 2)
+    silent = unanswerable and draws.below(3) == 0
+    answer, wrong = (" ".join(words) for words in draws.some_of(list(itertools.product(*relation.answers)), 2))
+    fact = relation.statement.format(name=name, answer=answer)
+    rest = " ".join(draws.one_of(list(itertools.product(*aside.answers))))
+    sentences = [
+        *([] if silent else [fact]),
+        relation.statement.format(name=other, answer=wrong),
+        relation.distractor.format(name=name, other=other),
+        *([aside.statement.format(name=draws.one_of((name, other)), answer=rest)] if draws.below(ASIDE) == 0 else []),
+    ]
     context = " ".join(draws.some_of(sentences, len(sentences)))
-    qas = [
-        {"id": f"{split}-{number}-{place}", "question": question,
-         "answers": [] if known is None else [_answer(context, *known)],
-         **({"is_impossible": known is None} if unanswerable else {})}
-        for place, (question, known) in enumerate(asked)
-    ]  # fmt: skip
-    return {"context": context, "qas": qas}
+    question = {
+        "id": f"{split}-{number}",
+        "question": relation.question.format(name=name),
+        "answers": [] if silent else [_answer(context, fact, answer)],
+        **({"is_impossible": silent} if unanswerable else {}),
+    }
+    return {"context": context, "qas": [question]}
 
 
 def _answer(context: str, statement: str, answer: str) -> dict[str, str | int]:

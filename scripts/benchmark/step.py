@@ -57,7 +57,7 @@ def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int
     elif kind != OURS:
         from scripts.benchmark.transformers import forwards  # noqa: PLC0415  # an extra
 
-        model, forward = forwards(model, run.model)[kind]
+        model, forward = forwards(model, run.model, run.longest)[kind]
         model.to(accelerator.device)
     if kind == FULL_MATRIX:
         for module in model.modules():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from common.errors import BadDataError, WrongUseError
 from qa import official
+from qa.data.squad import of_json
 from qa.metric import SquadMetric
 from qa.scoring import best_threshold, exact_match, f1, normalized, score, summary_one, summary_two
 from tests.qa.questions import asked, squad, written
@@ -134,10 +135,10 @@ def test_any_predictions_file_is_scored(tmp_path: Path, capsys: pytest.CaptureFi
             "2.0",
             {"q0": "x"},
             [],
-            "has no answer, which is SQuAD 2.0, not 1.1; use squad2, or evaluate squad2",
+            "has no answer, which is SQuAD 2.0, not 1.1; use squad2 (evaluate squad2)",
         ),
-        ("squad2", "1.1", {"q0": "x"}, [], "which is SQuAD 1.1; evaluate squad1"),
-        ("squad1", "1.1", {"q0": 3}, [], "question q0: expected text, found int"),
+        ("squad2", "2.0", {"q0": "x"}, ["--threshold", "nan"], "--threshold: expected a number"),
+        ("squad1", "1.1", {"q0": 3}, [], "question 'q0': expected text, found int"),
         ("squad1", "1.1", ["x"], [], "expected an object of question id -> text, found list"),
         ("squad1", "1.1", {"z": "x"}, [], "no prediction is for a question of"),
         ("squad3", "1.1", {"q0": "x"}, [], "unknown SQuAD task 'squad3'"),
@@ -150,8 +151,42 @@ def test_what_cannot_be_scored_is_one_message(
     golds = [["France"], []] if version == "2.0" else [["France"]]
     gold = written(tmp_path / "gold.json", squad(golds, version=version))
     given = written(tmp_path / "p.json", predictions)
-    with pytest.raises((BadDataError, WrongUseError), match=message.replace("(", r"\(")):
+    with pytest.raises((BadDataError, WrongUseError), match=re.escape(message)):
         official.run([task, "--gold", str(gold), "--predictions", str(given), *more])
+
+
+def test_golds_are_scored_as_they_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The official scripts look at the texts alone: neither at where they stand nor at is_impossible."""
+    values = squad([["France"], ["name"]], version="2.0")
+    for each in values["data"][0]["paragraphs"][0]["qas"]:
+        each["answers"][0]["answer_start"] = 1
+        each["is_impossible"] = True
+    gold = written(tmp_path / "gold.json", values)
+    predictions = written(tmp_path / "p.json", {"q0": "France", "q1": ""})
+    odds = written(tmp_path / "o.json", {"q0": 0, "q1": 1.5})
+    command = ["squad2", "--gold", str(gold), "--predictions", str(predictions), "--null-odds", str(odds), "--json"]
+    assert official.run(command) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert (found["exact"], found["HasAns_total"], "NoAns_total" in found) == (50.0, 2, False)
+    assert "SQuAD 1.1 is scored by evaluate squad1" in shown.err
+    for value, message in ((float("nan"), "finite number"), (10**400, "too large")):
+        written(odds, {"q0": value, "q1": 0})
+        with pytest.raises(BadDataError, match=message):
+            official.run(command)
+
+
+def test_ties_of_thresholds_are_broken_by_the_official_last_bit() -> None:
+    """0.8 + 0.2 - 1 is above 0 if F1 is 2 p r / (p + r), and is not if it is 2 shared / (both lengths)."""
+    context = " ".join([*"w" * 8, *"x" * 7])
+    golds = [[], ["w " * 8 + "x x"], ["w w " + "x " * 7]]
+    values = squad([[], ["w"], ["w"]], version="2.0", context=context)
+    for each, texts in zip(values["data"][0]["paragraphs"][0]["qas"], golds, strict=True):
+        each["answers"] = [{"text": text, "answer_start": 0} for text in texts]
+    questions = of_json(values, "2.0", "here", "score")
+    answers = {"q0": "y", "q1": "w " * 8 + "y y", "q2": "w w " + "y " * 9}
+    scores = score(questions, answers, unanswerable=True)
+    assert best_threshold(questions, scores.f1, answers, {"q0": 0.0, "q1": 1.0, "q2": 2.0})[1] == 2.0
 
 
 def test_as_a_metric_of_the_evaluate_library() -> None:

@@ -44,7 +44,7 @@ def test_every_form_says_the_same(tmp_path: Path, version: str) -> None:
     flat = rows(of_json(values, version, "x"))  # type: ignore[arg-type]
     (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(row) for row in flat))
     pyarrow.parquet.write_table(pa.Table.from_pylist(flat), tmp_path / "d.parquet")
-    found = [read(path, version) for path in sorted(tmp_path.iterdir())]  # type: ignore[arg-type]
+    found = [read(path, version, "train") for path in sorted(tmp_path.iterdir())]  # type: ignore[arg-type]
     assert len({checksum([each]) for each in found}) == 1
     assert [each.questions for each in found] == [found[0].questions] * 4
     assert found[0].questions[0].text == "What about 0?"  # questions lose the blanks in front
@@ -67,41 +67,48 @@ def changed(values: dict[str, Any], **question: Any) -> dict[str, Any]:
         ([], "expected an object with data, found list"),
         ({"data": 3}, r"expected data \(list\), found int"),
         ({"data": [{"title": "T"}]}, r"expected paragraphs \(list\), found nothing"),
-        (squad([["France"], ["Normandy"]], context=" \n"), "question q0 is on an empty paragraph"),
-        (changed(squad([["France"]]), id=3), r"Normans, paragraph 0: expected id \(str\), found int"),
-        (changed(squad([["France"], ["name"]]), id="q1"), "question id q1 stands there twice"),
+        (squad([["France"], ["Normandy"]], context=" \n"), "question 'q0' is on an empty paragraph"),
+        (changed(squad([["France"]]), id=3), r"'Normans', paragraph 0: expected id \(str\), found int"),
+        (changed(squad([["France"], ["name"]]), id="q1"), "question id 'q1' stands there twice"),
         (changed(squad([["France"]]), answers=[{"text": "France", "answer_start": 5}]),
-         "1 of 1 answers do not stand in their paragraph .* q0: 'France' at 5"),
-        (squad([[]]), "question q0 has no answer, which is SQuAD 2.0"),
+         "1 of 1 answers do not stand in their paragraph .* 'q0': 'France' at 5"),
+        (squad([[]]), "question 'q0' has no answer, which is SQuAD 2.0"),
         (squad([["France"]], is_impossible=True), "use squad2"),
         ({"data": []}, "there is no question in it"),
+        ({"data": [1]}, "expected an object with paragraphs, found int"),
+        ({"data": [{"paragraphs": [{"context": "a", "qas": ["x"]}]}]}, "expected an object with id, found str"),
     ],
 )  # fmt: skip
 def test_bad_files_are_one_message(tmp_path: Path, values: Any, message: str) -> None:
     with pytest.raises(BadDataError, match=message):
-        read(written(tmp_path / "train.json", values), "1.1")
+        read(written(tmp_path / "train.json", values), "1.1", "train")
 
 
 def test_one_wrong_answer_in_a_thousand_is_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     values = squad([["France"]] * 1_200)
     questions = of_json(changed(values, answers=[{"text": "France", "answer_start": 0}]), "1.1", "x")
     assert len(questions) == 1_199
-    assert "left out 1 answers" in capsys.readouterr().err
+    assert len(of_json(values, "1.1", "x", "test")) == 1_200  # what is tested stays whole
+    assert "1 answers do not stand where they say, left out" in capsys.readouterr().err
 
 
 def test_files_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "x.json.gz").write_bytes(b"\x1f\x8b broken")
     (tmp_path / "x.json").write_text("{")
+    (tmp_path / "deep.json").write_text("[" * 9_000)
     (tmp_path / "x.jsonl").write_text('{"id": "a"}\n[]\n')
     (tmp_path / "x.csv").write_text("a")
     for name, message in (
-        ("x.json.gz", "cannot be read"), ("x.json", "not JSON"), ("x.jsonl", "line 2: expected an object"),
+        ("x.json.gz", "cannot be read"), ("x.json", "not JSON"),
+        ("deep.json", "not JSON that can be read"), ("x.jsonl", "line 2: expected an object"),
         ("x.csv", "expected .json"), ("y.json", "does not exist"),
     ):  # fmt: skip
         with pytest.raises(BadDataError, match=message):
-            read(tmp_path / name, "1.1")
-    with pytest.raises(BadDataError, match="line 1: expected answers"):
-        of_rows(iter([("line 1", {"id": "a"})]), "1.1", "x")
+            read(tmp_path / name, "1.1", "train")
+    rows = {"id": "a"}, {"id": "a", "answers": {"text": ["b"], "answer_start": [1.5]}}
+    for row, message in zip(rows, ("line 1: expected answers", "line 1: expected a whole number"), strict=True):
+        with pytest.raises(BadDataError, match=message):
+            of_rows(iter([("line 1", row)]), "1.1", "x")
 
 
 def google(count: int, room: int, step: int) -> list[tuple[int, int]]:

@@ -72,13 +72,13 @@ def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
     result = measure(run, tmp_path)
     assert result.metric == "f1"
     assert result.score is not None
-    assert result.score > 0.3 > 2 * max(result.floors.values())
+    assert result.score > 0.4 > 2 * max(result.floors.values())
     assert len(result.example_scores) == 100
     predictions = json.loads((tmp_path / "predictions.json").read_text())
     assert len(predictions) == 100
     gold = written(tmp_path / "gold.json", world.squad(100, 0, "dev", unanswerable=False))
     assert official.run(["squad1", "--gold", str(gold), "--predictions", str(tmp_path / "predictions.json")]) == 0
-    assert len(json.loads((tmp_path / "nbest_predictions.json").read_text())["dev-0-0"]) > 1
+    assert len(json.loads((tmp_path / "nbest_predictions.json").read_text())["dev-0"]) > 1
 
 
 def test_it_learns_what_follows(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_two_says_what_is_left_unanswered(tmp_path: Path) -> None:
     assert all((text == "") == (odds[name] > 0) for name, text in predictions.items())
     # the official script, given what was saved, says the same
     gold = written(tmp_path / "gold.json", world.squad(20, 0, "dev", unanswerable=True))
-    found = official.evaluate(official.read(gold, "2.0"), predictions, "2.0", None, 1.0)
+    found = official.evaluate(official.read(gold, "2.0", "score"), predictions, "2.0", None, 1.0)
     assert found["f1"] / 100 == pytest.approx(result.metrics["f1"])
 
 
@@ -195,7 +195,7 @@ def test_a_pretraining_of_ours_is_finetuned_under_one_protocol(tmp_path: Path) -
         for name in ("softmax", "dnas")
     ]
     assert settings("qa", to_json(runs[0])) == settings("qa", to_json(runs[1]))
-    assert [row_name(run, PRESETS["squad1"]["quick"]) for run in runs] == [f"{name}, post, 2 layers" for name in
+    assert [row_name(run, PRESETS["squad1"]["quick"]) for run in runs] == [f"{name}, post" for name in
                                                                          ("softmax", "dnas")]  # fmt: skip
     assert measure(runs[1], tmp_path / "out").status == "finished"
 

@@ -11,6 +11,9 @@ from lra.presets import PRESETS
 from pretraining.data.batches import MaskedBatch
 from pretraining.masking import NONE
 from pretraining.trainer import loss
+from qa.data.windows import SpanBatch
+from qa.model import Model, Reader
+from qa.trainer import span_loss
 from scripts.benchmark import run
 from scripts.benchmark.cases import Case, Setting, expressible, operations
 from scripts.benchmark.transformers import forwards
@@ -111,8 +114,8 @@ def test_a_step_is_measured_beside_transformers(tmp_path: Path, capsys: pytest.C
         "softmax, encoder alone, transformers",
     ]  # fmt: skip
     assert all(each["training_seconds"] > 0 for each in steps)
-    with pytest.raises(WrongUseError, match="is for pretraining mlm"):
-        forwards(torch.nn.Linear(1, 1), PRESETS["listops"]["quick"].run.model)
+    with pytest.raises(WrongUseError, match="is for pretraining mlm and qa squad1"):
+        forwards(torch.nn.Linear(1, 1), PRESETS["listops"]["quick"].run.model, 8)
 
 
 @pytest.mark.extras
@@ -121,7 +124,7 @@ def test_the_loss_of_transformers_is_ours() -> None:
     config = BertConfig(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=30, max_length=12, dropout=0.0,
                         attention_dropout=0.0)  # fmt: skip
     model = BertForPretraining(config, sentences=False)
-    theirs, masked = forwards(model, config)["transformers"]
+    theirs, masked = forwards(model, config, 12)["transformers"]
     tokens = torch.randint(0, 30, (3, 10))
     targets = torch.tensor([[4, NONE], [5, 6], [7, NONE]])
     batch = MaskedBatch(
@@ -138,3 +141,20 @@ def test_the_loss_of_transformers_is_ours() -> None:
         }
         theirs.tie_weights()
         assert float(masked(batch)) == pytest.approx(float(loss(model, batch)), abs=1e-5)
+
+
+@pytest.mark.extras
+def test_the_loss_of_a_reader_is_ours_whatever_the_padding() -> None:
+    config = Model(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=30, max_length=12, dropout=0.0,
+                   attention_dropout=0.0)  # fmt: skip
+    model = Reader(config)
+    theirs, whole = forwards(model, config, 10)["transformers"]
+    tokens = torch.randint(0, 30, (2, 10))
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    batch = SpanBatch(
+        tokens=tokens, types=torch.zeros_like(tokens), real=real, context=real, opens=real,
+        start=torch.tensor([2, 0]), end=torch.tensor([3, 0]),
+    )  # fmt: skip
+    with torch.no_grad():
+        theirs.load_state_dict({public_name(name): tensor for name, tensor in model.state_dict().items()})
+        assert float(whole(batch)) == pytest.approx(float(span_loss(model, batch)), abs=1e-5)
