@@ -53,7 +53,7 @@ BERT_BASE = _preset(
             masking=Masking(law="single", unit="piece", source="everything"),
         ),
         model=BASE,
-        optim=Optim(lr=1e-4, eps=1e-6, weight_decay=0.01, clip=1.0,
+        optim=Optim(name="bert_adam", lr=1e-4, eps=1e-6, weight_decay=0.01, clip=1.0,
                     schedule=Schedule(shape="linear", warmup=10_000)),
         train=Train(steps=1_000_000, batch_size=256, micro_batch_size=64, eval_every=10_000, select="last",
                     length_pool=8),
@@ -61,7 +61,7 @@ BERT_BASE = _preset(
     "Devlin et al. 2019 (google-research/bert, create_pretraining_data.py and optimization.py)",
     "SQuAD 1.1 88.5 F1 after finetuning, in print",
     "Wikipedia alone (theirs: and BookCorpus, which nobody distributes), masks anew in every epoch (theirs: ten copies "
-    "of the data), Adam with bias correction (theirs: without)",
+    "of the data)",
 )  # fmt: skip
 ALBERT_STYLE = _preset(
     Run(
