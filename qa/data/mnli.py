@@ -124,18 +124,23 @@ def read(path: Path) -> list[Pair]:
 
 
 def _table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of an official table: tabs, no quoting; the label last (GLUE) or first (MultiNLI)."""
+    """Yields the rows of an official table: tabs, no quoting; the label last (GLUE) or first (MultiNLI).
+
+    Annotators' own labels, in between or behind, are as many as there were: a row may be shorter than the heading.
+    """
     lines = read_text(path).rstrip("\n").split("\n")
     heading = lines[0].rstrip("\r").split("\t")
     names = next((names for names in COLUMNS if set(names) <= set(heading)), None)
     if names is None or "gold_label" not in heading:
         raise BadDataError(f"{path}: expected columns sentence1, sentence2 and gold_label, found {', '.join(heading)}")
+    label = -1 if heading[-1] == "gold_label" else heading.index("gold_label")
+    first, second = (heading.index(name) for name in names)
     for number, line in enumerate(lines[1:], start=2):
         cells = line.rstrip("\r").split("\t")
-        if len(cells) != len(heading):
+        if not max(first, second, label) + (label < 0) < len(cells) <= len(heading):
             raise BadDataError(f"{path}, line {number}: expected {len(heading)} columns, found {len(cells)}")
-        # annotators' own labels in between are as many as there were
-        yield f"{path}, line {number}", dict(zip(heading, cells, strict=True))
+        row = {names[0]: cells[first], names[1]: cells[second], "gold_label": cells[label]}
+        yield f"{path}, line {number}", row
 
 
 def pairs(rows: Iterator[tuple[str, Mapping[str, Any]]], names: Sequence[str] | None, source: str) -> list[Pair]:

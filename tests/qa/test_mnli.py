@@ -27,9 +27,14 @@ def test_every_form_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[
     lines = [json.dumps({"sentence1": one, "sentence2": two, "gold_label": label, "pairID": "1"})
              for one, two, label in undecided]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
-    glue = ["index\tsentence1\tsentence2\tlabel1\tgold_label", *(f"0\t{a}\t{b}\tneutral\t{c}" for a, b, c in undecided)]
+    glue = [
+        "index\tsentence1\tsentence2\tlabel1\tgold_label",
+        *(f"0\t{a}\t{b}\tneutral\t{c}" for a, b, c in ROWS),
+        "1\tx\ty\t-",
+    ]
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress("\r\n".join(glue).encode()))
-    multi = ["gold_label\tsentence1\tsentence2", *(f"{c}\t{a}\t{b}" for a, b, c in undecided)]
+    # annotators' labels stand behind, as many as there were
+    multi = ["gold_label\tsentence1\tsentence2\tlabel1\tlabel2", *(f"{c}\t{a}\t{b}\tneutral" for a, b, c in undecided)]
     (tmp_path / "c.txt").write_text("\n".join(multi))
     found = [read(path) for path in sorted(tmp_path.iterdir())]
     assert capsys.readouterr().err.count("left out 1 pairs without a majority") == 3
