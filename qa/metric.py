@@ -8,7 +8,7 @@ import evaluate  # type: ignore[import-untyped]
 from common.errors import WrongUseError
 from qa.data.squad import Question, Questions
 from qa.official import evaluate as official
-from qa.run import TASKS
+from qa.run import VERSIONS
 
 
 class SquadMetric(evaluate.Metric):  # type: ignore[misc]
@@ -19,8 +19,8 @@ class SquadMetric(evaluate.Metric):  # type: ignore[misc]
     """
 
     def __init__(self, config_name: str = "squad2", **settings: Any) -> None:
-        if config_name not in TASKS:
-            raise WrongUseError(f"expected {' or '.join(TASKS)}, found {config_name}")
+        if config_name not in VERSIONS:
+            raise WrongUseError(f"expected {' or '.join(VERSIONS)}, found {config_name}")
         super().__init__(config_name=config_name, **settings)
 
     def _info(self) -> evaluate.MetricInfo:
@@ -36,7 +36,7 @@ class SquadMetric(evaluate.Metric):  # type: ignore[misc]
     def _compute(
         self, *, predictions: list[dict[str, Any]], references: list[dict[str, Any]], no_answer_threshold: float = 1.0
     ) -> dict[str, float]:
-        version = TASKS[self.config_name]
+        version = VERSIONS[self.config_name]
         texts = {each["id"]: each["prediction_text"] for each in predictions}
         odds = {each["id"]: each["no_answer_probability"] for each in predictions} if version == "2.0" else None
         return official(_questions(references), texts, version, odds, no_answer_threshold)

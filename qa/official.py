@@ -11,7 +11,7 @@ from common.cli import Parser
 from common.errors import BadDataError, WrongUseError, look_up
 from qa.data.files import read_json
 from qa.data.squad import Questions, read
-from qa.run import TASKS
+from qa.run import VERSIONS
 from qa.scoring import score, summary_one, summary_two
 
 
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     if math.isnan(options.threshold):
         raise WrongUseError("--threshold: expected a number, found nan")
-    version = look_up(TASKS, options.task, "SQuAD task")
+    version = look_up(VERSIONS, options.task, "SQuAD task")
     if version == "1.1" and (options.null_odds is not None or options.threshold != parser().get_default("threshold")):
         raise WrongUseError("--null-odds and --threshold are about questions without an answer: evaluate squad2")
     questions = read(options.gold, "2.0" if version == "2.0" else "1.1", "score")

@@ -16,7 +16,7 @@ from qa.model import Model
 
 OWN = ("attention", "norm", "dropout", "attention_dropout", "initial_std")
 """Fields of a BERT that a checkpoint does not settle."""
-TASKS = {"squad1": "1.1", "squad2": "2.0"}
+VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
 """Task -> version of SQuAD."""
 
 
@@ -74,10 +74,10 @@ class Run(BaseRun):
         super().check()
         self.data.check()
         self.model.check()
-        squad = isinstance(self.data, Squad)
-        if squad != (self.task in TASKS) or (isinstance(self.data, Squad) and self.data.version != TASKS[self.task]):
+        version = self.data.version if isinstance(self.data, Squad) else None
+        if version != VERSIONS.get(self.task):
             raise WrongUseError("data.version: squad1 is 1.1, squad2 is 2.0; choose the task instead")
-        if not squad and self.model.head != "span":
+        if version is None and self.model.head != "span":
             raise WrongUseError("model.head is about SQuAD's answers: mnli has one head")
         if self.data.length > self.model.max_length:
             raise WrongUseError(f"data.length {self.data.length} is above model.max_length {self.model.max_length}")
