@@ -21,8 +21,9 @@ from common.transformer import EncoderConfig
 ROW_FIELDS = ("model.attention", "model.norm", "model.layers", "model.pretrained_with", "seed")
 """What a leaderboard compares, so that a difference in these is a row and not another protocol."""
 
-ASIDE = ("train.diagnostics", "data.path", "data.train", "data.dev", "data.matched", "data.mismatched", "data.extra",
-         "model.init")  # fmt: skip
+OWN_FILES = ("model.init", "data.train", "data.dev", "data.matched", "data.mismatched")
+"""Files of the user's own that no task's record knows by a checksum."""
+ASIDE = ("train.diagnostics", "data.path", "data.extra", *OWN_FILES)
 """What makes no other protocol: what only looks on, and where the files are; their checksum says which they are."""
 
 

@@ -19,7 +19,7 @@ from common.data import Batches
 from common.diagnostics import diagnose
 from common.errors import BadDataError, WrongUseError
 from common.log import Log
-from common.optim import Optim
+from common.optim import Optim, rate
 from common.runtime import Precision
 from common.step import Loss, Stepper
 
@@ -159,7 +159,8 @@ def fit(
             progress.training_seconds += now - clock
             clock = now
         if log_due:
-            _record(progress, logged, losses.item(), norm.item(), stepper.optimizer.param_groups[0]["lr"], log)
+            lr = optim.lr * rate(optim.schedule, progress.step - 1, train.steps)
+            _record(progress, logged, losses.item(), norm.item(), lr, log)
             losses.zero_()
             progress.logged_step = progress.step
             logged = dataclasses.replace(progress)
@@ -179,11 +180,11 @@ def fit(
     return progress
 
 
-def _record(progress: Progress, logged: Progress, losses: float, norm: float, rate: float, log: Log) -> None:
+def _record(progress: Progress, logged: Progress, losses: float, norm: float, lr: float, log: Log) -> None:
     """Logs what training was like since the last record."""
     speed = (progress.tokens - logged.tokens) / (progress.training_seconds - logged.training_seconds)
     mean = losses / (progress.step - progress.logged_step)
-    log.train(progress.step, {"loss": mean, "gradient_norm": norm, "lr": rate, "tokens_per_second": speed})
+    log.train(progress.step, {"loss": mean, "gradient_norm": norm, "lr": lr, "tokens_per_second": speed})
 
 
 def _evaluate(

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from qa.data import world
 from qa.data.mnli import LABELS, Pair
 from qa.data.squad import Question, Questions
-from qa.scoring import score
+from qa.scoring import f1, score
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
 WORD = re.compile(r"\w+")
@@ -16,8 +17,11 @@ SMOOTHED = 1.0
 """Added to every count of naive Bayes."""
 
 
-def of_squad(questions: Questions, *, unanswerable: bool) -> dict[str, float]:
-    """Returns the F1 of rules: the first sentence, the one that shares most words with the question, no answer ever."""
+def of_squad(questions: Questions, *, unanswerable: bool, generated: bool) -> dict[str, float]:
+    """Returns the F1 of rules: the first sentence, the one that shares most words with the question, no answer ever.
+
+    Of generated questions also any answer of the right kind: the mean over those that the paragraph has.
+    """
     rules: dict[str, Callable[[Question], str]] = {
         "first sentence": lambda each: _sentences(questions, each)[0],
         "sentence with most words of the question": lambda each: _nearest(questions, each),
@@ -25,10 +29,21 @@ def of_squad(questions: Questions, *, unanswerable: bool) -> dict[str, float]:
     answered = {name: {each.id: rule(each) for each in questions.questions} for name, rule in rules.items()}
     if unanswerable:
         answered["no answer"] = {each.id: "" for each in questions.questions}
-    found = {}
-    for name, answers in answered.items():
-        found[name] = float(np.mean(list(score(questions, answers, unanswerable=unanswerable).f1.values())))
-    return found
+    found = {
+        name: float(np.mean(list(score(questions, answers, unanswerable=unanswerable).f1.values())))
+        for name, answers in answered.items()
+    }
+    return found | ({"any answer of the right kind": _right_kind(questions, unanswerable)} if generated else {})
+
+
+def _right_kind(questions: Questions, unanswerable: bool) -> float:
+    means = []
+    for each in questions.questions:
+        golds = [text for text, _ in each.answers] or [""]
+        candidates = world.right_kind(questions.contexts[each.context], each.text)
+        scores = [max(f1(one, gold, empty_matches_empty=unanswerable) for gold in golds) for one in candidates]
+        means.append(float(np.mean(scores)))
+    return float(np.mean(means))
 
 
 def _sentences(questions: Questions, question: Question) -> list[str]:

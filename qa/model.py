@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from common.attention.visibility import Visibility
 from common.bert.model import Bert, BertConfig, initialise
@@ -74,12 +75,11 @@ class ConditionedHead(nn.Module):
 
     def ends(self, hidden: Hidden, allowed: Mask, start: Tensor) -> Tensor:
         """Returns the scores of ends for each of some beginnings (B k); B k T."""
+        # W [h_t; h_s] is one half of W times h_t and the other times h_s: no pair is ever laid out
         begun = hidden.gather(1, start[..., None].expand(-1, -1, hidden.shape[-1]))  # B k C
-        pairs = torch.cat(
-            [hidden[:, None].expand(-1, start.shape[1], -1, -1), begun[:, :, None].expand(-1, -1, hidden.shape[1], -1)],
-            -1,
-        )
-        scores: Tensor = self.end(self.norm(torch.tanh(self.join(pairs)))).squeeze(-1).float()
+        of_end, of_start = self.join.weight.chunk(2, dim=1)
+        pairs = F.linear(hidden, of_end)[:, None] + F.linear(begun, of_start, self.join.bias)[:, :, None]  # B k T C
+        scores: Tensor = self.end(self.norm(torch.tanh(pairs))).squeeze(-1).float()
         return scores.masked_fill(~allowed[:, None], -torch.inf)
 
     def unanswerable(self, hidden: Hidden, starts: Tensor) -> PerExample | None:

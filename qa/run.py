@@ -58,6 +58,11 @@ class Run(BaseRun):
             mine = getattr(self.model, name)
             if f"model.{name}" in typed and mine != value:
                 raise WrongUseError(f"model.{name} {mine}: the checkpoint {self.model.init} has {value}")
+        for name in ("pretraining", "pretrained_with"):
+            if f"model.{name}" in typed:
+                raise WrongUseError(f"model.{name} is taken from the checkpoint {self.model.init}")
+        if isinstance(config.attention, Hybrid) and "model.attention.u" in typed:
+            raise WrongUseError(f"model.attention.u: the checkpoint {self.model.init} has trained values of u")
         attention = self.model.attention if _is_typed("attention", typed) else config.attention
         norm = self.model.norm if _is_typed("norm", typed) else config.norm
         softmax = isinstance(config.attention, Softmax)

@@ -4,7 +4,7 @@ from types import MappingProxyType
 
 from common.tasks import Published, Task
 
-PAPER = "P2, Table 3: own pretraining; head, settings, and which set of MNLI not stated"
+PAPER = "P2, Table 3"
 
 
 def _published(base: float, lnas: float, hnas: float, google: float, source: str) -> tuple[Published, ...]:

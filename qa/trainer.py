@@ -57,6 +57,12 @@ def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
         raise WrongUseError(
             f"model.vocabulary {run.model.vocabulary:,} is below the {len(tokenizer):,} tokens of {tokenizer.source}"
         )
+    if run.model.init is not None and len(tokenizer) != run.model.vocabulary and accelerator.is_main_process:
+        print(
+            f"{run.task}: {tokenizer.source} has {len(tokenizer):,} tokens, the checkpoint {run.model.vocabulary:,}: "
+            "is it its own?",
+            file=sys.stderr,
+        )
     assert isinstance(run.data, Squad | Mnli)
     made = _squad(run, run.data, tokenizer, accelerator) if isinstance(run.data, Squad) else _mnli(
         run, run.data, tokenizer, accelerator
@@ -109,7 +115,7 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         batches=SpanBatches(windows=train, order=_order(run, train.lengths)),
         validate=lambda model: answer(model, held_out["validation"], accelerator).evaluation,
         test=test,
-        floors=lambda: of_squad(splits["test"], unanswerable=data.unanswerable),
+        floors=lambda: of_squad(splits["test"], unanswerable=data.unanswerable, generated=data.is_generated),
         data_checksum=checksum,
         leave=lambda _model, out: tested[0].write(out),
     )

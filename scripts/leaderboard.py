@@ -16,16 +16,19 @@ import numpy as np
 
 from common.attention import ALIASES
 from common.cli import Parser
+from common.config import to_json
 from common.errors import BadDataError, WrongUseError, look_up
 from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from common.results import Result, read_results
-from common.run import settings, task_title
+from common.run import OWN_FILES, BaseRun, settings, task_title
 from common.tasks import Task
 from scripts import side_by_side
 from scripts.packages import PACKAGES, find_package
 from scripts.rows import Row, Table
 from scripts.tables import RENDERERS, render
 
+PRETRAINING = "model.pretraining"
+"""Not a change of a preset's: taken from the checkpoint."""
 PRETRAINED = re.compile(r", pretrained with [^,]+")
 FORMATS = (*RENDERERS, "csv", "json")
 """The last two hold numbers, the others words."""
@@ -104,6 +107,7 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
         package=package,
         task=name,
         preset=preset,
+        pretraining=(some.run if some else absent[0]["run"])["model"].get("pretraining", ""),
         metric=some.metric if some else task.metric if task else "score",
         baseline=baseline,
         rows=rows,
@@ -116,10 +120,23 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
         comparable=task is not None
         and preset in presets
         and presets[preset].comparable
-        and not changed
+        and not (set(changed) - {PRETRAINING})
+        and (some is None or _as_the_preset(some, presets[preset].run))
         and not other_data,
         devices=sorted({result.environment["device"] for result in group}),
     )
+
+
+def _as_the_preset(result: Result, meant: BaseRun) -> bool:
+    """Returns whether a result has the checkpoint of its preset, and the preset's data, not files of somebody's own."""
+    values = to_json(meant)
+    return all(_at(result.run, path) == _at(values, path) for path in OWN_FILES)
+
+
+def _at(values: Any, path: str) -> Any:
+    for name in path.split("."):
+        values = values.get(name, {}) if isinstance(values, dict) else None
+    return values
 
 
 def _other_data(task: Task | None, result: Result) -> bool:
@@ -294,7 +311,7 @@ def _footnotes(table: Table) -> list[str]:
         notes.append("floors: " + ", ".join(f"{name} {100 * value:.2f} %" for name, value in table.floors.items()))
     if table.chance is not None:
         notes.append(f"chance: {100 * table.chance:.2f} %")
-    rows = {row.name for row in table.rows} | {table.baseline}
+    rows = {re.split(r"[,\[]", row.name)[0] for row in table.rows} | {table.baseline}
     shown = [figure for figure in table.published if table.comparable or figure.name in rows]
     for source, figures in itertools.groupby(shown, key=lambda figure: figure.source):
         listed = ", ".join(f"{figure.name} {100 * figure.value:.2f} %" for figure in figures)

@@ -41,6 +41,8 @@ class Table:
     package: str
     task: str
     preset: str
+    pretraining: str
+    """What the checkpoints that the runs began from were trained on; empty: they began from nothing."""
     metric: str
     baseline: str
     rows: list[Row]

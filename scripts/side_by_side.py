@@ -11,19 +11,19 @@ Joined = tuple[str, list[str], list[list[str]], list[str]]
 
 
 def join(tables: Sequence[Table]) -> list[Joined]:
-    """Returns one table for each package and preset; a task's second protocol begins another one."""
-    groups: dict[tuple[str, str], list[list[Table]]] = {}
+    """Returns one table for each package, preset and pretraining; a task's second protocol begins another one."""
+    groups: dict[tuple[str, str, str], list[list[Table]]] = {}
     for table in tables:
-        lists = groups.setdefault((table.package, table.preset), [])
+        lists = groups.setdefault((table.package, table.preset, table.pretraining), [])
         free = next((some for some in lists if all(each.task != table.task for each in some)), None)
         if free is None:
             lists.append([table])
         else:
             free.append(table)
-    return [_joined(package, preset, some) for (package, preset), lists in groups.items() for some in lists]
+    return [_joined(*key, some) for key, lists in groups.items() for some in lists]
 
 
-def _joined(package: str, preset: str, tables: Sequence[Table]) -> Joined:
+def _joined(package: str, preset: str, pretraining: str, tables: Sequence[Table]) -> Joined:
     headings = ["variant", *(_heading(table) for table in tables)]
     names = dict.fromkeys(row.name for table in tables for row in table.rows)
     found = [{row.name: row for row in table.rows} for table in tables]
@@ -37,11 +37,14 @@ def _joined(package: str, preset: str, tables: Sequence[Table]) -> Joined:
     for name, source in dict.fromkeys(key for each in figures for key in each):
         rows.append([f"published: {name} ({source})", *(each.get((name, source), "") for each in figures)])
     notes = [table.title for table in tables]
-    notes.append("per cent: mean +- standard deviation over so many seeds, and behind a slash the other metrics alike; "
-                 f"* differs from {tables[0].baseline} with p < {SIGNIFICANT} after Holm")  # fmt: skip
+    notes += [
+        "per cent: mean +- standard deviation (seeds); behind a slash the other metrics alike",
+        f"* differs from {tables[0].baseline} with p < {SIGNIFICANT} after Holm, over 3 or more seeds",
+    ]
     if not all(table.comparable for table in tables):
         notes.append("published figures: of other data or settings than these")
-    return f"{package}, preset {preset}", headings, rows, notes
+    begun = f", from the pretraining {pretraining}" if pretraining else ""
+    return f"{package}, preset {preset}{begun}", headings, rows, notes
 
 
 def _heading(table: Table) -> str:
@@ -59,7 +62,8 @@ def _cell(table: Table, row: Row | None) -> str:
         *(row.beside[metric] for metric in table.published_beside if metric in row.beside),
     ]
     shown = " / ".join(f"{100 * mean:.2f}{'' if sd is None else f' +- {100 * sd:.2f}'}" for mean, sd in spread)
-    star = "*" if row.p_corrected is not None and row.p_corrected < SIGNIFICANT else ""
+    told = row.p_corrected is not None and row.p_corrected < SIGNIFICANT
+    star = "*" if told and row.comparison is not None and row.comparison.over_seeds else ""
     return f"{shown}{star} ({len(row.seeds)})"
 
 

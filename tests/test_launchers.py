@@ -79,23 +79,33 @@ def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
     assert [event.step for event in accumulator.Scalars("validation/accuracy")] == [10, 20]
 
 
-def test_two_processes_pretrain_as_one(tmp_path: Path) -> None:
+SMALL = (
+    "--model.layers 1 --model.dim 16 --model.heads 2 --model.ffn-dim 16 --train.batch-size 12 --train.steps 6 "
+    "--train.eval-every 3 --train.log-every 1 --optim.schedule.warmup 2"
+).split()
+
+
+@pytest.mark.parametrize(
+    ("package", "given", "examples"),
+    [
+        ("pretraining", "mlm --data.building order --data.length 32 --data.evaluated 90", 90),
+        ("qa", "squad2 --model.head conditioned --data.generated 700", 70),
+        ("qa", "mnli --data.generated 700", 70),
+    ],
+)
+def test_two_processes_train_as_one(package: str, given: str, examples: int, tmp_path: Path) -> None:
     """Targets differ in number from example to example: shares must weigh by them. Evaluations are shared out too."""
-    fields = (
-        "mlm --data.building order --data.length 32 --data.evaluated 90 --model.layers 1 --model.dim 16 "
-        "--model.heads 2 --model.ffn-dim 16 --train.batch-size 12 --train.steps 6 --train.eval-every 3 "
-        "--train.log-every 1 --optim.schedule.warmup 2"
-    ).split()
+    fields = [*given.split(), *SMALL]
     results = []
     for name, launcher in (("two", ["-m", "torch.distributed.run", "--nproc_per_node", "2"]), ("one", [])):
         folders = ["--out", str(tmp_path / name), "--data-folder", str(tmp_path / "data")]
-        command = [sys.executable, *launcher, "-m", "pretraining", *fields, *folders]
+        command = [sys.executable, *launcher, "-m", package, *fields, *folders]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
         results.append(json.loads((tmp_path / name / "result.json").read_text()))
     two, one = results
     assert (two["environment"]["processes"], one["environment"]["processes"]) == (2, 1)
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
-    assert len(two["example_scores"]) == len(one["example_scores"]) == 90
+    assert len(two["example_scores"]) == len(one["example_scores"]) == examples
     for metric, value in one["metrics"].items():
         assert two["metrics"][metric] == pytest.approx(value, rel=1e-4), metric

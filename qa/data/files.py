@@ -102,7 +102,7 @@ def field(row: Any, name: str, kind: type, where: str) -> Any:
     if not isinstance(row, dict):
         raise BadDataError(f"{where}: expected an object with {name}, found {type(row).__name__}")
     value = row.get(name)
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         found = "nothing" if name not in row else f"{type(value).__name__}"
         raise BadDataError(f"{where}: expected {name} ({kind.__name__}), found {found}")
     return value

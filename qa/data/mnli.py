@@ -54,13 +54,20 @@ class Mnli(Data):
     @property
     def is_generated(self) -> bool:
         """Whether the pairs are generated."""
-        return self.hub is None and not any((self.train, self.matched, self.mismatched))
+        return self.hub is None and not self._own
+
+    @property
+    def _own(self) -> bool:
+        """Whether files are named, in the place of the hub's."""
+        return any(each is not None for each in (self.train, self.matched, self.mismatched))
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that describe no data."""
         super().check()
-        if not self.is_generated and self.hub is None and (self.train is None or self.matched is None):
-            raise WrongUseError("expected --data.train and --data.matched (and --data.mismatched), or --data.hub")
+        if self._own and (self.train is None or self.matched is None):
+            raise WrongUseError(
+                "expected --data.train and --data.matched (and --data.mismatched), or none of them and --data.hub"
+            )
         if self.length < 5:
             raise WrongUseError(f"data.length: expected at least 5, found {self.length}")
 
@@ -85,7 +92,7 @@ class Mnli(Data):
         return splits, checksum(split for name, split in splits.items() if name != "extra")
 
     def _has(self, name: str) -> bool:
-        return getattr(self, name) is not None or (name != "extra" and (self.hub is not None or self.is_generated))
+        return getattr(self, name) is not None or (name != "extra" and not self._own)
 
     def _read(self, name: str) -> list[Pair]:
         path: str | None = getattr(self, name)
@@ -94,7 +101,7 @@ class Mnli(Data):
         if self.hub is not None:
             source, _, config = self.hub.partition(":")
             rows = hub_rows(source, None, SPLITS_OF_HUB[name], HINT, config=config or None)
-            names = getattr(rows.features["label"], "names", None)
+            names = getattr(rows.features.get("label"), "names", None)
             placed = ((f"{self.hub}, {name}, row {number}", row) for number, row in enumerate(rows))
             return pairs(placed, names, f"{self.hub}, {name}")
         count = self.generated if name == "train" else self.generated // 10

@@ -83,7 +83,12 @@ class Squad(Data):
     @property
     def is_generated(self) -> bool:
         """Whether the questions are of the generated world."""
-        return self.hub is None and self.train is None and self.dev is None
+        return self.hub is None and not self._own
+
+    @property
+    def _own(self) -> bool:
+        """Whether files are named, in the place of the hub's."""
+        return self.train is not None or self.dev is not None
 
     @property
     def unanswerable(self) -> bool:
@@ -93,12 +98,14 @@ class Squad(Data):
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that describe no data."""
         super().check()
-        if not self.is_generated and self.hub is None and (self.train is None or self.dev is None):
-            raise WrongUseError("expected --data.train and --data.dev, both, or --data.hub")
+        if self._own and (self.train is None or self.dev is None):
+            raise WrongUseError("expected --data.train and --data.dev, both, or neither and --data.hub")
         if (self.window_step is None) == (self.window_overlap is None):
             raise WrongUseError(
                 "expected one of data.window_step and data.window_overlap; the other is none (--data.window-step none)"
             )
+        if self.null_threshold and not self.unanswerable:
+            raise WrongUseError("data.null_threshold is about questions without an answer: squad2 has them")
         for name in ("length", "question_length", "n_best", "answer_length"):
             if getattr(self, name) < 1:
                 raise WrongUseError(f"data.{name}: expected at least 1, found {getattr(self, name)}")
@@ -140,7 +147,8 @@ class Squad(Data):
         if path is not None:
             return read(Path(path), self.version, use)
         if self.hub is not None:
-            rows = hub_rows(self.hub, None, "train" if name == "train" else "validation", HINT)
+            source, _, config = self.hub.partition(":")
+            rows = hub_rows(source, None, "train" if name == "train" else "validation", HINT, config=config or None)
             return of_rows(((f"{self.hub}, row {n}", row) for n, row in enumerate(rows)), self.version, self.hub, use)
         count = self.generated if name == "train" else self.generated // 10
         return of_json(
@@ -229,6 +237,8 @@ def _checked(
             raise BadDataError(f"{source}: question id {name!r} stands there twice")
         if not context.strip() and use != "score":
             raise BadDataError(f"{source}: question {name!r} is on an empty paragraph")
+        if (bad := _no_text(context + question)) is not None:
+            raise BadDataError(f"{source}: question {name!r}: half a character ({bad}) that is no text")
         if version == "1.1" and (impossible or not answers):
             raise BadDataError(
                 f"{source}: question {name!r} has no answer, which is SQuAD 2.0, not 1.1; use squad2 (evaluate squad2)"
@@ -248,9 +258,18 @@ def _checked(
         _told(wrong, total, source, use)
     if not questions:
         raise BadDataError(f"{source}: there is no question in it")
-    if version == "2.0" and use == "test" and all(each.answers for each in questions.values()):
+    if version == "2.0" and use != "score" and all(each.answers for each in questions.values()):
         raise BadDataError(f"{source}: every question has an answer, which is SQuAD 1.1, not 2.0; use squad1")
     return Questions(contexts=tuple(contexts), questions=tuple(questions.values()), source=source)
+
+
+def _no_text(text: str) -> str | None:
+    """Returns the surrogate that a text has, or None."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return repr(text[error.start])
+    return None
 
 
 def _told(wrong: Sequence[str], total: int, source: str, use: Use) -> None:

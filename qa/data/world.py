@@ -1,11 +1,12 @@
 """A small world that is asked about, in SQuAD's own format: who lives where, does what, bought which thing and when.
 
 A paragraph states what is asked of one person of another one too, in the same words, so that neither the kind of answer
-nor its neighbourhood gives it away; one sentence shares the question's name and verb and answers nothing, and now
-and then one is about something else. Of an unanswerable question the fact is stated of the other person alone.
+nor its neighbourhood gives it away; one sentence shares the question's name and verb and answers nothing. Of an
+unanswerable question the fact is stated of the other person alone.
 """
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,8 +21,6 @@ JOBS = ("baker", "cook", "doctor", "farmer", "lawyer", "nurse", "painter", "pilo
 COLOURS = ("black", "blue", "brown", "green", "grey", "red", "white", "yellow")
 THINGS = ("bag", "bike", "boat", "chair", "clock", "coat", "hat", "lamp", "piano", "ring", "rug", "table")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-ASIDE = 4
-"""One paragraph in so many has a sentence about something else."""
 SPLITS = ("train", "dev")
 
 
@@ -61,16 +60,14 @@ def squad(count: int, seed: int, split: Literal["train", "dev"], *, unanswerable
 
 def _paragraph(number: int, draws: Draws, split: str, unanswerable: bool) -> dict[str, Any]:
     name, other = draws.some_of(NAMES, 2)
-    relation, aside = draws.some_of(RELATIONS, 2)
+    relation = draws.one_of(RELATIONS)
     silent = unanswerable and draws.below(3) == 0
     answer, wrong = (" ".join(words) for words in draws.some_of(list(itertools.product(*relation.answers)), 2))
     fact = relation.statement.format(name=name, answer=answer)
-    rest = " ".join(draws.one_of(list(itertools.product(*aside.answers))))
     sentences = [
         *([] if silent else [fact]),
         relation.statement.format(name=other, answer=wrong),
         relation.distractor.format(name=name, other=other),
-        *([aside.statement.format(name=draws.one_of((name, other)), answer=rest)] if draws.below(ASIDE) == 0 else []),
     ]
     context = " ".join(draws.some_of(sentences, len(sentences)))
     question = {
@@ -84,6 +81,15 @@ def _paragraph(number: int, draws: Draws, split: str, unanswerable: bool) -> dic
 
 def _answer(context: str, statement: str, answer: str) -> dict[str, str | int]:
     return {"text": answer, "answer_start": context.index(statement) + statement.index(answer, statement.index(" "))}
+
+
+def right_kind(context: str, question: str) -> list[str]:
+    """Returns what in a paragraph could answer a question, of whomever it is said."""
+    relation = next(
+        each for each in RELATIONS if re.fullmatch(each.question.format(name=r"\w+").replace("?", r"\?"), question)
+    )
+    before = relation.statement.split("{answer}")[0].format(name=r"\w+")
+    return re.findall(rf"{before}([\w ]+?) \.", context)
 
 
 def words() -> list[str]:

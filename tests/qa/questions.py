@@ -25,7 +25,7 @@ def squad(
 
 def asked(answers: list[list[str]], *, version: str = "1.1") -> Questions:
     """The same, read."""
-    return of_json(squad(answers, version=version), version, "here")  # type: ignore[arg-type]
+    return of_json(squad(answers, version=version), version, "here", "score")  # type: ignore[arg-type]
 
 
 def written(path: Path, values: Any) -> Path:

@@ -26,6 +26,9 @@ def test_the_world_answers_its_questions(version: str) -> None:
         frame = kind.statement.split("{answer}")[0].format(name=name)
         facts = [sentence.removesuffix(" .").removeprefix(frame) for sentence in stated if sentence.startswith(frame)]
         assert facts == [text for text, _ in each.answers]
+        candidates = world.right_kind(context, each.text)
+        assert set(candidates) >= {text for text, _ in each.answers}
+        assert len(candidates) == 1 + bool(each.answers)
         others = [one for one in context.split(" . ") if kind.statement.split("{answer}")[0].format(name="") in one]
         assert len(others) >= 1 + bool(each.answers)  # of another person too
         unanswered += not each.answers
@@ -122,6 +125,8 @@ def test_floors_say_what_their_rules_score() -> None:
     assert of_pairs(leaky, leaky)["most frequent label"] == pytest.approx(1 / 3)
     data = Squad(version="2.0", generated=400, held_out=0.1)
     splits, _ = data.load()
-    found = of_squad(splits["test"], unanswerable=True)
-    assert set(found) == {"first sentence", "sentence with most words of the question", "no answer"}
+    found = of_squad(splits["test"], unanswerable=True, generated=True)
+    assert set(found) == {
+        "first sentence", "sentence with most words of the question", "no answer", "any answer of the right kind",
+    }  # fmt: skip
     assert found["no answer"] == pytest.approx(sum(not each.answers for each in splits["test"].questions) / 40)

@@ -51,6 +51,13 @@ def test_every_form_says_the_same(tmp_path: Path, version: str) -> None:
     assert found[0].contexts == (PARAGRAPH,)  # paragraphs never
 
 
+def test_two_does_not_train_or_test_on_one(tmp_path: Path) -> None:
+    path = written(tmp_path / "one.json", squad([["France"]]))
+    for use in ("train", "test"):
+        with pytest.raises(BadDataError, match=r"which is SQuAD 1\.1, not 2\.0; use squad1"):
+            read(path, "2.0", use)  # type: ignore[arg-type]
+
+
 def test_plausible_answers_are_no_answers() -> None:
     values = squad([[]], version="2.0", plausible_answers=[{"text": "France", "answer_start": 23}])
     assert of_json(values, "2.0", "x").questions[0].answers == ()
@@ -76,6 +83,8 @@ def changed(values: dict[str, Any], **question: Any) -> dict[str, Any]:
         (squad([["France"]], is_impossible=True), "use squad2"),
         ({"data": []}, "there is no question in it"),
         ({"data": [1]}, "expected an object with paragraphs, found int"),
+        (squad([["France"]], context="France \ud800"), "half a character"),
+        (changed(squad([["France"]]), answers=[{"text": "h", "answer_start": True}]), r"expected answer_start \(int\)"),
         ({"data": [{"paragraphs": [{"context": "a", "qas": ["x"]}]}]}, "expected an object with id, found str"),
     ],
 )  # fmt: skip
@@ -211,6 +220,7 @@ def test_long_questions_are_cut_and_counted(tokenizer: Tokenizer, capsys: pytest
         ({"window_step": None, "window_overlap": 400}, "data.window_overlap: expected 0 up to below 317"),
         ({"length": 66}, "data.length 66 leaves no window"),
         ({"train": "x"}, "expected --data.train and --data.dev, both"),
+        ({"train": "x", "hub": "rajpurkar/squad"}, "expected --data.train and --data.dev, both"),
         ({"n_best": 0}, "data.n_best: expected at least 1"),
         ({"held_out": 0.0}, "data.held_out"),
     ],

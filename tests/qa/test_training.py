@@ -1,6 +1,7 @@
 """Finetuning from end to end on generated text: it learns, resumes, starts from checkpoints, refuses what cannot be."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from qa.__main__ import PACKAGE
 from qa.data import entailment, world
 from qa.data.mnli import Mnli
 from qa.data.squad import Squad
+from qa.data.windows import SpanBatch
 from qa.model import Model
 from qa.presets import PRESETS
 from qa.run import Run
@@ -72,7 +74,8 @@ def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
     result = measure(run, tmp_path)
     assert result.metric == "f1"
     assert result.score is not None
-    assert result.score > 0.4 > 2 * max(result.floors.values())
+    assert result.score > 0.4 > 2 * result.floors["first sentence"]
+    assert 0.45 < result.floors["any answer of the right kind"] < 0.65
     assert len(result.example_scores) == 100
     predictions = json.loads((tmp_path / "predictions.json").read_text())
     assert len(predictions) == 100
@@ -122,17 +125,58 @@ def test_two_says_what_is_left_unanswered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["squad1", "mnli"])
-def test_variants_see_the_same_data_and_microbatches_add_up(task: str, tmp_path: Path) -> None:
+def test_variants_see_the_same_data(task: str, tmp_path: Path) -> None:
     run = RUNS[task]
     assemblies = [
-        assemble(
-            replace(run, model=replace(run.model, attention=ATTENTIONS[name])), tmp_path, make_accelerator("float32")
-        )
+        assemble(replace(run, model=replace(TINY, attention=ATTENTIONS[name])), tmp_path, make_accelerator("float32"))
         for name in ("softmax", "dnas")
     ]
     for step in range(3):
         one, other = (assembly.batches[step] for assembly in assemblies)
         assert torch.equal(one.tokens, other.tokens)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("task", "head"), [("squad1", "span"), ("squad2", "conditioned"), ("mnli", "span")])
+def test_microbatches_add_up_to_the_gradient_of_the_batch(task: str, head: str, tmp_path: Path) -> None:
+    model = replace(TINY, head=head, dropout=0.0, attention_dropout=0.0)  # type: ignore[arg-type]
+    run = replace(RUNS[task], model=model)
+    gradients = []
+    for size in (None, 3):
+        torch.manual_seed(0)
+        assembly = assemble(run, tmp_path, make_accelerator("float32"))
+        stepper = replace(TRAIN, micro_batch_size=size).stepper(
+            assembly.model, assembly.loss, run.optim, 0, make_accelerator("float32")
+        )
+        stepper.backward(assembly.batches[0])
+        gradients.append({name: each.grad for name, each in assembly.model.named_parameters()})
+    assert all(each is not None for each in gradients[0].values())
+    for name, whole in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], whole, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("odds", [None, [2.0, -1.0]])
+def test_the_loss_of_an_answer_worked_out_by_hand(odds: list[float] | None) -> None:
+    """Half the cross-entropies of beginning and end, and half that of whether there is an answer; [CLS] is none."""
+    start = torch.tensor([[1.0, 0.0, 3.0], [0.5, 0.0, -torch.inf]])
+    end = torch.tensor([[0.0, 2.0, 1.0], [1.0, 0.0, -torch.inf]])
+    some = torch.zeros(2, 3, dtype=torch.long)
+    real = torch.tensor([[True, True, True], [True, True, False]])
+    batch = SpanBatch(tokens=some, types=some, real=real, context=real, opens=real, start=torch.tensor([1, 0]),
+                      end=torch.tensor([2, 0]))  # fmt: skip
+
+    class Given(torch.nn.Module):
+        def forward(self, *_: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+            return start, end, None if odds is None else torch.tensor(odds)
+
+    def entropy(scores: list[float], right: int) -> float:
+        return math.log(sum(math.exp(each) for each in scores)) - scores[right]
+
+    first = (entropy([1, 0, 3], 1) + entropy([0, 2, 1], 2)) / 2
+    second = (entropy([0.5, 0], 0) + entropy([1, 0], 0)) / 2
+    expected = (first + second) / 2
+    if odds is not None:  # the first window has an answer, the second has none
+        expected += 0.5 * (math.log(1 + math.exp(2.0)) + math.log(1 + math.exp(1.0))) / 2
+    assert float(span_loss(Given(), batch)) == pytest.approx(expected, rel=1e-6)
 
 
 # ---- from checkpoints
@@ -153,6 +197,11 @@ def test_a_checkpoint_brings_its_sizes_and_is_recorded(tmp_path: Path) -> None:
     assert settings("qa", to_json(run)) == settings("qa", to_json(hybrid))  # rows of one table
     with pytest.raises(WrongUseError, match=r"model.layers 3: the checkpoint .* has 2"):
         described(PACKAGE, "squad1", "quick", None, None, 0, [*fields, "--model.layers", "3"], "x")
+    with pytest.raises(WrongUseError, match=r"model\.pretraining is taken from the checkpoint"):
+        described(PACKAGE, "squad1", "quick", None, None, 0, [*fields, "--model.pretraining", "x"], "x")
+    mixed = ["--model.init", checkpoint(tmp_path / "hnas", "hnas"), *fields[2:], "--model.attention.u", "0.1"]
+    with pytest.raises(WrongUseError, match=r"model.attention.u: the checkpoint .* has trained values"):
+        described(PACKAGE, "squad1", "quick", "hnas", None, 0, mixed, "x")
 
 
 def test_its_own_attention_stays_unless_another_is_named_and_a_public_run_is_meant(tmp_path: Path) -> None:
@@ -213,6 +262,8 @@ def test_a_pretraining_of_ours_is_finetuned_under_one_protocol(tmp_path: Path) -
 def test_runs_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(WrongUseError, match=message):
         replace(RUNS["squad1"], **changes).check()  # type: ignore[arg-type]
+    with pytest.raises(WrongUseError, match="null_threshold is about"):
+        replace(RUNS["squad1"], data=replace(SQUAD, null_threshold=1.0)).check()
     with pytest.raises(WrongUseError, match="mnli has one head"):
         replace(RUNS["mnli"], model=replace(TINY, head="conditioned")).check()
 

@@ -8,7 +8,7 @@ import pytest
 
 from common.results import Result
 from scripts import leaderboard
-from scripts.leaderboard import tables
+from scripts.leaderboard import Table, tables
 from scripts.side_by_side import join
 from tests.scripts.test_leaderboard import result
 
@@ -63,6 +63,41 @@ def test_a_second_protocol_of_a_task_begins_another_table(results: list[Result])
         replace(each, changed={"train.steps": [1, 2]}, run=each.run | {"train": {"steps": 2}}) for each in results[:3]
     ]
     assert [len(headings) for _, headings, _, _ in join(tables([*results, *longer], [], "softmax"))] == [3, 2]
+
+
+def test_pretrainings_are_not_mixed_up(results: list[Result]) -> None:
+    """A model's tasks stand together, whichever came first."""
+
+    def of(some: list[Result], pretraining: str) -> list[Result]:
+        return [
+            replace(each, run=each.run | {"model": each.run["model"] | {"pretraining": pretraining}}) for each in some
+        ]
+
+    squad, mnli = results[:9], results[9:]
+    made = join(tables([*of(squad, "one"), *of(squad, "two"), *of(mnli, "two")], [], "softmax"))
+    assert [(title.split("pretraining ")[1], len(headings)) for title, headings, _, _ in made] == [
+        ("one", 2),
+        ("two", 3),
+    ]
+
+
+def test_a_star_needs_three_seeds(results: list[Result]) -> None:
+    rows = join(tables([each for each in results if each.seed < 2], [], "softmax"))[0][2]
+    assert not any("*" in cell for row in rows for cell in row)
+
+
+def test_a_figure_is_comparable_with_the_presets_own_checkpoint_and_data_alone(results: list[Result]) -> None:
+    def table(**changes: object) -> Table:
+        base = {"attention": "softmax", "pretraining": "sha256 x", "init": "google-bert/bert-base-uncased"}
+        changed = {"model.pretraining": ["", "sha256 x"]}
+        data = {"train": None, "dev": None, **{key: value for key, value in changes.items() if key != "init"}}
+        model = base | ({"init": changes["init"]} if "init" in changes else {})
+        run = results[0].run | {"model": model, "data": data}
+        return tables([replace(results[0], run=run, changed=changed)], [], "softmax")[0]
+
+    assert table().comparable
+    assert not table(init="somewhere/else").comparable
+    assert not table(dev="mine.json").comparable
 
 
 def test_the_command(results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
