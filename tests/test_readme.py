@@ -14,7 +14,7 @@ from common.blocks import NORMS
 from common.cli import choose, override
 from qa import official
 from scripts import prepare, sweep
-from scripts.benchmark import attention, profile, step
+from scripts.benchmark import attention, profile, squad, step
 from scripts.benchmark.chosen import chosen
 from scripts.leaderboard import FORMATS
 from scripts.packages import PACKAGES, find_package
@@ -53,6 +53,8 @@ def test_every_command_parses(line: str) -> None:
         assert rest[1:2] != ["--format"] or rest[-1] in FORMATS
     elif rest[:2] == ["benchmark", "attention"]:
         assert attention.parse(rest[2:])
+    elif rest[:2] == ["benchmark", "squad"]:
+        assert squad.parser().parse_args(rest[2:])
     elif rest[0] == "benchmark":
         parser = {"step": step, "profile": profile}[rest[1]].parser()
         if rest[2:]:
@@ -62,7 +64,7 @@ def test_every_command_parses(line: str) -> None:
     elif rest[0] == "prepare":
         assert prepare.chosen(rest[1:])
     elif rest[:2] == ["qa", "evaluate"]:
-        assert official.parser().parse_args(rest[2:])
+        assert rest[2:] == [] or official.parser().parse_args(rest[2:])
     else:
         package = find_package(rest[0])
         named = dict(zip(rest[2::2], rest[3::2], strict=True))

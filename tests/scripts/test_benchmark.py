@@ -7,16 +7,19 @@ import torch
 from common.bert.model import BertConfig, BertForPretraining
 from common.bert.names import public_name
 from common.errors import WrongUseError
+from common.tokenization import word_tokenizer
 from lra.presets import PRESETS
 from pretraining.data.batches import MaskedBatch
 from pretraining.masking import NONE
 from pretraining.trainer import loss
+from qa.data import world
 from qa.data.windows import SpanBatch
 from qa.model import Model, Reader
 from qa.trainer import span_loss
 from scripts.benchmark import run
 from scripts.benchmark.cases import Case, Setting, expressible, operations
 from scripts.benchmark.transformers import forwards
+from tests.qa.questions import written
 
 SMALL = "attention --lengths 16 64 --batch 1 --head-dim 4 --repeats 2".split()
 
@@ -98,6 +101,13 @@ def test_operations_are_counted_where_they_are_known() -> None:
 def test_bad_input_is_one_error(command: str, message: str) -> None:
     with pytest.raises(WrongUseError, match=message):
         run(command.split())
+
+
+def test_the_text_of_squad_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = written(tmp_path / "gold.json", world.squad(5, 0, "dev", unanswerable=False))
+    word_tokenizer(world.words()).save(tmp_path)
+    assert run(["squad", "--gold", str(gold), "--vocabulary", str(tmp_path)]) == 0
+    assert "5 questions, 5 windows: read and cut in" in capsys.readouterr().out
 
 
 @pytest.mark.extras

@@ -16,7 +16,9 @@ def test_the_overview_names_everything_and_waits_for_nothing() -> None:
     assert all(name in told for name in names)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "benchmark attention", "benchmark step", "benchmark profile"])
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, "benchmark attention", "benchmark step", "benchmark profile", "benchmark squad"]
+)
 def test_a_command_is_the_module_of_its_name(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.suppress(SystemExit):  # as argparse leaves
         assert dispatch([*command.split(), "--help"]) == 0
