@@ -22,7 +22,8 @@ ROW_FIELDS = ("model.attention", "model.norm", "model.layers", "model.pretrained
 """What a leaderboard compares, so that a difference in these is a row and not another protocol."""
 
 OWN_FILES = ("model.init", "data.train", "data.dev", "data.matched", "data.mismatched")
-"""Files of the user's own that no task's record knows by a checksum."""
+"""Files of the user's own that no task's record knows by a checksum; where a task has a number there, it is a count of
+examples and part of the protocol."""
 ASIDE = ("train.diagnostics", "data.path", "data.extra", *OWN_FILES)
 """What makes no other protocol: what only looks on, and where the files are; their checksum says which they are."""
 
@@ -107,6 +108,7 @@ def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, 
         path: values
         for path, values in changes.items()
         if not any(path == row or path.startswith(f"{row}.") for row in (*ROW_FIELDS, *ASIDE))
+        or (path in OWN_FILES and isinstance(values[0], int))
     }
 
 
@@ -115,7 +117,9 @@ def settings(package: str, run: dict[str, Any]) -> str:
     rest = copy.deepcopy(run)
     for path in (*ROW_FIELDS, *ASIDE):
         *outer, last = path.split(".")
-        functools.reduce(lambda values, name: values.get(name, {}), outer, rest).pop(last, None)
+        holder = functools.reduce(lambda values, name: values.get(name, {}), outer, rest)
+        if not (path in OWN_FILES and isinstance(holder.get(last), int)):
+            holder.pop(last, None)
     return json.dumps([package, rest], sort_keys=True)
 
 

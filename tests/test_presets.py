@@ -6,7 +6,8 @@ import pytest
 
 from common.attention import ATTENTIONS
 from common.blocks import NORMS
-from common.run import changed_from, row_name
+from common.config import to_json
+from common.run import changed_from, row_name, settings
 from scripts.packages import PACKAGES, find_package
 
 EVERY = [
@@ -53,3 +54,15 @@ def test_every_package_has_a_quick_preset_and_every_task_is_a_record() -> None:
             assert set(task.checksums) <= set(package.presets[name])
             assert all(figure.source for figure in task.published)
         assert package.tasks
+
+
+def test_a_number_of_examples_is_part_of_a_protocol_and_a_file_of_ones_own_is_not() -> None:
+    listops, squad = (
+        find_package(package).presets[task]["quick"] for package, task in (("lra", "listops"), ("qa", "squad1"))
+    )
+    fewer = replace(listops.run, data=replace(listops.run.data, train=9))  # type: ignore[attr-defined]
+    assert changed_from(listops, fewer) == {"data.train": (listops.run.data.train, 9)}  # type: ignore[attr-defined]
+    assert settings("lra", to_json(fewer)) != settings("lra", to_json(listops.run))
+    mine = replace(squad.run, data=replace(squad.run.data, train="a.json", dev="b.json"))  # type: ignore[attr-defined]
+    assert changed_from(squad, mine) == {}
+    assert settings("qa", to_json(mine)) == settings("qa", to_json(squad.run))
