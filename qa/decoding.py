@@ -57,13 +57,14 @@ class Answered:
     """Different texts with their scores, best first."""
 
 
-Array = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating]
+Places = npt.NDArray[np.integer]
 NONE = -1e9
 """The score of a span where a question has none."""
 
 
 def answers(
-    windows: Windows, score: Array, start: Array, end: Array, null: Array, *, odds_are_given: bool = False
+    windows: Windows, score: Floats, start: Places, end: Places, null: Floats, *, odds_are_given: bool = False
 ) -> dict[str, Answered]:
     """Returns the answer of each question from the spans of all windows (W n) and what no answer scores there (W).
 

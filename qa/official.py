@@ -85,7 +85,7 @@ def _of(path: Path, kind: type | tuple[type, ...], what: str) -> dict[str, Any]:
     return values
 
 
-def _finite(values: Mapping[str, float], path: Path) -> dict[str, float]:
+def _finite(values: Mapping[str, Any], path: Path) -> dict[str, float]:
     try:
         numbers = {name: float(value) for name, value in values.items()}
     except OverflowError as error:
