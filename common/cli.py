@@ -30,6 +30,10 @@ CHOSEN = ("task", "preset", "seed")
 """Fields of a Run that the command line sets by name, never by path."""
 
 
+NAMED = ("attention", "norm", "preset", "seed")
+"""Options beside the fields, for whoever mistypes one."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that says what is wrong in one line, and does not guess at shortened options."""
 
@@ -147,7 +151,7 @@ def _hint(flag: str, known: Sequence[str]) -> str:
         return f"a whole variant is chosen by --{flag.rpartition('.')[2]}"
     if flag == "seed":
         return "a single run takes --seed, a sweep --seeds"
-    return did_you_mean(flag, known) or "see --help for the fields"
+    return did_you_mean(flag, NAMED) or did_you_mean(flag, known) or "see --help for the fields"
 
 
 def _groups(arguments: Sequence[str]) -> list[list[str]]:

@@ -38,4 +38,7 @@ def hub_folder(source: str, names: Sequence[str], revision: str | None = None) -
         return Path(huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=list(names)))
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise BadDataError(f"{source}: no such folder, and the hub does not give it ({reason})") from error
+        raise BadDataError(
+            f"{source}: no such folder, and the hub does not give it ({reason}); "
+            "name a local folder in the hub's layout"
+        ) from error

@@ -27,8 +27,13 @@ class Data(ABC):
 
     @property
     @abstractmethod
+    def own(self) -> bool:
+        """Whether files are named, in the place of the hub's."""
+
+    @property
     def is_generated(self) -> bool:
         """Whether the examples are generated."""
+        return self.hub is None and not self.own
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that describe no data."""

@@ -52,19 +52,14 @@ class Mnli(Data):
     """Tokens of a pair at most, special ones counted; the longer sentence is cut first."""
 
     @property
-    def is_generated(self) -> bool:
-        """Whether the pairs are generated."""
-        return self.hub is None and not self._own
-
-    @property
-    def _own(self) -> bool:
+    def own(self) -> bool:
         """Whether files are named, in the place of the hub's."""
         return any(each is not None for each in (self.train, self.matched, self.mismatched))
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that describe no data."""
         super().check()
-        if self._own and (self.train is None or self.matched is None):
+        if self.own and (self.train is None or self.matched is None):
             raise WrongUseError(
                 "expected --data.train and --data.matched (and --data.mismatched), or none of them and --data.hub"
             )
@@ -92,7 +87,7 @@ class Mnli(Data):
         return splits, checksum(split for name, split in splits.items() if name != "extra")
 
     def _has(self, name: str) -> bool:
-        return getattr(self, name) is not None or (name != "extra" and not self._own)
+        return getattr(self, name) is not None or (name != "extra" and not self.own)
 
     def _read(self, name: str) -> list[Pair]:
         path: str | None = getattr(self, name)

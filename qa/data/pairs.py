@@ -1,39 +1,24 @@
 """Batches of pairs of sentences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data import Batch, Indices, Shuffled
-from common.shapes import Mask, PerExample, Tokens
+from common.data import Indices, Shuffled
+from common.shapes import PerExample
 from common.tokenization import Ids, Tokenizer
+from qa.data.batch import TextBatch
 from qa.data.mnli import Pair
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairBatch(Batch):
-    """Pairs, and how their sentences relate."""
+class PairBatch(TextBatch):
+    """Pairs, premise and hypothesis, and how they relate."""
 
-    tokens: Tokens
-    types: Tokens
-    """0: [CLS], premise, [SEP]; 1: hypothesis, [SEP]."""
-    real: Mask
     label: PerExample
-
-    def token_count(self) -> int:
-        """Returns the number of real tokens."""
-        return int(self.real.sum())
-
-    def longer(self, length: int) -> "PairBatch":
-        """Returns the batch with its sequences padded to a length, which none may exceed."""
-        more = length - self.tokens.shape[1]
-        if more < 0:
-            raise ValueError(f"pairs of {self.tokens.shape[1]} tokens cannot be padded to {length}")
-        wide = {name: torch.nn.functional.pad(getattr(self, name), (0, more)) for name in ("tokens", "types", "real")}
-        return replace(self, **wide)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,12 +81,7 @@ class Squad(Data):
     """A question is left unanswered if doing so scores better than its best answer by more than this (2.0 alone)."""
 
     @property
-    def is_generated(self) -> bool:
-        """Whether the questions are of the generated world."""
-        return self.hub is None and not self._own
-
-    @property
-    def _own(self) -> bool:
+    def own(self) -> bool:
         """Whether files are named, in the place of the hub's."""
         return self.train is not None or self.dev is not None
 
@@ -98,7 +93,7 @@ class Squad(Data):
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that describe no data."""
         super().check()
-        if self._own and (self.train is None or self.dev is None):
+        if self.own and (self.train is None or self.dev is None):
             raise WrongUseError("expected --data.train and --data.dev, both, or neither and --data.hub")
         if (self.window_step is None) == (self.window_overlap is None):
             raise WrongUseError(

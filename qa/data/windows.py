@@ -1,15 +1,16 @@
 """Paragraphs as windows of tokens beside each question, and batches of them."""
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data import Batch, Indices, Shuffled
-from common.shapes import Mask, PerExample, Tokens
+from common.data import Indices, Shuffled
+from common.shapes import Mask, PerExample
 from common.tokenization import Ids, Tokenizer
+from qa.data.batch import TextBatch
 from qa.data.squad import Questions, Squad
 
 Array = npt.NDArray[np.int64]
@@ -18,13 +19,9 @@ CLS = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanBatch(Batch):
-    """Windows, where their answers are, and where answers may be."""
+class SpanBatch(TextBatch):
+    """Questions and windows, where their answers are, and where answers may be."""
 
-    tokens: Tokens
-    types: Tokens
-    """0: [CLS], question, [SEP]; 1: the window, [SEP]."""
-    real: Mask
     context: Mask
     """The window's tokens."""
     opens: Mask
@@ -33,19 +30,6 @@ class SpanBatch(Batch):
     """The answer's first token; ``CLS`` where there is none."""
     end: PerExample
     """Its last."""
-
-    def token_count(self) -> int:
-        """Returns the number of real tokens."""
-        return int(self.real.sum())
-
-    def longer(self, length: int) -> "SpanBatch":
-        """Returns the batch with its sequences padded to a length, which none may exceed."""
-        more = length - self.tokens.shape[1]
-        if more < 0:
-            raise ValueError(f"windows of {self.tokens.shape[1]} tokens cannot be padded to {length}")
-        wide = {name: torch.nn.functional.pad(getattr(self, name), (0, more))
-                for name in ("tokens", "types", "real", "context", "opens")}  # fmt: skip
-        return replace(self, **wide)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,7 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lar listops", "unknown package or command 'lar'; did you mean 'lra'"),
         ("lra listops --attention dnass", "unknown attention 'dnass'; did you mean 'dnas'"),
         ("lra listops --norm prr", "unknown norm 'prr'; did you mean 'pre'"),
+        ("lra listops --atention dnas", "unknown field --atention; did you mean 'attention'"),
         ("lra listops --preset quik", "unknown preset of lra listops 'quik'; did you mean 'quick'"),
         ("lra listops --optm.lr 3", "unknown field --optm.lr; did you mean 'optim.lr'"),
         ("lra listops --model.norm.tau 1", "unknown field --model.norm.tau"),

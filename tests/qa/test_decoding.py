@@ -1,6 +1,8 @@
 """From scores of tokens to answers: against the loops of run_squad.py, written out plainly."""
 
+import json
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from common.tokenization import Tokenizer, train_tokenizer
 from qa.data.squad import Questions, Squad
 from qa.data.windows import Windows, windows_of
 from qa.decoding import Answered, answers, best_spans
-from qa.evaluator import answer, scored
+from qa.evaluator import BEST, ODDS, PREDICTIONS, answer, scored
 from qa.model import Model, Reader
 from tests.qa.questions import PARAGRAPH, asked
 
@@ -62,8 +64,7 @@ def plain(windows: Windows, start: np.ndarray, end: np.ndarray) -> dict[str, tup
 
 @settings(max_examples=40)
 @given(st.integers(0, 10_000), st.sampled_from(["best", "all"]))
-def test_answers_are_those_of_plain_loops(seed: int, which: str) -> None:
-    tokenizer = SHARED.setdefault("tokenizer", train_tokenizer([PARAGRAPH, "what about it?"] * 3, "wordpiece", 120))
+def test_answers_are_those_of_plain_loops(tokenizer: Tokenizer, seed: int, which: str) -> None:
     windows = cut_up(tokenizer, asked([["France"], [], ["name"]], version="2.0"), windows=which)
     generator = np.random.default_rng(seed)
     shape = len(windows), int(windows.lengths.max())
@@ -78,16 +79,13 @@ def test_answers_are_those_of_plain_loops(seed: int, which: str) -> None:
         assert found[name].text == (best[0][0] if best else "")
 
 
-SHARED: dict[str, Tokenizer] = {}
-
-
 @pytest.mark.parametrize("head", ["span", "conditioned"])
 def test_a_batch_of_one_window_answers_like_all_together(tokenizer: Tokenizer, head: str) -> None:
     """Padding and neighbours change no answer."""
     windows = cut_up(tokenizer, asked([["France"], []], version="2.0"))
     torch.manual_seed(0)
     model = Reader(Model(vocabulary=120, max_length=16, layers=1, dim=8, heads=2, ffn_dim=8, head=head)).eval()  # type: ignore[arg-type]
-    together = model.best(*inputs(windows, np.arange(len(windows)), 24), n_best=4, longest=3)
+    together = model.best(*inputs(windows, np.arange(len(windows))), n_best=4, longest=3)
     for window in range(len(windows)):
         alone = model.best(*inputs(windows, np.array([window])), n_best=4, longest=3)
         some = torch.isfinite(alone.score[0])
@@ -98,16 +96,14 @@ def test_a_batch_of_one_window_answers_like_all_together(tokenizer: Tokenizer, h
         assert (alone.end[0][some] - alone.start[0][some] < 3).all()
 
 
-def inputs(windows: Windows, examples: np.ndarray, length: int | None = None) -> list[torch.Tensor]:
+def inputs(windows: Windows, examples: np.ndarray) -> list[torch.Tensor]:
+    """All windows together are padded to the longest, one alone is not."""
     batch = windows.batch(examples)
-    batch = batch if length is None else batch.longer(length)
-    model_length = 16
-    fields = [batch.tokens, batch.types, batch.real, batch.context, batch.opens]
-    return fields if length is None else [each[:, :model_length] for each in fields]
+    return [batch.tokens, batch.types, batch.real, batch.context, batch.opens]
 
 
 def test_the_evaluator_leaves_questions_unanswered_above_the_threshold_and_saves_official_files(
-    tokenizer: Tokenizer, tmp_path: object
+    tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     windows = cut_up(tokenizer, asked([["France"], [], ["Normandy"]], version="2.0"), null_threshold=1.0)
     answered = {
@@ -122,7 +118,11 @@ def test_the_evaluator_leaves_questions_unanswered_above_the_threshold_and_saves
     assert metrics["f1"] == metrics["exact"] == pytest.approx(2 / 3)
     assert (metrics["answerable_f1"], metrics["unanswerable_f1"], metrics["oracle_f1"]) == (0.5, 1.0, 1.0)
     assert metrics["oracle_threshold"] == 1.5
-    assert [found.text(name) for name in answered] == ["France", "", ""]
+    found.write(tmp_path)
+    saved = [json.loads((tmp_path / name).read_text()) for name in (PREDICTIONS, ODDS, BEST)]
+    assert saved[0] == {"q0": "France", "q1": "", "q2": ""}
+    assert saved[1] == {"q0": -2.0, "q1": 2.0, "q2": 1.5}
+    assert saved[2]["q1"] == [{"text": "cooks", "score": 1.0}]
 
 
 def test_a_model_answers_every_question(tokenizer: Tokenizer) -> None:

@@ -174,9 +174,7 @@ def test_answers_are_mapped_by_the_characters_they_share(tokenizer: Tokenizer) -
 
 
 @given(st.integers(9, 40), st.integers(1, 12), st.booleans())
-def test_a_window_holds_what_it_says(length: int, step: int, overlapping: bool) -> None:
-    tokenizer = train_tokenizer([PARAGRAPH] * 3, "wordpiece", 120) if not TRAINED else TRAINED[0]
-    TRAINED[:] = [tokenizer]
+def test_a_window_holds_what_it_says(tokenizer: Tokenizer, length: int, step: int, overlapping: bool) -> None:
     questions = asked([["France"], ["Normandy; Japanese"], []], version="2.0")
     steps = {"window_step": None, "window_overlap": 0} if overlapping else {"window_step": step}
     data = Squad(version="2.0", length=length, question_length=4, **steps)  # type: ignore[arg-type]
@@ -201,9 +199,6 @@ def test_a_window_holds_what_it_says(length: int, step: int, overlapping: bool) 
             assert windows.places[0][last, 0] < at + len(text) <= windows.places[0][last, 1]
     opened = sum(int(batch.opens[row].sum()) for row in range(len(windows)) if windows.question[row] == 0)
     assert opened == len(windows.context_tokens[0])  # each token may begin an answer in one window
-
-
-TRAINED: list[Tokenizer] = []
 
 
 def test_long_questions_are_cut_and_counted(tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,34 @@
+"""What batches of windows and of pairs share: two texts in a row of tokens."""
+
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import torch
+
+from common.data import Batch
+from common.shapes import Mask, Tokens
+
+Same = TypeVar("Same", bound="TextBatch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextBatch(Batch):
+    """[CLS], one text, [SEP], another, [SEP], padding; what a task adds has a row an example, or a place a token."""
+
+    tokens: Tokens
+    types: Tokens
+    """0 up to the first [SEP], 1 behind it."""
+    real: Mask
+
+    def token_count(self) -> int:
+        """Returns the number of real tokens."""
+        return int(self.real.sum())
+
+    def longer(self: Same, length: int) -> Same:
+        """Returns the batch with its sequences padded to a length, which none may exceed."""
+        more = length - self.tokens.shape[1]
+        if more < 0:
+            raise ValueError(f"sequences of {self.tokens.shape[1]} tokens cannot be padded to {length}")
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        wide = {name: torch.nn.functional.pad(value, (0, more)) for name, value in values.items() if value.ndim == 2}
+        return replace(self, **wide)
