@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -30,7 +30,10 @@ def feed_forward(dim: int, hidden_dim: int, activation: Activation, dropout: flo
 
 
 class Residual(nn.Module, ABC):
-    """How one layer joins its two sublayers to the stream. Norm-specific, attention-agnostic."""
+    """How one layer joins its sublayers to the stream. Norm-specific, attention-agnostic.
+
+    A decoder's layer has a third one between the two, ``cross``: attention to the encoder's stream.
+    """
 
     @abstractmethod
     def forward(
@@ -40,16 +43,25 @@ class Residual(nn.Module, ABC):
         feed_forward: Sublayer,
         visibility: Visibility,
         carried: Carried | None = None,
+        cross: Sublayer | None = None,
     ) -> tuple[Hidden, Carried | None]:
-        """Returns the layer's output, and what a running mean carries to the next segment of a stream."""
+        """Returns the layer's output, and what a mean over the past carries on."""
 
 
 class PostNormResidual(Residual):
-    """Algorithm 1 of P3: Y2 = LN(X + attention(X)); Y4 = LN(Y2 + feed_forward(Y2))."""
+    """Algorithm 1 of P3: Y2 = LN(X + attention(X)); Y4 = LN(Y2 + feed_forward(Y2)); in between LN(Y + cross(Y))."""
 
-    def __init__(self, dim: int, eps: float) -> None:
+    def __init__(self, dim: int, eps: float, *, cross: bool) -> None:
         super().__init__()
         self.attention_norm, self.feed_forward_norm = nn.LayerNorm(dim, eps=eps), nn.LayerNorm(dim, eps=eps)
+        self.cross_norm = nn.LayerNorm(dim, eps=eps) if cross else nn.Identity()
+
+    def attended(self, hidden: Hidden, attention: Sublayer, cross: Sublayer | None) -> Hidden:
+        """Returns Y2, the stream that the feed-forward reads."""
+        hidden = self.attention_norm(hidden + attention(hidden))
+        if cross is not None:
+            hidden = self.cross_norm(hidden + cross(hidden))
+        return hidden
 
     def forward(
         self,
@@ -58,9 +70,10 @@ class PostNormResidual(Residual):
         feed_forward: Sublayer,
         visibility: Visibility,
         carried: Carried | None = None,
+        cross: Sublayer | None = None,
     ) -> tuple[Hidden, Carried | None]:
         """Returns Y4."""
-        hidden = self.attention_norm(hidden + attention(hidden))
+        hidden = self.attended(hidden, attention, cross)
         return self.feed_forward_norm(hidden + feed_forward(hidden)), carried
 
 
@@ -74,17 +87,20 @@ class PreNormResidual(PostNormResidual):
         feed_forward: Sublayer,
         visibility: Visibility,
         carried: Carried | None = None,
+        cross: Sublayer | None = None,
     ) -> tuple[Hidden, Carried | None]:
         """Returns Y4."""
         hidden = hidden + attention(self.attention_norm(hidden))
+        if cross is not None:
+            hidden = hidden + cross(self.cross_norm(hidden))
         return hidden + feed_forward(self.feed_forward_norm(hidden)), carried
 
 
 class DeescalatedResidual(PostNormResidual):
     """Post-norm with the mean of the tokens subtracted at one place; see ``Deescalated``."""
 
-    def __init__(self, config: "Deescalated", dim: int, eps: float) -> None:
-        super().__init__(dim, eps)
+    def __init__(self, config: "Deescalated", dim: int, eps: float, *, cross: bool) -> None:
+        super().__init__(dim, eps, cross=cross)
         self.where = config.where
         self.deescalation = Deescalation(
             tau=config.tau, learnable=config.learnable, mean=config.mean, leaky=config.leaky
@@ -97,9 +113,10 @@ class DeescalatedResidual(PostNormResidual):
         feed_forward: Sublayer,
         visibility: Visibility,
         carried: Carried | None = None,
+        cross: Sublayer | None = None,
     ) -> tuple[Hidden, Carried | None]:
         """Returns Y4."""
-        hidden = self.attention_norm(hidden + attention(hidden))
+        hidden = self.attended(hidden, attention, cross)
         if self.where == "ffn_stream":
             hidden, carried = self.deescalation(hidden, visibility, carried)
         branch = hidden
@@ -118,9 +135,13 @@ class NormConfig(ABC):
     def check(self, *, order: Order, mean_pooled: bool) -> None:  # noqa: B027  # most norms work in every model
         """Refuses, before anything is loaded, a model in which this norm cannot work."""
 
+    def causal(self) -> "NormConfig":
+        """Returns the same norm in a form that keeps the future out."""
+        return self
+
     @abstractmethod
-    def residual(self, dim: int, eps: float) -> Residual:
-        """Returns one layer's residual block."""
+    def residual(self, dim: int, eps: float, *, cross: bool = False) -> Residual:
+        """Returns one layer's residual block; ``cross``: of a layer that attends to another stream too."""
 
     def final_norm(self, dim: int, eps: float) -> nn.Module:
         """Returns what normalises the stream after the last layer."""
@@ -131,9 +152,9 @@ class NormConfig(ABC):
 class PostNorm(NormConfig):
     """LayerNorm after each residual sum, as the first Transformer had it (P3, Algorithm 1)."""
 
-    def residual(self, dim: int, eps: float) -> Residual:
+    def residual(self, dim: int, eps: float, *, cross: bool = False) -> Residual:
         """Returns one layer's residual block."""
-        return PostNormResidual(dim, eps)
+        return PostNormResidual(dim, eps, cross=cross)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +164,9 @@ class PreNorm(NormConfig):
     final: bool = True
     """Whether the stream is normalised after the last layer."""
 
-    def residual(self, dim: int, eps: float) -> Residual:
+    def residual(self, dim: int, eps: float, *, cross: bool = False) -> Residual:
         """Returns one layer's residual block."""
-        return PreNormResidual(dim, eps)
+        return PreNormResidual(dim, eps, cross=cross)
 
     def final_norm(self, dim: int, eps: float) -> nn.Module:
         """Returns the last LayerNorm, or nothing."""
@@ -187,9 +208,13 @@ class Deescalated(NormConfig):
                 "leaky belongs to the sequence mean of a causal model; nothing leaks here, leave it out"
             )
 
-    def residual(self, dim: int, eps: float) -> Residual:
+    def causal(self) -> "Deescalated":
+        """Returns de-escalation by the mean of the tokens before each, where it was that of the sequence."""
+        return replace(self, mean="prefix") if self.mean == "sequence" else self
+
+    def residual(self, dim: int, eps: float, *, cross: bool = False) -> Residual:
         """Returns one layer's residual block."""
-        return DeescalatedResidual(self, dim, eps)
+        return DeescalatedResidual(self, dim, eps, cross=cross)
 
 
 NORMS: Mapping[str, NormConfig] = MappingProxyType({"post": PostNorm(), "pre": PreNorm(), "deescalated": Deescalated()})

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import sys
+import textwrap
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 from common.attention import ALIASES, ATTENTIONS, find_attention
+from common.attention.base import AttentionConfig
 from common.blocks import NORMS, find_norm
 from common.config import field_paths
 from common.errors import WrongUseError, did_you_mean, guarded, look_up, nearest
@@ -119,6 +121,7 @@ def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
     """
     if arguments and not arguments[0].startswith("--"):
         raise WrongUseError(f"unexpected {arguments[0]!r}; fields are set as --path value; see {prog} --help")
+    run, arguments = _with_attentions(run, arguments)
     known = [_spelled(path) for path in field_paths(run) if path not in CHOSEN]
     switches = {_spelled(path.rpartition(".")[0], f"no-{path.rpartition('.')[2]}") for path in _switches(run)}
     groups = _groups(arguments)
@@ -130,6 +133,28 @@ def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
         wrong = next((group for group in groups if _parsed(run, group) is None), arguments)
         raise WrongUseError(f"{' '.join(wrong)}: not a value that this field can have; see {prog} --help")
     return found
+
+
+def _attentions(run: BaseRun) -> list[str]:
+    """Returns the model's fields that hold an attention beside the one of --attention."""
+    model = run.model
+    names = (field.name for field in dataclasses.fields(model))
+    return [name for name in names if name != "attention" and isinstance(getattr(model, name), AttentionConfig)]
+
+
+def _with_attentions(run: BaseRun, arguments: Sequence[str]) -> tuple[BaseRun, list[str]]:
+    """Returns the run with the attentions that ``--model.FIELD NAME`` chooses, and the other arguments."""
+    left: list[str] = []
+    for group in _groups(arguments):
+        name = _path(group[0]).removeprefix("model.")
+        values = [*group[0].split("=", 1)[1:], *group[1:]]
+        if name not in _attentions(run):
+            left += group
+        elif len(values) != 1:
+            raise WrongUseError(f"{' '.join(group)}: expected the name of one attention variant")
+        else:
+            run = dataclasses.replace(run, model=dataclasses.replace(run.model, **{name: find_attention(values[0])}))  # type: ignore[arg-type]
+    return run, left
 
 
 def _path(argument: str) -> str:
@@ -293,6 +318,8 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
         print(f"\nfields of {options.task}, preset {preset}: any of them as --path value\n")
         with contextlib.suppress(SystemExit):
             _parse(run, ["--help"], prog=f"{prog} {options.task}")
+        for name in _attentions(run):
+            print(f"  --{_spelled('model', name)} chooses a variant by its name, as --attention does")
         return 0
     run = described(
         package, options.task, options.preset, options.attention, options.norm, options.seed, rest,
@@ -328,7 +355,8 @@ def print_result(result: Result, as_json: bool) -> None:
           f"by the checkpoint of step {result.chosen_step:,} of {result.steps:,}")  # fmt: skip
     others = {name: value for name, value in result.metrics.items() if name != result.metric}
     if others:
-        print("  " + ", ".join(f"{name.replace('_', ' ')} {value:,.4f}" for name, value in others.items()))
+        told = ", ".join(f"{name.replace('_', ' ')} {value:,.4f}" for name, value in others.items())
+        print(textwrap.fill(told, 116, initial_indent="  ", subsequent_indent="  "))
     print("  floors: " + ", ".join(f"{name} {value:.4f}" for name, value in result.floors.items()))
     for name, values in result.bounded.items():
         print(f"  {name}: {', '.join(f'{value:.3f}' for value in values)}")

@@ -5,7 +5,7 @@ Examples of different lengths lie end to end in flat arrays (``Ragged``).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from common.counter import permutation
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+TokenArray = npt.NDArray[np.integer[Any]]
 SameBatch = TypeVar("SameBatch", bound="Batch")  # typing.Self does not survive the tests' shape checks
 
 
@@ -81,12 +82,13 @@ class Shuffled:
         """Returns the numbers of the ``batch_size`` examples of a step, and the epoch in which each is seen."""
         first = step - step % self.pool
         examples, epochs = self._drawn(first * self.batch_size + np.arange(self.pool * self.batch_size))
-        if self.pool > 1:
-            by_length = np.argsort(self.lengths[examples], kind="stable")
-            examples, epochs = examples[by_length], epochs[by_length]
         place = permutation(self.pool, self.seed, 1, first)[step % self.pool]
-        part = slice(place * self.batch_size, (place + 1) * self.batch_size)
+        part = self.cut(examples)[place] if self.pool > 1 else slice(None)
         return examples[part], epochs[part]
+
+    def cut(self, examples: Indices) -> list[Indices]:
+        """Returns the batches of a pool: for each the places of its examples among these."""
+        return np.split(np.argsort(self.lengths[examples], kind="stable"), self.pool)
 
     def _drawn(self, positions: Indices) -> tuple[Indices, Indices]:
         count = len(self.lengths)
@@ -112,12 +114,12 @@ def in_order(lengths: npt.NDArray[np.int64], batch_size: int) -> Iterator[Indice
 
 @dataclass(frozen=True, kw_only=True)
 class Ragged:
-    """Labelled sequences of small integers, end to end: sequence n is ``tokens[offsets[n]:offsets[n + 1]]``.
+    """Labelled sequences of integers, end to end: sequence n is ``tokens[offsets[n]:offsets[n + 1]]``.
 
     An example is one sequence, or several that follow each other: as many as there are sequences to a label.
     """
 
-    tokens: npt.NDArray[np.uint8]
+    tokens: TokenArray
     offsets: npt.NDArray[np.int64]
     labels: npt.NDArray[np.uint8]
     shift: int = 0
@@ -130,7 +132,7 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, sequence: int) -> npt.NDArray[np.uint8]:
+    def __getitem__(self, sequence: int) -> TokenArray:
         """Returns a sequence as it is stored."""
         return self.tokens[self.offsets[sequence] : self.offsets[sequence + 1]][: self.limit]
 
@@ -146,7 +148,7 @@ class Ragged:
         return lengths
 
     @staticmethod
-    def of(sequences: Sequence[npt.NDArray[np.uint8]], labels: Sequence[int], shift: int = 0) -> "Ragged":
+    def of(sequences: Sequence[TokenArray], labels: Sequence[int], shift: int = 0) -> "Ragged":
         """Returns the sequences laid end to end."""
         lengths = [len(sequence) for sequence in sequences]
         return Ragged(

@@ -34,7 +34,8 @@ class Deescalation(nn.Module):
 
     The mean is that of the ``sequence``; or, letting nothing of the future through, of the ``prefix`` before each token
     (the first is untouched: including itself it would become exactly 0); or ``running``: the prefix, carried on over
-    the segments of a stream beside its memory.
+    the segments of a stream beside its memory. The two differ in what a model hands over as ``carried``: from one step
+    of the same sequence to the next both, from segment to segment ``running`` alone.
     """
 
     def __init__(self, *, tau: float, learnable: bool, mean: Mean, leaky: bool) -> None:
@@ -45,7 +46,7 @@ class Deescalation(nn.Module):
     def forward(
         self, hidden: Hidden, visibility: Visibility, carried: Carried | None = None
     ) -> tuple[Hidden, Carried | None]:
-        """Returns the tokens with the mean subtracted, and for ``running`` what to carry to the next segment.
+        """Returns the tokens with the mean subtracted, and of ``prefix`` and ``running`` what to carry on.
 
         Raises:
             WrongUseError: packed segments, whose means would mix; or a sequence mean in a causal model not declared
@@ -66,10 +67,8 @@ class Deescalation(nn.Module):
             mean = tokens.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
         else:
             total, count = tokens.cumsum(dim=1) - tokens, mask.cumsum(dim=1) - mask.long()  # those before each token
-            if carried is not None and self.mean == "running":
+            if carried is not None:
                 total, count = total + carried.total[:, None], count + carried.seen[:, None]
             mean = total / count.clamp(min=1)
-            if self.mean == "running":
-                last = total[:, -1] + tokens[:, -1], count[:, -1] + mask[:, -1].long()
-                carried = Carried(last[0].detach(), last[1])
+            carried = Carried((total[:, -1] + tokens[:, -1]).detach(), count[:, -1] + mask[:, -1].long())
         return (hidden - tau * mean.to(hidden.dtype) * mask), carried

@@ -18,10 +18,16 @@ from common.tasks import Task
 from common.training import Train
 from common.transformer import EncoderConfig
 
-ROW_FIELDS = ("model.attention", "model.norm", "model.layers", "model.pretrained_with", "seed")
+ROW_FIELDS = (
+    "model.attention", "model.decoder_attention", "model.cross_attention", "model.norm", "model.layers",
+    "model.pretrained_with", "seed",
+)  # fmt: skip
 """What a leaderboard compares, so that a difference in these is a row and not another protocol."""
 
-OWN_FILES = ("model.init", "data.train", "data.dev", "data.matched", "data.mismatched")
+OWN_FILES = (
+    "model.init", "model.encoder_init", "model.decoder_init",
+    "data.train", "data.dev", "data.matched", "data.mismatched",
+)  # fmt: skip
 """Files of the user's own that no task's record knows by a checksum; where a task has a number there, it is a count of
 examples and part of the protocol."""
 ASIDE = ("train.diagnostics", "data.path", "data.extra", *OWN_FILES)

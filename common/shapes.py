@@ -6,6 +6,7 @@ D  width of one head (``head_dim``)              E  width of one value head
 T  tokens of a sequence, padding included        C  width of the model (``dim``)
 S  tokens of another sequence attended to        K  keys that a state remembers
 P  places in a batch that something is asked of  V  tokens of the vocabulary
+W  hypotheses of one source (a beam)
 
 Masks are True where a token is real, False where it is padding. An axis marked ``#`` may be 1 and is broadcast.
 ``*some`` is no axis, or one of the sequences that make an example together.
@@ -36,6 +37,8 @@ TokensOfSome = Int[Tensor, "B *some T"]
 MaskOfSome = Bool[Tensor, "B *some T"]
 Hidden = Float[Tensor, "B T C"]
 Context = Float[Tensor, "B S C"]
+SourceTokens = Int[Tensor, "B S"]
+SourceMask = Bool[Tensor, "B S"]
 Pooled = Float[Tensor, "B C"]
 Logits = Float[Tensor, "B classes"]
 Labels = Int[Tensor, "B"]
@@ -43,6 +46,25 @@ Places = Int[Tensor, "P"]
 PlacesOfRows = Int[Tensor, "B P"]
 ScoresOfRows = Float[Tensor, "B P"]
 TokenScores = Float[Tensor, "B T"]
+Picked = Float[Tensor, "P C"]
+TokenIds = Int[Tensor, "P"]
+Table = Float[Tensor, "V C"]
+PerToken = Float[Tensor, "V"]
+Total = Float[Tensor, ""]
 Scored = Float[Tensor, "P V"]
 TwoWay = Float[Tensor, "B 2"]
 PerExample = Shaped[Tensor, "B"]
+
+BeamQuery = Float[Tensor, "B H W D"]
+BeamKey = Float[Tensor, "B H W D"]
+BeamValue = Float[Tensor, "B H W E"]
+BeamHeads = Float[Tensor, "B H W E"]
+BeamHidden = Float[Tensor, "B W C"]
+BeamTokens = Int[Tensor, "B W"]
+BeamLogits = Float[Tensor, "B W V"]
+BeamParents = Int[Tensor, "B W"]
+BeamScores = Float[Tensor, "B W"]
+Ancestry = Int[Tensor, "B W T"]
+BeamMass = Float[Tensor, "rows H known"]
+EarlierBeamMass = Float[Tensor, "rows H earlier"]
+Sources = Int[Tensor, "kept"]

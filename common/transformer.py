@@ -1,4 +1,4 @@
-"""The encoder, made of blocks: any attention variant, any norm, any depth."""
+"""Encoder and decoder, made of blocks: any attention variant, any norm, any depth."""
 
 from dataclasses import dataclass, field
 
@@ -10,9 +10,11 @@ from common.attention.base import AttentionConfig
 from common.attention.module import MultiHeadAttention
 from common.attention.softmax import Softmax
 from common.attention.visibility import Order, Visibility
-from common.blocks import Activation, NormConfig, PostNorm, feed_forward
+from common.beams import LayerMemory, Memory, attend_beams
+from common.blocks import Activation, NormConfig, PostNorm, Sublayer, feed_forward
+from common.deescalation import Carried
 from common.errors import WrongUseError
-from common.shapes import Hidden
+from common.shapes import BeamHidden, Context, Hidden, KeyMask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,19 +78,23 @@ class EncoderConfig:
         self.norm.check(order=order, mean_pooled=mean_pooled)
 
 
+def _attention(config: EncoderConfig, variant: AttentionConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        variant,
+        dim=config.dim,
+        heads=config.heads,
+        attention_dim=config.attention_dim,
+        dropout=config.attention_dropout,
+        projection_bias=config.projection_bias,
+    )
+
+
 class Layer(nn.Module):
     """One attention and one feed-forward, joined to the stream by the norm's residual block."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(
-            config.attention,
-            dim=config.dim,
-            heads=config.heads,
-            attention_dim=config.attention_dim,
-            dropout=config.attention_dropout,
-            projection_bias=config.projection_bias,
-        )
+        self.attention = _attention(config, config.attention)
         self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
         self.residual = config.norm.residual(config.dim, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
@@ -120,3 +126,101 @@ class Encoder(nn.Module):
             hidden = layer(hidden, visibility)
         final: torch.Tensor = self.final_norm(hidden)
         return final
+
+
+class DecoderLayer(nn.Module):
+    """Attention to the tokens so far, attention to the encoder's stream, and a feed-forward."""
+
+    def __init__(self, config: EncoderConfig, attention: AttentionConfig, cross: AttentionConfig) -> None:
+        super().__init__()
+        self.attention, self.cross = _attention(config, attention), _attention(config, cross)
+        self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
+        self.residual = config.norm.causal().residual(config.dim, config.norm_eps, cross=True)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden: Hidden, visibility: Visibility, context: Context, of_context: Visibility) -> Hidden:
+        """Returns the layer's output for whole targets."""
+        return self._joined(
+            hidden,
+            lambda tokens: self.attention(tokens, visibility),
+            lambda tokens: self.cross(tokens, of_context, context),
+            visibility,
+        )[0]
+
+    def step(self, hidden: Hidden, memory: Memory, own: LayerMemory) -> Hidden:
+        """Returns the output for the newest token of every hypothesis: a row a hypothesis, one token (B W) 1 C."""
+        batch = len(memory.real)
+
+        def beams(rows: Tensor) -> Tensor:
+            return rows.view(batch, -1, rows.shape[-1])
+
+        def attention(rows: Tensor) -> Tensor:
+            key, value = own.append(*self.attention.remembered(beams(rows)), memory.made, memory.capacity)
+            causal = Visibility(order="causal", memory=memory.time - 1)
+            query = self.attention.asked(beams(rows))
+            heads, own.mass = attend_beams(self.attention.kernel, query, key, value, causal, own.mass, memory.ancestry)
+            return self.attention.joined(heads).view_as(rows)
+
+        def cross(rows: Tensor) -> Tensor:
+            ordered = Visibility(order="ordered_queries", key_real=memory.real)
+            key, value = own.source_key, own.source_value
+            query = self.cross.asked(beams(rows))
+            heads, own.source_mass = attend_beams(self.cross.kernel, query, key, value, ordered, own.source_mass)
+            return self.cross.joined(heads).view_as(rows)
+
+        hidden, own.carried = self._joined(hidden, attention, cross, Visibility(order="causal"), own.carried)
+        return hidden
+
+    def _joined(
+        self,
+        hidden: Hidden,
+        attention: Sublayer,
+        cross: Sublayer,
+        visibility: Visibility,
+        carried: Carried | None = None,
+    ) -> tuple[Hidden, Carried | None]:
+        def dropped(sublayer: Sublayer) -> Sublayer:
+            return lambda tokens: self.dropout(sublayer(tokens))
+
+        joined: tuple[Hidden, Carried | None] = self.residual(
+            hidden, dropped(attention), dropped(self.feed_forward), visibility, carried, dropped(cross)
+        )
+        return joined
+
+
+class Decoder(nn.Module):
+    """Maps the tokens so far to a stream of the same shape, reading an encoder's; nothing sees the future.
+
+    The norm is the config's in its causal form; the two attentions are named apart, for what suits an encoder may not
+    be defined here.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, *, layers: int, attention: AttentionConfig, cross: AttentionConfig
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(config, attention, cross) for _ in range(layers))
+        self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
+
+    def forward(self, hidden: Hidden, visibility: Visibility, context: Context, real: KeyMask) -> Hidden:
+        """Returns the last layer's stream; ``real``: which tokens of the context are."""
+        of_context = Visibility(query_real=visibility.query_real, key_real=real, order="ordered_queries")
+        for layer in self.layers:
+            hidden = layer(hidden, visibility, context, of_context)
+        final: torch.Tensor = self.final_norm(hidden)
+        return final
+
+    def begin(self, context: Context, real: KeyMask, *, steps: int, beams: int) -> Memory:
+        """Returns the memory of hypotheses without a token: the keys and values of the sources, computed once."""
+        layers = [LayerMemory(*layer.cross.remembered(context)) for layer in self.layers]  # type: ignore[union-attr, operator]
+        return Memory(layers, real, steps, beams)
+
+    def step(self, hidden: BeamHidden, memory: Memory) -> BeamHidden:
+        """Returns the stream of the newest token of every hypothesis, which ``memory`` then remembers."""
+        memory.grow()
+        rows = hidden.flatten(0, 1)[:, None]  # (B W) 1 C
+        for layer, own in zip(self.layers, memory.layers, strict=True):
+            rows = layer.step(rows, memory, own)  # type: ignore[operator]
+        memory.grown()
+        final: torch.Tensor = self.final_norm(rows)
+        return final.view_as(hidden)

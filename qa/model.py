@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.attention.visibility import Visibility
-from common.bert.model import Bert, BertConfig, initialise
+from common.bert.model import Bert, initialise
+from common.bert.start import StartedConfig
 from common.errors import WrongUseError
 from common.shapes import Hidden, Logits, Mask, PerExample, Tokens
 from qa.decoding import Spans, best_spans
@@ -19,7 +20,7 @@ STARTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model(BertConfig):
+class Model(StartedConfig):
     """A BERT, from a checkpoint or from nothing, and its head."""
 
     init: str | None = None
@@ -27,10 +28,6 @@ class Model(BertConfig):
     head: Head = "span"
     """Of SQuAD: span, two scores a token (BERT); conditioned, ends given the beginning, and a score of its own for no
     answer (XLNet, ALBERT)."""
-    pretraining: str = ""
-    """What the checkpoint was trained on, taken from it: runs of the same one are of one protocol."""
-    pretrained_with: str = ""
-    """The attention that it was trained with, taken from it."""
 
     def check(self, *, order: Literal["none"] = "none", mean_pooled: bool = False) -> None:  # type: ignore[override]
         """Raises a ``WrongUseError`` that names the field which no model can have."""

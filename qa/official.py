@@ -9,7 +9,7 @@ from typing import Any
 
 from common.cli import Parser
 from common.errors import BadDataError, WrongUseError, look_up
-from qa.data.files import read_json
+from common.files import read_json
 from qa.data.squad import Questions, read
 from qa.run import VERSIONS
 from qa.scoring import score, summary_one, summary_two

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.bert.checkpoint import folder_of, read_tensors, take
+from common.bert.start import require_room, tokenizer_of
 from common.data import Shuffled
-from common.errors import BadDataError, WrongUseError
-from common.hub import hub_folder
 from common.package import Assembly, Evaluation
-from common.tokenization import VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
+from common.tokenization import Tokenizer, word_tokenizer
 from qa.data import entailment, world
 from qa.data.mnli import LABELS, Mnli
 from qa.data.pairs import Encoded, PairBatch, PairBatches, encode
@@ -52,17 +51,12 @@ def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
         BadDataError: data or a checkpoint that are missing or damaged.
         WrongUseError: a vocabulary that the model cannot hold.
     """
-    tokenizer = _tokenizer(run)
-    if len(tokenizer) > run.model.vocabulary:
-        raise WrongUseError(
-            f"model.vocabulary {run.model.vocabulary:,} is below the {len(tokenizer):,} tokens of {tokenizer.source}"
-        )
-    if run.model.init is not None and len(tokenizer) != run.model.vocabulary and accelerator.is_main_process:
-        print(
-            f"{run.task}: {tokenizer.source} has {len(tokenizer):,} tokens, the checkpoint {run.model.vocabulary:,}: "
-            "is it its own?",
-            file=sys.stderr,
-        )
+    tokenizer = tokenizer_of(run.data.tokenizer, run.model.init) or word_tokenizer(
+        world.words() if isinstance(run.data, Squad) else entailment.words()
+    )
+    warning = require_room(tokenizer, run.model, run.model.init)
+    if warning is not None and accelerator.is_main_process:
+        print(f"{run.task}: {warning}", file=sys.stderr)
     assert isinstance(run.data, Squad | Mnli)
     made = _squad(run, run.data, tokenizer, accelerator) if isinstance(run.data, Squad) else _mnli(
         run, run.data, tokenizer, accelerator
@@ -75,19 +69,6 @@ def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
                 f"{run.task}: {run.model.init}, pretrained with {run.model.pretrained_with}: {report}", file=sys.stderr
             )
     return made
-
-
-def _tokenizer(run: Run) -> Tokenizer:
-    if run.data.tokenizer is not None:
-        return load_tokenizer(hub_folder(run.data.tokenizer, VOCABULARIES))
-    if run.model.init is not None:
-        where = folder_of(run.model.init)
-        if not any((where / name).exists() for name in ("tokenizer.json", "vocab.txt")):
-            raise BadDataError(
-                f"{run.model.init} has no vocabulary (tokenizer.json or vocab.txt); --data.tokenizer names one"
-            )
-        return load_tokenizer(where)
-    return word_tokenizer(world.words() if isinstance(run.data, Squad) else entailment.words())
 
 
 def _order(run: Run, lengths: object) -> Shuffled:

@@ -8,7 +8,7 @@ from common.errors import look_up
 if typing.TYPE_CHECKING:
     import common.package
 
-PACKAGES = ("lra", "pretraining", "qa")
+PACKAGES = ("lra", "summarization", "pretraining", "qa")
 
 
 def find_package(name: str) -> "common.package.Package":

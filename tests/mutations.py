@@ -102,7 +102,7 @@ MUTATIONS = (
     Mutation("features.py", "return torch.tril(query @ key.transpose(1, 2))", "return query @ key.transpose(1, 2)"),
     Mutation("features.py", "torch.tril(g[:, rows] @ v_own.transpose(1, 2))", "g[:, rows] @ v_own.transpose(1, 2)"),
     Mutation("features.py", "of_scores.mul_(scores ** (power - 1)).mul_(power)", "of_scores.mul_(scores ** (power - 1))"),
-    Mutation("module.py", "split(self.key(source)), split(self.value(source))", "split(self.key(source)), split(self.value(hidden))"),
+    Mutation("module.py", "self.remembered(hidden if context is None else context)", "self.remembered(hidden)"),
     Mutation("module.py", "config.build(heads, dropout)", "config.build(heads)"),
 )  # fmt: skip
 

@@ -14,11 +14,12 @@ from common.blocks import NORMS
 from common.cli import choose, override
 from qa import official
 from scripts import prepare, sweep
-from scripts.benchmark import attention, profile, squad, step
+from scripts.benchmark import attention, headlines, profile, squad, step
 from scripts.benchmark.chosen import chosen
 from scripts.leaderboard import FORMATS
 from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import COMMANDS
+from summarization import score
 from tests.mutations import MUTATIONS
 
 ROOT = Path(__file__).parent.parent
@@ -55,6 +56,8 @@ def test_every_command_parses(line: str) -> None:
         assert attention.parse(rest[2:])
     elif rest[:2] == ["benchmark", "squad"]:
         assert squad.parser().parse_args(rest[2:])
+    elif rest[:2] == ["benchmark", "headlines"]:
+        assert headlines.parser().parse_args(rest[2:])
     elif rest[0] == "benchmark":
         parser = {"step": step, "profile": profile}[rest[1]].parser()
         if rest[2:]:
@@ -65,6 +68,8 @@ def test_every_command_parses(line: str) -> None:
         assert prepare.chosen(rest[1:])
     elif rest[:2] == ["qa", "evaluate"]:
         assert rest[2:] == [] or official.parser().parse_args(rest[2:])
+    elif rest[:2] == ["summarization", "score"]:
+        assert rest[2:] == [] or score.parser().parse_args(rest[2:])
     else:
         package = find_package(rest[0])
         named = dict(zip(rest[2::2], rest[3::2], strict=True))

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from common.attention.base import AttentionConfig
 from common.attention.visibility import Visibility
-from common.shapes import Bias, Context, Hidden
+from common.shapes import Bias, Context, Hidden, Key, Output, Query, Value
 
 
 class MultiHeadAttention(nn.Module):
@@ -38,14 +38,22 @@ class MultiHeadAttention(nn.Module):
         self, hidden: Hidden, visibility: Visibility, context: Context | None = None, bias: Bias | None = None
     ) -> Hidden:
         """Returns the attended context in the shape of ``hidden``."""
-        source = hidden if context is None else context
+        key, value = self.remembered(hidden if context is None else context)
+        return self.joined(self.kernel(self.asked(hidden), key, value, visibility, bias))
 
-        def split(projected: Tensor) -> Tensor:
-            batch, tokens, width = projected.shape
-            return projected.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)  # B H T D
+    def asked(self, hidden: Hidden) -> Query:
+        """Returns the queries of a stream."""
+        return self._split(self.query(hidden))
 
-        heads = self.kernel(
-            split(self.query(hidden)), split(self.key(source)), split(self.value(source)), visibility, bias
-        )
+    def remembered(self, context: Context) -> tuple[Key, Value]:
+        """Returns the keys and values of a stream."""
+        return self._split(self.key(context)), self._split(self.value(context))
+
+    def joined(self, heads: Output) -> Hidden:
+        """Returns what all heads found, in the model's width."""
         attended: Hidden = self.output(heads.transpose(1, 2).flatten(2))  # B T C
         return attended
+
+    def _split(self, projected: Tensor) -> Tensor:
+        batch, tokens, width = projected.shape
+        return projected.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)  # B H T D

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,10 +48,11 @@ class Report:
     """Of the file, in no model."""
 
     def __str__(self) -> str:
-        """Returns one line for a person."""
+        """Returns one line for a person; what every layer has is named once."""
         parts = [f"{self.loaded} tensors loaded"]
-        parts += [f"left as they were: {', '.join(self.new)}"] if self.new else []
-        parts += [f"not used: {', '.join(self.unused)}"] if self.unused else []
+        for what, names in (("left as they were", self.new), ("not used", self.unused)):
+            once = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names)
+            parts += [f"{what}: {', '.join(once)}"] if names else []
         return "; ".join(parts)
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from common.attention.visibility import Order, Visibility
 from common.blocks import ACTIVATIONS
 from common.errors import WrongUseError
-from common.shapes import Hidden, Places, Pooled, Scored, Tokens, TwoWay
+from common.shapes import Hidden, Places, Pooled, Scored, Table, Tokens, TwoWay
 from common.transformer import Encoder, EncoderConfig
 
 
@@ -51,16 +51,19 @@ class BertConfig(EncoderConfig):
 class Embeddings(nn.Module):
     """LayerNorm of the sum of a token's, its position's and its segment's vectors."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, *, words: bool = True) -> None:
+        """``words``: whether it has a table of tokens of its own, or is given another's."""
         super().__init__()
-        self.word = nn.Embedding(config.vocabulary, config.dim)
+        self.word = nn.Embedding(config.vocabulary, config.dim) if words else None
         self.position = nn.Embedding(config.max_length, config.dim)
         self.token_type = nn.Embedding(config.token_types, config.dim)
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, tokens: Tokens, types: Tokens, positions: Tokens | None = None) -> Hidden:
-        """Returns the stream's beginning; ``positions`` None: 0, 1, 2, ... in each row.
+    def forward(
+        self, tokens: Tokens, types: Tokens, positions: Tokens | None = None, word: Table | None = None
+    ) -> Hidden:
+        """Returns the stream's beginning; ``positions`` None: 0, 1, 2, ... in each row; ``word``: a table given.
 
         Raises:
             WrongUseError: a sequence longer than there are positions.
@@ -72,8 +75,16 @@ class Embeddings(nn.Module):
             placed = self.position.weight[:length]
         else:
             placed = self.position(positions)
-        hidden: Tensor = self.dropout(self.norm(self.word(tokens) + placed + self.token_type(types)))
+        vectors = F.embedding(tokens, self.table if word is None else word)
+        hidden: Tensor = self.dropout(self.norm(vectors + placed + self.token_type(types)))
         return hidden
+
+    @property
+    def table(self) -> Table:
+        """Its own table of tokens."""
+        if self.word is None:
+            raise WrongUseError("these embeddings have no table of tokens of their own; give them one")
+        return self.word.weight
 
 
 class Bert(nn.Module):
@@ -111,7 +122,12 @@ class MaskedLanguageHead(nn.Module):
 
     def forward(self, hidden: Tensor, word: Tensor) -> Scored:
         """Returns the scores of every token at some positions (P C), given the token embeddings (V C)."""
-        return F.linear(self.norm(self.activation(self.dense(hidden))), word, self.bias)
+        return F.linear(self.transformed(hidden), word, self.bias)
+
+    def transformed(self, hidden: Tensor) -> Tensor:
+        """Returns what the token embeddings are multiplied with, in the shape of ``hidden``."""
+        changed: Tensor = self.norm(self.activation(self.dense(hidden)))
+        return changed
 
 
 class BertForPretraining(nn.Module):
@@ -141,7 +157,7 @@ class BertForPretraining(nn.Module):
         """
         hidden = self.bert(tokens, types, visibility, positions)
         picked = hidden.flatten(0, 1).index_select(0, places)  # P C
-        scores = self.masked(picked, self.bert.embeddings.word.weight)
+        scores = self.masked(picked, self.bert.embeddings.table)
         return scores, None if self.sentences is None else self.sentences(self.bert.pooled(hidden))
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.data import Ragged
+from common.data import Ragged, TokenArray
 from common.prepared import Splits
 from lra.data import BYTE_VOCABULARY, Data, majority_class
 
@@ -86,7 +86,7 @@ def naive_bayes(train: Ragged, test: Ragged, *, pairs: bool) -> npt.NDArray[np.i
     """Returns the labels that naive Bayes with add-one smoothing guesses from the counts of bytes, or of pairs."""
     size = 2**16 if pairs else 2**8
 
-    def symbols(sequence: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    def symbols(sequence: TokenArray) -> npt.NDArray[np.int64]:
         wide = sequence.astype(np.int64)
         return wide[:-1] * 256 + wide[1:] if pairs else wide
 

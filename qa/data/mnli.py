@@ -10,9 +10,9 @@ from typing import Any
 
 from common.counter import hash_text
 from common.errors import BadDataError, WrongUseError
+from common.files import field, kind_of, read_lines, read_parquet, read_text
 from common.hub import hub_rows
 from qa.data import Data, entailment
-from qa.data.files import field, kind_of, read_lines, read_parquet, read_text
 
 LABELS = ("entailment", "neutral", "contradiction")
 """Mapped by name, wherever they come from: files and code disagree on their order."""

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from common.counter import hash_text
 from common.errors import BadDataError, WrongUseError
+from common.files import field, kind_of, read_json, read_lines, read_parquet
 from common.hub import hub_rows
 from qa.data import Data, world
-from qa.data.files import field, kind_of, read_json, read_lines, read_parquet
 
 Version = Literal["1.1", "2.0"]
 Use = Literal["train", "test", "score"]

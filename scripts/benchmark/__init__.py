@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 
 from common.errors import look_up
-from scripts.benchmark import attention, profile, squad, step
+from scripts.benchmark import attention, headlines, profile, squad, step
 
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark step PACKAGE TASK ...
        seqarena benchmark profile PACKAGE TASK ...
        seqarena benchmark squad ...
+       seqarena benchmark headlines ...
 
   attention   time and memory of each variant against the length (attention --help)
   step        a whole training step of a task (step --help)
   profile     where the time of a step goes (profile --help)
-  squad       how long the text of SQuAD takes, model left out (squad --help)"""
+  squad       how long the text of SQuAD takes, model left out (squad --help)
+  headlines   beam search beside that of the transformers library (headlines --help)"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -21,5 +23,11 @@ def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    kinds = {"attention": attention.run, "step": step.run, "profile": profile.run, "squad": squad.run}
+    kinds = {
+        "attention": attention.run,
+        "step": step.run,
+        "profile": profile.run,
+        "squad": squad.run,
+        "headlines": headlines.run,
+    }
     return look_up(kinds, arguments[0], "benchmark")(arguments[1:])

@@ -4,7 +4,7 @@ import gzip
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
@@ -106,3 +106,23 @@ def field(row: Any, name: str, kind: type, where: str) -> Any:
         found = "nothing" if name not in row else f"{type(value).__name__}"
         raise BadDataError(f"{where}: expected {name} ({kind.__name__}), found {found}")
     return value
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a file as they are read, unpacked, without their ends.
+
+    Raises:
+        BadDataError: no such file, a damaged one, or one that is not UTF-8; says up to where.
+    """
+    number = 0
+    try:
+        with OPENED.get(path.suffix, open)(path, "rb") as file:
+            for line in file:
+                number += 1
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except FileNotFoundError as error:
+        raise BadDataError(f"{path} does not exist") from error
+    except UnicodeDecodeError as error:
+        raise BadDataError(f"{path}, line {number}: expected UTF-8 text ({error})") from error
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise BadDataError(f"{path}: cannot be read to its end ({error}); {number:,} lines could") from error

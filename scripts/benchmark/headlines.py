@@ -1,0 +1,219 @@
+"""How fast headlines are searched for, beside ``generate`` of the transformers library with the same weights."""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.bert.checkpoint import to_public
+from common.bert.names import public_name
+from common.checkpoint import load_weights
+from common.cli import Parser
+from common.config import from_json
+from common.data import Indices, in_order
+from common.errors import BadDataError, WrongUseError
+from common.runtime import device_name, make_accelerator
+from scripts.benchmark.chosen import at_least_one
+from scripts.tables import render
+from summarization.data import Split
+from summarization.decoding import Decoding, search
+from summarization.evaluator import never_said
+from summarization.model import Summarizer
+from summarization.run import Run
+from summarization.trainer import prepare
+
+CROSS = {
+    "cross.query": "crossattention.self.query",
+    "cross.key": "crossattention.self.key",
+    "cross.value": "crossattention.self.value",
+    "cross.output": "crossattention.output.dense",
+    "residual.cross_norm": "crossattention.output.LayerNorm",
+}
+"""Names of what only a decoder of the library has."""
+Tokens = list[tuple[int, ...]]
+
+
+def as_transformers(model: Summarizer) -> Any:
+    """Returns the library's encoder-decoder with the same weights.
+
+    Raises:
+        WrongUseError: it is not installed, or has no such model: softmax and post-norm alone.
+    """
+    try:
+        import transformers  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise WrongUseError("this needs a package: pip install transformers") from error
+    config = model.config
+    plain = to_public(config)
+    softmax = to_public(replace(config, attention=config.decoder_attention))
+    crossed = to_public(replace(config, attention=config.cross_attention))
+    if any(each["model_type"] != "bert" for each in (plain, softmax, crossed)):
+        raise WrongUseError("the transformers library has softmax attention and post-norm alone")
+    encoder = transformers.BertModel(transformers.BertConfig(**plain), add_pooling_layer=False)
+    settings = {**plain, "num_hidden_layers": config.depth, "is_decoder": True, "add_cross_attention": True}
+    decoder = transformers.BertLMHeadModel(transformers.BertConfig(**settings))
+    made = transformers.EncoderDecoderModel(encoder=encoder, decoder=decoder)
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        if name.startswith("bert."):
+            tensors[f"encoder.{public_name(name).removeprefix('bert.')}"] = tensor
+        elif name.startswith("masked."):
+            tensors[f"decoder.{public_name(name)}"] = tensor
+        else:
+            tensors[f"decoder.{_of_decoder(name)}"] = tensor
+    word = tensors["encoder.embeddings.word_embeddings.weight"]
+    tensors["decoder.bert.embeddings.word_embeddings.weight"] = word
+    tensors["decoder.cls.predictions.decoder.weight"] = word
+    tensors["decoder.cls.predictions.decoder.bias"] = tensors["decoder.cls.predictions.bias"]
+    found = made.load_state_dict(tensors, strict=False)
+    missing = [name for name in found.missing_keys if not name.endswith("position_ids")]
+    assert not missing, missing
+    assert not found.unexpected_keys, found.unexpected_keys
+    made.train(False)
+    return made
+
+
+def _of_decoder(name: str) -> str:
+    """Returns the library's name of a tensor of the decoder."""
+    if name.startswith("target."):
+        return public_name(f"bert.embeddings.{name.removeprefix('target.')}")
+    for ours, theirs in CROSS.items():
+        if f".{ours}." in name:
+            return f"bert.encoder.layer.{name.removeprefix('decoder.layers.')}".replace(ours, theirs)
+    return public_name(f"bert.encoder.{name.removeprefix('decoder.')}")
+
+
+def generated(theirs: Any, batch: Any, how: Decoding, special: tuple[int, int, int], banned: Sequence[int]) -> Tokens:
+    """Returns what ``generate`` says for a batch, without beginning and end; ``how`` in the library's words."""
+    if how.normalization == "gnmt":
+        raise WrongUseError("the transformers library has no gnmt normalization; --decoding.normalization power")
+    start, end, pad = special
+    stop: dict[str, bool | str] = {"bound": "never", "current": False, "full": True}
+    with torch.no_grad():
+        found = theirs.generate(
+            input_ids=batch.source, attention_mask=batch.source_real.long(), num_beams=how.beam, do_sample=False,
+            max_new_tokens=how.max_length, min_new_tokens=how.min_length or None,
+            no_repeat_ngram_size=how.no_repeat or None, early_stopping=stop[how.stop],
+            length_penalty=how.alpha if how.normalization == "power" else 0.0, suppress_tokens=list(banned) or None,
+            decoder_start_token_id=start, bos_token_id=start, eos_token_id=end, pad_token_id=pad,
+        )  # fmt: skip
+    return [_until(row[1:], end) for row in found.tolist()]
+
+
+def _until(tokens: list[int], end: int) -> tuple[int, ...]:
+    return tuple(tokens[: tokens.index(end)] if end in tokens else tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Seconds of both for all texts, medians of rounds, and how many headlines are the same."""
+
+    stop: str
+    ours: float
+    theirs: float
+    same: int
+    texts: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times as many texts a second."""
+        return self.theirs / self.ours
+
+
+def measure(model: Summarizer, split: Split, how: Decoding, banned: Sequence[int], count: int, rounds: int) -> Speed:
+    """Times the first ``count`` texts, in batches sorted by length, in turns."""
+    theirs = as_transformers(model)
+    start, end, _ = split.encoded.special
+    lengths = split.encoded.source_lengths[:count]
+    batches = [(part, split.encoded.batch(part)) for part in in_order(lengths, how.batch_size)]
+
+    def ours(batch: Any) -> Tokens:
+        found = search(model, batch.source, batch.source_real, how, start=start, end=end, banned=banned)
+        return [some[0].tokens for some in found]
+
+    def other(batch: Any) -> Tokens:
+        return generated(theirs, batch, how, split.encoded.special, banned)
+
+    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    said: dict[str, dict[int, tuple[int, ...]]] = {}
+    for _ in range(rounds + 1):  # the first warms up
+        for name, call in (("ours", ours), ("theirs", other)):
+            clock = time.perf_counter()
+            said[name] = _all(call, batches)
+            seconds[name].append(time.perf_counter() - clock)
+    return Speed(
+        stop=how.stop, ours=statistics.median(seconds["ours"][1:]), theirs=statistics.median(seconds["theirs"][1:]),
+        same=sum(said["ours"][text] == said["theirs"][text] for text in said["ours"]), texts=len(lengths),
+    )  # fmt: skip
+
+
+def _all(call: Callable[[Any], Tokens], batches: Sequence[tuple[Indices, Any]]) -> dict[int, tuple[int, ...]]:
+    return {text: tokens for part, batch in batches for text, tokens in zip(part.tolist(), call(batch), strict=True)}
+
+
+def trained(folder: Path, data: Path) -> tuple[Run, Summarizer, Split, list[int]]:
+    """Returns a finished run with its model, its test pairs and what it never says.
+
+    Raises:
+        BadDataError: no such run, or not finished.
+    """
+    weights = sorted((folder / "checkpoint").glob("chosen-*.safetensors"))
+    if not (folder / "result.json").exists() or not weights:
+        raise BadDataError(f"{folder}: expected the directory of a finished run of summarization")
+    run = from_json(Run, json.loads((folder / "run.json").read_text()))
+    tokenizer, splits = prepare(run, data)
+    model = Summarizer(run.model)
+    load_weights(weights[0], model)
+    banned = never_said(tokenizer, run.model.vocabulary, splits.test.encoded.special)
+    return run, model.eval(), splits.test, banned
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena benchmark headlines``."""
+    made = Parser(prog="seqarena benchmark headlines", description=__doc__)
+    made.add_argument("--run", type=Path, required=True, help="directory of a finished run: softmax, post-norm")
+    made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
+    made.add_argument("--count", type=int, default=200, help="test texts (default: 200)")
+    made.add_argument("--beam", type=int, default=5, help="hypotheses of each (default: 5)")
+    made.add_argument("--batch-size", type=int, default=50, help="texts at once, of both (default: 50)")
+    made.add_argument("--rounds", type=int, default=3, help="timed rounds, in turns (default: 3)")
+    made.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena benchmark headlines`` and returns its exit code."""
+    options = parser().parse_args(arguments)
+    for name in ("count", "beam", "batch_size", "rounds"):
+        at_least_one(options, name)
+    its, model, split, banned = trained(options.run, options.data_folder)
+    found = []
+    for stop in ("current", "bound", "full"):
+        how = replace(
+            its.decoding, beam=options.beam, batch_size=options.batch_size, stop=stop, normalization="power", n_best=1
+        )
+        print(f"stop {stop} ...", file=sys.stderr)
+        found.append(measure(model, split, how, banned, options.count, options.rounds))
+    if options.json:
+        print(json.dumps([{**asdict(each), "ratio": each.ratio} for each in found]))
+        return 0
+    rows = [
+        [each.stop, f"{each.texts / each.ours:.1f}", f"{each.texts / each.theirs:.1f}", f"{each.ratio:.2f}",
+         f"{each.same} of {each.texts}"]
+        for each in found
+    ]  # fmt: skip
+    layers = f"{its.model.layers} + {its.model.depth} layers of {its.model.dim}, {its.model.vocabulary:,} tokens"
+    notes = [
+        f"{layers}; beam {options.beam}, L^{its.decoding.alpha}, at most {its.decoding.max_length} tokens, batches of "
+        f"{options.batch_size} sorted by length; medians of {options.rounds} rounds in turns",
+        f"{device_name(make_accelerator('float32').device)}, {torch.get_num_threads()} threads, float32",
+    ]
+    headings = ["stop", "ours, texts/s", "transformers, texts/s", "ratio", "same headlines"]
+    print(render(f"search beside generate: {options.run}", headings, rows, notes, "terminal"))
+    return 0

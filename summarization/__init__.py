@@ -1,0 +1,1 @@
+"""Headline generation: encoder-decoder Transformers on Gigaword, from scratch and from BERT."""

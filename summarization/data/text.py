@@ -1,0 +1,54 @@
+"""Text to tokens and back, with one rule for what is unknown.
+
+Gigaword says ``<unk>`` for a rare word in its training and validation pairs and ``UNK`` in its test pairs. Both are one
+marker here: ``UNK`` in text, the vocabulary's own [UNK] among tokens. A model may write it, and it is scored as a word.
+"""
+
+import itertools
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.tokenization import Ids, Tokenizer
+
+UNKNOWN = "UNK"
+MARKER = re.compile(r"<unk>|(?<!\w)UNK(?!\w)")
+DIGITS = ((re.compile(r"(?<=#) (?=#)"), ""), (re.compile(r"(?<=#) ?([.:-]) ?(?=#)"), r"\1"))
+"""What WordPiece takes apart and a reader wants together: digits, decimals, results. Scores do not see it."""
+
+
+def normalized(text: str) -> str:
+    """Returns a text with ``UNK`` for whatever marks an unknown word, and single spaces."""
+    return " ".join(MARKER.sub(UNKNOWN, text).split())
+
+
+def without_unknown(text: str) -> str:
+    """Returns a normalised text without its unknown words."""
+    return " ".join(word for word in text.split() if word != UNKNOWN)
+
+
+def encode(texts: Sequence[str], tokenizer: Tokenizer) -> list[Ids]:
+    """Returns the tokens of each text, [UNK] for each marker, without special ones."""
+    parts = [MARKER.split(text) for text in texts]
+    encoded = iter(tokenizer.encode([part for some in parts for part in some]))
+    unknown = np.array([tokenizer.id("[UNK]")], dtype=np.int32)
+    found = []
+    for some in parts:
+        pieces = [piece for _ in some for piece in (unknown, next(encoded))]
+        found.append(np.concatenate(pieces[1:]))
+    return found
+
+
+def decode(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
+    """Returns the text of tokens, a marker for each [UNK]."""
+    unknown, special = tokenizer.id("[UNK]"), tokenizer.special
+    words = []
+    for is_unknown, group in itertools.groupby(tokens, key=lambda token: token == unknown):
+        some = list(group)
+        known = [token for token in some if not special[token]]
+        words += [UNKNOWN] * len(some) if is_unknown else [tokenizer.decode(known)]
+    text = " ".join(" ".join(words).split())
+    for apart, together in DIGITS:
+        text = apart.sub(together, text)
+    return text

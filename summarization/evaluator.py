@@ -1,0 +1,183 @@
+"""From a model and a split to headlines and their scores."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+
+from common.checkpoint import write_atomically, write_json
+from common.data import in_order
+from common.package import Evaluation
+from common.tokenization import Tokenizer
+from summarization.data import Split
+from summarization.data.text import decode
+from summarization.decoding import Decoding, search
+from summarization.model import Summarizer
+from summarization.rouge import METRICS, described, dropped, intervals, rows
+
+HYPOTHESES, N_BEST, ROWS, REPORT = "hypotheses{}.txt", "nbest.txt", "rows.json", "report.json"
+"""What a finished run leaves: a headline a line in the order of the test pairs, also of other ways to search; the best
+of each text; the scores of each row; means with intervals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Headlines of a split."""
+
+    best: list[list[tuple[str, float]]]
+    """Of each text, the best first, with their scores."""
+    unended: int
+    """Headlines that reached the longest length without an end."""
+
+    @property
+    def first(self) -> list[str]:
+        """The best headline of each text; empty where there is none."""
+        return [each[0][0] if each else "" for each in self.best]
+
+
+def never_said(tokenizer: Tokenizer, vocabulary: int, special: tuple[int, int, int]) -> list[int]:
+    """Returns what no headline may hold: marks, and numbers of the model's table that stand for no token."""
+    start, _, pad = special
+    return sorted({start, pad, tokenizer.id("[MASK]"), *range(len(tokenizer), vocabulary)})
+
+
+@torch.no_grad()
+def write(
+    model: nn.Module,
+    split: Split,
+    tokenizer: Tokenizer,
+    how: Decoding,
+    accelerator: Accelerator,
+    *,
+    unknown: bool = True,
+) -> Written:
+    """Returns the headlines of a split's texts; ``unknown``: whether [UNK] may be said."""
+    assert isinstance(model, Summarizer)
+    model.eval()
+    start, end, _ = split.encoded.special
+    banned = never_said(tokenizer, model.config.vocabulary, split.encoded.special)
+    banned += [] if unknown else [tokenizer.id("[UNK]")]
+    mine: list[tuple[int, list[tuple[str, float]], bool]] = []
+    batches = list(in_order(split.encoded.source_lengths, how.batch_size))
+    for examples in batches[accelerator.process_index :: accelerator.num_processes]:
+        batch = split.encoded.batch(examples).to(accelerator.device)
+        with accelerator.autocast():
+            found = search(model, batch.source, batch.source_real, how, start=start, end=end, banned=banned)
+        for example, some in zip(examples.tolist(), found, strict=True):
+            best = [(decode(each.tokens, tokenizer), each.score) for each in some]
+            mine.append((example, best, bool(some) and len(some[0].tokens) == how.max_length))
+    everyone = sorted(gather_object(mine), key=lambda each: each[0])
+    return Written(best=[best for _, best, _ in everyone], unended=sum(unended for *_, unended in everyone))
+
+
+@torch.no_grad()
+def cross_entropy(model: nn.Module, split: Split, how: Decoding, accelerator: Accelerator) -> float:
+    """Returns the mean cross-entropy a token of the references, in nats."""
+    model.eval()
+    mine: list[tuple[float, int]] = []
+    batches = list(in_order(split.encoded.source_lengths, how.batch_size))
+    for examples in batches[accelerator.process_index :: accelerator.num_processes]:
+        batch = split.encoded.batch(examples).to(accelerator.device)
+        with accelerator.autocast():
+            mean = model(batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, 0.0)
+        mine.append((float(mean) * batch.weight(), batch.weight()))
+    everyone: list[tuple[float, int]] = gather_object(mine)
+    return sum(total for total, _ in everyone) / sum(count for _, count in everyone)
+
+
+def validate(
+    model: nn.Module, split: Split, tokenizer: Tokenizer, how: Decoding, accelerator: Accelerator
+) -> Evaluation:
+    """Returns the ROUGE of greedy headlines, by which a checkpoint is chosen, and the cross-entropy a token."""
+    found = write(model, split, tokenizer, replace(how, beam=1, n_best=1), accelerator)
+    scores = rows(found.first, [pair.summary for pair in split.pairs])
+    metrics = {name: float(scores[name].mean()) for name in METRICS}
+    metrics["loss"] = cross_entropy(model, split, how, accelerator)
+    return Evaluation(metrics=metrics, examples=scores["rouge1"].tolist())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """The headlines of the test texts, searched for in every way that is reported."""
+
+    written: Mapping[str, Written]
+    """emit, what counts: unknown words may be said and are scored; ban: they may not; greedy: no search."""
+    split: Split
+
+    @functools.cached_property
+    def scores(self) -> dict[str, dict[str, list[float]]]:
+        """Rows' F1 by policy and metric; drop: emit without its unknown words."""
+        references = [pair.summary for pair in self.split.pairs]
+        texts = {name: each.first for name, each in self.written.items()}
+        texts["drop"] = dropped(texts["emit"])
+        found = {name: rows(some, references) for name, some in texts.items()}
+        return {name: {metric: some[metric].tolist() for metric in METRICS} for name, some in found.items()}
+
+    def evaluation(self) -> Evaluation:
+        """Returns the scores of emit, then those of the other policies and what else there is to know."""
+        scores = self.scores
+        metrics = {name: float(np.mean(scores["emit"][name])) for name in METRICS}
+        for policy in ("drop", "ban", "greedy"):
+            metrics |= {f"{name}_{policy}": float(np.mean(scores[policy][name])) for name in METRICS}
+        metrics |= described(
+            self.written["emit"].first,
+            [pair.summary for pair in self.split.pairs],
+            [pair.document for pair in self.split.pairs],
+        )
+        metrics["unended"] = self.written["emit"].unended / len(self.split.pairs)
+        return Evaluation(metrics=metrics, examples=scores["emit"]["rouge1"])
+
+    def report(self, floors: Mapping[str, Mapping[str, float]]) -> str:
+        """Returns a table of all policies with their intervals, and the floors."""
+        lines = [f"{len(self.split.pairs):,} headlines{'':<16} {'  '.join(f'{name:<20}' for name in METRICS)}"]
+        for policy, meaning in (("emit", "headline figure"), ("drop", ""), ("ban", ""), ("greedy", "")):
+            found = intervals({name: np.array(values) for name, values in self.scores[policy].items()})
+            label = f"  {policy}{f' ({meaning})' if meaning else ''}"
+            lines.append(f"{label:<32}{'  '.join(f'{found[name]!s:<20}' for name in METRICS)}")
+        for rule, values in floors.items():
+            lines.append(f"  {rule:<30}{'  '.join(f'{100 * values[name]:<20.2f}' for name in METRICS)}")
+        return "\n".join(line.rstrip() for line in lines)
+
+    def leave(self, folder: Path) -> None:
+        """Writes the headlines and their scores; references and texts are not copied, for they may not be handed on."""
+        for policy, each in self.written.items():
+            name = HYPOTHESES.format("" if policy == "emit" else f".{policy}")
+            _lines(folder / name, each.first)
+        best = self.written["emit"].best
+        if any(len(some) > 1 for some in best):
+            _lines(
+                folder / N_BEST,
+                [f"{row}\t{score:.4f}\t{text}" for row, some in enumerate(best) for text, score in some],
+            )
+        write_json(folder / ROWS, self.scores)
+        found = {
+            policy: {
+                name: asdict(each)
+                for name, each in intervals({name: np.array(rows) for name, rows in some.items()}).items()
+            }
+            for policy, some in self.scores.items()
+        }
+        write_json(folder / REPORT, found)
+
+
+def _lines(path: Path, lines: Sequence[str]) -> None:
+    content = "".join(f"{line}\n" for line in lines).encode()
+    write_atomically(path, lambda file: file.write(content))
+
+
+def test(model: nn.Module, split: Split, tokenizer: Tokenizer, how: Decoding, accelerator: Accelerator) -> Tested:
+    """Returns the headlines of the test texts by every policy."""
+    return Tested(
+        written={
+            "emit": write(model, split, tokenizer, how, accelerator),
+            "ban": write(model, split, tokenizer, how, accelerator, unknown=False),
+            "greedy": write(model, split, tokenizer, replace(how, beam=1, n_best=1), accelerator),
+        },
+        split=split,
+    )

@@ -1,0 +1,129 @@
+"""BERT's encoder, and a decoder of BERT's layers with attention to it between the two that they have."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from common.attention import require_order
+from common.attention.base import AttentionConfig
+from common.attention.softmax import Softmax
+from common.attention.visibility import Visibility
+from common.beams import Memory
+from common.bert.model import Bert, Embeddings, MaskedLanguageHead, initialise
+from common.bert.start import StartedConfig
+from common.errors import WrongUseError
+from common.shapes import (
+    BeamLogits,
+    BeamTokens,
+    Context,
+    Hidden,
+    KeyMask,
+    Mask,
+    SourceMask,
+    SourceTokens,
+    Tokens,
+    Total,
+)
+from common.transformer import Decoder
+from summarization.loss import chunked_cross_entropy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(StartedConfig):
+    """An encoder, a decoder, and one table of tokens for both and for what is said (224 million numbers at BERT-base).
+
+    ``attention`` is the encoder's. What a decoder attends with has an order in time: doubly-normalised variants take
+    their prefix form there, and at a target's first step weigh all of a text alike, whatever it says.
+    """
+
+    encoder_init: str | None = None
+    """A BERT checkpoint for the encoder: folder, id of the hub, or directory of a pretraining run; its sizes count.
+    None: from nothing."""
+    decoder_init: str | None = None
+    """The same for the decoder, all but its attention to the encoder; both start from one checkpoint or from none."""
+    decoder_layers: int | None = None
+    """Layers of the decoder; none: as many as the encoder's."""
+    decoder_attention: AttentionConfig = field(default_factory=Softmax)
+    """The decoder's attention to the tokens so far; by name."""
+    cross_attention: AttentionConfig = field(default_factory=Softmax)
+    """The decoder's attention to the text; by name."""
+
+    @property
+    def depth(self) -> int:
+        """Layers of the decoder."""
+        return self.layers if self.decoder_layers is None else self.decoder_layers
+
+    def check(self, *, order: str = "none", mean_pooled: bool = False) -> None:
+        """Raises a ``WrongUseError`` that names the field which no model can have."""
+        super().check(order="none", mean_pooled=mean_pooled)
+        if self.depth < 1:
+            raise WrongUseError(f"model.decoder_layers: expected at least 1, found {self.depth}")
+        require_order(self.decoder_attention, "causal")
+        require_order(self.cross_attention, "ordered_queries")
+        started = self.encoder_init or self.decoder_init
+        if started is None and (self.pretraining or self.pretrained_with):
+            raise WrongUseError("model.pretraining and model.pretrained_with are taken from the checkpoint")
+        if self.encoder_init and self.decoder_init and self.encoder_init != self.decoder_init:
+            raise WrongUseError(
+                f"model.encoder_init {self.encoder_init} and model.decoder_init {self.decoder_init}: expected one "
+                "checkpoint for both, or none for one, for they share a table of tokens"
+            )
+
+
+class Summarizer(nn.Module):
+    """Texts to headlines."""
+
+    def __init__(self, config: Model) -> None:
+        super().__init__()
+        self.config = config
+        self.bert = Bert(config, pooler=False)
+        self.target = Embeddings(config, words=False)
+        self.decoder = Decoder(
+            config, layers=config.depth, attention=config.decoder_attention, cross=config.cross_attention
+        )
+        self.masked = MaskedLanguageHead(config)
+        for part in (self.target, self.decoder, self.masked):
+            initialise(part, config.initial_std)
+
+    def forward(
+        self,
+        source: SourceTokens,
+        source_real: SourceMask,
+        target: Tokens,
+        target_real: Mask,
+        labels: Tokens,
+        smoothing: float,
+    ) -> Total:
+        """Returns the mean, over all tokens to be said, of their smoothed cross-entropy."""
+        hidden = self.decoded(target, target_real, self.encoded(source, source_real), source_real)
+        said = self.masked.transformed(hidden[target_real])  # P C
+        total = chunked_cross_entropy(
+            said, self.bert.embeddings.table, self.masked.bias, labels[target_real], smoothing
+        )
+        return total / target_real.sum()
+
+    def encoded(self, source: SourceTokens, real: SourceMask) -> Context:
+        """Returns the stream of texts."""
+        hidden: Context = self.bert(source, torch.zeros_like(source), Visibility(query_real=real, key_real=real))
+        return hidden
+
+    def decoded(self, target: Tokens, real: Mask, context: Context, context_real: KeyMask) -> Hidden:
+        """Returns the stream of headlines so far; what follows each token is read from it."""
+        hidden = self.target(target, torch.zeros_like(target), None, self.bert.embeddings.table)
+        visibility = Visibility(query_real=real, key_real=real, order="causal")
+        stream: Hidden = self.decoder(hidden, visibility, context, context_real)
+        return stream
+
+    def begin(self, source: SourceTokens, real: SourceMask, *, steps: int, beams: int) -> Memory:
+        """Returns the memory of headlines without a token yet, at most ``steps`` long, ``beams`` to a text."""
+        return self.decoder.begin(self.encoded(source, real), real, steps=steps, beams=beams)
+
+    def step(self, tokens: BeamTokens, memory: Memory) -> BeamLogits:
+        """Returns the scores of what follows the newest token of every hypothesis."""
+        places = torch.full_like(tokens, memory.time)
+        table = self.bert.embeddings.table
+        hidden = self.target(tokens, torch.zeros_like(tokens), places, table)
+        said = self.masked.transformed(self.decoder.step(hidden, memory))
+        return F.linear(said, table, self.masked.bias)

@@ -1,0 +1,98 @@
+"""Scores any system's headlines: ``seqarena summarization score --hypotheses h.txt --references r.txt``."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common.cli import Parser
+from common.errors import BadDataError
+from common.files import text_lines
+from common.metrics import Array, paired_comparison
+from summarization.rouge import METRICS, Interval, described, dropped, intervals, rows
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena summarization score``."""
+    made = Parser(prog="seqarena summarization score", description=__doc__)
+    made.add_argument("--hypotheses", type=Path, required=True, help="headlines of a system, one a line")
+    made.add_argument("--references", type=Path, required=True, help="the true ones, one a line, in the same order")
+    made.add_argument("--documents", type=Path, help="the texts, one a line: for the share of novel words")
+    made.add_argument("--baseline", type=Path, help="headlines of another system: the difference, paired by row")
+    made.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena summarization score`` and returns its exit code."""
+    options = parser().parse_args(arguments)
+    references = _lines(options.references, None)
+    hypotheses = _lines(options.hypotheses, (options.references, len(references)))
+    documents = None if options.documents is None else _lines(options.documents, (options.references, len(references)))
+    scores = rows(hypotheses, references)
+    found = intervals(scores, options.seed)
+    without = intervals(rows(dropped(hypotheses), references), options.seed)
+    others = described(hypotheses, references, documents)
+    differences = {}
+    if options.baseline is not None:
+        baseline = _lines(options.baseline, (options.references, len(references)))
+        differences = compared(scores, rows(baseline, references))
+    if options.json:
+        values: dict[str, Any] = {name: asdict(each) for name, each in found.items()}
+        values |= {"drop": {name: asdict(each) for name, each in without.items()}, "rows": len(references), **others}
+        print(json.dumps(values | ({"difference": differences} if differences else {}), allow_nan=False))
+        return 0
+    for text in _table(len(references), found, without, differences):
+        print(text)
+    print(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in others.items()))
+    empty = sum(not each.strip() for each in hypotheses)
+    if empty:
+        print(f"{empty:,} hypotheses are empty: they score 0", file=sys.stderr)
+    return 0
+
+
+def compared(scores: Mapping[str, Array], baseline: Mapping[str, Array]) -> dict[str, dict[str, float | None]]:
+    """Returns by metric the difference of two systems' means with its 95 % interval, times 100, and its p-value."""
+    found = {}
+    for name in METRICS:
+        each = paired_comparison([scores[name]], [baseline[name]])
+        low, high = (None if value is None else 100 * value for value in (each.low, each.high))
+        found[name] = {"mean": 100 * each.difference, "low": low, "high": high, "p_value": each.p_value}
+    return found
+
+
+def _table(
+    count: int,
+    found: Mapping[str, Interval],
+    without: Mapping[str, Interval],
+    differences: Mapping[str, Mapping[str, float | None]],
+) -> list[str]:
+    lines = [f"{f'{count:,} rows':<28}{'  '.join(f'{name:<20}' for name in METRICS)}"]
+    for label, some in (("unknown words count", found), ("unknown words dropped", without)):
+        lines.append(f"  {label:<26}{'  '.join(f'{some[name]!s:<20}' for name in METRICS)}")
+    if differences:
+        shown = (
+            f"{each['mean']:+.2f}" + ("" if each["low"] is None else f" [{each['low']:+.2f}, {each['high']:+.2f}]")
+            for each in differences.values()
+        )
+        lines.append(f"  {'difference to the baseline':<26}{'  '.join(f'{text:<20}' for text in shown)}")
+        values = ("equal" if each["p_value"] is None else f"{each['p_value']:.4f}" for each in differences.values())
+        lines.append(f"  {'p, of these rows alone':<26}{'  '.join(f'{text:<20}' for text in values)}")
+    return [line.rstrip() for line in lines]
+
+
+def _lines(path: Path, expected: tuple[Path, int] | None) -> list[str]:
+    """Returns a file's lines; ``expected``: how many, and whose number that is.
+
+    Raises:
+        BadDataError: another number of lines, or none; says both.
+    """
+    found = list(text_lines(path))
+    if not found:
+        raise BadDataError(f"{path} is empty")
+    if expected is not None and len(found) != expected[1]:
+        raise BadDataError(f"{path} has {len(found):,} lines and {expected[0]} {expected[1]:,}; expected as many")
+    return found

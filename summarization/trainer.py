@@ -1,0 +1,122 @@
+"""Brings pairs, model and loss of a run together."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from common.bert.checkpoint import folder_of, read_tensors, take
+from common.bert.start import require_room, tokenizer_of
+from common.errors import WrongUseError
+from common.package import Assembly, Evaluation
+from common.step import Loss
+from common.tokenization import Tokenizer, word_tokenizer
+from summarization.data import Splits, wire
+from summarization.data.batches import Budgeted, HeadlineBatch, HeadlineBatches, filled
+from summarization.evaluator import Tested, test, validate
+from summarization.floors import floors
+from summarization.model import Summarizer
+from summarization.run import Run
+
+LOOKED_AT = 200
+"""Batches that are counted to say how full they are."""
+
+
+def smoothed(smoothing: float) -> Loss:
+    """Returns the loss: the mean smoothed cross-entropy over all tokens of a batch that are to be said."""
+
+    def loss(model: nn.Module, batch: HeadlineBatch) -> Tensor:
+        mean: Tensor = model(batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, smoothing)
+        return mean
+
+    return loss
+
+
+def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
+    """Returns the run's model, loss, batches and evaluations; tokens to train on are kept below the folder.
+
+    Raises:
+        BadDataError: data or a checkpoint that are missing or damaged.
+        WrongUseError: a vocabulary that the model cannot hold, or batches that the processes cannot share.
+    """
+    checkpoint = run.model.encoder_init or run.model.decoder_init
+    tokenizer, splits = prepare(run, folder)
+    notes = []
+    train = splits.train
+    order = Budgeted(
+        lengths=train.source_lengths, targets=train.target_lengths, batch_size=run.train.batch_size, seed=run.seed,
+        pool=run.train.length_pool,
+    )  # fmt: skip
+    if order.pool > 1 and order.grain % accelerator.num_processes:
+        raise WrongUseError(
+            f"train.batch_size {run.train.batch_size}: batches hold a multiple of {order.grain} pairs, which "
+            f"{accelerator.num_processes} processes cannot share"
+        )
+    share, mean, most = filled(order, min(run.train.steps, LOOKED_AT))
+    notes.append(
+        f"batches of {run.train.batch_size} pairs and {mean:,} tokens on average, at most {most:,}; "
+        f"{100 * share:.1f} % of them are real"
+    )
+    model = Summarizer(run.model)
+    if checkpoint is not None:
+        notes += _start(model, checkpoint)
+    if accelerator.is_main_process:
+        print("".join(f"{run.task}: {note}\n" for note in notes), end="", file=sys.stderr)
+    tested: list[Tested] = []
+    found: dict[str, dict[str, float]] = {}
+
+    def rules() -> Mapping[str, Mapping[str, float]]:
+        if not found:
+            found.update(floors(splits.validation.pairs, splits.test.pairs))
+        return found
+
+    def tests(trained: nn.Module) -> Evaluation:
+        tested[:] = [test(trained, splits.test, tokenizer, run.decoding, accelerator)]
+        if accelerator.is_main_process:
+            print(tested[0].report(rules()), file=sys.stderr)
+        return tested[0].evaluation()
+
+    return Assembly(
+        model=model,
+        loss=smoothed(run.label_smoothing),
+        batches=HeadlineBatches(encoded=train, order=order),
+        validate=lambda trained: validate(trained, splits.validation, tokenizer, run.decoding, accelerator),
+        test=tests,
+        floors=lambda: {name: values["rouge1"] for name, values in rules().items()},
+        data_checksum=splits.checksum,
+        leave=lambda _model, out: tested[0].leave(out),
+    )
+
+
+def prepare(run: Run, folder: Path) -> tuple[Tokenizer, Splits]:
+    """Returns a run's tokenizer and pairs.
+
+    Raises:
+        BadDataError: data or a checkpoint that are missing or damaged.
+        WrongUseError: a vocabulary that the model cannot hold.
+    """
+    checkpoint = run.model.encoder_init or run.model.decoder_init
+    tokenizer = tokenizer_of(run.data.tokenizer, checkpoint) or word_tokenizer(wire.words())
+    warning = require_room(tokenizer, run.model, checkpoint)
+    if warning is not None:
+        print(f"{run.task}: {warning}", file=sys.stderr)
+    return tokenizer, run.data.load(tokenizer, folder)
+
+
+def _start(model: Summarizer, source: str) -> list[str]:
+    """Gives encoder and decoder what a checkpoint has of them, and says what became of each tensor."""
+    tensors = read_tensors(folder_of(source))
+    config, notes = model.config, []
+    embeddings = {"word": model.bert.embeddings.word, "position": model.target.position,
+                  "token_type": model.target.token_type, "norm": model.target.norm}  # fmt: skip
+    decoder = nn.ModuleDict({"embeddings": nn.ModuleDict(embeddings), "encoder": model.decoder})  # type: ignore[arg-type]
+    parts = {
+        "encoder": (config.encoder_init, {"bert": model.bert}),
+        "decoder": (config.decoder_init, {"bert": decoder, "masked": model.masked}),
+    }
+    for name, (init, part) in parts.items():
+        if init is not None:
+            notes.append(f"{name} from {source}: {take(nn.ModuleDict(part), tensors, source)}")  # type: ignore[arg-type]
+    return notes

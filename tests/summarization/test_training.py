@@ -1,0 +1,142 @@
+"""From pairs to a result: it learns, resumes, leaves its headlines, and says what it cannot do."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from common.errors import guarded
+from common.results import Result
+from common.session import Session, execute, run_folder
+from scripts.seqarena import dispatch
+from summarization import trainer
+from summarization.__main__ import PACKAGE
+from summarization.presets import QUICK
+from summarization.run import Run
+from tests.interruption import stops_after
+from tests.summarization.tiny import write_sumdata
+
+TINY = replace(
+    QUICK.run,
+    data=replace(QUICK.run.data, generated=200),
+    model=replace(QUICK.run.model, layers=1, dim=32, heads=2, ffn_dim=32),
+    train=replace(QUICK.run.train, steps=6, batch_size=16, length_pool=2, eval_every=3),
+    optim=replace(QUICK.run.optim, schedule=replace(QUICK.run.optim.schedule, warmup=2)),
+    decoding=replace(QUICK.run.decoding, beam=2, max_length=8, n_best=2),
+)
+FIELDS = (
+    "--data.generated 200 --model.layers 1 --model.dim 32 --model.heads 2 --model.ffn-dim 32 --train.steps 4 "
+    "--train.batch-size 16 --train.length-pool 2 --train.eval-every 4 --optim.schedule.warmup 2 --decoding.beam 2 "
+    "--decoding.max-length 8"
+).split()
+
+
+def measure(run: Run, folder: Path) -> tuple[Result, Path]:
+    session = Session(runs=folder / "runs", data=folder / "data")
+    return execute(PACKAGE, run, session), run_folder(run, "summarization", session)
+
+
+def test_it_learns_to_copy_and_to_leave_out(tmp_path: Path) -> None:
+    """A hundred and twenty steps beat the first words and the best constant headline."""
+    run = replace(
+        QUICK.run,
+        data=replace(QUICK.run.data, generated=800),
+        model=replace(QUICK.run.model, dim=64, ffn_dim=64, layers=1),
+        train=replace(QUICK.run.train, steps=120, batch_size=32, length_pool=10, eval_every=120),
+        optim=replace(QUICK.run.optim, lr=4e-3),
+        decoding=replace(QUICK.run.decoding, beam=2),
+    )
+    result, _ = measure(run, tmp_path)
+    assert result.score is not None
+    assert result.score > max(result.floors.values()) + 0.05
+    assert result.validation["loss"] < 3.5
+
+
+def test_a_finished_run_leaves_its_headlines_and_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result, folder = measure(TINY, tmp_path)
+    said = capsys.readouterr().err
+    assert "% of them are real" in said
+    for label in ("emit (headline figure)", "drop", "ban", "greedy", "first 8 words", "best constant headline"):
+        assert label in said
+    lines = {name: (folder / name).read_text().splitlines() for name in
+             ("hypotheses.txt", "hypotheses.ban.txt", "hypotheses.greedy.txt", "nbest.txt")}  # fmt: skip
+    assert {len(some) for name, some in lines.items() if name != "nbest.txt"} == {20}
+    assert len(lines["nbest.txt"]) == 40
+    assert not any("UNK" in line for line in lines["hypotheses.ban.txt"])
+    rows = json.loads((folder / "rows.json").read_text())
+    assert rows["emit"]["rouge1"] == result.example_scores
+    report = json.loads((folder / "report.json").read_text())
+    assert report["emit"]["rouge1"]["mean"] == pytest.approx(100 * result.metrics["rouge1"])
+    for policy in ("drop", "ban", "greedy"):
+        for name in ("rouge1", "rouge2", "rougeL"):
+            assert report[policy][name]["mean"] == pytest.approx(100 * result.metrics[f"{name}_{policy}"])
+    assert {"length_ratio", "novel_1", "novel_2", "unknown", "empty", "unended"} <= set(result.metrics)
+    assert set(result.floors) == {"first 8 words", "best constant headline"}
+
+
+def test_interrupted_and_started_again_it_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(TINY, model=replace(TINY.model, dropout=0.1, attention_dropout=0.1),
+                  train=replace(TINY.train, checkpoint_seconds=0.0))  # fmt: skip
+    whole, first = measure(run, tmp_path / "whole")
+    real = trainer.smoothed
+    monkeypatch.setattr(trainer, "smoothed", lambda smoothing: stops_after(4, real(smoothing)))
+    with pytest.raises(KeyboardInterrupt):
+        measure(run, tmp_path / "cut")
+    monkeypatch.undo()
+    again, second = measure(run, tmp_path / "cut")
+    assert (again.score, again.example_scores) == (whole.score, whole.example_scores)
+    one, other = (load_file(next((folder / "checkpoint").glob("chosen-*"))) for folder in (first, second))
+    assert all(one[name].equal(other[name]) for name in one)
+
+
+def test_from_the_command_line_with_files_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sumdata(tmp_path / "giga")
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *"#.,-", *(f"##{letter}" for letter in letters)]
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    where = ["--runs", str(tmp_path / "runs"), "--data-folder", str(tmp_path / "data")]
+    own = ["--data.path", str(folder), "--data.tokenizer", str(tmp_path / "vocab.txt")]
+    variants = ["--attention", "hnas", "--norm", "deescalated", "--model.decoder-attention", "dnas"]
+    command = ["summarization", "gigaword", "--preset", "quick", *variants, *where, *own, *FIELDS]
+    assert guarded(dispatch, [*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["row"] == "hnas, deescalated, 1 layers, decoder dnas"
+    assert "data.path" not in result["changed"]
+    assert len(result["example_scores"]) == 4
+    assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
+    assert "rougeL" in capsys.readouterr().out
+    assert guarded(dispatch, command) == 0
+    assert "finished at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (["wire", "--data.path", "x"], "wire is generated; --data.path and --data.hub belong to the task gigaword"),
+        (["gigaword", "--preset", "quick", "--data.path", "nowhere"], "without a checkpoint there is no vocabulary"),
+        (["gigaword", "--data.source-length", "90"], "data.source_length 90 is above model.max_length 80"),
+        (["wire", "--decoding.max-length", "30"], "decoding.max_length 30 is above data.target_length 24"),
+        (["wire", "--label-smoothing", "1"], "label_smoothing: expected 0 up to below 1, found 1.0"),
+        (["wire", "--decoding.beams", "2"], "unknown field --decoding.beams; did you mean 'decoding.beam'"),
+        (["wire", "--model.vocabulary", "100"], "model.vocabulary 100 is below the 637 tokens"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_read(
+    fields: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(dispatch, ["summarization", *fields, "--runs", str(tmp_path), "--data-folder", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_help_shows_fields_presets_and_how_a_decoder_attends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["summarization", "gigaword", "--preset", "paper", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for text in (
+        "--model.cross-attention chooses a variant by its name",
+        "--decoding.beam",
+        "open in P2",
+        "low-resource",
+    ):
+        assert text in shown
