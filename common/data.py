@@ -106,10 +106,16 @@ class Shuffled:
         return kept[epoch]
 
 
-def in_order(lengths: npt.NDArray[np.int64], batch_size: int) -> Iterator[Indices]:
-    """Yields every example once, sorted by length, for evaluation: nothing is dropped, little is padding."""
+def in_order(
+    lengths: npt.NDArray[np.int64], batch_size: int, process: int = 0, processes: int = 1
+) -> Iterator[Indices]:
+    """Yields every example once, sorted by length, for evaluation: nothing is dropped, little is padding.
+
+    Of several processes each gets every so many-th batch.
+    """
     order = np.argsort(lengths, kind="stable")
-    return (order[start : start + batch_size] for start in range(0, len(order), batch_size))
+    starts = range(process * batch_size, len(order), processes * batch_size)
+    return (order[start : start + batch_size] for start in starts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,9 @@ from common.runtime import main_first
 from common.step import Loss
 from common.tasks import Task
 
+OUTPUTS = "outputs"
+"""Folder of a run's directory with what it said: predictions, headlines."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -40,7 +43,8 @@ class Assembly:
     floors: Callable[[], Mapping[str, float]]
     data_checksum: str
     leave: Callable[[nn.Module, Path], None] | None = None
-    """Writes what else a finished run leaves in its directory, such as a checkpoint that others read."""
+    """Writes what else a finished run leaves in its directory: checkpoints that others read below ``checkpoint``, all
+    else below ``OUTPUTS``; both go when the run is made anew."""
 
 
 Assemble = Callable[[Any, Path, Accelerator], Assembly]

@@ -19,7 +19,7 @@ from common.config import fingerprint, from_json, to_json
 from common.errors import BadDataError, WrongUseError
 from common.log import Log
 from common.named import changed_fields
-from common.package import Package
+from common.package import OUTPUTS, Package
 from common.results import Result
 from common.run import BaseRun, changed_from, row_name
 from common.runtime import (
@@ -206,7 +206,8 @@ def _opened(folder: Path, run: BaseRun, session: Session, accelerator: Accelerat
 def _empty(folder: Path) -> None:
     for name in ("result.json", "run.json", "metrics.jsonl"):  # the result first: without it nothing counts
         (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    for name in ("checkpoint", OUTPUTS):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _refuse_another(folder: Path, run: BaseRun, overwrite: bool) -> None:

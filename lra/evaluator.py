@@ -21,9 +21,9 @@ def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator, drop_tai
     """
     model.eval()
     count = len(split) - (len(split) % drop_tail_of if drop_tail_of else 0)
-    batches = list(in_order(split.lengths[:count], BATCH_SIZE))
     mine: list[tuple[int, int, float]] = []
-    for examples in batches[accelerator.process_index :: accelerator.num_processes]:
+    shares = accelerator.process_index, accelerator.num_processes
+    for examples in in_order(split.lengths[:count], BATCH_SIZE, *shares):
         batch = sequences(split, examples).to(accelerator.device)
         with accelerator.autocast():
             logits = model(batch.tokens, batch.real).float()

@@ -24,9 +24,11 @@ NEIGHBOURS = 5_000_000
 """Tokens that the rule on neighbours is fitted on, at most."""
 
 
-def batches(builder: Builder, first: int = 0, every: int = 1) -> Iterator[tuple[npt.NDArray[np.int64], MaskedBatch]]:
-    """Yields the numbers and the batch of all sequences once, every so many-th batch."""
-    for examples in list(in_order(builder.lengths, BATCH_SIZE))[first::every]:
+def batches(
+    builder: Builder, process: int = 0, processes: int = 1
+) -> Iterator[tuple[npt.NDArray[np.int64], MaskedBatch]]:
+    """Yields the numbers and the batch of all sequences once, or of one process's share."""
+    for examples in in_order(builder.lengths, BATCH_SIZE, process, processes):
         yield examples, builder.batch(examples, np.full(len(examples), EVALUATION))
 
 

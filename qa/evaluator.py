@@ -1,6 +1,6 @@
 """From a model and questions or pairs to scores, by the official rules."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from common.checkpoint import write_json
-from common.data import Indices, in_order
+from common.data import in_order
 from common.metrics import accuracy
 from common.package import Evaluation
 from qa.data.pairs import Encoded
@@ -41,18 +41,13 @@ class Answers:
 
     def write(self, folder: Path) -> None:
         """Writes the predictions in the official form, the odds of no answer, and the best answers."""
+        folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / PREDICTIONS, {name: self.text(name) for name in self.answered})
         if self.threshold is not None:
             write_json(folder / ODDS, {name: each.null_odds for name, each in self.answered.items()})
         best = {name: [{"text": text, "score": value} for text, value in each.best]
                 for name, each in self.answered.items()}  # fmt: skip
         write_json(folder / BEST, best)
-
-
-def shared_out(lengths: Indices, accelerator: Accelerator) -> Iterator[Indices]:
-    """Yields this process's share of batches of like length."""
-    batches = list(in_order(lengths, BATCH_SIZE))
-    yield from batches[accelerator.process_index :: accelerator.num_processes]
 
 
 @torch.no_grad()
@@ -67,7 +62,7 @@ def answer(model: nn.Module, windows: Windows, accelerator: Accelerator) -> Answ
     model.eval()
     data = windows.data
     mine: list[tuple[int, list[float], list[int], list[int], float]] = []
-    for examples in shared_out(windows.lengths, accelerator):
+    for examples in in_order(windows.lengths, BATCH_SIZE, accelerator.process_index, accelerator.num_processes):
         batch = windows.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             spans = model.best(
@@ -119,7 +114,7 @@ def classify(model: nn.Module, encoded: Encoded, accelerator: Accelerator) -> tu
     """Returns 1 for each pair that is classified rightly, 0 for the others, and the mean cross-entropy."""
     model.eval()
     mine: list[tuple[int, int, float]] = []
-    for examples in shared_out(encoded.lengths, accelerator):
+    for examples in in_order(encoded.lengths, BATCH_SIZE, accelerator.process_index, accelerator.num_processes):
         batch = encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             scores = model(batch.tokens, batch.types, batch.real).float()

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from common.bert.checkpoint import folder_of, read_tensors, take
 from common.bert.start import require_room, tokenizer_of
 from common.data import Shuffled
-from common.package import Assembly, Evaluation
+from common.package import OUTPUTS, Assembly, Evaluation
 from common.tokenization import Tokenizer, word_tokenizer
 from qa.data import entailment, world
 from qa.data.mnli import LABELS, Mnli
@@ -98,7 +98,7 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         test=test,
         floors=lambda: of_squad(splits["test"], unanswerable=data.unanswerable, generated=data.is_generated),
         data_checksum=checksum,
-        leave=lambda _model, out: tested[0].write(out),
+        leave=lambda _model, out: tested[0].write(out / OUTPUTS),
     )
 
 

@@ -64,8 +64,8 @@ def write(
     banned = never_said(tokenizer, model.config.vocabulary, split.encoded.special)
     banned += [] if unknown else [tokenizer.id("[UNK]")]
     mine: list[tuple[int, list[tuple[str, float]], bool]] = []
-    batches = list(in_order(split.encoded.source_lengths, how.batch_size))
-    for examples in batches[accelerator.process_index :: accelerator.num_processes]:
+    shares = accelerator.process_index, accelerator.num_processes
+    for examples in in_order(split.encoded.source_lengths, how.batch_size, *shares):
         batch = split.encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             found = search(model, batch.source, batch.source_real, how, start=start, end=end, banned=banned)
@@ -81,8 +81,8 @@ def cross_entropy(model: nn.Module, split: Split, how: Decoding, accelerator: Ac
     """Returns the mean cross-entropy a token of the references, in nats."""
     model.eval()
     mine: list[tuple[float, int]] = []
-    batches = list(in_order(split.encoded.source_lengths, how.batch_size))
-    for examples in batches[accelerator.process_index :: accelerator.num_processes]:
+    shares = accelerator.process_index, accelerator.num_processes
+    for examples in in_order(split.encoded.source_lengths, how.batch_size, *shares):
         batch = split.encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             mean = model(batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, 0.0)
@@ -146,6 +146,7 @@ class Tested:
 
     def leave(self, folder: Path) -> None:
         """Writes the headlines and their scores; references and texts are not copied, for they may not be handed on."""
+        folder.mkdir(parents=True, exist_ok=True)
         for policy, each in self.written.items():
             name = HYPOTHESES.format("" if policy == "emit" else f".{policy}")
             _lines(folder / name, each.first)

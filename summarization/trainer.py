@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from common.bert.checkpoint import folder_of, read_tensors, take
 from common.bert.start import require_room, tokenizer_of
 from common.errors import WrongUseError
-from common.package import Assembly, Evaluation
+from common.package import OUTPUTS, Assembly, Evaluation
 from common.step import Loss
 from common.tokenization import Tokenizer, word_tokenizer
 from summarization.data import Splits, wire
@@ -86,7 +86,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=tests,
         floors=lambda: {name: values["rouge1"] for name, values in rules().items()},
         data_checksum=splits.checksum,
-        leave=lambda _model, out: tested[0].leave(out),
+        leave=lambda _model, out: tested[0].leave(out / OUTPUTS),
     )
 
 

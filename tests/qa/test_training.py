@@ -77,11 +77,14 @@ def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
     assert result.score > 0.4 > 2 * result.floors["first sentence"]
     assert 0.45 < result.floors["any answer of the right kind"] < 0.65
     assert len(result.example_scores) == 100
-    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    predictions = json.loads((tmp_path / "outputs" / "predictions.json").read_text())
     assert len(predictions) == 100
     gold = written(tmp_path / "gold.json", world.squad(100, 0, "dev", unanswerable=False))
-    assert official.run(["squad1", "--gold", str(gold), "--predictions", str(tmp_path / "predictions.json")]) == 0
-    assert len(json.loads((tmp_path / "nbest_predictions.json").read_text())["dev-0"]) > 1
+    assert (
+        official.run(["squad1", "--gold", str(gold), "--predictions", str(tmp_path / "outputs" / "predictions.json")])
+        == 0
+    )
+    assert len(json.loads((tmp_path / "outputs" / "nbest_predictions.json").read_text())["dev-0"]) > 1
 
 
 def test_it_learns_what_follows(tmp_path: Path) -> None:
@@ -115,8 +118,8 @@ def test_two_says_what_is_left_unanswered(tmp_path: Path) -> None:
     result = measure(RUNS["squad2"], tmp_path)
     assert {"f1", "exact", "answerable_f1", "unanswerable_f1", "oracle_f1", "oracle_exact"} <= set(result.metrics)
     assert result.metrics["oracle_f1"] >= result.metrics["f1"]
-    odds = json.loads((tmp_path / "null_odds.json").read_text())
-    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    odds = json.loads((tmp_path / "outputs" / "null_odds.json").read_text())
+    predictions = json.loads((tmp_path / "outputs" / "predictions.json").read_text())
     assert all((text == "") == (odds[name] > 0) for name, text in predictions.items())
     # the official script, given what was saved, says the same
     gold = written(tmp_path / "gold.json", world.squad(20, 0, "dev", unanswerable=True))

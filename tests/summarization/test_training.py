@@ -60,6 +60,12 @@ def test_a_finished_run_leaves_its_headlines_and_scores(tmp_path: Path, capsys: 
     assert "% of them are real" in said
     for label in ("emit (headline figure)", "drop", "ban", "greedy", "first 8 words", "best constant headline"):
         assert label in said
+    session = Session(runs=tmp_path / "runs", data=tmp_path / "data", overwrite=True)
+    outputs = folder / "outputs"
+    (outputs / "hypotheses.old.txt").write_text("of an earlier run")
+    assert execute(PACKAGE, TINY, session).score == result.score
+    assert not (outputs / "hypotheses.old.txt").exists()
+    folder = outputs
     lines = {name: (folder / name).read_text().splitlines() for name in
              ("hypotheses.txt", "hypotheses.ban.txt", "hypotheses.greedy.txt", "nbest.txt")}  # fmt: skip
     assert {len(some) for name, some in lines.items() if name != "nbest.txt"} == {20}
