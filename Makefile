@@ -16,7 +16,7 @@ quickstart: $(READY)
 	$(BIN)/seqarena quickstart
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not extras and not unhooked" --jaxtyping-packages=$(PACKAGES),beartype.beartype
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not extras and not unhooked" --jaxtyping-packages=$(PACKAGES),beartype.beartype
 	$(BIN)/python -m pytest -m "unhooked and not extras"
 
 test-extras: $(EXTRAS)

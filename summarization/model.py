@@ -49,6 +49,8 @@ class Model(StartedConfig):
     """The decoder's attention to the tokens so far; by name."""
     cross_attention: AttentionConfig = field(default_factory=Softmax)
     """The decoder's attention to the text; by name."""
+    label_smoothing: float = 0.1
+    """Share of each token's probability that training spreads over the vocabulary."""
 
     @property
     def depth(self) -> int:
@@ -60,6 +62,8 @@ class Model(StartedConfig):
         super().check(order="none", mean_pooled=mean_pooled)
         if self.depth < 1:
             raise WrongUseError(f"model.decoder_layers: expected at least 1, found {self.depth}")
+        if not 0 <= self.label_smoothing < 1:
+            raise WrongUseError(f"model.label_smoothing: expected 0 up to below 1, found {self.label_smoothing}")
         require_order(self.decoder_attention, "causal")
         require_order(self.cross_attention, "ordered_queries")
         started = self.encoder_init or self.decoder_init

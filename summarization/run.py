@@ -24,8 +24,6 @@ class Run(BaseRun):
     """The encoder and the decoder."""
     decoding: Decoding
     """How headlines are searched for."""
-    label_smoothing: float = 0.1
-    """Share of each token's probability that is spread over the vocabulary in training."""
 
     @property
     def longest(self) -> int:
@@ -70,8 +68,6 @@ class Run(BaseRun):
         self.data.check()
         self.model.check()
         self.decoding.check()
-        if not 0 <= self.label_smoothing < 1:
-            raise WrongUseError(f"label_smoothing: expected 0 up to below 1, found {self.label_smoothing}")
         if self.task == "wire" and not self.data.is_generated:
             raise WrongUseError("wire is generated; --data.path and --data.hub belong to the task gigaword")
         for name in ("source_length", "target_length"):

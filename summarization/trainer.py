@@ -80,7 +80,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
 
     return Assembly(
         model=model,
-        loss=smoothed(run.label_smoothing),
+        loss=smoothed(run.model.label_smoothing),
         batches=HeadlineBatches(encoded=train, order=order),
         validate=lambda trained: validate(trained, splits.validation, tokenizer, run.decoding, accelerator),
         test=tests,

@@ -80,10 +80,13 @@ def tokenizer_of(named: str | None, checkpoint: str | None) -> Tokenizer | None:
     """Returns the tokenizer that is named, else the checkpoint's; None where there is neither.
 
     Raises:
-        BadDataError: a checkpoint without a vocabulary.
+        BadDataError: no such tokenizer, or a checkpoint without one.
     """
     if named is not None:
-        return load_tokenizer(hub_folder(named, VOCABULARIES))
+        try:
+            return load_tokenizer(hub_folder(named, VOCABULARIES))
+        except BadDataError as error:
+            raise BadDataError(f"--data.tokenizer {error}, or a vocab.txt or tokenizer.json") from error
     if checkpoint is None:
         return None
     where = folder_of(checkpoint)

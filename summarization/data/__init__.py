@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from common.counter import permutation
-from common.data import Ragged
+from common.data import Ragged, TokenArray
 from common.errors import BadDataError, WrongUseError
 from common.prepared import origin, prepared
-from common.tokenization import Ids, Tokenizer
+from common.tokenization import Tokenizer
 from summarization.data import wire
 from summarization.data.batches import Encoded
 from summarization.data.files import SPLITS, Pair, Pairs, find, of_hub
@@ -145,8 +145,9 @@ class Data:
     def _encoded(self, pairs: Iterator[Pair], tokenizer: Tokenizer, name: str) -> dict[str, Ragged]:
         """Returns the tokens of texts and headlines, and says how many were cut or are empty."""
         rooms = {"sources": self.source_length - 2, "targets": self.target_length - 1}
-        parts: dict[str, list[Ids]] = {side: [np.zeros(0, dtype=np.int32)] for side in rooms}
-        lengths: dict[str, list[int]] = {side: [] for side in rooms}
+        kind = np.uint16 if len(tokenizer) <= 2**16 else np.int32
+        parts: dict[str, list[TokenArray]] = {side: [] for side in rooms}
+        lengths: dict[str, list[TokenArray]] = {side: [] for side in rooms}
         cut = dict.fromkeys(rooms, 0)
         empty = dict.fromkeys(rooms, 0)
         while some := list(islice(pairs, AT_ONCE)):
@@ -157,8 +158,8 @@ class Data:
                 cut[side] += sum(len(each) > rooms[side] for each in tokens)
                 empty[side] += sum(len(each) == 0 for each in tokens)
                 kept = [each[: rooms[side]] for each in tokens]
-                lengths[side] += [len(each) for each in kept]
-                parts[side].append(np.concatenate(kept))
+                lengths[side].append(np.array([len(each) for each in kept], dtype=np.int64))
+                parts[side].append(np.concatenate(kept).astype(kind))
         for count, what in (
             (cut["sources"], f"texts of more than {self.source_length} tokens are cut"),
             (cut["targets"], f"headlines of more than {self.target_length} tokens are cut"),
@@ -167,12 +168,11 @@ class Data:
         ):
             if count:
                 print(f"{name}: {count:,} {what}", file=sys.stderr)
-        kind = np.uint16 if len(tokenizer) <= 2**16 else np.int32
         return {
             side: Ragged(
-                tokens=np.concatenate([each.astype(kind) for each in some]),
-                offsets=np.concatenate([[0], np.cumsum(lengths[side])]).astype(np.int64),
-                labels=np.zeros(len(lengths[side]), dtype=np.uint8),
+                tokens=np.concatenate(some),
+                offsets=np.concatenate([[0], np.cumsum(np.concatenate(lengths[side]))]).astype(np.int64),
+                labels=np.zeros(sum(map(len, lengths[side])), dtype=np.uint8),
             )
             for side, some in parts.items()
         }

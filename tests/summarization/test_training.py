@@ -124,7 +124,7 @@ def test_from_the_command_line_with_files_of_ones_own(tmp_path: Path, capsys: py
         (["gigaword", "--preset", "quick", "--data.path", "nowhere"], "without a checkpoint there is no vocabulary"),
         (["gigaword", "--data.source-length", "90"], "data.source_length 90 is above model.max_length 80"),
         (["wire", "--decoding.max-length", "30"], "decoding.max_length 30 is above data.target_length 24"),
-        (["wire", "--label-smoothing", "1"], "label_smoothing: expected 0 up to below 1, found 1.0"),
+        (["wire", "--model.label-smoothing", "1"], "model.label_smoothing: expected 0 up to below 1, found 1.0"),
         (["wire", "--decoding.beams", "2"], "unknown field --decoding.beams; did you mean 'decoding.beam'"),
         (["wire", "--model.vocabulary", "100"], "model.vocabulary 100 is below the 637 tokens"),
     ],
