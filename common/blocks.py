@@ -12,7 +12,7 @@ from common.attention.visibility import Order, Visibility
 from common.deescalation import LEAK, Carried, Deescalation, Mean
 from common.errors import WrongUseError, look_up
 from common.named import name_in
-from common.shapes import Hidden
+from common.shapes import Context, Hidden
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 Sublayer = Callable[[Tensor], Tensor]
@@ -34,6 +34,10 @@ class Residual(nn.Module, ABC):
 
     A decoder's layer has a third one between the two, ``cross``: attention to the encoder's stream.
     """
+
+    def recalled(self, stream: Context) -> Context:
+        """Returns what attention reads of tokens that this layer read in an earlier segment."""
+        return stream
 
     @abstractmethod
     def forward(
@@ -79,6 +83,11 @@ class PostNormResidual(Residual):
 
 class PreNormResidual(PostNormResidual):
     """Y2 = X + attention(LN(X)); Y4 = Y2 + feed_forward(LN(Y2))."""
+
+    def recalled(self, stream: Context) -> Context:
+        """Returns LN(X)."""
+        normalized: Tensor = self.attention_norm(stream)
+        return normalized
 
     def forward(
         self,

@@ -13,6 +13,7 @@ from common.attention.visibility import Visibility
 from common.beams import Memory
 from common.bert.model import Bert, Embeddings, MaskedLanguageHead, initialise
 from common.bert.start import StartedConfig
+from common.cross_entropy import chunked_cross_entropy
 from common.errors import WrongUseError
 from common.shapes import (
     BeamLogits,
@@ -27,7 +28,6 @@ from common.shapes import (
     Total,
 )
 from common.transformer import Decoder
-from summarization.loss import chunked_cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ from common.bert.model import BertConfig, BertForPretraining
 from common.blocks import NORMS
 from common.cli import described
 from common.config import to_json
+from common.cross_entropy import chunked_cross_entropy
 from common.errors import BadDataError, WrongUseError
 from common.run import changed_from, row_name, settings
 from common.tokenization import word_tokenizer
 from summarization.__main__ import PACKAGE
-from summarization.loss import chunked_cross_entropy
 from summarization.model import Model, Summarizer
 from summarization.presets import BASE
 from summarization.run import Run
@@ -95,7 +95,7 @@ def test_the_text_is_read() -> None:
 def test_cross_entropy_in_parts_is_the_whole_with_its_gradients(
     smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("summarization.loss.CHUNK", 4)
+    monkeypatch.setattr("common.cross_entropy.CHUNK", 4)
     inputs = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((11, 5), (7, 5), (7,))]
     labels = torch.randint(7, (11,))
     found = chunked_cross_entropy(*inputs, labels, smoothing)
@@ -108,7 +108,7 @@ def test_cross_entropy_in_parts_is_the_whole_with_its_gradients(
 
 
 def test_scores_of_all_positions_are_never_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("summarization.loss.CHUNK", 8)
+    monkeypatch.setattr("common.cross_entropy.CHUNK", 8)
     largest: list[int] = []
     linear = F.linear
 
@@ -117,7 +117,7 @@ def test_scores_of_all_positions_are_never_there_at_once(monkeypatch: pytest.Mon
         largest.append(len(found))
         return found
 
-    monkeypatch.setattr("summarization.loss.F.linear", seen)
+    monkeypatch.setattr("common.cross_entropy.F.linear", seen)
     hidden, table = torch.randn(50, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
     chunked_cross_entropy(hidden, table, torch.zeros(9), torch.zeros(50, dtype=torch.long)).backward()
     assert max(largest) == 8

@@ -1,0 +1,204 @@
+"""Transformer-XL against its formula, written out; its sizes; its memory; what it cannot see."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from common.attention import ATTENTIONS
+from common.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
+from common.errors import WrongUseError
+from pretraining.adaptive_softmax import AdaptiveSoftmax
+from pretraining.transformer_xl import LayerMemory, Model, RelativeAttention, Shift, TransformerXL, sinusoids
+
+BASE = Model(vocabulary=267_735)
+TINY = Model(vocabulary=11, layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, cutoffs=(4, 7))
+CAUSAL = [name for name, config in ATTENTIONS.items() if "causal" in config.orders]
+RUNNING = Deescalated(mean="running")
+
+
+def made(attention: str = "softmax", norm: NormConfig = NORMS["post"]) -> TransformerXL:
+    torch.manual_seed(0)
+    model = TransformerXL(replace(TINY, attention=ATTENTIONS[attention], norm=norm)).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(10 if parameter.ndim > 1 else 1)
+    return model
+
+
+def words(length: int = 12, streams: int = 3) -> torch.Tensor:
+    return torch.randint(11, (streams, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [(BASE, 151_107_538), (replace(BASE, layers=60, ffn_dim=820), 200_987_338),
+     (replace(BASE, layers=60, ffn_dim=820, shared_biases=False), 201_035_718)],
+)  # fmt: skip
+def test_sizes_are_the_published_ones(model: Model, count: int) -> None:
+    model.check()
+    with torch.device("meta"):
+        assert sum(each.numel() for each in TransformerXL(model).parameters()) == count
+
+
+def test_attention_is_its_four_terms_written_out() -> None:
+    """A loop over pairs; queries of a segment behind a memory."""
+    torch.manual_seed(2)
+    attention = RelativeAttention(replace(TINY, projection_bias=False), ATTENTIONS["softmax"]).double()
+    hidden, memory = torch.randn(2, 4, 8, dtype=torch.float64), torch.randn(2, 3, 8, dtype=torch.float64)
+    u, v = torch.randn(2, 2, 4, dtype=torch.float64)
+    table = sinusoids(torch.arange(6.0, -1.0, -1.0), 8).double()
+    found, _ = attention(hidden, memory, table, u, v, None)
+    source = torch.cat([memory, hidden], dim=1)
+    heads = torch.zeros(2, 4, 2, 4, dtype=torch.float64)
+    for batch in range(2):
+        for head in range(2):
+            part = slice(4 * head, 4 * head + 4)
+            for i in range(4):
+                q = attention.query.weight[part] @ hidden[batch, i]
+                scores, values = [], []
+                for j in range(3 + i + 1):
+                    k = attention.key.weight[part] @ source[batch, j]
+                    distance = float(3 + i - j)
+                    rate = [10_000 ** (-2 * n / 8) for n in range(4)]
+                    s = torch.tensor([distance * each for each in rate], dtype=torch.float64)
+                    r = attention.position.weight[part] @ torch.cat([s.sin(), s.cos()])
+                    scores.append((q @ k + q @ r + u[head] @ k + v[head] @ r) / 2)
+                    values.append(attention.value.weight[part] @ source[batch, j])
+                heads[batch, i, head] = torch.stack(scores).softmax(0) @ torch.stack(values)
+    torch.testing.assert_close(found, attention.output(heads.flatten(2)), rtol=0, atol=1e-6)
+
+
+def test_the_shift_is_that_of_the_published_code_where_it_counts() -> None:
+    products = torch.randn(2, 3, 4, 7, dtype=torch.float64, requires_grad=True)
+    padded = F.pad(products, (1, 0)).view(2, 3, 8, 4)[:, :, 1:].reshape(2, 3, 4, 7)
+    seen = torch.ones(4, 7, dtype=torch.bool).tril(3)
+    found = Shift.apply(products)
+    assert torch.equal(found[..., seen], padded[..., seen])
+    weights = torch.randn(2, 3, 4, 7, dtype=torch.float64) * seen
+    ours, theirs = (torch.autograd.grad((each * weights).sum(), products)[0] for each in (found, padded))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("attention", CAUSAL)
+@pytest.mark.parametrize("norm", [NORMS["post"], PreNorm(final=False), RUNNING], ids=norm_name)
+def test_segments_with_a_memory_are_one_long_pass(attention: str, norm: NormConfig) -> None:
+    """Also the first segment, a short last one, and memories longer than a segment."""
+    model, tokens = made(attention, norm), words()
+    with torch.no_grad():
+        whole, _ = model(tokens, model.empty(3), kept=0)
+        memory, parts = model.empty(3), []
+        for part in tokens.split([5, 1, 4, 2], dim=1):
+            hidden, memory = model(part, memory, kept=12)
+            parts.append(hidden)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
+    assert all(own.stream.shape == (3, 12, 8) for own in memory)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "dnas"])
+def test_what_is_older_than_the_memory_is_forgotten(attention: str) -> None:
+    model, tokens = made(attention), words()
+    other = tokens.clone()
+    other[:, :3] = (other[:, :3] + 1) % 11
+
+    def last(sequence: torch.Tensor, kept: int) -> torch.Tensor:
+        memory = model.empty(3)
+        for part in sequence.split(4, dim=1):
+            hidden, memory = model(part, memory, kept=kept)
+        return hidden
+
+    assert not torch.allclose(last(tokens, 4), last(other, 4))  # through two layers it still came along
+    for kept in (0, 12):
+        assert torch.allclose(last(tokens, kept), last(other, kept)) == (kept == 0)
+
+
+def test_the_memory_carries_no_gradient_and_is_cut_to_its_length() -> None:
+    model, tokens = made("hnas", RUNNING), words()
+    _, memory = model(tokens, model.empty(3), kept=7)
+    for own in memory:
+        assert isinstance(own, LayerMemory)
+        assert own.stream.shape[1] == 7
+        assert own.mass is not None
+        assert own.mass.shape[2] == 7
+        assert own.carried is not None
+        assert not own.stream.requires_grad
+        assert not own.mass.requires_grad
+        assert not own.carried.total.requires_grad
+
+
+def test_clamped_distances_are_all_the_same() -> None:
+    model, tokens = made(), words()
+    with torch.no_grad():
+        far, _ = model(tokens, model.empty(3), kept=0)
+        same, _ = model(tokens, model.empty(3), kept=0, clamp=11)
+        near, _ = model(tokens, model.empty(3), kept=0, clamp=3)
+    assert torch.equal(far, same)
+    torch.testing.assert_close(far[:, :4], near[:, :4])
+    assert not torch.allclose(far[:, 5:], near[:, 5:])
+
+
+NORM_LIST = [NORMS["post"], NORMS["pre"], PreNorm(final=False), Deescalated(mean="prefix"), RUNNING]
+
+
+@pytest.mark.parametrize("attention", CAUSAL)
+def test_no_word_is_told_from_later_ones(attention: str) -> None:
+    for norm in NORM_LIST if attention in ("softmax", "dnas") else NORM_LIST[:1]:
+        model, tokens = made(attention, norm), words(6, 1)
+        _, memory = model(words(4, 1), model.empty(1), kept=4)
+        before, _ = model(tokens, memory, kept=0)
+        for time in range(5):
+            later = tokens.clone()
+            later[:, time + 1 :] = (later[:, time + 1 :] + 3) % 11
+            after, _ = model(later, memory, kept=0)
+            torch.testing.assert_close(after[:, : time + 1], before[:, : time + 1], rtol=0, atol=1e-12)
+
+
+def test_the_mean_over_the_segment_lets_the_future_through() -> None:
+    """As it must, or the test above could not fail; and nobody gets it without asking."""
+    with pytest.raises(WrongUseError, match="lets a causal model see the future"):
+        replace(TINY, norm=NORMS["deescalated"]).check()
+    model, tokens = made(norm=Deescalated(leaky=True)), words(6, 1)
+    later = tokens.clone()
+    later[:, -1] = (later[:, -1] + 3) % 11
+    first, _ = model(tokens, model.empty(1), kept=0)
+    second, _ = model(later, model.empty(1), kept=0)
+    assert not torch.allclose(first[:, 0], second[:, 0])
+
+
+def written_out(softmax: AdaptiveSoftmax, hidden: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Log probabilities of all words at each position."""
+    first = F.linear(
+        hidden, torch.cat([table[:4], softmax.clusters]), torch.cat([softmax.bias[:4], softmax.cluster_bias])
+    )
+    frequent = first.log_softmax(-1)
+    parts = [frequent[:, :4]]
+    for number, (start, stop) in enumerate(((4, 7), (7, 11))):
+        inside = F.linear(hidden, table[start:stop], softmax.bias[start:stop]).log_softmax(-1)
+        parts.append(frequent[:, 4 + number, None] + inside)
+    return torch.cat(parts, dim=1)
+
+
+def test_the_adaptive_softmax_is_a_distribution_and_its_losses_keep_their_order() -> None:
+    torch.manual_seed(3)
+    softmax = AdaptiveSoftmax(11, 8, (4, 7)).double()
+    hidden, table = (torch.randn(count, 8, dtype=torch.float64, requires_grad=True) for count in (40, 11))
+    with torch.no_grad():
+        for parameter in softmax.parameters():
+            parameter.normal_()
+    targets = torch.randint(11, (40,))
+    expected = written_out(softmax, hidden, table)
+    torch.testing.assert_close(expected.exp().sum(-1), torch.ones(40, dtype=torch.float64))
+    each = -expected[torch.arange(40), targets]
+    torch.testing.assert_close(softmax.losses(hidden, table, targets).double(), each, rtol=1e-5, atol=1e-5)
+    total = softmax(hidden, table, targets)
+    assert total.item() == pytest.approx(each.sum().item(), rel=1e-6)
+    inputs = [hidden, table, *softmax.parameters()]
+    for ours, theirs in zip(torch.autograd.grad(total, inputs), torch.autograd.grad(each.sum(), inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_cutoffs_that_cut_nothing_are_refused() -> None:
+    for cutoffs in ((4, 4), (7, 4), (0, 4), (4, 11)):
+        with pytest.raises(WrongUseError, match="expected rising numbers"):
+            replace(TINY, cutoffs=cutoffs).check()
