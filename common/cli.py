@@ -146,14 +146,15 @@ def _with_attentions(run: BaseRun, arguments: Sequence[str]) -> tuple[BaseRun, l
     """Returns the run with the attentions that ``--model.FIELD NAME`` chooses, and the other arguments."""
     left: list[str] = []
     for group in _groups(arguments):
-        name = _path(group[0]).removeprefix("model.")
+        name = _path(group[0])
         values = [*group[0].split("=", 1)[1:], *group[1:]]
-        if name not in _attentions(run):
+        if name not in [f"model.{each}" for each in _attentions(run)]:
             left += group
         elif len(values) != 1:
             raise WrongUseError(f"{' '.join(group)}: expected the name of one attention variant")
         else:
-            run = dataclasses.replace(run, model=dataclasses.replace(run.model, **{name: find_attention(values[0])}))  # type: ignore[arg-type]
+            chosen: Any = {name.removeprefix("model."): find_attention(values[0])}
+            run = dataclasses.replace(run, model=dataclasses.replace(run.model, **chosen))
     return run, left
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from common.shapes import PerToken, Picked, Table, TokenIds, Total
@@ -18,14 +19,15 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         """Returns the sum over positions; keeps the gradient of what needs one, not the scores."""
-        total = hidden.new_zeros((), dtype=torch.float32)
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        total = hidden.new_zeros((), dtype=wide)
         wanted = ctx.needs_input_grad
         of_hidden = torch.empty_like(hidden) if wanted[0] else None
-        of_table = torch.zeros_like(table, dtype=torch.float32) if wanted[1] else None
-        of_bias = torch.zeros_like(bias, dtype=torch.float32) if wanted[2] else None
+        of_table = torch.zeros_like(table, dtype=wide) if wanted[1] else None
+        of_bias = torch.zeros_like(bias, dtype=wide) if wanted[2] else None
         for start in range(0, len(hidden), CHUNK):
             part = slice(start, start + CHUNK)
-            scores = F.linear(hidden[part], table, bias).float()
+            scores = F.linear(hidden[part], table, bias).to(wide)
             every = scores.logsumexp(dim=-1)
             right = scores.gather(1, labels[part, None])[:, 0]
             total += (every - (1 - smoothing) * right - smoothing * scores.mean(dim=-1)).sum()
@@ -45,6 +47,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Returns what was kept times the gradient of the sum."""
         found = [
@@ -62,5 +65,8 @@ def chunked_cross_entropy(
     e is ``smoothing``, over all tokens of the vocabulary, as PyTorch's ``label_smoothing`` has it; divide by the
     number of positions, of all processes, for the mean a token.
     """
-    found: Tensor = ChunkedCrossEntropy.apply(hidden, table, bias, labels, smoothing)  # type: ignore[no-untyped-call]
+    inputs = hidden, table, bias
+    if not torch.is_grad_enabled():  # inside, nobody knows that the gradient is not wanted
+        inputs = hidden.detach(), table.detach(), bias.detach()
+    found: Tensor = ChunkedCrossEntropy.apply(*inputs, labels, smoothing)  # type: ignore[no-untyped-call]
     return found

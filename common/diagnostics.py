@@ -15,9 +15,8 @@ from common.attention.blockwise import carried
 from common.attention.masses import column_masses, prefix
 from common.attention.tiles import Blocking, Call, Tile
 from common.attention.visibility import Visibility
-from common.bounded import bounded_modules
 from common.shapes import Bias, Hidden, Key, Mask, Query
-from common.transformer import Layer
+from common.transformer import DecoderLayer, Layer
 
 SPECTRUM_LENGTH = 1024
 """Longest sequence whose attention's eigenvalues are taken: their cost grows with the cube of the length."""
@@ -251,12 +250,15 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
             one = slice(whole[0], whole[0] + 1)
             note("spectral_gap", spectral_gap(kernel.weights(query[one], key[one], Visibility(order=visibility.order))))
 
-    handles = [module.register_forward_hook(after_layer) for module in model.modules() if isinstance(module, Layer)]
-    handles += [module.register_forward_hook(after_kernel) for module in model.modules() if isinstance(module, Kernel)]
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    aside = {part for module in model.modules() if isinstance(module, DecoderLayer) for part in module.modules()}
+    kernels = [part for part in model.modules() if isinstance(part, Kernel) and part not in aside]
+    handles = [layer.register_forward_hook(after_layer) for layer in layers]
+    handles += [kernel.register_forward_hook(after_kernel) for kernel in kernels]
     try:
         run()
     finally:
         for handle in handles:
             handle.remove()
-    shares = [float(module().mean()) for name, module in bounded_modules(model) if name.endswith("kernel.u")]
+    shares = [float(share.mean()) for kernel in kernels if (share := kernel.share()) is not None]
     return found | ({"hybrid_weight": shares} if shares else {})

@@ -58,39 +58,47 @@ def _parsed(text: str, where: str) -> Any:
         raise BadDataError(f"{where}: not JSON that can be read ({error})") from error
 
 
-def read_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the objects of JSON lines, each with its place.
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the objects of JSON lines, each with its place.
 
     Raises:
         BadDataError: a line that is no object; names it.
     """
-    rows = []
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate(text_lines(path), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
         row = _parsed(line, where)
         if not isinstance(row, dict):
             raise BadDataError(f"{where}: expected an object, found {type(row).__name__}")
-        rows.append((where, row))
-    return rows
+        yield where, row
 
 
-def read_parquet(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], Mapping[str, Any]]:
+def read_parquet(path: Path) -> tuple[Iterator[tuple[str, dict[str, Any]]], Mapping[str, Any]]:
     """Returns the rows of a Parquet file, each with its place, and what the hub's library wrote of its columns.
 
     Raises:
-        BadDataError: a damaged file, or another kind.
+        BadDataError: a damaged file, or another kind; also while rows are taken.
     """
     if not path.exists():
         raise BadDataError(f"{path} does not exist")
     try:
-        table = pyarrow.parquet.read_table(path)
+        file = pyarrow.parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise BadDataError(f"{path}: cannot be read as Parquet ({error})") from error
-    said = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
-    rows = [(f"{path}, row {number}", row) for number, row in enumerate(table.to_pylist(), start=1)]
-    return rows, said.get("info", {}).get("features", {})
+    said = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+    return _rows(path, file), said.get("info", {}).get("features", {})
+
+
+def _rows(path: Path, file: pyarrow.parquet.ParquetFile) -> Iterator[tuple[str, dict[str, Any]]]:
+    number = 0
+    try:
+        for batch in file.iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path}, row {number}", row
+    except (OSError, ValueError) as error:
+        raise BadDataError(f"{path}: cannot be read as Parquet ({error})") from error
 
 
 def field(row: Any, name: str, kind: type, where: str) -> Any:

@@ -29,7 +29,8 @@ from scripts.tables import RENDERERS, render
 
 PRETRAINING = "model.pretraining"
 """Not a change of a preset's: taken from the checkpoint."""
-PRETRAINED = re.compile(r", pretrained with [^,]+")
+PARTS = re.compile(r", (?:pretrained with|decoder|cross) [^,\[]+(?:\[[^\]]*\])?")
+"""Of a row: other attentions in it than the one of its name."""
 FORMATS = (*RENDERERS, "csv", "json")
 """The last two hold numbers, the others words."""
 
@@ -176,11 +177,11 @@ def _spread(values: Sequence[float]) -> tuple[float, float | None]:
 def _reference(name: str, by_row: dict[str, list[Result]], baseline: str) -> str | None:
     """Returns the row to compare with: the baseline under the same norm and depth; for that row, the baseline alone.
 
-    A checkpoint that was trained with another attention than the row's is compared with the baseline's own.
+    The baseline is that attention everywhere: in a decoder's places too, and in what a checkpoint was trained with.
     """
     if name not in by_row or not by_row[name]:
         return None
-    own = baseline + PRETRAINED.sub("", name.removeprefix(by_row[name][0].attention))
+    own = baseline + PARTS.sub("", name.removeprefix(by_row[name][0].attention))
     against = baseline if name == own else own
     return against if against != name and by_row.get(against) else None
 

@@ -39,7 +39,7 @@ def lead(document: str) -> str:
 def best_constant(headlines: Sequence[str]) -> str:
     """Returns the headline that does best for all."""
     drawn = [headlines[at] for at in permutation(len(headlines), 0)[: CANDIDATES + JUDGED].tolist()]
-    counted = Counter(word for each in headlines for word in set(normalized(each).split()))
+    counted = Counter(word for each in headlines for word in dict.fromkeys(normalized(each).split()))
     frequent = [" ".join(word for word, _ in counted.most_common(count)) for count in (4, 8, 12)]
     candidates, judged = [*frequent, *drawn[:CANDIDATES]], drawn[-JUDGED:]
     best: str = max(candidates, key=lambda each: float(rows([each] * len(judged), judged)["rouge1"].mean()))

@@ -53,6 +53,11 @@ class Model(StartedConfig):
     """Share of each token's probability that training spreads over the vocabulary."""
 
     @property
+    def started_attention(self) -> AttentionConfig:
+        """The encoder's, or the decoder's where that alone starts from the checkpoint."""
+        return self.attention if self.decoder_init is None or self.encoder_init is not None else self.decoder_attention
+
+    @property
     def depth(self) -> int:
         """Layers of the decoder."""
         return self.layers if self.decoder_layers is None else self.decoder_layers

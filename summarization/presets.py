@@ -63,7 +63,8 @@ PAPERS = [
         expected="a net of this size lies within 37.5 to 39.2 ROUGE-1, 18.3 to 20.2 ROUGE-2",
     ),
     _paper(
-        "low-resource", steps=20 * 10_000 // 64, batch=64, data=replace(GIGAWORD, train_pairs=10_000), comparable=False,
+        "low-resource", steps=20 * 10_000 // 64, batch=64, pool=100, comparable=False,
+        data=replace(GIGAWORD, train_pairs=10_000),
         optim={"lr": 1e-4, "weight_decay": 0.01, "betas": (0.9, 0.98), "clip": 1.0,
                "schedule": Schedule(shape="linear", warmup=312)},
         source="10,000 training pairs, as UniLM and ERNIE-GEN have a table of; 20 epochs of 64",
@@ -86,7 +87,7 @@ QUICK = Preset(
         train=Train(steps=600, batch_size=64, length_pool=50, eval_every=200),
     ),
     source="ours: a small encoder and decoder, pre-norm, from nothing, on generated pairs",
-    expected="to be measured",
+    expected="85 to 93 ROUGE-1 by seed; first 8 words 32, best constant headline 25",
     cost="about 90 s on 2 CPU cores",
     comparable=False,
     data="generated news sentences and their headlines (summarization/data/wire.py)",

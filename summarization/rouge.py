@@ -4,25 +4,30 @@
 count. On Gigaword that is ROUGE-1.5.5 with ``-m`` to 0.01 points; without the stemmer it is up to 1.6 points less.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from rouge_score.rouge_scorer import RougeScorer
 
+from common.errors import BadDataError
 from common.metrics import Array
 from summarization.data.text import UNKNOWN, normalized, without_unknown
 
 METRICS = ("rouge1", "rouge2", "rougeL")
 RESAMPLES = 1_000
+WORD = re.compile(r"[a-z0-9]+")
 
 
 def rows(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Array]:
     """Returns F1 of each row by metric, from 0 to 1; an empty hypothesis scores 0, an unknown word counts as a word.
 
     Raises:
-        ValueError: not as many hypotheses as references.
+        BadDataError: not as many hypotheses as references, or none.
     """
+    if not hypotheses or len(hypotheses) != len(references):
+        raise BadDataError(f"expected as many hypotheses as references, found {len(hypotheses)} and {len(references)}")
     scorer = RougeScorer(list(METRICS), use_stemmer=True)
     pairs = zip(hypotheses, references, strict=True)
     found = [scorer.score(normalized(reference), normalized(hypothesis)) for hypothesis, reference in pairs]
@@ -31,7 +36,7 @@ def rows(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Arra
 
 def dropped(hypotheses: Sequence[str]) -> list[str]:
     """Returns hypotheses without their unknown words: one of the three ways to treat them."""
-    return [without_unknown(normalized(each)) for each in hypotheses]
+    return [without_unknown(each) for each in hypotheses]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,25 +75,30 @@ def described(
 
     length_ratio: words of all hypotheses over those of all references; unknown: share of words that are unknown;
     with_unknown, empty: shares of rows; repeats: share of words that stand earlier in their row; with ``documents``
-    novel_1 and novel_2: shares of words and pairs of words that the text has not.
+    novel_1 and novel_2: shares of words and pairs of words that the text has not. Words are what ROUGE compares,
+    letters and digits, here without stemming: how a tokenizer spaced them out changes nothing.
     """
-    said, told = ([normalized(each).lower().split() for each in some] for some in (hypotheses, references))
+    said, told = ([_words(each) for each in some] for some in (hypotheses, references))
     words = sum(map(len, said))
     marker = UNKNOWN.lower()
     found = {
         "length_ratio": words / max(sum(map(len, told)), 1),
         "unknown": sum(row.count(marker) for row in said) / max(words, 1),
         "with_unknown": sum(marker in row for row in said) / len(said),
-        "empty": sum(not row for row in said) / len(said),
+        "empty": sum(not each.strip() for each in hypotheses) / len(said),
         "repeats": sum(len(row) - len(set(row)) for row in said) / max(words, 1),
     }
     if documents is not None:
-        texts = [normalized(each).lower().split() for each in documents]
+        texts = [_words(each) for each in documents]
         for size in (1, 2):
             pairs = [(_runs(row, size), set(_runs(text, size))) for row, text in zip(said, texts, strict=True)]
             new = sum(run not in there for runs, there in pairs for run in runs)
             found[f"novel_{size}"] = new / max(sum(len(runs) for runs, _ in pairs), 1)
     return found
+
+
+def _words(text: str) -> list[str]:
+    return WORD.findall(normalized(text).lower())
 
 
 def _runs(words: Sequence[str], size: int) -> list[tuple[str, ...]]:

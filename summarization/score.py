@@ -1,4 +1,4 @@
-"""Scores any system's headlines: ``seqarena summarization score --hypotheses h.txt --references r.txt``."""
+"""Scores any system's headlines against references, as published figures of Gigaword are scored."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import Parser
-from common.errors import BadDataError
+from common.errors import BadDataError, WrongUseError
 from common.files import text_lines
 from common.metrics import Array, paired_comparison
 from summarization.rouge import METRICS, Interval, described, dropped, intervals, rows
@@ -29,6 +29,8 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena summarization score`` and returns its exit code."""
     options = parser().parse_args(arguments)
+    if options.seed < 0:
+        raise WrongUseError(f"--seed: expected at least 0, found {options.seed}")
     references = _lines(options.references, None)
     hypotheses = _lines(options.hypotheses, (options.references, len(references)))
     documents = None if options.documents is None else _lines(options.documents, (options.references, len(references)))
@@ -50,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     print(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in others.items()))
     empty = sum(not each.strip() for each in hypotheses)
     if empty:
-        print(f"{empty:,} hypotheses are empty: they score 0", file=sys.stderr)
+        print(f"empty hypotheses, which score 0: {empty:,}", file=sys.stderr)
     return 0
 
 
@@ -78,7 +80,7 @@ def _table(
             f"{each['mean']:+.2f}" + ("" if each["low"] is None else f" [{each['low']:+.2f}, {each['high']:+.2f}]")
             for each in differences.values()
         )
-        lines.append(f"  {'difference to the baseline':<26}{'  '.join(f'{text:<20}' for text in shown)}")
+        lines.append(f"  {'minus the baseline':<26}{'  '.join(f'{text:<20}' for text in shown)}")
         values = ("equal" if each["p_value"] is None else f"{each['p_value']:.4f}" for each in differences.values())
         lines.append(f"  {'p, of these rows alone':<26}{'  '.join(f'{text:<20}' for text in values)}")
     return [line.rstrip() for line in lines]

@@ -46,7 +46,7 @@ WIRE = replace(
     GIGAWORD,
     name="wire",
     title="the headline of a generated news sentence, by Gigaword's conventions; ROUGE as there",
-    splits="20,000 generated pairs train, 1,000 validate, 2,000 test; no test text is trained on",
+    splits="of 20,000 generated pairs all train whose text is in neither of 1,000 that validate and 2,000 that test",
     source="generated (summarization/data/wire.py)",
     revision="seed 0",
     licence="ours",

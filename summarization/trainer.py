@@ -42,18 +42,18 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         WrongUseError: a vocabulary that the model cannot hold, or batches that the processes cannot share.
     """
     checkpoint = run.model.encoder_init or run.model.decoder_init
-    tokenizer, splits = prepare(run, folder)
+    if run.train.batch_size % accelerator.num_processes:
+        raise WrongUseError(
+            f"train.batch_size {run.train.batch_size} cannot be shared out evenly to "
+            f"{accelerator.num_processes} processes"
+        )
+    tokenizer, splits = prepare(run, folder, told=accelerator.is_main_process)
     notes = []
     train = splits.train
     order = Budgeted(
         lengths=train.source_lengths, targets=train.target_lengths, batch_size=run.train.batch_size, seed=run.seed,
-        pool=run.train.length_pool,
+        pool=run.train.length_pool, processes=accelerator.num_processes,
     )  # fmt: skip
-    if order.pool > 1 and order.grain % accelerator.num_processes:
-        raise WrongUseError(
-            f"train.batch_size {run.train.batch_size}: batches hold a multiple of {order.grain} pairs, which "
-            f"{accelerator.num_processes} processes cannot share"
-        )
     share, mean, most = filled(order, min(run.train.steps, LOOKED_AT))
     notes.append(
         f"batches of {run.train.batch_size} pairs and {mean:,} tokens on average, at most {most:,}; "
@@ -90,8 +90,8 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     )
 
 
-def prepare(run: Run, folder: Path) -> tuple[Tokenizer, Splits]:
-    """Returns a run's tokenizer and pairs.
+def prepare(run: Run, folder: Path, *, told: bool = True) -> tuple[Tokenizer, Splits]:
+    """Returns a run's tokenizer and pairs; ``told``: whether what is odd about them is printed.
 
     Raises:
         BadDataError: data or a checkpoint that are missing or damaged.
@@ -100,9 +100,9 @@ def prepare(run: Run, folder: Path) -> tuple[Tokenizer, Splits]:
     checkpoint = run.model.encoder_init or run.model.decoder_init
     tokenizer = tokenizer_of(run.data.tokenizer, checkpoint) or word_tokenizer(wire.words())
     warning = require_room(tokenizer, run.model, checkpoint)
-    if warning is not None:
+    if warning is not None and told:
         print(f"{run.task}: {warning}", file=sys.stderr)
-    return tokenizer, run.data.load(tokenizer, folder)
+    return tokenizer, run.data.load(tokenizer, folder, told=told)
 
 
 def _start(model: Summarizer, source: str) -> list[str]:

@@ -28,9 +28,14 @@ class StartedConfig(BertConfig):
     """The attention that it was trained with, taken from it."""
 
     @property
+    def started_attention(self) -> AttentionConfig:
+        """The attention in the place of the checkpoint's."""
+        return self.attention
+
+    @property
     def pretrained_otherwise(self) -> tuple[str, ...]:
         """With which attention the checkpoint was trained, if it was another one; for a row in a table."""
-        trained, own = self.pretrained_with, attention_name(self.attention)
+        trained, own = self.pretrained_with, attention_name(self.started_attention)
         return (f"pretrained with {trained}",) if trained and trained.split("[")[0] != own.split("[")[0] else ()
 
 

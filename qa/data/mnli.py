@@ -114,10 +114,10 @@ def read(path: Path) -> list[Pair]:
     """
     kind = kind_of(path)
     if kind == ".jsonl":
-        return pairs(iter(read_lines(path)), None, str(path))
+        return pairs(read_lines(path), None, str(path))
     if kind == ".parquet":
         rows, features = read_parquet(path)
-        return pairs(iter(rows), features.get("label", {}).get("names"), str(path))
+        return pairs(rows, features.get("label", {}).get("names"), str(path))
     if kind in (".tsv", ".txt"):
         return pairs(_table(path), None, str(path))
     raise BadDataError(

@@ -159,9 +159,9 @@ def read(path: Path, version: Version, use: Use) -> Questions:
     """
     kind = kind_of(path)
     if kind == ".jsonl":
-        return of_rows(iter(read_lines(path)), version, str(path), use)
+        return of_rows(read_lines(path), version, str(path), use)
     if kind == ".parquet":
-        return of_rows(iter(read_parquet(path)[0]), version, str(path), use)
+        return of_rows(read_parquet(path)[0], version, str(path), use)
     if kind != ".json":
         raise BadDataError(f"{path}: expected .json (official), .jsonl or .parquet (rows), packed by gzip or xz or not")
     return of_json(read_json(path), version, str(path), use)

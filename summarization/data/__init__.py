@@ -13,7 +13,7 @@ import numpy as np
 from common.counter import permutation
 from common.data import Ragged, TokenArray
 from common.errors import BadDataError, WrongUseError
-from common.prepared import origin, prepared
+from common.prepared import prepared
 from common.tokenization import Tokenizer
 from summarization.data import wire
 from summarization.data.batches import Encoded
@@ -87,34 +87,37 @@ class Data:
             if getattr(self, name) < 3:
                 raise WrongUseError(f"data.{name}: expected at least 3, found {getattr(self, name)}")
 
-    def load(self, tokenizer: Tokenizer, folder: Path) -> Splits:
+    def load(self, tokenizer: Tokenizer, folder: Path, *, told: bool = True) -> Splits:
         """Returns the splits; the tokens of the pairs to train on are kept below ``folder``.
+
+        ``told``: whether it is printed what is cut, empty, or of another number than everybody has.
 
         Raises:
             BadDataError: files that are missing, damaged, or not parallel.
         """
         self.check()
         read = self._readers()
-        counts = {name: sum(1 for _ in read[name]()) for name in SPLITS}
+        counts = {name: sum(1 for _ in read[name]()) for name in ("validation", "test")}
+        counts["train"], content = _counted(read["train"]())
         for name, count in counts.items():
             if not count:
                 raise BadDataError(f"{self.path or self.hub}: there is no pair for {name}")
-            if not self.is_generated and count != GIGAWORD[name]:
+            if told and not self.is_generated and count != GIGAWORD[name]:
                 print(f"{name}: {count:,} pairs; Gigaword as published has {GIGAWORD[name]:,}", file=sys.stderr)
         looked_at = {
             name: list(_drawn(read[name], counts[name], limit, self.seed))
             for name, limit in (("validation", self.validation_pairs), ("test", None))
         }
-        kept = self._key(tokenizer, counts["train"])
+        kept = self._key(tokenizer, content)
         arrays, checksum = prepared(
             folder / "summarization" / f"pairs-{kept}",
             f"tokens of {min(self.train_pairs or counts['train'], counts['train']):,} pairs to train on",
             lambda: self._encoded(
-                _drawn(read["train"], counts["train"], self.train_pairs, self.seed), tokenizer, "train"
+                _drawn(read["train"], counts["train"], self.train_pairs, self.seed), tokenizer, "train", told
             ),
         )
         splits = {
-            name: Split(pairs=pairs, encoded=_of(self._encoded(iter(pairs), tokenizer, name), tokenizer))
+            name: Split(pairs=pairs, encoded=_of(self._encoded(iter(pairs), tokenizer, name, told), tokenizer))
             for name, pairs in looked_at.items()
         }
         digest = hashlib.sha256(checksum.encode())
@@ -136,13 +139,12 @@ class Data:
             for name, some in made.items()
         }
 
-    def _key(self, tokenizer: Tokenizer, count: int) -> str:
+    def _key(self, tokenizer: Tokenizer, content: str) -> str:
         """Returns what the tokens to train on depend on, in 12 hex digits."""
-        where = self.hub or ("" if self.path is None else origin(Path(self.path)))
-        settings = [where, count, self.train_pairs, self.seed, self.generated, self.source_length, self.target_length]
+        settings = [content, self.train_pairs, self.seed, self.source_length, self.target_length]
         return hashlib.sha256(json.dumps([tokenizer.fingerprint, *settings]).encode()).hexdigest()[:12]
 
-    def _encoded(self, pairs: Iterator[Pair], tokenizer: Tokenizer, name: str) -> dict[str, Ragged]:
+    def _encoded(self, pairs: Iterator[Pair], tokenizer: Tokenizer, name: str, told: bool) -> dict[str, Ragged]:
         """Returns the tokens of texts and headlines, and says how many were cut or are empty."""
         rooms = {"sources": self.source_length - 2, "targets": self.target_length - 1}
         kind = np.uint16 if len(tokenizer) <= 2**16 else np.int32
@@ -161,12 +163,12 @@ class Data:
                 lengths[side].append(np.array([len(each) for each in kept], dtype=np.int64))
                 parts[side].append(np.concatenate(kept).astype(kind))
         for count, what in (
-            (cut["sources"], f"texts of more than {self.source_length} tokens are cut"),
-            (cut["targets"], f"headlines of more than {self.target_length} tokens are cut"),
-            (empty["sources"], "texts are empty"),
-            (empty["targets"], "headlines are empty"),
+            (cut["sources"], f"cut, being texts of more than {self.source_length} tokens"),
+            (cut["targets"], f"cut, being headlines of more than {self.target_length} tokens"),
+            (empty["sources"], "with an empty text"),
+            (empty["targets"], "with an empty headline"),
         ):
-            if count:
+            if count and told:
                 print(f"{name}: {count:,} {what}", file=sys.stderr)
         return {
             side: Ragged(
@@ -176,6 +178,15 @@ class Data:
             )
             for side, some in parts.items()
         }
+
+
+def _counted(pairs: Iterator[Pair]) -> tuple[int, str]:
+    """Returns how many pairs there are, and a hash of all that they say."""
+    digest, count = hashlib.blake2b(digest_size=16), 0
+    for pair in pairs:
+        digest.update(f"{pair.document}\t{pair.summary}\n".encode())
+        count += 1
+    return count, digest.hexdigest()
 
 
 def _drawn(read: Pairs, count: int, limit: int | None, seed: int) -> Iterator[Pair]:

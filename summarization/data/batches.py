@@ -96,11 +96,13 @@ class Budgeted(Shuffled):
 
     targets: npt.NDArray[np.int64]
     """Tokens of each headline; ``lengths`` are those of the texts."""
+    processes: int = 1
+    """That share each batch; any number that divides 8 gets the same batches as one."""
 
     @property
     def grain(self) -> int:
         """What the number of pairs in a batch is a multiple of."""
-        return math.gcd(self.batch_size, GRAIN)
+        return math.lcm(math.gcd(self.batch_size, GRAIN), self.processes)
 
     def cut(self, examples: Indices) -> list[Indices]:
         """Returns the batches of a pool: for each the places of its examples among these."""

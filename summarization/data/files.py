@@ -27,7 +27,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
 )
 COLUMNS = ("document", "summary")
-"""Of a table; a .tsv has these two, in this order, and no heading."""
+"""Of a table; a .tsv has these two, in this order where no heading says otherwise."""
 PACKED = ("", ".gz", ".xz")
 EXPECTED = (
     "train/train.article.txt with train.title.txt, train/valid.article.filter.txt, Giga/input.txt with task1_ref0.txt "
@@ -84,8 +84,13 @@ def _tables(root: Path, split: str, kind: str) -> Sequence[Path]:
     """Returns a split's table, or its parts as the hub cuts them (train-00000-of-00002.parquet), in order."""
     for name in TABLES[split]:
         whole = _packed(root / f"{name}.{kind}")
-        parts = [whole] if whole is not None else sorted(root.glob(f"{name}-*-of-*.{kind}"))
+        if whole is not None:
+            return [whole]
+        parts = sorted(root.glob(f"{name}-*-of-*.{kind}"))
         if parts:
+            wanted = int(parts[0].stem.rpartition("-")[2])
+            if len(parts) != wanted:
+                raise BadDataError(f"{root}: {len(parts)} parts of {name}, expected {wanted}: {parts[0].name}, ...")
             return parts
     return ()
 
@@ -114,12 +119,16 @@ def _json(path: Path) -> Iterator[Pair]:
 
 
 def _tabs(path: Path) -> Iterator[Pair]:
+    order = 0, 1
     for number, line in enumerate(text_lines(path), start=1):
         cells = line.split("\t")
         if len(cells) != len(COLUMNS):
             raise BadDataError(f"{path}, line {number}: expected text, tab, headline; found {len(cells)} cells")
-        if number > 1 or tuple(cells) != COLUMNS:
-            yield Pair(document=cells[0], summary=cells[1])
+        names = [cell.strip().lower() for cell in cells]
+        if number == 1 and sorted(names) == sorted(COLUMNS):
+            order = names.index(COLUMNS[0]), names.index(COLUMNS[1])
+        else:
+            yield Pair(document=cells[order[0]], summary=cells[order[1]])
 
 
 def of_hub(source: str, hint: str) -> dict[str, Pairs]:

@@ -1,7 +1,8 @@
 """Text to tokens and back, with one rule for what is unknown.
 
-Gigaword says ``<unk>`` for a rare word in its training and validation pairs and ``UNK`` in its test pairs. Both are one
-marker here: ``UNK`` in text, the vocabulary's own [UNK] among tokens. A model may write it, and it is scored as a word.
+Gigaword says ``<unk>`` for a rare word in its training and validation pairs and ``UNK`` in its test pairs; other
+systems write ``[UNK]`` or ``unk``. All are one marker here: ``UNK`` in text, the vocabulary's own [UNK] among tokens. A
+model may write it, and it is scored as a word.
 """
 
 import itertools
@@ -10,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.tokenization import Ids, Tokenizer
+from common.tokenization import CONTINUED, Ids, Tokenizer
 
 UNKNOWN = "UNK"
-MARKER = re.compile(r"<unk>|(?<!\w)UNK(?!\w)")
+MARKER = re.compile(r"<unk>|\[unk\]|(?<!\w)unk(?!\w)", re.IGNORECASE)
 DIGITS = ((re.compile(r"(?<=#) (?=#)"), ""), (re.compile(r"(?<=#) ?([.:-]) ?(?=#)"), r"\1"))
 """What WordPiece takes apart and a reader wants together: digits, decimals, results. Scores do not see it."""
 
@@ -24,8 +25,8 @@ def normalized(text: str) -> str:
 
 
 def without_unknown(text: str) -> str:
-    """Returns a normalised text without its unknown words."""
-    return " ".join(word for word in text.split() if word != UNKNOWN)
+    """Returns a text without its unknown words."""
+    return " ".join(MARKER.sub(" ", text).split())
 
 
 def encode(texts: Sequence[str], tokenizer: Tokenizer) -> list[Ids]:
@@ -47,8 +48,14 @@ def decode(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
     for is_unknown, group in itertools.groupby(tokens, key=lambda token: token == unknown):
         some = list(group)
         known = [token for token in some if not special[token]]
-        words += [UNKNOWN] * len(some) if is_unknown else [tokenizer.decode(known)]
+        words += [UNKNOWN] * len(some) if is_unknown else [_joined(known, tokenizer)]
     text = " ".join(" ".join(words).split())
     for apart, together in DIGITS:
         text = apart.sub(together, text)
     return text
+
+
+def _joined(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
+    """Returns the text of known tokens; one that goes on with a word and has none before it begins one."""
+    text = tokenizer.decode(list(tokens))
+    return text.removeprefix(CONTINUED) if tokens and tokenizer.continues[tokens[0]] else text

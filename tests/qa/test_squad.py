@@ -105,11 +105,11 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "x.json.gz").write_bytes(b"\x1f\x8b broken")
     (tmp_path / "x.json").write_text("{")
     (tmp_path / "deep.json").write_text("[" * 9_000)
-    (tmp_path / "x.jsonl").write_text('{"id": "a"}\n[]\n')
+    (tmp_path / "x.jsonl").write_text('[]\n{"id": "a"}\n')
     (tmp_path / "x.csv").write_text("a")
     for name, message in (
         ("x.json.gz", "cannot be read"), ("x.json", "not JSON"),
-        ("deep.json", "not JSON that can be read"), ("x.jsonl", "line 2: expected an object"),
+        ("deep.json", "not JSON that can be read"), ("x.jsonl", "line 1: expected an object"),
         ("x.csv", "expected .json"), ("y.json", "does not exist"),
     ):  # fmt: skip
         with pytest.raises(BadDataError, match=message):

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,9 +114,9 @@ def test_counts_are_compared_and_what_is_cut_is_counted(tmp_path: Path, capsys: 
     said = capsys.readouterr().err
     assert "test: 5 pairs; Gigaword as published has 1,951" in said
     assert "train: 5 pairs; Gigaword as published has 3,803,957" in said
-    assert "test: 2 texts of more than 16 tokens are cut" in said
-    assert "test: 4 headlines of more than 6 tokens are cut" in said
-    assert "test: 1 texts are empty" in said
+    assert "test: 2 cut, being texts of more than 16 tokens" in said
+    assert "test: 4 cut, being headlines of more than 6 tokens" in said
+    assert "test: 1 with an empty text" in said
     assert splits.test.encoded.source_lengths.max() == 16
     assert splits.test.encoded.target_lengths.max() == 6
     assert [pair.document for pair in splits.test.pairs][1] == "UNK"  # as it was read
@@ -131,9 +132,9 @@ def test_tokens_to_train_on_are_kept_and_known_by_what_made_them(
     made = []
     real = Data._encoded
 
-    def encoded(self: Data, pairs: object, tokenizer: Tokenizer, name: str) -> object:
+    def encoded(self: Data, pairs: object, tokenizer: Tokenizer, name: str, told: bool) -> object:
         made.append(name)
-        return real(self, pairs, tokenizer, name)  # type: ignore[arg-type]
+        return real(self, pairs, tokenizer, name, told)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Data, "_encoded", encoded)
     again = data.load(tokenizer, tmp_path / "data")
@@ -165,7 +166,11 @@ def test_real_wordpiece_takes_a_marker_as_one_token_too(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##k", "talks", "<", ">", ""]))
     tokenizer = load_tokenizer(path)
-    assert [each.tolist() for each in encode(["<unk> talks UNK", "unk"], tokenizer)] == [[1, 7, 1], [5, 6]]
+    assert [each.tolist() for each in encode(["<unk> talks UNK", "[UNK] unk", "unkk"], tokenizer)] == [
+        [1, 7, 1],
+        [1, 1],
+        [5, 6, 6],
+    ]
 
 
 def test_a_batch_says_what_follows_each_token() -> None:
@@ -188,6 +193,24 @@ def test_a_batch_says_what_follows_each_token() -> None:
     assert longer.source_real.sum() == batch.source_real.sum()
 
 
+def test_columns_go_by_their_names_and_parts_must_all_be_there(tmp_path: Path) -> None:
+    text = "summary\tDocument\nshort\ta long text\n"
+    folder = in_files(tmp_path / "a", train__tsv=text, dev__tsv=text, test__tsv=text)
+    assert list(find(folder)["test"]()) == [Pair(document="a long text", summary="short")]
+    folder = tables(tmp_path / "b")
+    (folder / "test-00000-of-00002.parquet").unlink()
+    with pytest.raises(BadDataError, match=r"1 parts of test, expected 2"):
+        find(folder)
+
+
+def test_a_word_that_begins_in_its_middle_is_no_digit() -> None:
+    path_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "talks", "##agi", "##s", "#"]
+    vocabulary = word_tokenizer(path_tokens[5:])
+    agi, plural, talks = (vocabulary.id(token) for token in ("##agi", "##s", "talks"))
+    assert decode([agi, plural, talks, plural], vocabulary) == "agis talkss"
+    assert decode([vocabulary.id("[UNK]"), plural], vocabulary) == "UNK s"
+
+
 def order(batch_size: int, pool: int, count: int = 999, seed: int = 0) -> Budgeted:
     draws = np.random.default_rng(7)
     lengths = draws.integers(8, 90, count)
@@ -202,6 +225,17 @@ def test_every_epoch_sees_every_pair_once_and_no_batch_is_empty(batch_size: int,
     assert sorted(np.concatenate(seen).tolist()) == list(range(batch_size * pool * 2))
     assert all(len(each) % batches.grain == 0 < len(each) for each in seen)
     assert np.array_equal(batches[1], order(batch_size, pool, count=batch_size * pool * 2, seed=seed)[1])
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4, 16])
+def test_any_number_of_processes_shares_what_the_batch_size_can(processes: int) -> None:
+    one = order(48, 4)
+    some = replace(one, processes=processes)
+    sizes = [len(some[step]) for step in range(8)]
+    assert all(size % processes == 0 < size for size in sizes)
+    assert sum(sizes[:4]) == 4 * 48
+    if 8 % processes == 0:
+        assert all(np.array_equal(some[step], one[step]) for step in range(8))
 
 
 def test_batches_cost_alike_and_hold_little_padding() -> None:
@@ -229,6 +263,7 @@ def test_the_wire_keeps_the_conventions_and_splits_apart() -> None:
     assert all(mark in every for mark in ("UNK", "##", "-lrb-", "'s"))
     unknown = [vocabulary.id("[UNK]") in tokens for tokens in encode([text for text, _ in pairs], vocabulary)]
     assert np.array_equal(unknown, ["UNK" in text for text, _ in pairs])
-    read = Data(generated=4_000)._readers()
+    read = Data()._readers()
     texts = {name: {pair.document for pair in some()} for name, some in read.items()}
+    assert {text for text, _ in wire.pairs(20_000, 0, 0)} & (texts["test"] | texts["validation"])  # were there some
     assert not texts["train"] & (texts["test"] | texts["validation"])

@@ -120,6 +120,14 @@ def test_any_variant_is_searched_with_as_without_a_cache(own: str, cross: str) -
         same(found, plainly(summarizer, source[text], real[text], how, ()))
 
 
+def test_divisors_are_the_published_ones() -> None:
+    """Wu et al. 2016, equation 14; fairseq's and transformers' length_penalty."""
+    assert Decoding(alpha=0.6).divisor(7) == pytest.approx(2.0**0.6)
+    assert Decoding(alpha=0.6).divisor(1) == 1.0
+    assert Decoding(normalization="power", alpha=2.0).divisor(7) == 49.0
+    assert Decoding(normalization="none").divisor(7) == 1.0
+
+
 def test_one_text_alone_is_one_among_many_in_any_order() -> None:
     summarizer = model()
     source, real = texts(9)

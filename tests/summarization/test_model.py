@@ -124,6 +124,31 @@ def test_scores_of_all_positions_are_never_there_at_once(monkeypatch: pytest.Mon
     assert len(largest) == 7
 
 
+def test_the_loss_is_a_mean_over_what_is_said_and_parts_of_a_batch_add_up() -> None:
+    summarizer = model()
+    source, real = texts(4)
+    target = torch.randint(3, 12, (4, 5))
+    target_real = torch.arange(5) < torch.tensor([[5], [2], [3], [1]])
+    labels = torch.randint(3, 12, (4, 5))
+
+    def loss(rows: slice) -> torch.Tensor:
+        found: torch.Tensor = summarizer(source[rows], real[rows], target[rows], target_real[rows], labels[rows], 0.1)
+        return found
+
+    stream = summarizer.decoded(target, target_real, summarizer.encoded(source, real), real)
+    scores = summarizer.masked(stream[target_real], summarizer.bert.embeddings.table)
+    expected = F.cross_entropy(scores, labels[target_real], label_smoothing=0.1)
+    torch.testing.assert_close(loss(slice(None)), expected)
+    torch.testing.assert_close((loss(slice(0, 1)) * 5 + loss(slice(1, 4)) * 6) / 11, expected)
+
+
+def test_where_no_gradient_is_wanted_none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, table, bias = (torch.randn(*shape, requires_grad=True) for shape in ((6, 4), (5, 4), (5,)))
+    monkeypatch.setattr("common.cross_entropy.torch.zeros_like", lambda *_, **__: pytest.fail("a gradient was made"))
+    with torch.no_grad():
+        chunked_cross_entropy(hidden, table, bias, torch.zeros(6, dtype=torch.long))
+
+
 def checkpoint(folder: Path, dim: int = 16) -> Path:
     """A pretrained BERT as a run of ours leaves one."""
     torch.manual_seed(5)
@@ -191,6 +216,10 @@ def test_hnas_starts_as_the_softmax_that_was_trained(tmp_path: Path) -> None:
     encoder = run(*both[:2], "--model.decoder-attention", "hnas", attention="hnas").model
     assert (encoder.attention.u, encoder.decoder_attention.u) == (0.0, 0.5)  # type: ignore[attr-defined]
     decoder = run(*both[2:], attention="hnas").model
+    assert decoder.pretrained_otherwise == ()
+    assert run(*both[2:], "--model.decoder-attention", "dnas").model.pretrained_otherwise == (
+        "pretrained with softmax",
+    )
     assert decoder.attention.u == 0.5  # type: ignore[attr-defined]
     typed = run(*both, "--model.decoder-attention", "hnas", "--model.decoder-attention.u", "0.25").model
     assert typed.decoder_attention.u == 0.25  # type: ignore[attr-defined]
@@ -209,6 +238,8 @@ def test_what_no_model_can_be_is_refused(tmp_path: Path) -> None:
         run("--model.cross-attention", "recency")
     with pytest.raises(WrongUseError, match=r"unknown attention 'sofmax'; did you mean 'softmax'"):
         run("--model.decoder-attention", "sofmax")
+    with pytest.raises(WrongUseError, match=r"unknown field --decoder-attention; did you mean"):
+        run("--decoder-attention", "hnas")
     with pytest.raises(WrongUseError, match=r"expected the name of one attention variant"):
         run("--model.decoder-attention")
     with pytest.raises(WrongUseError, match=r"leaky"):

@@ -1,7 +1,10 @@
 """ROUGE against its definition, the commands that print it, and what stands beside it."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.stem.porter import PorterStemmer  # type: ignore[import-untyped]
 
-from common.errors import guarded
+from common.errors import BadDataError, guarded
 from scripts.seqarena import dispatch
 from summarization.data.files import Pair
 from summarization.data.text import normalized, without_unknown
@@ -62,8 +65,8 @@ def test_scores_are_those_of_the_definition(hypothesis: str, reference: str) -> 
 
 def test_one_rule_for_what_is_unknown() -> None:
     """Both markers are one word, which counts; digits and punctuation do not."""
-    assert normalized("<unk> 's UNK  unk UNKNOWN <unk>-led") == "UNK 's UNK unk UNKNOWN UNK-led"
-    assert without_unknown("UNK in UNK talks") == "in talks"
+    assert normalized("<unk> 's UNK  unk UNKNOWN [UNK]-led <UNK>.") == "UNK 's UNK UNK UNKNOWN UNK-led UNK."
+    assert without_unknown("unk in [UNK] talks UNKNOWN <unk>-led") == "in talks UNKNOWN -led"
     assert rows(["<unk> talks"], ["UNK talks"])["rouge1"][0] == 1.0
     assert rows(["talks"], ["UNK talks"])["rouge1"][0] == pytest.approx(2 / 3)
     assert dropped(["<unk> talks", "UNK"]) == ["talks", ""]
@@ -88,7 +91,7 @@ def test_intervals_hold_the_mean_and_come_back() -> None:
 
 
 def test_what_else_is_said_of_headlines() -> None:
-    found = described(["up up UNK", "oil talks"], ["up", "a b c"], ["up UNK down", "talks on oil"])
+    found = described(["up up [UNK]", "oil - talks"], ["up .", "a b c"], ["up <unk> down", "talks on oil"])
     assert found == pytest.approx(
         {"length_ratio": 5 / 4, "unknown": 1 / 5, "with_unknown": 0.5, "empty": 0.0, "repeats": 1 / 5, "novel_1": 0.0,
          "novel_2": 2 / 3}
@@ -103,6 +106,20 @@ def test_floors_are_the_first_words_and_one_headline_for_all() -> None:
     found = floors(fitted, test)
     assert found["first 8 words"]["rouge1"] == pytest.approx((2 * 0.25 / 1.25) / 2)
     assert found["best constant headline"] == {"rouge1": 0.5, "rouge2": 0.5, "rougeL": 0.5}
+
+
+def test_the_best_constant_is_the_same_in_every_interpreter() -> None:
+    """Words of equal frequency come in the order of the headlines, not of a hash."""
+    code = (
+        "from summarization.floors import best_constant; "
+        "print(best_constant([f'w{n} x{n % 3} to y{n % 5}' for n in range(60)]))"
+    )
+    said = set()
+    for seed in ("1", "2", "3"):
+        there = {**os.environ, "PYTHONHASHSEED": seed}
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=there)
+        said.add(found.stdout)
+    assert len(said) == 1
 
 
 def files(folder: Path, **texts: list[str]) -> list[str]:
@@ -124,10 +141,13 @@ def test_any_system_is_scored_from_its_file(tmp_path: Path, capsys: pytest.Captu
     more = files(tmp_path, baseline=["oil", "a", "UNK"], documents=["oil x", "b", "c"])
     assert dispatch(["summarization", "score", *given, *more]) == 0
     printed = capsys.readouterr()
+    worse = re.search(r"minus the baseline +([+-][0-9.]+)", printed.out)
+    assert worse is not None
+    assert float(worse[1]) == pytest.approx(100 * (0.8 + 0 + 1 - 0.5 - 1 - 2 / 3) / 3, abs=0.01)
     assert "3 rows" in printed.out
     assert "60.00 [0.00, 100.00]" in printed.out
-    assert "difference to the baseline" in printed.out
-    assert "1 hypotheses are empty: they score 0" in printed.err
+    assert "minus the baseline" in printed.out
+    assert "empty hypotheses, which score 0: 1" in printed.err
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,11 +159,16 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: p
     assert guarded(dispatch, ["summarization", "score", "--hypotheses", str(tmp_path / "no"), *given[2:]]) == 1
     assert "does not exist" in capsys.readouterr().err
     assert guarded(dispatch, ["summarization", "score", "--hypotheses", "x"]) == 2
+    fine = files(tmp_path, hypotheses=["a"], references=["a"])
+    assert guarded(dispatch, ["summarization", "score", *fine, "--seed", "-1"]) == 2
 
 
 def test_the_metric_of_the_evaluate_library_says_the_same() -> None:
     found = RougeMetric().compute(predictions=["oil up", "b"], references=["oil prices up", "b"])
     assert found is not None
     assert found["rouge1"] == pytest.approx(90.0)
-    assert found["rouge2"] <= found["rouge1_high"]
+    assert found["rouge1_low"] == pytest.approx(80.0)
+    assert found["rouge1_high"] == pytest.approx(100.0)
+    with pytest.raises(BadDataError, match="found 0 and 0"):
+        RougeMetric().compute(predictions=[], references=[])
     assert set(found) == {f"{name}{end}" for name in METRICS for end in ("", "_low", "_high")}

@@ -4,15 +4,22 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from common.errors import guarded
 from common.results import Result
+from common.runtime import make_accelerator
 from common.session import Session, execute, run_folder
+from common.tokenization import word_tokenizer
 from scripts.seqarena import dispatch
 from summarization import trainer
 from summarization.__main__ import PACKAGE
+from summarization.data.text import encode
+from summarization.evaluator import cross_entropy, never_said, write
+from summarization.model import Summarizer
 from summarization.presets import QUICK
 from summarization.run import Run
 from tests.interruption import stops_after
@@ -39,12 +46,12 @@ def measure(run: Run, folder: Path) -> tuple[Result, Path]:
 
 
 def test_it_learns_to_copy_and_to_leave_out(tmp_path: Path) -> None:
-    """A hundred and twenty steps beat the first words and the best constant headline."""
+    """A hundred and fifty steps beat the first words and the best constant headline."""
     run = replace(
         QUICK.run,
         data=replace(QUICK.run.data, generated=800),
         model=replace(QUICK.run.model, dim=64, ffn_dim=64, layers=1),
-        train=replace(QUICK.run.train, steps=120, batch_size=32, length_pool=10, eval_every=120),
+        train=replace(QUICK.run.train, steps=150, batch_size=32, length_pool=10, eval_every=150),
         optim=replace(QUICK.run.optim, lr=4e-3),
         decoding=replace(QUICK.run.decoding, beam=2),
     )
@@ -80,6 +87,31 @@ def test_a_finished_run_leaves_its_headlines_and_scores(tmp_path: Path, capsys: 
             assert report[policy][name]["mean"] == pytest.approx(100 * result.metrics[f"{name}_{policy}"])
     assert {"length_ratio", "novel_1", "novel_2", "unknown", "empty", "unended"} <= set(result.metrics)
     assert set(result.floors) == {"first 8 words", "best constant headline"}
+
+
+def test_cross_entropy_is_a_mean_over_all_tokens_without_smoothing(tmp_path: Path) -> None:
+    tokenizer, splits = trainer.prepare(TINY, tmp_path)
+    torch.manual_seed(0)
+    model = Summarizer(replace(TINY.model, initial_std=0.3)).eval()
+    accelerator = make_accelerator("float32")
+    batch = splits.validation.encoded.batch(np.arange(len(splits.validation.pairs)))
+    with torch.no_grad():
+        context = model.encoded(batch.source, batch.source_real)
+        stream = model.decoded(batch.target, batch.target_real, context, batch.source_real)
+        scores = model.masked(stream[batch.target_real], model.bert.embeddings.table)
+    expected = torch.nn.functional.cross_entropy(scores, batch.labels[batch.target_real])
+    how = replace(TINY.decoding, batch_size=3)
+    found = cross_entropy(model, splits.validation, how, accelerator)
+    assert found == pytest.approx(expected.item(), rel=1e-5)
+    greedy = write(model, splits.validation, tokenizer, replace(how, beam=1, n_best=1, max_length=2), accelerator)
+    lengths = [len(encode([text], tokenizer)[0]) for text in greedy.first]
+    assert greedy.unended == sum(length == 2 for length in lengths)
+
+
+def test_what_is_never_said_is_marks_and_numbers_without_a_token() -> None:
+    tokenizer = word_tokenizer(["up"])
+    assert never_said(tokenizer, 8, (2, 3, 0)) == [0, 2, 4, 6, 7]
+    assert [tokenizer.id(token) for token in ("[PAD]", "[CLS]", "[MASK]", "[UNK]", "[SEP]", "up")] == [0, 2, 4, 1, 3, 5]
 
 
 def test_interrupted_and_started_again_it_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
