@@ -81,9 +81,15 @@ def _table(
             for each in differences.values()
         )
         lines.append(f"  {'minus the baseline':<26}{'  '.join(f'{text:<20}' for text in shown)}")
-        values = ("equal" if each["p_value"] is None else f"{each['p_value']:.4f}" for each in differences.values())
+        values = (_level(each["p_value"]) for each in differences.values())
         lines.append(f"  {'p, of these rows alone':<26}{'  '.join(f'{text:<20}' for text in values)}")
     return [line.rstrip() for line in lines]
+
+
+def _level(p_value: float | None) -> str:
+    if p_value is None:
+        return "equal"
+    return f"{p_value:.4f}" if p_value >= 1e-4 else "below 0.0001"
 
 
 def _lines(path: Path, expected: tuple[Path, int] | None) -> list[str]:
