@@ -176,6 +176,22 @@ def test_rows_are_compared_under_the_same_norm_and_depth() -> None:
     assert found == pytest.approx({"softmax, post": 20, "dnas, post": 5, "x3": 5})
 
 
+def test_rows_that_differ_in_a_decoder_too_are_compared_with_the_baseline_everywhere() -> None:
+    rows = ("softmax", "softmax, 4 layers", "hnas", "hnas, decoder hnas[u=0.1,per_head=True], cross dnas",
+            "softmax, decoder x3", "x3, 4 layers, decoder x3, pretrained with dnas")  # fmt: skip
+    every = [
+        result(name, seed, 50 + seed + len(name), attention=name.split(",")[0]) for name in rows for seed in range(3)
+    ]
+    table = only(tables(every, [], "softmax"))
+    differences = {row.name: row.comparison.difference for row in table.rows if row.comparison is not None}
+    against = {name: "softmax, 4 layers" if "4 layers" in name else "softmax" for name in rows}
+    assert differences == {
+        name: pytest.approx((len(name) - len(against[name] if name != against[name] else "softmax")) / 200)
+        for name in rows
+        if name != "softmax"
+    }
+
+
 def test_a_baseline_is_one_of_the_rows(
     results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
