@@ -11,6 +11,7 @@ from common.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
 from common.errors import WrongUseError
 from pretraining.adaptive_softmax import AdaptiveSoftmax
 from pretraining.transformer_xl import LayerMemory, Model, RelativeAttention, Shift, TransformerXL, sinusoids
+from scripts.benchmark import original
 
 BASE = Model(vocabulary=267_735)
 TINY = Model(vocabulary=11, layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, cutoffs=(4, 7))
@@ -202,3 +203,22 @@ def test_cutoffs_that_cut_nothing_are_refused() -> None:
     for cutoffs in ((4, 4), (7, 4), (0, 4), (4, 11)):
         with pytest.raises(WrongUseError, match="expected rising numbers"):
             replace(TINY, cutoffs=cutoffs).check()
+
+
+def test_a_step_gives_the_numbers_of_the_published_formulation() -> None:
+    """Loss, memory and every gradient, of a segment behind a memory."""
+    model, tokens = made(), words(9)
+    memory = model.empty(3)
+    with torch.no_grad():
+        _, memory = model(tokens[:, :4], memory, kept=4)
+    segment, targets = tokens[:, 4:-1], tokens[:, 5:]
+    hidden, following = model(segment, memory, kept=8)
+    ours = model.softmax(hidden.flatten(0, 1), model.word.weight, targets.flatten()) / targets.numel()
+    theirs, streams = original.step(model, segment, targets, [own.stream.transpose(0, 1) for own in memory])
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    for own, stream in zip(following, streams, strict=True):
+        torch.testing.assert_close(own.stream, stream.transpose(0, 1), rtol=0, atol=1e-6)
+    parameters = dict(model.named_parameters())
+    gradients = [torch.autograd.grad(loss, list(parameters.values())) for loss in (ours, theirs)]
+    for name, one, other in zip(parameters, *gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
