@@ -75,6 +75,19 @@ Memory = Sequence[LayerMemory]
 """One of each layer."""
 
 
+class Seen(NamedTuple):
+    """How far away what stands, and how much of it is seen."""
+
+    distances: Tensor
+    """Sinusoids of the distances from the largest, M - 1, to 0; M C."""
+    u: Tensor
+    """H D."""
+    v: Tensor
+    """H D."""
+    window: int | None
+    """So many of the newest tokens; None: all."""
+
+
 def sinusoids(distances: Tensor, dim: int) -> Tensor:
     """Returns sin, then cos, of each distance at ``dim / 2`` rates; D C."""
     rate = 10_000 ** (-torch.arange(0.0, dim, 2.0, device=distances.device) / dim)
@@ -123,23 +136,20 @@ class RelativeAttention(nn.Module):
         self.kernel = variant.build(config.heads, config.attention_dropout)
 
     def forward(
-        self, hidden: Hidden, memory: Context, distances: Tensor, u: Tensor, v: Tensor, mass: EarlierMass | None
+        self, hidden: Hidden, memory: Context, seen: Seen, mass: EarlierMass | None
     ) -> tuple[Hidden, KeyMass | None]:
-        """Returns what is found, and what the variant carries on.
-
-        ``distances``: the sinusoids of the distances from the largest, M - 1, to 0 (M C); ``u``, ``v``: H D.
-        """
+        """Returns what is found, and what the variant carries on from ``mass``."""
         source = torch.cat([memory, hidden], dim=1)
         query, key, value = (
             self._split(self.query(hidden)),
             self._split(self.key(source)),
             self._split(self.value(source)),
         )
-        position = self.position(distances).view(len(distances), self.heads, -1).permute(1, 2, 0)  # H D M
-        products = (query + v[:, None]) @ position * query.shape[-1] ** -0.5  # B H N M
+        position = self.position(seen.distances).view(len(seen.distances), self.heads, -1).permute(1, 2, 0)  # H D M
+        products = (query + seen.v[:, None]) @ position * query.shape[-1] ** -0.5  # B H N M
         bias: Tensor = Shift.apply(products)  # type: ignore[no-untyped-call]
-        visibility = Visibility(order="causal", memory=memory.shape[1])
-        given = query + u[:, None], key, value, visibility, bias
+        visibility = Visibility(order="causal", memory=memory.shape[1], window=seen.window)
+        given = query + seen.u[:, None], key, value, visibility, bias
         rule = self.kernel.rule
         if rule is not None and rule.rounds:
             heads, mass = self.kernel.step(mass, *given)
@@ -161,15 +171,13 @@ class Layer(nn.Module):
         self.residual = config.norm.residual(config.dim, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(
-        self, hidden: Hidden, memory: LayerMemory, distances: Tensor, u: Tensor, v: Tensor
-    ) -> tuple[Hidden, KeyMass | None, Carried | None]:
+    def forward(self, hidden: Hidden, memory: LayerMemory, seen: Seen) -> tuple[Hidden, KeyMass | None, Carried | None]:
         """Returns the layer's output, and what its attention and its norm carry on."""
         carried_on: list[KeyMass | None] = []
 
         def attention(tokens: Tensor) -> Tensor:
             past = self.residual.recalled(memory.stream)
-            found, mass = self.attention(tokens, past, distances, u, v, memory.mass)
+            found, mass = self.attention(tokens, past, seen, memory.mass)
             carried_on.append(mass)
             return self.dropout(found)  # type: ignore[no-any-return]
 
@@ -202,11 +210,14 @@ class TransformerXL(nn.Module):
         stream = self.word.weight.new_zeros(streams, 0, self.config.dim)
         return [LayerMemory(stream, None, None)] * self.config.layers
 
-    def forward(self, tokens: Tokens, memory: Memory, *, kept: int, clamp: int | None = None) -> tuple[Hidden, Memory]:
+    def forward(
+        self, tokens: Tokens, memory: Memory, *, kept: int, clamp: int | None = None, window: int | None = None
+    ) -> tuple[Hidden, Memory]:
         """Returns the last layer's stream of a segment, and the memory for the next one, detached.
 
-        ``kept``: its tokens at most; ``clamp``: the largest distance that is told apart, None: all are. Of the norms
-        ``running`` alone carries its mean over from one segment to the next.
+        ``kept``: its tokens at most; ``clamp``: the largest distance that is told apart, None: all are; ``window``: so
+        many of the newest tokens, its own counted, are seen from each, None: all (the published ``same_length`` is the
+        memory's length). Of the norms ``running`` alone carries its mean over.
         """
         length = tokens.shape[1] + memory[0].stream.shape[1]
         distances = torch.arange(length - 1.0, -1.0, -1.0, device=tokens.device)
@@ -219,7 +230,8 @@ class TransformerXL(nn.Module):
         for number, (layer, own) in enumerate(zip(self.layers, memory, strict=True)):
             pair = 0 if self.config.shared_biases else number
             read = hidden
-            hidden, mass, carried = layer(hidden, own, table, self.content_bias[pair], self.position_bias[pair])
+            seen = Seen(table, self.content_bias[pair], self.position_bias[pair], window)
+            hidden, mass, carried = layer(hidden, own, seen)
             stream = torch.cat([own.stream, read], dim=1)[:, length - min(kept, length) :].detach()
             mass = None if mass is None else mass[:, :, length - min(kept, length) :]
             following.append(LayerMemory(stream, mass, carried if goes_on else None))

@@ -39,7 +39,7 @@ MUTATIONS = (
     Mutation("visibility.py", "own = self.segments[:, keys - queries :]", "own = self.segments[:, :queries]"),
     Mutation("visibility.py", "query = ClearPadding.apply(query, self.query_real)", "query = query"),
     Mutation("visibility.py", "return ClearPadding.apply(grad, real), None", "return grad, None"),
-    Mutation("visibility.py", "real.cumsum(dim=1)[:, self.memory :]", "real.cumsum(dim=1)[:, : queries]"),
+    Mutation("visibility.py", "counts = seen[:, self.memory :]", "counts = seen[:, : queries]"),
     Mutation("visibility.py", "counts if self.query_real is None else counts * self.query_real", "counts"),
     Mutation("visibility.py", "stop = torch.searchsorted(ordered, ordered, right=True)", "pass"),
     # The formulas
@@ -54,7 +54,7 @@ MUTATIONS = (
     Mutation("reference.py", "mass[..., -1, :].detach()", "mass[..., -1, :]"),
     Mutation("reference.py", "phi(scores.masked_fill(~visible, 0.0)) ** power * visible", "phi(scores.masked_fill(~visible, 0.0)) ** power"),
     Mutation("reference.py", "visible.sum(dim=-1, keepdim=True).clamp(min=1)", "scores.new_tensor(scores.shape[-1])"),
-    Mutation("softmax.py", "causal and (visibility.memory or visibility.key_real is not None)", "causal and visibility.key_real is not None"),
+    Mutation("softmax.py", "late = visibility.memory or visibility.window is not None", "late = visibility.window is not None"),
     Mutation("softmax.py", "dropout_p=dropout, is_causal=causal", "dropout_p=dropout, is_causal=False"),
     Mutation("doubly_normalized.py", 'visibility.memory if visibility.order == "causal" else scores.shape[-1]', "scores.shape[-1]"),
     Mutation("doubly_normalized.py", "if self.active_dropout or self.rule.rounds > 1", "if self.active_dropout"),

@@ -171,13 +171,14 @@ class ElementwiseKernel(Kernel):
     def by_features(
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> Output | None:
-        """As ``features``, at any length; None where there are none: dropout, a bias, segments, no such power."""
+        """As ``features``, at any length; None where there are none: dropout, bias, segments, window, another power."""
         if (
             self.rule.phi != "x"
             or self.rule.power > 2
             or self.active_dropout
             or bias is not None
             or visibility.segments is not None
+            or visibility.window is not None
         ):
             return None
         wide = torch.promote_types(query.dtype, torch.float32)

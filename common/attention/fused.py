@@ -78,7 +78,7 @@ class Given(NamedTuple):
         return Arguments(
             query=self.query, key=self.key, value=self.value, bias=None, query_real=self.query_real,
             key_real=self.key_real, segments=None, state=None, share=self.u, seed=torch.zeros((), dtype=torch.int64),
-            rule=self.rule, order="none", memory=0, dropout=0.0,
+            rule=self.rule, order="none", memory=0, window=0, dropout=0.0,
         )  # fmt: skip
 
     def groups(self) -> Iterator[slice]:

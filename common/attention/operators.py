@@ -14,7 +14,8 @@ from common.attention.visibility import Order, Visibility
 from common.config import from_json
 
 ARGUMENTS = """Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? query_real, Tensor? key_real,
-    Tensor? segments, Tensor? state, Tensor? share, Tensor seed, str rule, str order, int memory, float dropout"""
+    Tensor? segments, Tensor? state, Tensor? share, Tensor seed, str rule, str order, int memory, int window,
+    float dropout"""
 
 
 class Arguments(NamedTuple):
@@ -33,6 +34,8 @@ class Arguments(NamedTuple):
     rule: str
     order: Order
     memory: int
+    window: int
+    """0: none."""
     dropout: float
 
     def call(self) -> Call:
@@ -45,6 +48,7 @@ class Arguments(NamedTuple):
             order=self.order,
             memory=self.memory,
             segments=self.segments,
+            window=self.window or None,
         )
         return Call.of(
             self.query, self.key, self.value, self.bias, visibility, rule, self.share, blocking, self.dropout,
@@ -82,7 +86,7 @@ def attend_blockwise(
     seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64)
     arguments = Arguments(
         query, key, value, bias, visibility.query_real, visibility.key_real, visibility.segments, state, share, seed,
-        rule.text, visibility.order, visibility.memory, dropout,
+        rule.text, visibility.order, visibility.memory, visibility.window or 0, dropout,
     )  # fmt: skip
     output, _, last = forward_operator(*arguments)
     return output, last if rule.rounds and visibility.order != "none" else None

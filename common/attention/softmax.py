@@ -89,7 +89,8 @@ def fused_softmax(
 def _is_linear(query: Query, value: Value, visibility: Visibility, bias: Bias | None, dropout: float) -> bool:
     """Returns whether PyTorch's function takes these without a matrix over all pairs."""
     causal, on_cpu = visibility.order == "causal", query.device.type == "cpu"
-    over_keys = visibility.segments is None and not (causal and (visibility.memory or visibility.key_real is not None))
+    late = visibility.memory or visibility.window is not None or visibility.key_real is not None
+    over_keys = visibility.segments is None and not (causal and late)
     if bias is not None:
         spread = bias.shape[2] > 1 and visibility.key_real is not None
         over_keys = over_keys and not (causal or spread or bias.requires_grad)

@@ -165,9 +165,9 @@ class Call:
 
     @property
     def masked(self) -> bool:
-        """Whether padding or segments hide pairs."""
+        """Whether padding, segments or a window hide pairs."""
         seen = self.visibility
-        return any(each is not None for each in (seen.query_real, seen.key_real, seen.segments))
+        return any(each is not None for each in (seen.query_real, seen.key_real, seen.segments, seen.window))
 
     @property
     def is_prefix(self) -> bool:
@@ -222,7 +222,7 @@ class Call:
         return tile.keys.stop - (visibility.memory + tile.rows.start + 1) if visibility.order == "causal" else 0
 
     def hide(self, tensor: Tensor, tile: Tile) -> Tensor:
-        """Sets what belongs to pairs hidden by order or segments to 0, in place; padding is 0 by other means."""
+        """Sets what belongs to pairs hidden by order, window, segments to 0, in place; padding is 0 by other means."""
         return self._hide_pairs(tensor, tile, 0.0)
 
     def kept(self, tile: Tile) -> Tensor | None:
@@ -281,6 +281,11 @@ class Call:
             seen = visibility.memory + torch.arange(tile.rows.start, tile.rows.stop, device=tensor.device)
             newest = torch.arange(tile.keys.stop - late, tile.keys.stop, device=tensor.device)
             tensor[..., -late:].masked_fill_(newest > seen[:, None], hidden)
+        if visibility.window is not None:
+            oldest = visibility.memory - visibility.window + 1
+            first = oldest + torch.arange(tile.rows.start, tile.rows.stop, device=tensor.device)
+            places = torch.arange(tile.keys.start, tile.keys.stop, device=tensor.device)
+            tensor.masked_fill_(places < first[:, None], hidden)
         if visibility.segments is not None:
             examples = torch.arange(tile.heads.start, tile.heads.stop, device=tensor.device) // self.heads
             shift = self.key.shape[1] - self.query.shape[1]

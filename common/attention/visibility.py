@@ -50,6 +50,7 @@ class Visibility:
       gets may depend on a later query (a decoder's cross-attention).
 
     ``segments`` numbers the packed sequences of self-attention, one number a key; the queries are the last N keys.
+    ``window`` (causal alone): a query sees so many of the newest keys, its own counted, and none that is older.
     """
 
     query_real: QueryMask | None = None
@@ -57,6 +58,7 @@ class Visibility:
     order: Order = "none"
     memory: int = 0
     segments: Segments | None = None
+    window: int | None = None
 
     def check(self, query: Tensor, key: Tensor) -> None:
         """Raises a ``WrongUseError`` that names the argument whose shape or type does not fit query and key."""
@@ -77,6 +79,11 @@ class Visibility:
         if self.order != "causal" and self.memory:
             raise WrongUseError(
                 f"memory is {self.memory}, but only order 'causal' has a memory; order is {self.order!r}"
+            )
+        if self.window is not None and (self.window < 1 or self.order != "causal" or self.segments is not None):
+            raise WrongUseError(
+                f"window: expected at least 1, with order 'causal' and without segments; found {self.window}, order "
+                f"{self.order!r}"
             )
         if self.segments is not None and (
             self.segments.is_floating_point()
@@ -103,7 +110,11 @@ class Visibility:
         if real is None:
             real = torch.ones(batch, keys, dtype=torch.bool, device=device)
         if self.order == "causal":
-            counts = real.cumsum(dim=1)[:, self.memory :]
+            seen = real.cumsum(dim=1)
+            counts = seen[:, self.memory :]
+            if self.window is not None:
+                older = torch.nn.functional.pad(seen, (self.window, 0))[:, self.memory : keys]
+                counts = counts - older
         else:
             counts = real.sum(dim=1, keepdim=True).expand(batch, queries)
         if self.segments is not None:
@@ -115,6 +126,8 @@ class Visibility:
         allowed = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
         if self.order == "causal":
             allowed = allowed.tril(diagonal=self.memory)
+        if self.window is not None:
+            allowed = allowed.triu(diagonal=self.memory - self.window + 1)
         if self.segments is not None:
             own = self.segments[:, keys - queries :]  # B N
             allowed = allowed & (own[:, None, :, None] == self.segments[:, None, None, :])  # B 1 N M

@@ -1,5 +1,6 @@
 """Transformer-XL against its formula, written out; its sizes; its memory; what it cannot see."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from common.attention import ATTENTIONS
 from common.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
 from common.errors import WrongUseError
 from pretraining.adaptive_softmax import AdaptiveSoftmax
-from pretraining.transformer_xl import LayerMemory, Model, RelativeAttention, Shift, TransformerXL, sinusoids
+from pretraining.transformer_xl import LayerMemory, Model, RelativeAttention, Seen, Shift, TransformerXL, sinusoids
 from scripts.benchmark import original
 
 BASE = Model(vocabulary=267_735)
@@ -50,7 +51,7 @@ def test_attention_is_its_four_terms_written_out() -> None:
     hidden, memory = torch.randn(2, 4, 8, dtype=torch.float64), torch.randn(2, 3, 8, dtype=torch.float64)
     u, v = torch.randn(2, 2, 4, dtype=torch.float64)
     table = sinusoids(torch.arange(6.0, -1.0, -1.0), 8).double()
-    found, _ = attention(hidden, memory, table, u, v, None)
+    found, _ = attention(hidden, memory, Seen(table, u, v, None), None)
     source = torch.cat([memory, hidden], dim=1)
     heads = torch.zeros(2, 4, 2, 4, dtype=torch.float64)
     for batch in range(2):
@@ -222,3 +223,52 @@ def test_a_step_gives_the_numbers_of_the_published_formulation() -> None:
     gradients = [torch.autograd.grad(loss, list(parameters.values())) for loss in (ours, theirs)]
     for name, one, other in zip(parameters, *gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("attention", CAUSAL)
+def test_every_word_sees_equally_many_whatever_the_segments(attention: str) -> None:
+    """A window over one long pass, and over segments whose memory is just long enough for it."""
+    model, tokens = made(attention), words()
+    with torch.no_grad():
+        whole, _ = model(tokens, model.empty(3), kept=0, window=4)
+        memory, parts = model.empty(3), []
+        for part in tokens.split([5, 1, 4, 2], dim=1):
+            hidden, memory = model(part, memory, kept=3, window=4)
+            parts.append(hidden)
+        free, _ = model(tokens, model.empty(3), kept=0)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
+    torch.testing.assert_close(whole[:, :4], free[:, :4])
+    assert not torch.allclose(whole[:, 4:], free[:, 4:])
+
+
+def advantage(norm: NormConfig, attention: str = "softmax", *, kinds: int = 8, length: int = 8) -> float:
+    """By how many nats a trained model is better than chance at tokens that follow no rule, fresh at every step."""
+    torch.manual_seed(0)
+    config = replace(TINY, vocabulary=kinds, cutoffs=(kinds // 2,), dim=32, ffn_dim=64, norm=norm)
+    model = TransformerXL(replace(config, attention=ATTENTIONS[attention]))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    def loss(streams: int) -> torch.Tensor:
+        drawn = torch.randint(kinds, (streams, length + 1))
+        hidden, _ = model(drawn[:, :-1], model.empty(streams), kept=0)
+        found: torch.Tensor = model.softmax(hidden.flatten(0, 1), model.word.weight, drawn[:, 1:].flatten())
+        return found / drawn[:, 1:].numel()
+
+    for _ in range(250):
+        optimizer.zero_grad()
+        loss(32).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return math.log(kinds) - float(loss(2_000))
+
+
+@pytest.mark.parametrize(
+    ("norm", "attention"), [(NORMS["post"], "dnas"), (RUNNING, "softmax"), (Deescalated(mean="prefix"), "x3")],
+    ids=lambda each: each if isinstance(each, str) else norm_name(each),
+)  # fmt: skip
+def test_no_causal_form_learns_what_cannot_be_known(norm: NormConfig, attention: str) -> None:
+    assert advantage(norm, attention) < 0.005
+
+
+def test_the_mean_over_the_segment_learns_it_by_looking_ahead() -> None:
+    assert advantage(Deescalated(leaky=True)) > 0.1

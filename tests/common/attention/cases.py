@@ -46,12 +46,13 @@ def case(order: str, *, memory: int = 0, padded: bool = False, dtype: torch.dtyp
 
 
 def cases(order: str) -> list[Case]:
-    """Returns inputs with and without padding, memory and segments, as far as the order has them."""
+    """Returns inputs with and without padding, memory, segments and a window, as far as the order has them."""
     memories = (0, 3) if order == "causal" else (0,)
     made = [case(order, memory=memory, padded=padded) for memory in memories for padded in (False, True)]
     if order == "causal":
         segments = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 2, 2]])
         made.append(replace(made[3], visibility=replace(made[3].visibility, segments=segments)))
+        made += [replace(made[at], visibility=replace(made[at].visibility, window=3)) for at in (0, 3)]
     if order == "none":
         same = case("causal", padded=True)
         segments = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 1, 1, 1]])
@@ -66,6 +67,8 @@ def visible(visibility: Visibility, batch: int, i: int, j: int, queries: int, ke
     if visibility.key_real is not None and not visibility.key_real[batch, j]:
         return False
     if visibility.order == "causal" and j > visibility.memory + i:
+        return False
+    if visibility.window is not None and visibility.memory + i - j >= visibility.window:
         return False
     if visibility.segments is not None:
         return bool(visibility.segments[batch, j] == visibility.segments[batch, keys - queries + i])

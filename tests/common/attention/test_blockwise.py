@@ -295,7 +295,7 @@ def test_the_operator_keeps_the_rules_of_operators(name: str, order: str) -> Non
     tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
     arguments = Arguments(
         *tensors, bias, real.query_real, real.key_real, None, None, kernel.share(), torch.tensor(7),
-        kernel.rule.text, order, 0, 0.2,
+        kernel.rule.text, order, 0, 0, 0.2,
     )  # fmt: skip
     with blocked(Blocking(heads=1, rows=2, keys=2)):
         torch.library.opcheck(forward_operator, tuple(arguments))
@@ -361,7 +361,7 @@ def test_compiled_gradients_have_the_strides_they_promise(length: int) -> None:
     assert rule is not None
     query = torch.randn(1, 1, length, 4)
     arguments = Arguments(
-        query, query, query, None, None, None, None, None, None, torch.tensor(0), rule.text, "none", 0, 0.0
+        query, query, query, None, None, None, None, None, None, torch.tensor(0), rule.text, "none", 0, 0, 0.0
     )
     checks = ("test_schema", "test_faketensor")
     torch.library.opcheck(

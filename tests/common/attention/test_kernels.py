@@ -274,3 +274,17 @@ def test_without_gradients_the_output_is_the_same(name: str, order: str) -> None
         with torch.no_grad():
             found = kernel(each.query, each.key, each.value, each.visibility)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_window_is_of_one_sequence_in_time() -> None:
+    each = case("causal")
+    kernel = ATTENTIONS["softmax"].build(heads=2)
+    for visibility, message in (
+        (Visibility(window=2), "order 'none'"),
+        (Visibility(order="causal", window=0), "found 0"),
+        (Visibility(order="causal", window=2, segments=torch.zeros(2, 5, dtype=torch.long)), "without segments"),
+    ):
+        with pytest.raises(WrongUseError, match=message):
+            kernel(each.query, each.key, each.value, visibility)
+    wide = kernel(each.query, each.key, each.value, Visibility(order="causal", window=5))
+    torch.testing.assert_close(wide, kernel(each.query, each.key, each.value, Visibility(order="causal")))
