@@ -103,9 +103,12 @@ def test_cross_entropy_is_a_mean_over_all_tokens_without_smoothing(tmp_path: Pat
     how = replace(TINY.decoding, batch_size=3)
     found = cross_entropy(model, splits.validation, how, accelerator)
     assert found == pytest.approx(expected.item(), rel=1e-5)
-    greedy = write(model, splits.validation, tokenizer, replace(how, beam=1, n_best=1, max_length=2), accelerator)
+    with torch.no_grad():
+        model.masked.bias[tokenizer.id("[SEP]")] = 4.0
+    greedy = write(model, splits.validation, tokenizer, replace(how, beam=1, n_best=1, max_length=4), accelerator)
     lengths = [len(encode([text], tokenizer)[0]) for text in greedy.first]
-    assert greedy.unended == sum(length == 2 for length in lengths)
+    assert 0 < greedy.unended < len(lengths)
+    assert greedy.unended == sum(length == 4 for length in lengths)
 
 
 def test_what_is_never_said_is_marks_and_numbers_without_a_token() -> None:
