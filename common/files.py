@@ -1,5 +1,6 @@
 """Files as they are published: JSON, JSON lines, tables, Parquet; packed or not."""
 
+import contextlib
 import gzip
 import json
 import lzma
@@ -19,21 +20,32 @@ OPENED: Mapping[str, Callable[..., AbstractContextManager[Any]]] = MappingProxyT
 )
 
 
-def read_text(path: Path) -> str:
-    """Returns a file's text, unpacked.
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Opens a file's bytes, unpacked.
 
     Raises:
-        BadDataError: no such file, a damaged one, or one that is not UTF-8.
+        BadDataError: no such file, a damaged one, or, of whoever decodes them inside, bytes that are not UTF-8.
     """
     try:
         with OPENED.get(path.suffix, open)(path, "rb") as file:
-            text: str = file.read().decode("utf-8-sig")
+            yield file
     except FileNotFoundError as error:
         raise BadDataError(f"{path} does not exist") from error
     except UnicodeDecodeError as error:
         raise BadDataError(f"{path}: expected UTF-8 text ({error})") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise BadDataError(f"{path}: cannot be read to its end ({error})") from error
+
+
+def read_text(path: Path) -> str:
+    """Returns a file's text, unpacked.
+
+    Raises:
+        BadDataError: no such file, a damaged one, or one that is not UTF-8.
+    """
+    with _opened(path) as file:
+        text: str = file.read().decode("utf-8-sig")
     return text
 
 
@@ -120,17 +132,12 @@ def text_lines(path: Path) -> Iterator[str]:
     """Yields the lines of a file as they are read, unpacked, without their ends.
 
     Raises:
-        BadDataError: no such file, a damaged one, or one that is not UTF-8; says up to where.
+        BadDataError: no such file, a damaged one, or a line that is not UTF-8; says which.
     """
-    number = 0
-    try:
-        with OPENED.get(path.suffix, open)(path, "rb") as file:
-            for line in file:
-                number += 1
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except FileNotFoundError as error:
-        raise BadDataError(f"{path} does not exist") from error
-    except UnicodeDecodeError as error:
-        raise BadDataError(f"{path}, line {number}: expected UTF-8 text ({error})") from error
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise BadDataError(f"{path}: cannot be read to its end ({error}); {number:,} lines could") from error
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise BadDataError(f"{path}, line {number}: expected UTF-8 text ({error})") from error
+            yield text

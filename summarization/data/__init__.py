@@ -163,13 +163,13 @@ class Data:
                 lengths[side].append(np.array([len(each) for each in kept], dtype=np.int64))
                 parts[side].append(np.concatenate(kept).astype(kind))
         for count, what in (
-            (cut["sources"], f"cut, being texts of more than {self.source_length} tokens"),
-            (cut["targets"], f"cut, being headlines of more than {self.target_length} tokens"),
-            (empty["sources"], "with an empty text"),
-            (empty["targets"], "with an empty headline"),
+            (cut["sources"], f"texts cut to {self.source_length} tokens"),
+            (cut["targets"], f"headlines cut to {self.target_length} tokens"),
+            (empty["sources"], "empty texts"),
+            (empty["targets"], "empty headlines"),
         ):
             if count and told:
-                print(f"{name}: {count:,} {what}", file=sys.stderr)
+                print(f"{name}, {what}: {count:,}", file=sys.stderr)
         return {
             side: Ragged(
                 tokens=np.concatenate(some),

@@ -114,9 +114,9 @@ def test_counts_are_compared_and_what_is_cut_is_counted(tmp_path: Path, capsys: 
     said = capsys.readouterr().err
     assert "test: 5 pairs; Gigaword as published has 1,951" in said
     assert "train: 5 pairs; Gigaword as published has 3,803,957" in said
-    assert "test: 2 cut, being texts of more than 16 tokens" in said
-    assert "test: 4 cut, being headlines of more than 6 tokens" in said
-    assert "test: 1 with an empty text" in said
+    assert "test, texts cut to 16 tokens: 2" in said
+    assert "test, headlines cut to 6 tokens: 4" in said
+    assert "test, empty texts: 1" in said
     assert splits.test.encoded.source_lengths.max() == 16
     assert splits.test.encoded.target_lengths.max() == 6
     assert [pair.document for pair in splits.test.pairs][1] == "UNK"  # as it was read
