@@ -31,7 +31,7 @@ def chosen(arguments: Sequence[str]) -> tuple[Package, BaseRun, Path]:
     options, fields = parser().parse_known_args(arguments)
     package = find_package(options.package)
     look_up(package.tasks, options.task, f"{package.name} task")
-    preset = options.preset or next(name for name in package.presets[options.task] if name != "quick")
+    preset = options.preset or next((name for name in package.presets[options.task] if name != "quick"), "quick")
     run = described(package, options.task, preset, None, None, 0, fields, "seqarena prepare")
     return package, run, options.data_folder
 

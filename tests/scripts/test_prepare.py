@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadDataError, WrongUseError
-from scripts.prepare import run
+from scripts.packages import PACKAGES, find_package
+from scripts.prepare import chosen, run
 
 
 def test_data_are_made_ahead_and_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,3 +27,10 @@ def test_what_cannot_be_prepared_is_said(tmp_path: Path) -> None:
         run(["lra", "pathfinder", "--data.size", "31", "--data-folder", str(tmp_path)])
     with pytest.raises(WrongUseError, match=r"did you mean .*pathfinder"):
         run(["lra", "pathfnder", "--data-folder", str(tmp_path)])
+
+
+def test_every_task_has_a_preset_to_prepare_even_where_there_is_but_one() -> None:
+    assert chosen(["summarization", "wire"])[1].preset == "quick"
+    for package in map(find_package, PACKAGES):
+        for task in package.tasks:
+            assert chosen([package.name, task, "--preset", "quick"])[1].task == task
