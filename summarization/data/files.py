@@ -55,7 +55,7 @@ def find(folder: Path) -> dict[str, Pairs]:
         BadDataError: no such folder, or a split in none of the layouts; names what was looked for.
     """
     if not folder.is_dir():
-        raise BadDataError(f"--data.path {folder}: expected a folder with {EXPECTED}")
+        raise BadDataError(f"--data.path {folder}: no such folder; expected one with {EXPECTED}")
     return {split: _found(folder, split) for split in SPLITS}
 
 

@@ -66,7 +66,7 @@ def test_every_layout_gives_the_same_pairs_as_they_are(tmp_path: Path, layout: o
 
 
 def test_files_that_are_not_what_they_promise_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadDataError, match=r"expected a folder with train/train.article.txt"):
+    with pytest.raises(BadDataError, match=r"no such folder; expected one with train/train.article.txt"):
         find(tmp_path / "no")
     with pytest.raises(BadDataError, match=r"no train pairs; expected"):
         find(tmp_path)
