@@ -133,6 +133,8 @@ def fit(
     folder.mkdir(parents=True, exist_ok=True)
     stepper = train.stepper(model, loss, optim, seed, accelerator)
     progress = _restore(folder, stepper)
+    if accelerator.is_main_process:
+        _forget_others(folder, progress)  # a kill between a checkpoint and this leaves some behind
     log.resume(progress.step)
     losses = torch.tensor(progress.loss_since_logged, device=accelerator.device)
     unseen: list[Tensor] = []  # losses and gradient norms that nobody has looked at yet
@@ -251,10 +253,14 @@ def _weights(folder: Path, step: int) -> Path:
 def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
     state = {"model": stepper.model.state_dict(), "optimizer": stepper.optimizer.state_dict()}
     save_state(folder / "last.pt", {"format": FORMAT, **state, "progress": asdict(progress)})
-    if progress.chosen_step:
-        for weights in folder.glob("chosen-*.safetensors"):
-            if weights != _weights(folder, progress.chosen_step):
-                weights.unlink()
+    _forget_others(folder, progress)
+
+
+def _forget_others(folder: Path, progress: Progress) -> None:
+    """Deletes chosen weights but those that ``progress`` names."""
+    for weights in folder.glob("chosen-*.safetensors"):
+        if weights != _weights(folder, progress.chosen_step):
+            weights.unlink()
 
 
 def _restore(folder: Path, stepper: Stepper) -> Progress:

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import resource
 from dataclasses import replace
@@ -80,6 +81,18 @@ def test_the_chosen_step_is_what_is_left_in_the_model(tmp_path: Path) -> None:
     assert last.chosen_step == 12
     assert toy_evaluate(best.eval())["loss"] == pytest.approx(evaluations[progress.chosen_step], rel=1e-6)
     assert len(list((tmp_path / "best" / "checkpoint").glob("chosen-*"))) == 1
+
+
+@pytest.mark.parametrize("at", [7, TRAIN.steps])
+def test_weights_that_a_kill_left_behind_go(tmp_path: Path, at: int) -> None:
+    """Killed between a checkpoint and the deletion of weights that are no longer the chosen ones; the last one too."""
+    toy_fit(tmp_path / "whole")
+    with contextlib.suppress(InterruptionError):
+        toy_fit(tmp_path / "killed", batches=Interrupted(at))
+    (tmp_path / "killed" / "checkpoint" / "chosen-00000001.safetensors").write_bytes(b"left behind")
+    toy_fit(tmp_path / "killed")
+    names = [{each.name for each in (tmp_path / run / "checkpoint").iterdir()} for run in ("whole", "killed")]
+    assert names[0] == names[1]
 
 
 def test_micro_batches_change_nothing_but_memory(tmp_path: Path) -> None:
