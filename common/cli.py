@@ -329,7 +329,7 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
     command = shlex.join([*prog.split(), *arguments])
     result = execute(package, run, session_of(options, command))
     if _is_main_process():
-        print_result(result, options.json)
+        print_result(result, run.measured, as_json=options.json)
     return 0 if result.status == "finished" else 1
 
 
@@ -339,8 +339,8 @@ def _is_main_process() -> bool:
     return bool(PartialState().is_main_process)
 
 
-def print_result(result: Result, as_json: bool) -> None:
-    """Prints a result: a few lines for a person, or one JSON object."""
+def print_result(result: Result, measured: str, *, as_json: bool) -> None:
+    """Prints a result, and how it was ``measured`` if that is to be said: a few lines for a person, or JSON."""
     if as_json:
         print(json.dumps(dataclasses.asdict(result), allow_nan=False))
         return
@@ -354,6 +354,8 @@ def print_result(result: Result, as_json: bool) -> None:
         return
     print(f"  test {result.metric} {result.score:.4f} on {len(result.example_scores):,} examples, "
           f"by the checkpoint of step {result.chosen_step:,} of {result.steps:,}")  # fmt: skip
+    if measured:
+        print(f"  {measured}")
     others = {name: value for name, value in result.metrics.items() if name != result.metric}
     if others:
         told = ", ".join(f"{name.replace('_', ' ')} {value:,.4f}" for name, value in others.items())

@@ -15,8 +15,9 @@ from common.attention.blockwise import carried
 from common.attention.masses import column_masses, prefix
 from common.attention.tiles import Blocking, Call, Tile
 from common.attention.visibility import Visibility
+from common.blocks import Residual
 from common.shapes import Bias, Hidden, Key, Mask, Query
-from common.transformer import DecoderLayer, Layer
+from common.transformer import DecoderLayer
 
 SPECTRUM_LENGTH = 1024
 """Longest sequence whose attention's eigenvalues are taken: their cost grows with the cube of the length."""
@@ -225,8 +226,9 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
         if len(defined):
             found.setdefault(name, []).append(float(take(defined)))
 
-    def after_layer(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        before, real = given[0], given[1].query_real
+    def after_layer(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        before, real = given[0], given[1].query_real if isinstance(given[1], Visibility) else None
+        output = output[0] if isinstance(output, tuple) else output  # beside it what a layer carries on
         note("token_similarity", token_similarity(output, real))
         note("mean_cosine", mean_cosine(output, real))
         note("escalation_rate", escalation_rate(before, output, real))
@@ -250,7 +252,8 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
             one = slice(whole[0], whole[0] + 1)
             note("spectral_gap", spectral_gap(kernel.weights(query[one], key[one], Visibility(order=visibility.order))))
 
-    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    layers = [part for part in model.modules() if isinstance(getattr(part, "residual", None), Residual)]
+    layers = [layer for layer in layers if not isinstance(layer, DecoderLayer)]
     aside = {part for module in model.modules() if isinstance(module, DecoderLayer) for part in module.modules()}
     kernels = [part for part in model.modules() if isinstance(part, Kernel) and part not in aside]
     handles = [layer.register_forward_hook(after_layer) for layer in layers]

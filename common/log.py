@@ -88,7 +88,7 @@ class Log:
             {"step": step, "validation": dict(metrics)} | {name: values for name, values in further.items() if values},
         )
         name, value = next(iter(metrics.items()))
-        self.news |= {"validation": f"{name} {value:.4f}"}
+        self.news |= {"validation": f"{'validation ' if name == 'loss' else ''}{name} {value:.4f}"}
         self._show(step)
         if not self.console.is_terminal:
             shown = "  ".join(f"{label} {text}" if label == "loss" else text for label, text in self.news.items())

@@ -61,6 +61,11 @@ class BaseRun:
         """What else names this run's row in a table, behind the attention."""
         return ()
 
+    @property
+    def measured(self) -> str:
+        """How the scores came about, where the task cannot say it; empty: it can."""
+        return ""
+
     def completed(self, typed: Collection[str]) -> "BaseRun":
         """Returns the run with what follows from its other fields; those whose paths were ``typed`` stay.
 

@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
@@ -16,6 +17,19 @@ from common.runtime import seed_torch
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """Maps (model, batch) to a scalar, the mean over ``batch.weight()`` things."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A loss that goes on from the step before: what it remembers belongs to a checkpoint."""
+
+    def state_dict(self) -> dict[int, Any]:
+        """Returns what this process remembers, by the number of what it is about; on the CPU."""
+        ...
+
+    def load_state_dict(self, state: dict[int, Any]) -> None:
+        """Takes what all processes remembered."""
+        ...
 
 
 class Stepper:
@@ -42,6 +56,26 @@ class Stepper:
         self.trained, self.optimizer = accelerator.prepare(
             torch.compile(model) if compiled else model, build_optimizer(optim, model)
         )
+
+    @property
+    def saves_between(self) -> bool:
+        """Whether a checkpoint may fall between evaluations: only if no process has to wait for the others' memory."""
+        return self.accelerator.num_processes == 1 or not isinstance(self.loss, Remembering)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that a restart needs; called by all processes together where ``saves_between`` is False."""
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if isinstance(self.loss, Remembering):
+            shares = gather_object([self.loss.state_dict()])
+            state["loss"] = {number: each for share in shares for number, each in share.items()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes what ``state_dict`` gave; a ``KeyError``, ``ValueError`` or ``RuntimeError`` says it is another's."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(self.loss, Remembering):
+            self.loss.load_state_dict(state["loss"])
 
     def take(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         """Takes a step (from 0) and returns the batch's loss and its gradient's norm; the gradient stays to be seen."""

@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal
+
+Unit = Literal["share", "nats"]
+"""Of a task's scores: shares of 1, which people read per cent; or nats, and what is made of them, as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +28,14 @@ class Task:
     """One line: what a model must do."""
     version: int
     metric: str
-    """Name of the main score in an evaluator's answer, a fraction between 0 and 1 unless the title says otherwise."""
+    """Name of the main score in an evaluator's answer."""
     higher_is_better: bool
     beside: tuple[str, ...] = ()
     """Other metrics that a table shows beside it."""
-    chance: float
-    """What guessing scores."""
+    unit: Unit = "share"
+    """Of all scores."""
+    chance: float | None = None
+    """What guessing scores; none: it depends on the data, and is among the floors."""
     splits: str
     """How examples come to be in train, validation and test."""
     source: str

@@ -152,7 +152,8 @@ def fit(
         last = progress.step == train.steps
         log_due = progress.step % train.log_every == 0 or last
         evaluation_due = progress.step % train.eval_every == 0 or last
-        save_due = evaluation_due or time.monotonic() - saved >= train.checkpoint_seconds
+        waited = stepper.saves_between and time.monotonic() - saved >= train.checkpoint_seconds
+        save_due = evaluation_due or waited
         # Looking at a loss waits for the GPU: there only when something is due, on a CPU always.
         if log_due or save_due or accelerator.device.type == "cpu":
             _require_finite(model, unseen, progress.step)
@@ -172,9 +173,8 @@ def fit(
             if kept and accelerator.is_main_process:
                 save_weights(_weights(folder, progress.chosen_step), model)
         if save_due:
-            if accelerator.is_main_process:
-                progress.loss_since_logged = losses.item()
-                _save(folder, stepper, progress)
+            progress.loss_since_logged = losses.item()
+            _save(folder, stepper, progress)
             saved = clock = time.monotonic()  # evaluations and checkpoints are not training time
     accelerator.wait_for_everyone()
     load_weights(_weights(folder, progress.chosen_step), model)
@@ -251,7 +251,11 @@ def _weights(folder: Path, step: int) -> Path:
 
 
 def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
-    state = {"model": stepper.model.state_dict(), "optimizer": stepper.optimizer.state_dict()}
+    """Writes a checkpoint; of several processes the main one does, once it has what the others remember."""
+    is_main = stepper.accelerator.is_main_process
+    state = stepper.state_dict() if is_main or not stepper.saves_between else {}
+    if not is_main:
+        return
     save_state(folder / "last.pt", {"format": FORMAT, **state, "progress": asdict(progress)})
     _forget_others(folder, progress)
 
@@ -273,8 +277,7 @@ def _restore(folder: Path, stepper: Stepper) -> Progress:
             "--overwrite starts this run again"
         )
     try:
-        stepper.model.load_state_dict(state["model"])
-        stepper.optimizer.load_state_dict(state["optimizer"])
+        stepper.load_state_dict(state)
         progress = Progress(**state["progress"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).split("\n")[0]

@@ -1,8 +1,9 @@
 """What is measured: the record of each task of pretraining."""
 
+import math
 from types import MappingProxyType
 
-from common.tasks import Task
+from common.tasks import Published, Task
 
 MLM = Task(
     package="pretraining",
@@ -19,4 +20,49 @@ MLM = Task(
     checksums=MappingProxyType({"quick": "3ed35de0a798e494ecc042e33127b91b641b56b45fb79f31fa5509158e1e2db6"}),
 )
 
-TASKS = MappingProxyType({MLM.name: MLM})
+TITLE = "the next word of a text; in nats per word, the lower the better (its exponential is the perplexity)"
+LICENCE = "CC BY-SA 3.0 (Wikipedia); never shipped here"
+REVISION = "v1; words and vocabulary are compared with the published counts, and the checksum of the numbers is kept"
+BESIDE = ("perplexity", "perplexity_as_validated")
+
+
+def _published(perplexity: float, source: str) -> Published:
+    """Returns what was printed as a perplexity, in nats."""
+    return Published(name="softmax", value=math.log(perplexity), source=f"perplexity {perplexity} in {source}")
+
+
+WIKITEXT103 = Task(
+    package="pretraining",
+    name="wikitext103",
+    title=TITLE,
+    version=1,
+    metric="loss",
+    higher_is_better=False,
+    beside=BESIDE,
+    unit="nats",
+    splits="as published: 28,475 / 60 / 60 articles",
+    source="wiki.{train,valid,test}.tokens of wikitext-103-v1 (--data.path), or the hub's Salesforce/wikitext",
+    revision=REVISION,
+    licence=LICENCE,
+    published=(
+        _published(24.0, "Dai et al. 2019, base, 151 M parameters, 1.8 G tokens"),
+        _published(23.68, "kimiyoung/transformer-xl, issue 99, a user's run; as validated 24.25"),
+        _published(23.70, "fairseq's example, fp16, 4 GPUs"),
+    ),
+)
+WIKITEXT2 = Task(
+    package="pretraining",
+    name="wikitext2",
+    title=TITLE,
+    version=1,
+    metric="loss",
+    higher_is_better=False,
+    beside=BESIDE,
+    unit="nats",
+    splits="as published: 600 / 60 / 60 articles; the last two are WikiText-103's",
+    source="wiki.{train,valid,test}.tokens of wikitext-2-v1 (--data.path), or the hub's Salesforce/wikitext",
+    revision=REVISION,
+    licence=LICENCE,
+)
+
+TASKS = MappingProxyType({each.name: each for each in (MLM, WIKITEXT103, WIKITEXT2)})

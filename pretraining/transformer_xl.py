@@ -18,7 +18,7 @@ from common.attention.visibility import Visibility
 from common.blocks import Activation, Deescalated, feed_forward
 from common.deescalation import Carried
 from common.errors import WrongUseError
-from common.shapes import Context, EarlierMass, Hidden, KeyMass, Tokens
+from common.shapes import Context, EarlierMass, Hidden, Key, KeyMass, Tokens, Total, Value
 from common.transformer import EncoderConfig
 from pretraining.adaptive_softmax import AdaptiveSoftmax
 
@@ -63,12 +63,26 @@ class Model(EncoderConfig):
             )
 
 
+class Projected(NamedTuple):
+    """Keys and values of earlier tokens, and of the distances (H D K, the largest first): while weights stay."""
+
+    key: Key
+    value: Value
+    position: Tensor
+
+
 class LayerMemory(NamedTuple):
     """What a layer keeps of the segments before: the stream that it read, and what its attention and norm carry on."""
 
-    stream: Context
+    past: Context | Projected
+    """The stream; or, to evaluate, what attention makes of it."""
     mass: KeyMass | None
     carried: Carried | None
+
+    @property
+    def length(self) -> int:
+        """The number of earlier tokens."""
+        return self.past.key.shape[2] if isinstance(self.past, Projected) else self.past.shape[1]
 
 
 Memory = Sequence[LayerMemory]
@@ -78,8 +92,8 @@ Memory = Sequence[LayerMemory]
 class Seen(NamedTuple):
     """How far away what stands, and how much of it is seen."""
 
-    distances: Tensor
-    """Sinusoids of the distances from the largest, M - 1, to 0; M C."""
+    distances: Tensor | None
+    """Sinusoids of the distances from the largest, M - 1, to 0; M C. None: the memory has what is made of them."""
     u: Tensor
     """H D."""
     v: Tensor
@@ -136,26 +150,37 @@ class RelativeAttention(nn.Module):
         self.kernel = variant.build(config.heads, config.attention_dropout)
 
     def forward(
-        self, hidden: Hidden, memory: Context, seen: Seen, mass: EarlierMass | None
-    ) -> tuple[Hidden, KeyMass | None]:
-        """Returns what is found, and what the variant carries on from ``mass``."""
-        source = torch.cat([memory, hidden], dim=1)
-        query, key, value = (
-            self._split(self.query(hidden)),
-            self._split(self.key(source)),
-            self._split(self.value(source)),
-        )
-        position = self.position(seen.distances).view(len(seen.distances), self.heads, -1).permute(1, 2, 0)  # H D M
-        products = (query + seen.v[:, None]) @ position * query.shape[-1] ** -0.5  # B H N M
+        self, hidden: Hidden, past: Context | Projected, seen: Seen, mass: EarlierMass | None
+    ) -> tuple[Hidden, KeyMass | None, Projected | None]:
+        """Returns what is found, what the variant carries on from ``mass``, and a projected past with the segment."""
+        query = self._split(self.query(hidden))
+        key, value, position = self._seen(hidden, past, seen)
+        products = (query + seen.v[:, None]) * query.shape[-1] ** -0.5 @ position  # B H N M
         bias: Tensor = Shift.apply(products)  # type: ignore[no-untyped-call]
-        visibility = Visibility(order="causal", memory=memory.shape[1], window=seen.window)
+        visibility = Visibility(order="causal", memory=key.shape[2] - hidden.shape[1], window=seen.window)
         given = query + seen.u[:, None], key, value, visibility, bias
         rule = self.kernel.rule
         if rule is not None and rule.rounds:
             heads, mass = self.kernel.step(mass, *given)
         else:
             heads = self.kernel(*given)
-        return self.output(heads.transpose(1, 2).flatten(2)), mass
+        whole = Projected(key, value, past.position) if isinstance(past, Projected) else None
+        return self.output(heads.transpose(1, 2).flatten(2)), mass, whole
+
+    def _seen(self, hidden: Hidden, past: Context | Projected, seen: Seen) -> Projected:
+        """Returns keys and values of earlier and own tokens, and of as many distances."""
+        if isinstance(past, Projected):
+            key, value = self._split(self.key(hidden)), self._split(self.value(hidden))
+            key, value = torch.cat([past.key, key], dim=2), torch.cat([past.value, value], dim=2)
+            return Projected(key, value, past.position[..., -key.shape[2] :])
+        source = torch.cat([past, hidden], dim=1)
+        assert seen.distances is not None
+        return Projected(self._split(self.key(source)), self._split(self.value(source)), self.positions(seen.distances))
+
+    def positions(self, distances: Tensor) -> Tensor:
+        """Returns what attention makes of the sinusoids of distances (M C); H D M."""
+        heads: Tensor = self.position(distances).view(len(distances), self.heads, -1)
+        return heads.permute(1, 2, 0).contiguous()  # copied once here, or once for each of the batch in the product
 
     def _split(self, projected: Tensor) -> Tensor:
         return projected.unflatten(2, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call, no-any-return]
@@ -171,14 +196,14 @@ class Layer(nn.Module):
         self.residual = config.norm.residual(config.dim, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, hidden: Hidden, memory: LayerMemory, seen: Seen) -> tuple[Hidden, KeyMass | None, Carried | None]:
-        """Returns the layer's output, and what its attention and its norm carry on."""
-        carried_on: list[KeyMass | None] = []
+    def forward(self, hidden: Hidden, memory: LayerMemory, seen: Seen, kept: int) -> tuple[Hidden, LayerMemory]:
+        """Returns the layer's output, and the memory of the newest ``kept`` tokens that it has read, detached."""
+        known: list[tuple[KeyMass | None, Projected | None]] = []
 
         def attention(tokens: Tensor) -> Tensor:
-            past = self.residual.recalled(memory.stream)
-            found, mass = self.attention(tokens, past, seen, memory.mass)
-            carried_on.append(mass)
+            past = memory.past if isinstance(memory.past, Projected) else self.residual.recalled(memory.past)
+            found, mass, projected = self.attention(tokens, past, seen, memory.mass)
+            known.append((mass, projected))
             return self.dropout(found)  # type: ignore[no-any-return]
 
         def feed_forward(tokens: Tensor) -> Tensor:
@@ -186,7 +211,15 @@ class Layer(nn.Module):
 
         visibility = Visibility(order="causal")
         output, carried = self.residual(hidden, attention, feed_forward, visibility, memory.carried)
-        return output, carried_on[0], carried
+        mass, projected = known[0]
+        first = max(memory.length + hidden.shape[1] - kept, 0)
+        past: Context | Projected
+        if projected is not None:
+            past = Projected(projected.key[:, :, first:], projected.value[:, :, first:], projected.position)
+        elif isinstance(memory.past, Tensor):
+            parts = [memory.past[:, first:], hidden.detach()[:, max(first - memory.length, 0) :]]
+            past = torch.cat(parts, dim=1) if parts[0].shape[1] else parts[1]  # a copy only where there are two
+        return output, LayerMemory(past, None if mass is None else mass[:, :, first:], carried)
 
 
 class TransformerXL(nn.Module):
@@ -210,7 +243,40 @@ class TransformerXL(nn.Module):
         stream = self.word.weight.new_zeros(streams, 0, self.config.dim)
         return [LayerMemory(stream, None, None)] * self.config.layers
 
+    @torch.no_grad()
+    def projected(self, streams: int, longest: int, clamp: int | None) -> Memory:
+        """Returns the same to evaluate with: keys and values are kept, and made once; so are those of the distances.
+
+        ``longest``: the tokens of a segment and of its memory together, at most.
+        """
+        assert not self.training, "while weights change, keys and values do too"
+        table = self._distances(longest, clamp)
+        nothing = table.new_zeros(streams, self.config.heads, 0, self.config.dim // self.config.heads)
+        positions = [layer.attention.positions(table) for layer in self.layers]  # type: ignore[operator, union-attr]
+        return [LayerMemory(Projected(nothing, nothing, each), None, None) for each in positions]
+
+    def _distances(self, length: int, clamp: int | None) -> Tensor:
+        weight = self.word.weight
+        distances = torch.arange(length - 1.0, -1.0, -1.0, device=weight.device)
+        if clamp is not None:
+            distances = distances.clamp(max=clamp)
+        return self.dropout(sinusoids(distances, self.config.dim).to(weight.dtype))  # type: ignore[no-any-return]
+
     def forward(
+        self,
+        tokens: Tokens,
+        targets: Tokens,
+        memory: Memory,
+        *,
+        kept: int,
+        clamp: int | None = None,
+        window: int | None = None,
+    ) -> tuple[Total, Memory]:
+        """Returns the sum of the cross-entropies of what follows each token, in nats, and the memory; see ``read``."""
+        hidden, following = self.read(tokens, memory, kept=kept, clamp=clamp, window=window)
+        return self.softmax(hidden.flatten(0, 1), self.word.weight, targets.flatten()), following
+
+    def read(
         self, tokens: Tokens, memory: Memory, *, kept: int, clamp: int | None = None, window: int | None = None
     ) -> tuple[Hidden, Memory]:
         """Returns the last layer's stream of a segment, and the memory for the next one, detached.
@@ -219,22 +285,16 @@ class TransformerXL(nn.Module):
         many of the newest tokens, its own counted, are seen from each, None: all (the published ``same_length`` is the
         memory's length). Of the norms ``running`` alone carries its mean over.
         """
-        length = tokens.shape[1] + memory[0].stream.shape[1]
-        distances = torch.arange(length - 1.0, -1.0, -1.0, device=tokens.device)
-        if clamp is not None:
-            distances = distances.clamp(max=clamp)
-        table = self.dropout(sinusoids(distances, self.config.dim).to(self.word.weight.dtype))
+        length = tokens.shape[1] + memory[0].length
+        table = None if isinstance(memory[0].past, Projected) else self._distances(length, clamp)
         hidden = self.dropout(self.word(tokens) * self.config.dim**0.5)
         goes_on = isinstance(self.config.norm, Deescalated) and self.config.norm.mean == "running"
         following = []
         for number, (layer, own) in enumerate(zip(self.layers, memory, strict=True)):
             pair = 0 if self.config.shared_biases else number
-            read = hidden
             seen = Seen(table, self.content_bias[pair], self.position_bias[pair], window)
-            hidden, mass, carried = layer(hidden, own, seen)
-            stream = torch.cat([own.stream, read], dim=1)[:, length - min(kept, length) :].detach()
-            mass = None if mass is None else mass[:, :, length - min(kept, length) :]
-            following.append(LayerMemory(stream, mass, carried if goes_on else None))
+            hidden, read = layer(hidden, own, seen, kept)
+            following.append(read if goes_on else read._replace(carried=None))
         return self.dropout(self.final_norm(hidden)), following
 
 

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,15 @@ import numpy as np
 
 from common.attention import ALIASES
 from common.cli import Parser
-from common.config import to_json
+from common.config import from_json, to_json
 from common.errors import BadDataError, WrongUseError, look_up
 from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from common.results import Result, read_results
-from common.run import OWN_FILES, BaseRun, settings, task_title
-from common.tasks import Task
+from common.run import OWN_FILES, BaseRun, Preset, settings, task_title
+from common.tasks import Task, Unit
 from scripts import side_by_side
 from scripts.packages import PACKAGES, find_package
-from scripts.rows import Row, Table
+from scripts.rows import Row, Table, number, told
 from scripts.tables import RENDERERS, render
 
 PRETRAINING = "model.pretraining"
@@ -110,6 +110,9 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
         preset=preset,
         pretraining=(some.run if some else absent[0]["run"])["model"].get("pretraining", ""),
         metric=some.metric if some else task.metric if task else "score",
+        unit=task.unit if task else "share",
+        higher_is_better=task is None or task.higher_is_better,
+        measured=_measured(some, presets),
         baseline=baseline,
         rows=rows,
         floors=some.floors if some else {},
@@ -126,6 +129,16 @@ def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: 
         and not other_data,
         devices=sorted({result.environment["device"] for result in group}),
     )
+
+
+def _measured(result: Result | None, presets: Mapping[str, Preset[BaseRun]]) -> str:
+    """Returns what a result's run says of how its scores came about; nothing, if it is of another version."""
+    if result is None or result.preset not in presets:
+        return ""
+    try:
+        return from_json(type(presets[result.preset].run), result.run).measured
+    except ValueError:
+        return ""
 
 
 def _as_the_preset(result: Result, meant: BaseRun) -> bool:
@@ -255,7 +268,11 @@ def run(arguments: Sequence[str]) -> int:
                     f"vs {baseline} [95 %]", "p (Holm)", "parameters", "tokens/s", "memory"]  # fmt: skip
         print(
             render(
-                table.title, headings, [_cells(row, metrics) for row in table.rows], _footnotes(table), options.format
+                table.title,
+                headings,
+                [_cells(row, metrics, table.unit) for row in table.rows],
+                _footnotes(table),
+                options.format,
             )
         )
     return 0
@@ -276,17 +293,17 @@ def comma_separated(made: Sequence[Table]) -> str:
     return file.getvalue()
 
 
-def _difference(comparison: Comparison | None) -> str:
+def _difference(comparison: Comparison | None, unit: Unit) -> str:
     if comparison is None:
         return ""
-    shown = f"{100 * comparison.difference:+.2f}"
+    shown = number(comparison.difference, unit, "+")
     if comparison.low is None or comparison.high is None:
         return f"{shown} (no spread)"
     star = "" if comparison.over_seeds else " *"
-    return f"{shown} [{100 * comparison.low:+.2f}, {100 * comparison.high:+.2f}]{star}"
+    return f"{shown} [{number(comparison.low, unit, '+')}, {number(comparison.high, unit, '+')}]{star}"
 
 
-def _cells(row: Row, metrics: Sequence[str]) -> list[str]:
+def _cells(row: Row, metrics: Sequence[str], unit: Unit) -> list[str]:
     seeds = str(len(row.seeds))
     if row.diverged or row.missing:
         seeds += "".join(
@@ -294,11 +311,11 @@ def _cells(row: Row, metrics: Sequence[str]) -> list[str]:
         )
     return [
         row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
-        "" if row.mean is None else f"{100 * row.mean:.2f} %",
-        "" if row.deviation is None else f"{100 * row.deviation:.2f}",
-        *("" if metric not in row.beside else f"{100 * row.beside[metric][0]:.2f} %" for metric in metrics),
+        "" if row.mean is None else told(row.mean, unit),
+        "" if row.deviation is None else number(row.deviation, unit),
+        *("" if metric not in row.beside else told(row.beside[metric][0], unit) for metric in metrics),
         seeds,
-        _difference(row.comparison),
+        _difference(row.comparison, unit),
         "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",
         "" if row.parameters is None else f"{row.parameters:,}",
         "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",
@@ -309,13 +326,15 @@ def _cells(row: Row, metrics: Sequence[str]) -> list[str]:
 def _footnotes(table: Table) -> list[str]:
     notes = []
     if table.floors:
-        notes.append("floors: " + ", ".join(f"{name} {100 * value:.2f} %" for name, value in table.floors.items()))
+        notes.append(
+            "floors: " + ", ".join(f"{name} {told(value, table.unit)}" for name, value in table.floors.items())
+        )
     if table.chance is not None:
-        notes.append(f"chance: {100 * table.chance:.2f} %")
+        notes.append(f"chance: {told(table.chance, table.unit)}")
     rows = {re.split(r"[,\[]", row.name)[0] for row in table.rows} | {table.baseline}
     shown = [figure for figure in table.published if table.comparable or figure.name in rows]
     for source, figures in itertools.groupby(shown, key=lambda figure: figure.source):
-        listed = ", ".join(f"{figure.name} {100 * figure.value:.2f} %" for figure in figures)
+        listed = ", ".join(f"{figure.name} {told(figure.value, table.unit)}" for figure in figures)
         notes.append(f"published: {listed} ({source})")
     if shown and not table.comparable:
         notes.append("published figures: of other data or settings than these")
@@ -328,4 +347,6 @@ def _footnotes(table: Table) -> list[str]:
         notes.append(f"no comparison: {table.baseline} has no finished seed in common with another row")
     if table.devices:
         notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")
+    if table.measured:
+        notes.append(table.measured)
     return notes

@@ -3,7 +3,17 @@
 from dataclasses import dataclass, field
 
 from common.metrics import Comparison
-from common.tasks import Published
+from common.tasks import Published, Unit
+
+
+def number(value: float, unit: Unit, form: str = "") -> str:
+    """Returns a score as people read it, per cent or as it is; ``form`` + shows its sign."""
+    return f"{100 * value:{form}.2f}" if unit == "share" else f"{value:{form}.3f}"
+
+
+def told(value: float, unit: Unit) -> str:
+    """Returns a score with its unit."""
+    return f"{number(value, unit)} %" if unit == "share" else number(value, unit)
 
 
 @dataclass(kw_only=True)
@@ -44,6 +54,10 @@ class Table:
     pretraining: str
     """What the checkpoints that the runs began from were trained on; empty: they began from nothing."""
     metric: str
+    unit: Unit
+    higher_is_better: bool
+    measured: str
+    """How the scores came about, where that is not the task's to say; empty: it is."""
     baseline: str
     rows: list[Row]
     floors: dict[str, float]

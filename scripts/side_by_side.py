@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from scripts.rows import Row, Table
+from scripts.rows import Row, Table, number
 
 SIGNIFICANT = 0.05
 Joined = tuple[str, list[str], list[list[str]], list[str]]
@@ -30,15 +30,23 @@ def _joined(package: str, preset: str, pretraining: str, tables: Sequence[Table]
     rows = [
         [name, *(_cell(table, rows.get(name)) for table, rows in zip(tables, found, strict=True))] for name in names
     ]
-    floors = [max(table.floors.values(), default=None) for table in tables]
+    floors = [(max if table.higher_is_better else min)(table.floors.values(), default=None) for table in tables]
     if any(floor is not None for floor in floors):
-        rows.append(["best floor", *("" if floor is None else f"{100 * floor:.2f}" for floor in floors)])
+        rows.append(
+            [
+                "best floor",
+                *(
+                    "" if floor is None else number(floor, table.unit)
+                    for floor, table in zip(floors, tables, strict=True)
+                ),
+            ]
+        )
     figures = [_figures(table) for table in tables]
     for name, source in dict.fromkeys(key for each in figures for key in each):
         rows.append([f"published: {name} ({source})", *(each.get((name, source), "") for each in figures)])
     notes = [table.title for table in tables]
     notes += [
-        "per cent: mean +- standard deviation (seeds); behind a slash the other metrics alike",
+        "mean +- standard deviation (seeds), per cent where it is no loss; behind a slash the other metrics alike",
         f"* differs from {tables[0].baseline} with p < {SIGNIFICANT} after Holm, over 3 or more seeds",
     ]
     if not all(table.comparable for table in tables):
@@ -61,7 +69,8 @@ def _cell(table: Table, row: Row | None) -> str:
         (row.mean, row.deviation),
         *(row.beside[metric] for metric in table.published_beside if metric in row.beside),
     ]
-    shown = " / ".join(f"{100 * mean:.2f}{'' if sd is None else f' +- {100 * sd:.2f}'}" for mean, sd in spread)
+    unit = table.unit
+    shown = " / ".join(f"{number(mean, unit)}{'' if sd is None else f' +- {number(sd, unit)}'}" for mean, sd in spread)
     told = row.p_corrected is not None and row.p_corrected < SIGNIFICANT
     star = "*" if told and row.comparison is not None and row.comparison.over_seeds else ""
     return f"{shown}{star} ({len(row.seeds)})"
@@ -71,5 +80,7 @@ def _figures(table: Table) -> dict[tuple[str, str], str]:
     """Returns (name, source) -> the published figures of all metrics."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in itertools.chain(table.published, *table.published_beside.values()):
-        found.setdefault((each.name, each.source), []).append(f"{100 * each.value:.1f}")
+        found.setdefault((each.name, each.source), []).append(
+            f"{100 * each.value:.1f}" if table.unit == "share" else number(each.value, table.unit)
+        )
     return {key: " / ".join(values) for key, values in found.items()}

@@ -84,7 +84,9 @@ class Gradients:
         self.grad = grad
         self.query = Sums(call.query, call.query.shape[2], call.blocking.rows)
         self.key, self.value = (Sums(each, each.shape[2], call.blocking.keys) for each in (call.key, call.value))
-        self.bias = torch.zeros_like(call.bias) if bias_grad and call.bias is not None else None
+        self.bias = None
+        if bias_grad and call.bias is not None:
+            self.bias = torch.zeros_like(call.bias, memory_format=torch.contiguous_format)
         self.share = None if call.share is None else torch.zeros_like(call.share)
 
     def block(self, tile: Tile, scores: Tensor, doubly: Tensor | None) -> Pulled:

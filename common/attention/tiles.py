@@ -198,7 +198,9 @@ class Call:
         """Returns s_ij of a tile; G R W. Hidden pairs are ``HIDDEN``, or 0 for rules that do not read whole rows."""
         scores = self.products("scores", tile, self.query[tile.heads, tile.rows], self.key)
         if self.bias is not None:
-            scores += self._bias_part(self.bias, tile)[self._index(tile, self.bias)]
+            part = self._bias_part(self.bias, tile)
+            own = self._heads_own(self.bias)  # then no copy
+            scores += part.flatten(0, 1)[tile.heads] if own else part[self._index(tile, self.bias)]
             self._clear_padding(scores, tile)  # whatever the bias says there, and be it no number
         if self.rule.recency:
             scores -= self._distance(tile).log1p_()
@@ -259,7 +261,14 @@ class Call:
         for axis, size in ((1, total.shape[2]), (2, total.shape[3])):
             if size == 1:
                 grad = grad.sum(dim=axis, keepdim=True)
-        self._bias_part(total, tile).index_put_(self._index(tile, total), grad.to(total.dtype), accumulate=True)
+        part = self._bias_part(total, tile)
+        if self._heads_own(total):
+            part.view(-1, *part.shape[2:])[tile.heads] += grad
+        else:
+            part.index_put_(self._index(tile, total), grad.to(total.dtype), accumulate=True)
+
+    def _heads_own(self, bias: Tensor) -> bool:
+        return bias.shape[:2] == (self.batch, self.heads)
 
     def _per_head(self, tensor: Tensor) -> Tensor:
         return tensor.repeat_interleave(self.heads, dim=0)

@@ -3,19 +3,21 @@
 from collections.abc import Sequence
 
 from common.errors import look_up
-from scripts.benchmark import attention, headlines, profile, squad, step
+from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl
 
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark step PACKAGE TASK ...
        seqarena benchmark profile PACKAGE TASK ...
        seqarena benchmark squad ...
        seqarena benchmark headlines ...
+       seqarena benchmark transformer-xl ...
 
-  attention   time and memory of each variant against the length (attention --help)
-  step        a whole training step of a task (step --help)
-  profile     where the time of a step goes (profile --help)
-  squad       how long the text of SQuAD takes, model left out (squad --help)
-  headlines   beam search beside that of the transformers library (headlines --help)"""
+  attention        time and memory of each variant against the length (attention --help)
+  step             a whole training step of a task (step --help)
+  profile          where the time of a step goes (profile --help)
+  squad            how long the text of SQuAD takes, model left out (squad --help)
+  headlines        beam search beside that of the transformers library (headlines --help)
+  transformer-xl   a step and a scored segment beside the published formulation (transformer-xl --help)"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -29,5 +31,6 @@ def run(arguments: Sequence[str]) -> int:
         "profile": profile.run,
         "squad": squad.run,
         "headlines": headlines.run,
+        "transformer-xl": transformer_xl.run,
     }
     return look_up(kinds, arguments[0], "benchmark")(arguments[1:])

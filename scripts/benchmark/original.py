@@ -19,9 +19,17 @@ from pretraining.transformer_xl import Layer, TransformerXL
 
 
 def step(
-    model: TransformerXL, tokens: Tensor, targets: Tensor, memory: Sequence[Tensor]
+    model: TransformerXL,
+    tokens: Tensor,
+    targets: Tensor,
+    memory: Sequence[Tensor],
+    *,
+    clamp: int | None = None,
+    window: int | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
     """Returns the mean cross-entropy of a segment (B T), and what each layer has read, memory and segment (T B C).
+
+    ``clamp``, ``window``: the largest distance told apart, and how many of the newest tokens are seen; None: all.
 
     Raises:
         WrongUseError: another attention or norm.
@@ -31,7 +39,7 @@ def step(
         raise WrongUseError("the published code has softmax and post-norm alone")
     hidden = model.dropout(model.word(tokens.T) * config.dim**0.5)
     length = len(memory[0]) + len(hidden)
-    positions = torch.arange(length - 1, -1, -1.0)
+    positions = torch.arange(length - 1, -1, -1.0).clamp(max=length if clamp is None else clamp)
     rate = 1 / (10_000 ** (torch.arange(0.0, config.dim, 2.0) / config.dim))
     angles = torch.outer(positions, rate)
     table = model.dropout(torch.cat([angles.sin(), angles.cos()], dim=-1)[:, None].to(hidden.dtype))
@@ -40,14 +48,17 @@ def step(
         assert isinstance(layer, Layer)
         streams.append(torch.cat([past, hidden]).detach())
         pair = 0 if config.shared_biases else number
-        attended = _attention(layer, hidden, past, table, model.content_bias[pair], model.position_bias[pair])
+        biases = model.content_bias[pair], model.position_bias[pair]
+        attended = _attention(layer, hidden, past, table, *biases, window)
         hidden = layer.residual.attention_norm(hidden + layer.dropout(attended))  # type: ignore[operator]
         hidden = layer.residual.feed_forward_norm(hidden + layer.dropout(layer.feed_forward(hidden)))  # type: ignore[operator]
     hidden = model.dropout(hidden)
     return _losses(model, hidden.flatten(0, 1), targets.T.flatten()).mean(), streams
 
 
-def _attention(layer: Layer, hidden: Tensor, past: Tensor, table: Tensor, u: Tensor, v: Tensor) -> Tensor:
+def _attention(
+    layer: Layer, hidden: Tensor, past: Tensor, table: Tensor, u: Tensor, v: Tensor, window: int | None
+) -> Tensor:
     own = layer.attention
     queries, streams, dim = hidden.shape
     both = torch.cat([past, hidden])
@@ -60,8 +71,10 @@ def _attention(layer: Layer, hidden: Tensor, past: Tensor, table: Tensor, u: Ten
     content = torch.einsum("ibnd,jbnd->ijbn", query + u, key)
     shifted = _shift(torch.einsum("ibnd,jnd->ijbn", query + v, position))
     scores = (content + shifted) * (dim // own.heads) ** -0.5
-    future = torch.ones(queries, len(both)).triu(1 + len(past)).bool()[:, :, None, None]
-    weights = scores.float().masked_fill(future, -torch.inf).type_as(scores).softmax(dim=1)
+    hidden_pairs = torch.ones(queries, len(both)).triu(1 + len(past)).bool()
+    if window is not None:
+        hidden_pairs |= torch.ones(queries, len(both)).tril(len(past) - window).bool()
+    weights = scores.float().masked_fill(hidden_pairs[:, :, None, None], -torch.inf).type_as(scores).softmax(dim=1)
     weights = F.dropout(weights, own.kernel.active_dropout)
     found = torch.einsum("ijbn,jbnd->ibnd", weights, value)
     output: Tensor = own.output(found.reshape(queries, streams, dim))

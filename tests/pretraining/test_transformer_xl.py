@@ -51,7 +51,7 @@ def test_attention_is_its_four_terms_written_out() -> None:
     hidden, memory = torch.randn(2, 4, 8, dtype=torch.float64), torch.randn(2, 3, 8, dtype=torch.float64)
     u, v = torch.randn(2, 2, 4, dtype=torch.float64)
     table = sinusoids(torch.arange(6.0, -1.0, -1.0), 8).double()
-    found, _ = attention(hidden, memory, Seen(table, u, v, None), None)
+    found, _, _ = attention(hidden, memory, Seen(table, u, v, None), None)
     source = torch.cat([memory, hidden], dim=1)
     heads = torch.zeros(2, 4, 2, 4, dtype=torch.float64)
     for batch in range(2):
@@ -89,13 +89,13 @@ def test_segments_with_a_memory_are_one_long_pass(attention: str, norm: NormConf
     """Also the first segment, a short last one, and memories longer than a segment."""
     model, tokens = made(attention, norm), words()
     with torch.no_grad():
-        whole, _ = model(tokens, model.empty(3), kept=0)
+        whole, _ = model.read(tokens, model.empty(3), kept=0)
         memory, parts = model.empty(3), []
         for part in tokens.split([5, 1, 4, 2], dim=1):
-            hidden, memory = model(part, memory, kept=12)
+            hidden, memory = model.read(part, memory, kept=12)
             parts.append(hidden)
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
-    assert all(own.stream.shape == (3, 12, 8) for own in memory)
+    assert all(own.past.shape == (3, 12, 8) for own in memory)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "dnas"])
@@ -107,7 +107,7 @@ def test_what_is_older_than_the_memory_is_forgotten(attention: str) -> None:
     def last(sequence: torch.Tensor, kept: int) -> torch.Tensor:
         memory = model.empty(3)
         for part in sequence.split(4, dim=1):
-            hidden, memory = model(part, memory, kept=kept)
+            hidden, memory = model.read(part, memory, kept=kept)
         return hidden
 
     assert not torch.allclose(last(tokens, 4), last(other, 4))  # through two layers it still came along
@@ -117,14 +117,14 @@ def test_what_is_older_than_the_memory_is_forgotten(attention: str) -> None:
 
 def test_the_memory_carries_no_gradient_and_is_cut_to_its_length() -> None:
     model, tokens = made("hnas", RUNNING), words()
-    _, memory = model(tokens, model.empty(3), kept=7)
+    _, memory = model.read(tokens, model.empty(3), kept=7)
     for own in memory:
         assert isinstance(own, LayerMemory)
-        assert own.stream.shape[1] == 7
+        assert own.past.shape[1] == 7
         assert own.mass is not None
         assert own.mass.shape[2] == 7
         assert own.carried is not None
-        assert not own.stream.requires_grad
+        assert not own.past.requires_grad
         assert not own.mass.requires_grad
         assert not own.carried.total.requires_grad
 
@@ -132,9 +132,9 @@ def test_the_memory_carries_no_gradient_and_is_cut_to_its_length() -> None:
 def test_clamped_distances_are_all_the_same() -> None:
     model, tokens = made(), words()
     with torch.no_grad():
-        far, _ = model(tokens, model.empty(3), kept=0)
-        same, _ = model(tokens, model.empty(3), kept=0, clamp=11)
-        near, _ = model(tokens, model.empty(3), kept=0, clamp=3)
+        far, _ = model.read(tokens, model.empty(3), kept=0)
+        same, _ = model.read(tokens, model.empty(3), kept=0, clamp=11)
+        near, _ = model.read(tokens, model.empty(3), kept=0, clamp=3)
     assert torch.equal(far, same)
     torch.testing.assert_close(far[:, :4], near[:, :4])
     assert not torch.allclose(far[:, 5:], near[:, 5:])
@@ -147,12 +147,12 @@ NORM_LIST = [NORMS["post"], NORMS["pre"], PreNorm(final=False), Deescalated(mean
 def test_no_word_is_told_from_later_ones(attention: str) -> None:
     for norm in NORM_LIST if attention in ("softmax", "dnas") else NORM_LIST[:1]:
         model, tokens = made(attention, norm), words(6, 1)
-        _, memory = model(words(4, 1), model.empty(1), kept=4)
-        before, _ = model(tokens, memory, kept=0)
+        _, memory = model.read(words(4, 1), model.empty(1), kept=4)
+        before, _ = model.read(tokens, memory, kept=0)
         for time in range(5):
             later = tokens.clone()
             later[:, time + 1 :] = (later[:, time + 1 :] + 3) % 11
-            after, _ = model(later, memory, kept=0)
+            after, _ = model.read(later, memory, kept=0)
             torch.testing.assert_close(after[:, : time + 1], before[:, : time + 1], rtol=0, atol=1e-12)
 
 
@@ -163,8 +163,8 @@ def test_the_mean_over_the_segment_lets_the_future_through() -> None:
     model, tokens = made(norm=Deescalated(leaky=True)), words(6, 1)
     later = tokens.clone()
     later[:, -1] = (later[:, -1] + 3) % 11
-    first, _ = model(tokens, model.empty(1), kept=0)
-    second, _ = model(later, model.empty(1), kept=0)
+    first, _ = model.read(tokens, model.empty(1), kept=0)
+    second, _ = model.read(later, model.empty(1), kept=0)
     assert not torch.allclose(first[:, 0], second[:, 0])
 
 
@@ -211,14 +211,14 @@ def test_a_step_gives_the_numbers_of_the_published_formulation() -> None:
     model, tokens = made(), words(9)
     memory = model.empty(3)
     with torch.no_grad():
-        _, memory = model(tokens[:, :4], memory, kept=4)
+        _, memory = model.read(tokens[:, :4], memory, kept=4)
     segment, targets = tokens[:, 4:-1], tokens[:, 5:]
-    hidden, following = model(segment, memory, kept=8)
+    hidden, following = model.read(segment, memory, kept=8)
     ours = model.softmax(hidden.flatten(0, 1), model.word.weight, targets.flatten()) / targets.numel()
-    theirs, streams = original.step(model, segment, targets, [own.stream.transpose(0, 1) for own in memory])
+    theirs, streams = original.step(model, segment, targets, [own.past.transpose(0, 1) for own in memory])
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     for own, stream in zip(following, streams, strict=True):
-        torch.testing.assert_close(own.stream, stream.transpose(0, 1), rtol=0, atol=1e-6)
+        torch.testing.assert_close(own.past, stream.transpose(0, 1), rtol=0, atol=1e-6)
     parameters = dict(model.named_parameters())
     gradients = [torch.autograd.grad(loss, list(parameters.values())) for loss in (ours, theirs)]
     for name, one, other in zip(parameters, *gradients, strict=True):
@@ -230,15 +230,41 @@ def test_every_word_sees_equally_many_whatever_the_segments(attention: str) -> N
     """A window over one long pass, and over segments whose memory is just long enough for it."""
     model, tokens = made(attention), words()
     with torch.no_grad():
-        whole, _ = model(tokens, model.empty(3), kept=0, window=4)
+        whole, _ = model.read(tokens, model.empty(3), kept=0, window=4)
         memory, parts = model.empty(3), []
         for part in tokens.split([5, 1, 4, 2], dim=1):
-            hidden, memory = model(part, memory, kept=3, window=4)
+            hidden, memory = model.read(part, memory, kept=3, window=4)
             parts.append(hidden)
-        free, _ = model(tokens, model.empty(3), kept=0)
+        free, _ = model.read(tokens, model.empty(3), kept=0)
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
     torch.testing.assert_close(whole[:, :4], free[:, :4])
     assert not torch.allclose(whole[:, 4:], free[:, 4:])
+
+
+@pytest.mark.parametrize("attention", CAUSAL)
+@pytest.mark.parametrize("norm", [NORMS["post"], PreNorm(), RUNNING], ids=norm_name)
+def test_keys_and_values_that_are_kept_are_those_that_would_be_made_anew(attention: str, norm: NormConfig) -> None:
+    model, tokens = made(attention, norm), words()
+    with torch.no_grad():
+        memory, projected = model.empty(3), model.projected(3, 5 + 4, 6)
+        for part in tokens.split([5, 1, 4, 2], dim=1):
+            expected, memory = model.read(part, memory, kept=4, clamp=6, window=4)
+            found, projected = model.read(part, projected, kept=4, clamp=6, window=4)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+            assert [own.length for own in projected] == [own.length for own in memory]
+
+
+def test_the_published_formulation_scores_a_window_and_clamped_distances_alike() -> None:
+    model, tokens = made(), words(13)
+    own, theirs = model.empty(3), [torch.zeros(0, 3, 8, dtype=torch.float64)] * 2
+    with torch.no_grad():
+        for at in range(0, 12, 4):
+            segment, targets = tokens[:, at : at + 4], tokens[:, at + 1 : at + 5]
+            hidden, own = model.read(segment, own, kept=6, clamp=5, window=6)
+            losses = model.softmax.losses(hidden.flatten(0, 1), model.word.weight, targets.flatten())
+            mean, streams = original.step(model, segment, targets, theirs, clamp=5, window=6)
+            theirs = [each[-6:] for each in streams]
+            assert float(losses.mean()) == pytest.approx(float(mean), abs=1e-6)
 
 
 def advantage(norm: NormConfig, attention: str = "softmax", *, kinds: int = 8, length: int = 8) -> float:
@@ -250,7 +276,7 @@ def advantage(norm: NormConfig, attention: str = "softmax", *, kinds: int = 8, l
 
     def loss(streams: int) -> torch.Tensor:
         drawn = torch.randint(kinds, (streams, length + 1))
-        hidden, _ = model(drawn[:, :-1], model.empty(streams), kept=0)
+        hidden, _ = model.read(drawn[:, :-1], model.empty(streams), kept=0)
         found: torch.Tensor = model.softmax(hidden.flatten(0, 1), model.word.weight, drawn[:, 1:].flatten())
         return found / drawn[:, 1:].numel()
 

@@ -1,6 +1,8 @@
-"""WikiText's words are numbered, strung together and cut as Transformer-XL does it."""
+"""WikiText's words are numbered, strung together and cut as Transformer-XL does it; what is no WikiText is refused."""
 
+import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,26 +10,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.data import TokenArray
 from common.errors import BadDataError, WrongUseError
-from common.prepared import prepared
-from pretraining.data.wikitext import Streams, Words, as_ragged, of_ragged, read
+from pretraining.wikitext.data import PUBLISHED, EncodedText, WikiText, differing
+from pretraining.wikitext.sources import of_book
+from pretraining.wikitext.streams import Streams
+from pretraining.wikitext.vocabularies import Bytes, Pieces, Words
+from tests.pretraining.wiki import TRAIN, folder
 
-TRAIN = " \n = Game = \n \n the game <unk> the Game\nthe end\n"
+REAL = Path(os.environ.get("SEQARENA_WIKITEXT2", "wikitext-2-v1.zip"))
 
 
-def folder(path: Path, train: str = TRAIN, valid: str = "the end\n", test: str = "\n<unk> game\n") -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    for name, text in (("train", train), ("valid", valid), ("test", test)):
-        (path / f"wiki.{name}.tokens").write_text(text)
-    return path
+def load(path: Path, kept: Path, **fields: object) -> EncodedText:
+    return replace(WikiText(path=str(path)), **fields).load(kept, "wikitext2", told=False)
+
+
+def numbers(ids: TokenArray) -> list[int]:
+    return np.asarray(ids).tolist()
 
 
 def test_words_are_numbered_by_frequency_then_by_first_appearance_behind_the_end(tmp_path: Path) -> None:
-    words, streams = read(folder(tmp_path))
+    words = Words.counted(TRAIN.splitlines(), "here")
     assert words.words == ("<eos>", "the", "=", "Game", "game", "<unk>", "end")
-    assert streams["train"].tolist() == [0, 2, 3, 2, 0, 0, 1, 4, 5, 1, 3, 0, 1, 6, 0]
-    assert streams["valid"].tolist() == [1, 6, 0]
-    assert streams["test"].tolist() == [0, 5, 4, 0]
+    text = load(folder(tmp_path / "wiki"), tmp_path / "kept")
+    assert numbers(text.ids["train"]) == [0, 2, 3, 2, 0, 0, 1, 4, 5, 1, 3, 0, 1, 6, 0]
+    assert numbers(text.ids["valid"]) == [1, 6, 0]
+    assert numbers(text.ids["test"]) == [0, 5, 4, 0]
+    assert (text.vocabulary, text.end) == (7, 0)
+    assert text.words == {"train": 15, "valid": 3, "test": 4}
+    assert text.bytes == {"train": 1 + 9 + 1 + 24 + 8, "valid": 8, "test": 12}
 
 
 def test_the_published_zip_is_read_as_it_is(tmp_path: Path) -> None:
@@ -35,39 +46,113 @@ def test_the_published_zip_is_read_as_it_is(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "wikitext-2-v1.zip", "w") as archive:
         for path in inside.iterdir():
             archive.write(path, f"wikitext-2/{path.name}")
-    expected = read(inside)
-    for source in (tmp_path / "wikitext-2-v1.zip", tmp_path):  # also a folder that holds its folder
-        words, streams = read(source)
-        assert words == expected[0]
-        assert all(np.array_equal(streams[name], expected[1][name]) for name in streams)
+    checksums = {
+        load(source, tmp_path / "kept").checksum
+        for source in (inside, tmp_path / "wikitext-2-v1.zip", tmp_path)  # also a folder that holds its folder
+    }
+    assert len(checksums) == 1
 
 
-def test_what_is_kept_comes_back(tmp_path: Path) -> None:
-    words, streams = read(folder(tmp_path / "wiki", TRAIN.replace("end", "ende ☃"), "the\n"))
-    kept, checksum = prepared(tmp_path / "kept", "words", lambda: as_ragged(words, streams))
-    again, same = prepared(tmp_path / "kept", "words", lambda: pytest.fail("made twice"))
-    assert checksum == same
-    found, ids = of_ragged(again)
-    assert found == words
-    assert all(np.array_equal(ids[name], streams[name]) for name in streams)
-    assert all(len(each) for each in kept.values())
+def test_rows_of_the_hub_are_lines(tmp_path: Path) -> None:
+    """A local folder in the hub's layout: a row a line, with its line feed."""
+    inside = folder(tmp_path / "wiki")
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet  # noqa: PLC0415
+
+    for name, split in (("train", "train"), ("valid", "validation"), ("test", "test")):
+        lines = (inside / f"wiki.{name}.tokens").read_text().splitlines(keepends=True)
+        table = pa.table({"text": [" " + line if line.strip() else "" for line in lines]})
+        pyarrow.parquet.write_table(table, hub / f"{split}.parquet")
+    theirs = WikiText(hub=str(hub)).load(tmp_path / "kept", "wikitext2", told=False)
+    assert theirs.checksum == load(inside, tmp_path / "kept").checksum
+    mine = WikiText(hub="nobody/nothing:x", path=str(inside)).load(tmp_path / "kept", "wikitext2", told=False)
+    assert mine.checksum == theirs.checksum  # a path is read instead
+
+
+def test_pieces_and_bytes_say_the_same_text_to_the_last_byte(tmp_path: Path) -> None:
+    train = TRAIN.replace("end", "ende ☃ <eos>") * 3
+    wiki = folder(tmp_path / "wiki", train)
+    plain = "".join(" ".join(line.split()) + "\n" for line in train.split("\n")[:-1])
+    words, pieces, said = (
+        load(wiki, tmp_path / "kept", kind=kind, pieces=260, unknown="replace") for kind in ("word", "piece", "byte")
+    )
+    assert bytes(np.asarray(said.ids["train"])).decode() == plain
+    assert (said.vocabulary, said.end) == (256, 10)
+    assert len(said.ids["train"]) == said.bytes["train"]
+    made = Pieces.trained(train.split("\n")[:-1], 260)
+    ids = made.encode(train.split("\n")[:-1], "here")
+    assert made.inner.decode(ids.tolist(), skip_special_tokens=False).replace("<eos>", "\n") == plain.replace(
+        "<eos>", "\n"
+    )
+    assert (ids == made.end).sum() == plain.count("\n")  # a written <eos> is pieces
+    assert words.words == pieces.words == said.words
+    assert words.bytes == pieces.bytes == said.bytes
+    assert len(pieces.ids["train"]) > words.words["train"]
+    assert len({words.checksum, pieces.checksum, said.checksum}) == 3
+
+
+def test_raw_text_is_for_pieces_and_bytes(tmp_path: Path) -> None:
+    wiki = folder(tmp_path / "wiki", "the end\n", "the end\n", "the\n")
+    for path in list(wiki.iterdir()):
+        path.rename(path.with_suffix(".raw"))
+    assert load(wiki, tmp_path / "kept", kind="byte").words["train"] == 3
+    with pytest.raises(BadDataError, match=r"wiki.train.tokens does not exist"):
+        load(wiki, tmp_path / "kept")
 
 
 def test_what_is_no_wikitext_is_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
     with pytest.raises(BadDataError, match=r"there is no <unk> in it; expected the word-level text"):
-        read(folder(tmp_path / "raw", train="the end\n"))
+        load(folder(tmp_path / "raw", train="the end\n"), kept)
+    strange = folder(tmp_path / "other", valid="the\nthe stranger\n")
     with pytest.raises(
-        BadDataError, match=r"wiki.valid.tokens, line 2: 'stranger' is not in the vocabulary of 7 words"
+        BadDataError, match=r"valid, line 2: 'stranger' is not in the vocabulary of 7 words.*--data.unknown replace"
     ):
-        read(folder(tmp_path / "other", valid="the\nthe stranger\n"))
-    with pytest.raises(BadDataError, match=r"does not exist"):
-        read(tmp_path / "no")
+        load(strange, kept)
+    assert numbers(load(strange, kept, unknown="replace").ids["valid"]) == [1, 0, 1, 5, 0]
+    with pytest.raises(BadDataError, match=r"no such file or folder"):
+        load(tmp_path / "no", kept)
     (tmp_path / "broken.zip").write_bytes(b"PK broken")
     with pytest.raises(BadDataError, match=r"cannot be read"):
-        read(tmp_path / "broken.zip")
+        load(tmp_path / "broken.zip", kept)
     (folder(tmp_path / "cut") / "wiki.test.tokens").unlink()
     with pytest.raises(BadDataError, match=r"wiki.test.tokens does not exist"):
-        read(tmp_path / "cut")
+        load(tmp_path / "cut", kept)
+    with pytest.raises(WrongUseError, match="expected more than the 256 bytes"):
+        WikiText(kind="piece", pieces=200).check()
+    assert sorted(each.name for each in (kept / "pretraining").iterdir() if each.name.startswith(".")) == []
+
+
+def test_other_counts_than_the_published_ones_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    WikiText(path=str(folder(tmp_path / "wiki"))).load(tmp_path / "kept", "wikitext103", told=True)
+    told = capsys.readouterr().err
+    assert "15 words of train; as published there are 103,227,021" in told
+    assert "7 words of vocabulary; as published there are 267,735" in told
+    text = load(folder(tmp_path / "wiki"), tmp_path / "kept")
+    whole = replace(text, vocabulary=33_278, words={name: PUBLISHED["wikitext2"][name] for name in text.words})
+    assert differing(whole, "word", "wikitext2") == []
+
+
+def test_the_bundled_book_has_rare_words_unknown_and_chapters_in_one_split() -> None:
+    lines = of_book()
+    train = [line.split() for line in lines("train")]
+    words = Words.counted(lines("train"), "the book")
+    assert len(words) == 6_970
+    counts = {name: sum(len(line.split()) + 1 for line in lines(name)) for name in ("train", "valid", "test")}
+    assert counts == {"train": 857_522, "valid": 44_838, "test": 45_909}
+    assert all(word in words.numbers for name in ("valid", "test") for line in lines(name) for word in line.split())
+    rarest = words.words[-1]
+    assert sum(line.count(rarest) for line in train) == 3
+    assert Bytes().encode(lines("valid"), "the book")[-1] == 10
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="a check on the real WikiText-2, where SEQARENA_WIKITEXT2 names its zip")
+def test_the_real_wikitext2_has_the_published_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = WikiText(path=str(REAL)).load(tmp_path, "wikitext2", told=True)
+    assert differing(text, "word", "wikitext2") == []
+    assert "as published" not in capsys.readouterr().err
 
 
 @given(total=st.integers(20, 200), count=st.integers(1, 6), length=st.integers(1, 9))

@@ -1,0 +1,1 @@
+"""Language models of WikiText: one long stream, read segment after segment with a memory."""

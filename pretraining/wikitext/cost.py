@@ -1,0 +1,45 @@
+"""What a run of a language model costs, told before it starts."""
+
+from pretraining.wikitext.run import LanguageRun
+
+CARD, OPERATIONS_PER_SECOND = "one GPU that reaches 45 T/s on these small matrices (H100 class, a guess)", 45e12
+
+
+def operations(run: LanguageRun) -> float:
+    """Returns about how many multiplications and additions a token of training takes: forward, and twice that backward.
+
+    Keys and values of the memory too; of the adaptive softmax its first part, which every token asks.
+    """
+    model, seen = run.model, run.segments.length + run.segments.memory
+    projections = model.dim**2 * (2 + 2 * seen / run.segments.length)
+    layer = projections + 2 * model.dim * model.ffn_dim + 3 * seen * model.dim
+    head = model.dim * (model.cutoffs[0] + len(model.cutoffs) if model.cutoffs else model.vocabulary)
+    return 3 * 2.0 * (model.layers * layer + head)
+
+
+def parameters(run: LanguageRun) -> int:
+    """Returns about how many numbers are trained: matrices and embeddings."""
+    model = run.model
+    layer = 5 * model.dim**2 + 2 * model.dim * model.ffn_dim
+    return model.layers * layer + model.vocabulary * (model.dim + 1)
+
+
+def memory_bytes(run: LanguageRun) -> float:
+    """Returns about what a process holds: weights, gradients and both moments in float32, and a batch's activations.
+
+    A layer keeps about 12 vectors of the stream and 2 of the feed-forward a token, and a head 2 numbers a pair.
+    """
+    model, length = run.model, run.segments.length
+    tokens = (run.train.micro_batch_size or run.train.batch_size) * length
+    pairs = 2 * model.heads * (length + run.segments.memory)
+    return 16.0 * parameters(run) + 4.0 * tokens * model.layers * (12 * model.dim + 2 * model.ffn_dim + pairs)
+
+
+def estimate(run: LanguageRun) -> str:
+    """Returns one line for a person."""
+    whole = operations(run) * run.train.steps * run.train.batch_size * run.segments.length
+    hours = whole / OPERATIONS_PER_SECOND / 3600
+    return (
+        f"{whole:.2g} floating-point operations, {hours:,.1f} hours on {CARD}, about "
+        f"{memory_bytes(run) / 2**30:,.1f} GiB a process, {parameters(run) / 1e6:,.1f} M parameters"
+    )

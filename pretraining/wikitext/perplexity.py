@@ -1,0 +1,129 @@
+"""Scores the chosen weights of a run, finished or not, under its two protocols or others."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from common.checkpoint import load_weights
+from common.cli import Parser, override
+from common.config import from_json
+from common.errors import BadDataError, WrongUseError
+from common.named import changed_fields
+from common.runtime import device_name, make_accelerator, precision_name
+from pretraining.transformer_xl import TransformerXL
+from pretraining.wikitext.data import EncodedText
+from pretraining.wikitext.evaluator import in_clusters, streams_of, summed_up, token_losses
+from pretraining.wikitext.run import LanguageRun, Scoring
+from pretraining.wikitext.sources import SPLITS
+
+PROG = "seqarena pretraining perplexity"
+FREE = ("final.", "validation.", "data.path")
+"""What may be set otherwise than in the run."""
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena pretraining perplexity``."""
+    made = Parser(
+        prog=PROG,
+        description=f"{__doc__}\nFields of --final and --validation are set as in a run: --final.streams 1 scores all "
+        "tokens, --final.memory 1600 remembers more; --data.path says where the text is now.",
+    )
+    made.add_argument("run", type=Path, help="directory of a run of wikitext103 or wikitext2")
+    made.add_argument("--split", choices=SPLITS, default="test", help="what is scored (default: test)")
+    made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
+    made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    return made
+
+
+def read(folder: Path) -> tuple[LanguageRun, Path, str]:
+    """Returns a run, the file of its chosen weights, and the checksum of the text that it was trained on.
+
+    Raises:
+        BadDataError: the folder holds no such run, or none that has chosen weights yet.
+    """
+    try:
+        run = from_json(LanguageRun, json.loads((folder / "run.json").read_text()))
+        checksum = json.loads((folder / "checkpoint" / "data.json").read_text())["sha256"]
+    except (OSError, ValueError, KeyError) as error:
+        raise BadDataError(
+            f"{folder}: expected the directory of a run of wikitext103 or wikitext2 ({error})"
+        ) from error
+    weights = sorted((folder / "checkpoint").glob("chosen-*.safetensors"))
+    if not weights:
+        raise BadDataError(f"{folder}: there are no weights yet; they come with the first evaluation")
+    return run, weights[-1], checksum
+
+
+def changed(run: LanguageRun, fields: Sequence[str]) -> LanguageRun:
+    """Returns the run with fields set that say how it is scored.
+
+    Raises:
+        WrongUseError: other fields.
+    """
+    found = override(run, fields, PROG)
+    assert isinstance(found, LanguageRun)
+    others = [path for path in changed_fields(run, found) if not path.startswith(FREE)]
+    if others:
+        raise WrongUseError(f"{', '.join(others)}: a run's own; here --final.*, --validation.* and --data.path are set")
+    found.check()
+    return found
+
+
+def scored(
+    model: TransformerXL, text: EncodedText, split: str, scoring: Scoring, accelerator: Accelerator
+) -> dict[str, Any]:
+    """Returns what one protocol gives: its settings, the metrics, how many tokens, and these by frequency."""
+    streams = streams_of(text, split, scoring)
+    losses = token_losses(model, streams, scoring, accelerator).flatten()
+    return {
+        **dataclasses.asdict(scoring),
+        **summed_up(losses, text, split).metrics,
+        "tokens_scored": len(losses),
+        "tokens": len(text.ids[split]),
+        "clusters": in_clusters(losses, streams.targets, model.config.cutoffs),
+    }
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena pretraining perplexity`` and returns its exit code."""
+    options, fields = parser().parse_known_args(arguments)
+    its, weights, checksum = read(options.run)
+    its = changed(its, fields)
+    accelerator = make_accelerator(its.train.precision)
+    text = its.data.load(options.data_folder, its.task, told=accelerator.is_main_process)
+    if text.checksum != checksum:
+        raise BadDataError(
+            f"{options.run}: trained on numbers of sha256 {checksum[:12]}..., those of {its.data.path or its.data.hub} "
+            f"have {text.checksum[:12]}...: other text, or a checkpoint of another vocabulary "
+            f"({its.model.vocabulary:,} words there, {text.vocabulary:,} here); name its own with --data.path"
+        )
+    model = TransformerXL(its.model)
+    load_weights(weights, model)
+    model.to(accelerator.device)
+    found = {
+        name: scored(model, text, options.split, scoring, accelerator)
+        for name, scoring in (("final", its.final), ("as validated", its.validation))
+    }
+    if not accelerator.is_main_process:
+        return 0
+    if options.json:
+        print(json.dumps({"run": str(options.run), "weights": weights.name, "split": options.split, "scored": found}))
+        return 0
+    print(f"{options.run}, {weights.stem}, {options.split}")
+    for (name, values), scoring in zip(found.items(), (its.final, its.validation), strict=True):
+        print(f"  {name}: {scoring.told}, {device_name(accelerator.device)}, {precision_name(accelerator)}")
+        print(
+            f"    perplexity {values['perplexity']:.3f}, loss {values['loss']:.4f}, bits per byte "
+            f"{values['bits_per_byte']:.4f}; {values['tokens_scored']:,} of {values['tokens']:,} tokens scored"
+        )
+        ends = [*map("{:,}".format, its.model.cutoffs), f"{its.model.vocabulary:,}"]
+        told = [
+            f"below {end}: {loss:.3f} ({share:.1%})"
+            for end, (share, loss) in zip(ends, values["clusters"], strict=True)
+        ]
+        print(f"    nats by number, the most frequent first: {', '.join(told)}")
+    return 0

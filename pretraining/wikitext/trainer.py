@@ -1,0 +1,145 @@
+"""Brings text, model and a loss with a memory together."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from common.deescalation import Carried
+from common.errors import WrongUseError
+from common.package import Assembly, Evaluation
+from pretraining.transformer_xl import LayerMemory, Memory, TransformerXL
+from pretraining.wikitext.cost import estimate
+from pretraining.wikitext.evaluator import evaluate, floors, streams_of
+from pretraining.wikitext.run import LanguageRun, Segments
+from pretraining.wikitext.streams import SegmentBatch, Streams
+
+
+class RememberingLoss:
+    """The mean cross-entropy of segments behind those before them; what it remembers is part of a checkpoint.
+
+    A step may be cut into parts of some streams each; a part's memory is kept under its first stream. A model that is
+    looked at, not trained, reads its segments without one, and nothing is remembered of it.
+    """
+
+    def __init__(self, segments: Segments) -> None:
+        self.segments = segments
+        self.parts: dict[int, Memory] = {}
+
+    def __call__(self, model: nn.Module, batch: SegmentBatch) -> Tensor:
+        """Returns the mean over targets."""
+        first = int(batch.stream[0])
+        bare = _bare(model)
+        goes_on = bare.training and not bool(batch.fresh[0])
+        memory = self._taken(first, len(batch), batch.tokens.device) if goes_on else bare.empty(len(batch))
+        total, following = model(
+            batch.tokens,
+            batch.targets,
+            memory,
+            kept=self.segments.memory,
+            clamp=self.segments.clamp,
+            window=self.segments.window,
+        )
+        if bare.training:
+            self.parts[first] = following
+        return total / batch.targets.numel()  # type: ignore[no-any-return]
+
+    def _taken(self, first: int, count: int, device: torch.device) -> Memory:
+        parts: list[Memory] = []
+        while (found := sum(len(_past(part)) for part in parts)) < count:
+            parts.append(self.parts.pop(first + found))
+        if len(parts) == 1 and _past(parts[0]).device == device:
+            return parts[0]
+        return [_joined(some, device) for some in zip(*parts, strict=True)]  # of a checkpoint: stream by stream
+
+    def state_dict(self) -> dict[int, list[dict[str, Tensor]]]:
+        """Returns the memory of this process's streams, each under its number, on the CPU."""
+        return {
+            first + row: [_plain(own, row) for own in part]
+            for first, part in self.parts.items()
+            for row in range(len(_past(part)))
+        }
+
+    def load_state_dict(self, state: Mapping[int, list[dict[str, Tensor]]]) -> None:
+        """Takes the memory of streams that ``state_dict`` gave, of any number of processes."""
+        self.parts = {stream: [_memory(values) for values in layers] for stream, layers in state.items()}
+
+
+def _bare(model: nn.Module) -> TransformerXL:
+    """Returns the model inside what compiles it or spreads it over processes."""
+    inner = getattr(model, "_orig_mod", getattr(model, "module", model))
+    return inner if isinstance(inner, TransformerXL) else _bare(inner)
+
+
+def _past(part: Memory) -> Tensor:
+    past = part[0].past
+    assert isinstance(past, Tensor), "what is trained remembers streams"
+    return past
+
+
+def _plain(own: LayerMemory, row: int) -> dict[str, Tensor]:
+    """Returns one stream's memory of a layer as named tensors of their own."""
+    carried = {} if own.carried is None else own.carried._asdict()
+    values = {"past": own.past, "mass": own.mass, **carried}
+    return {name: each[row : row + 1].cpu().clone() for name, each in values.items() if isinstance(each, Tensor)}
+
+
+def _memory(values: Mapping[str, Tensor]) -> LayerMemory:
+    carried = Carried(values["total"], values["seen"]) if "total" in values else None
+    return LayerMemory(values["past"], values.get("mass"), carried)
+
+
+def _joined(some: tuple[LayerMemory, ...], device: torch.device) -> LayerMemory:
+    rows = [_plain(own, row) for own in some for row in range(len(_past([own])))]
+    return _memory({name: torch.cat([each[name] for each in rows]).to(device) for name in rows[0]})
+
+
+def assemble(run: LanguageRun, folder: Path, accelerator: Accelerator) -> Assembly:
+    """Returns the run's model, loss, batches and evaluations; prepared text is below ``folder``.
+
+    Raises:
+        BadDataError: text that is missing or damaged.
+        WrongUseError: a vocabulary that is not the model's, or a segment longer than a stream.
+    """
+    if accelerator.is_main_process:
+        print(f"{run.task}, preset {run.preset}: {estimate(run)}", file=sys.stderr)
+    text = run.data.load(folder, run.task, told=accelerator.is_main_process)
+    require_vocabulary(run, text.vocabulary)
+    batches = Streams(ids=text.ids["train"], count=run.train.batch_size, length=run.segments.length)
+    for split, scoring in (("valid", run.validation), ("test", run.validation), ("test", run.final)):
+        streams_of(text, split, scoring)  # refused before hours of training
+
+    def test(model: nn.Module) -> Evaluation:
+        final = evaluate(model, text, "test", run.final, accelerator)
+        validated = evaluate(model, text, "test", run.validation, accelerator).metrics
+        also = {f"{name}_as_validated": validated[name] for name in ("loss", "perplexity")}
+        return Evaluation(metrics={**final.metrics, **also}, examples=final.examples)
+
+    return Assembly(
+        model=TransformerXL(run.model),
+        loss=RememberingLoss(run.segments),
+        batches=batches,
+        validate=lambda model: evaluate(model, text, "valid", run.validation, accelerator),
+        test=test,
+        floors=lambda: floors(text),
+        data_checksum=text.checksum,
+    )
+
+
+def require_vocabulary(run: LanguageRun, size: int) -> None:
+    """Refuses a text that the model has not exactly the words of.
+
+    Raises:
+        WrongUseError: says which fields to set.
+    """
+    if run.model.vocabulary == size:
+        return
+    fitting = tuple(cut for cut in run.model.cutoffs if cut < size)
+    cutoffs = f" --model.cutoffs {' '.join(map(str, fitting))}" if fitting != run.model.cutoffs and fitting else ""
+    raise WrongUseError(
+        f"model.vocabulary {run.model.vocabulary:,}, but the text has {size:,} different {run.data.kind}s; for another "
+        f"model that reads it: --model.vocabulary {size}{cutoffs or (' --model.cutoffs' if not fitting else '')}"
+    )
