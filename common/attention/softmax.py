@@ -98,6 +98,36 @@ def _is_linear(query: Query, value: Value, visibility: Visibility, bias: Bias | 
     return over_keys and has_kernel and query.shape[-1] == value.shape[-1]
 
 
+def biased_softmax(query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias, dropout: float) -> Output:
+    """Returns softmax attention by PyTorch's fused function, what is not seen written into a bias over all pairs.
+
+    Heads are padded to a multiple of 8, which its kernels want; the scale stays that of the true width.
+    """
+    width = query.shape[-1]
+    seen = visibility.pairs(query.shape[2], key.shape[2], query.device)
+    mask = bias.to(query.dtype).masked_fill(~seen, float("-inf"))
+    query, key, value = (F.pad(each, (0, -width % 8)) for each in (query, key, value))
+    with torch.autocast(query.device.type, enabled=False):
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=width**-0.5)
+    return found[..., :width]
+
+
+def _is_over_all_pairs(
+    query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias, dropout: float
+) -> bool:
+    """Returns whether ``biased_softmax`` keeps no matrix over all pairs but those that the bias is already.
+
+    On a CPU PyTorch has no such form with dropout, or for gradients.
+    """
+    given = query, key, value, bias
+    exact = len({each.dtype for each in given}) == 1 and query.shape[-1] == value.shape[-1]
+    whole = bias.shape == (*query.shape[:3], key.shape[2])
+    padding = visibility.query_real is not None or visibility.key_real is not None
+    learns = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    has_kernel = query.dtype != torch.float64 if query.is_cuda else dropout == 0 and not learns
+    return exact and whole and not padding and has_kernel
+
+
 class SoftmaxKernel(Kernel):
     """Softmax over keys, through PyTorch's fused attention where it is in linear memory."""
 
@@ -111,7 +141,10 @@ class SoftmaxKernel(Kernel):
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output of the fused function."""
-        return fused_softmax(query, key, value, visibility, bias, self.active_dropout)
+        dropout = self.active_dropout
+        if bias is not None and _is_over_all_pairs(query, key, value, visibility, bias, dropout):
+            return biased_softmax(query, key, value, visibility, bias, dropout)
+        return fused_softmax(query, key, value, visibility, bias, dropout)
 
 
 class RecencyKernel(Kernel):

@@ -9,7 +9,7 @@ from common.attention import ATTENTIONS
 from common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule
 from common.attention.fused import RANGE, Given, fused_doubly_normalized, fused_passes
 from common.attention.hybrid import Hybrid, HybridRule
-from common.attention.softmax import fused_softmax
+from common.attention.softmax import biased_softmax, fused_softmax
 from common.attention.visibility import Visibility
 
 
@@ -166,6 +166,30 @@ def test_what_a_fused_form_cannot_express_is_left_to_the_blocks() -> None:
     assert fused_softmax(query, key, value, Visibility(), bias.requires_grad_(), 0.0) is None
     halves = [tensor.detach().bfloat16() for tensor in (query, key, value)]
     assert fused_softmax(*halves, Visibility(), bias.detach().float(), 0.0) is None
+
+
+@pytest.mark.parametrize("visibility", [
+    Visibility(order="causal", memory=4), Visibility(order="causal", memory=4, window=3), Visibility(),
+], ids=["memory", "window", "all"])  # fmt: skip
+def test_a_bias_over_all_pairs_is_softmax_in_one_call(visibility: Visibility) -> None:
+    """Values and every gradient, of heads that are no multiple of 8 wide; and who takes it."""
+    query, key, value = (torch.randn(2, 3, n, 5, dtype=torch.float64, requires_grad=True) for n in (6, 10, 10))
+    bias = torch.randn(2, 3, 6, 10, dtype=torch.float64, requires_grad=True)
+    given = [query, key, value, bias]
+    kernel = ATTENTIONS["softmax"].build(heads=3)
+    expected = kernel.compute("reference", query, key, value, visibility, bias)
+    found = biased_softmax(query, key, value, visibility, bias, 0.0)
+    assert expected is not None
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    direction = torch.randn_like(found)
+    gradients = [torch.autograd.grad((each * direction).sum(), given) for each in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    singles = [each.detach().float() for each in given]
+    direct = kernel.fused(*singles[:3], visibility, singles[3])
+    assert direct is not None
+    torch.testing.assert_close(direct.double(), expected, rtol=0, atol=1e-5)
+    assert kernel.fused(query, key, value, Visibility(order="causal", memory=4), bias) is None  # it learns, on a CPU
 
 
 @pytest.mark.parametrize("name", list(ATTENTIONS))
