@@ -2,11 +2,16 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from common.checkpoint import load_state
+from tests.pretraining.wiki import rhymes
 
 pytestmark = pytest.mark.extras
 
@@ -61,6 +66,42 @@ def test_what_one_process_refuses_all_refuse_in_the_same_words(tmp_path: Path) -
         assert message in told.stderr
         assert "main_first" not in told.stderr  # no trace of ours
         assert not (tmp_path / "two" / "run.json").exists()  # a corrected command may use the directory
+
+
+WORDS = (
+    "wikitext2 --preset quick --attention hnas --norm deescalated --model.norm.mean running --model.vocabulary 9 "
+    "--model.cutoffs 5 --model.dim 16 --model.heads 2 --model.ffn-dim 24 --train.batch-size 4 --train.steps 40 "
+    "--train.eval-every 10 --train.log-every 1 --optim.schedule.warmup 5 --segments.length 8 --segments.memory 8 "
+    "--validation.length 8 --validation.streams 3 --final.length 8"
+).split()
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m"]
+
+
+def language(launcher: list[str], out: Path) -> list[str]:
+    folders = ["--out", str(out), "--data-folder", str(out.parent / "data")]
+    return [*launcher, "pretraining", *WORDS, "--data.path", str(out.parent / "wiki"), *folders]
+
+
+def test_two_processes_remember_their_streams_and_one_goes_on_from_both(tmp_path: Path) -> None:
+    """Two, killed after a checkpoint; then one, which needs the memory of the streams of either."""
+    rhymes(tmp_path / "wiki")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(language([sys.executable, "-m"], tmp_path / "one"), check=True, env=environment)
+    subprocess.run(language(TORCHRUN, tmp_path / "two"), check=True, env=environment)
+    with subprocess.Popen(language(TORCHRUN, tmp_path / "cut"), env=environment, start_new_session=True) as process:
+        while not (tmp_path / "cut" / "checkpoint" / "last.pt").exists():
+            time.sleep(0.05)
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not (tmp_path / "cut" / "result.json").exists()
+    state = load_state(tmp_path / "cut" / "checkpoint" / "last.pt")
+    assert state is not None
+    assert sorted(state["loss"]) == [0, 1, 2, 3]
+    subprocess.run(language([sys.executable, "-m"], tmp_path / "cut"), check=True, env=environment)
+    for name in ("two", "cut"):
+        assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
+    scores = [json.loads((tmp_path / name / "result.json").read_text())["score"] for name in ("one", "two", "cut")]
+    assert scores == pytest.approx([scores[0]] * 3, abs=1e-4)
 
 
 def test_accelerate_launch_runs_it(tmp_path: Path) -> None:

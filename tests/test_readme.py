@@ -12,9 +12,12 @@ from common.attention import ATTENTIONS, attend
 from common.attention.hybrid import Hybrid
 from common.blocks import NORMS
 from common.cli import choose, override
+from pretraining.wikitext import perplexity
+from pretraining.wikitext.presets import PRESETS as WIKITEXT
+from pretraining.wikitext.run import LanguageRun
 from qa import official
 from scripts import prepare, sweep
-from scripts.benchmark import attention, headlines, profile, squad, step
+from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl
 from scripts.benchmark.chosen import chosen
 from scripts.leaderboard import FORMATS
 from scripts.packages import PACKAGES, find_package
@@ -36,6 +39,22 @@ WHOLE = [line for line in LINES if not re.search(r"\b[A-Z]{4,}\b|--help", line)]
 COMMAND_LINES = sorted({line for line in WHOLE if line.startswith(("seqarena ", "make ", "torchrun ", "python -m "))})
 
 
+def rescored(arguments: list[str]) -> object:
+    _, fields = perplexity.parser().parse_known_args(arguments)
+    return perplexity.changed(WIKITEXT["wikitext2"]["quick"].run, fields)
+
+
+PARSERS = {
+    ("benchmark", "attention"): attention.parse,
+    ("benchmark", "squad"): squad.parser().parse_args,
+    ("benchmark", "headlines"): headlines.parser().parse_args,
+    ("benchmark", "transformer-xl"): transformer_xl.chosen_run,
+    ("qa", "evaluate"): official.parser().parse_args,
+    ("summarization", "score"): score.parser().parse_args,
+    ("pretraining", "perplexity"): rescored,
+}
+
+
 def test_there_are_commands() -> None:
     assert len(COMMAND_LINES) >= 7
 
@@ -52,12 +71,8 @@ def test_every_command_parses(line: str) -> None:
     elif rest[0] == "leaderboard":
         assert rest[1:] in ([], ["--side-by-side"], ["--format", rest[-1]])
         assert rest[1:2] != ["--format"] or rest[-1] in FORMATS
-    elif rest[:2] == ["benchmark", "attention"]:
-        assert attention.parse(rest[2:])
-    elif rest[:2] == ["benchmark", "squad"]:
-        assert squad.parser().parse_args(rest[2:])
-    elif rest[:2] == ["benchmark", "headlines"]:
-        assert headlines.parser().parse_args(rest[2:])
+    elif tuple(rest[:2]) in PARSERS:
+        assert rest[2:] == [] or PARSERS[rest[0], rest[1]](rest[2:])
     elif rest[0] == "benchmark":
         parser = {"step": step, "profile": profile}[rest[1]].parser()
         if rest[2:]:
@@ -66,10 +81,6 @@ def test_every_command_parses(line: str) -> None:
             assert set(getattr(options, "attention", None) or []) <= set(ATTENTIONS)
     elif rest[0] == "prepare":
         assert prepare.chosen(rest[1:])
-    elif rest[:2] == ["qa", "evaluate"]:
-        assert rest[2:] == [] or official.parser().parse_args(rest[2:])
-    elif rest[:2] == ["summarization", "score"]:
-        assert rest[2:] == [] or score.parser().parse_args(rest[2:])
     else:
         package = find_package(rest[0])
         named = dict(zip(rest[2::2], rest[3::2], strict=True))
@@ -78,7 +89,8 @@ def test_every_command_parses(line: str) -> None:
         preset, variant, norm, seed = names
         run = choose(package, rest[1], preset or "quick", variant, norm, int(seed or 0))
         fields = [word for pair in named.items() for word in pair]
-        override(run, fields, "seqarena").check()
+        run = override(run, fields, "seqarena")
+        (run.completed(set()) if isinstance(run, LanguageRun) else run).check()
 
 
 def test_the_tree_is_the_tree() -> None:

@@ -21,8 +21,9 @@ from pretraining.wikitext.streams import SegmentBatch, Streams
 class RememberingLoss:
     """The mean cross-entropy of segments behind those before them; what it remembers is part of a checkpoint.
 
-    A step may be cut into parts of some streams each; a part's memory is kept under its first stream. A model that is
-    looked at, not trained, reads its segments without one, and nothing is remembered of it.
+    A step may be cut into parts of some streams each; a part's memory is kept under its first stream. A stream of which
+    nothing is known begins without one. So does every segment of a model that is looked at, not trained; nothing is
+    remembered of that.
     """
 
     def __init__(self, segments: Segments) -> None:
@@ -33,7 +34,7 @@ class RememberingLoss:
         """Returns the mean over targets."""
         first = int(batch.stream[0])
         bare = _bare(model)
-        goes_on = bare.training and not bool(batch.fresh[0])
+        goes_on = bare.training and first in self.parts and not bool(batch.fresh[0])
         memory = self._taken(first, len(batch), batch.tokens.device) if goes_on else bare.empty(len(batch))
         total, following = model(
             batch.tokens,

@@ -1,5 +1,6 @@
 """How fast Transformer-XL trains and scores, beside the published formulation with the same weights and numbers."""
 
+import argparse
 import json
 import statistics
 import sys
@@ -150,14 +151,24 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Runs ``seqarena benchmark transformer-xl`` and returns its exit code."""
+def chosen_run(arguments: Sequence[str]) -> tuple[argparse.Namespace, LanguageRun]:
+    """Returns the options, and the run whose shape is measured.
+
+    Raises:
+        WrongUseError: a name or field that is unknown, or a task of another model.
+    """
     options, fields = parser().parse_known_args(arguments)
     at_least_one(options, "repeats")
     prog = "seqarena benchmark transformer-xl"
     chosen = described(find_package("pretraining"), options.task, options.preset, None, None, 0, fields, prog)
     if not isinstance(chosen, LanguageRun):
         raise WrongUseError(f"--task {options.task}: expected a task of Transformer-XL, wikitext2 or wikitext103")
+    return options, chosen
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena benchmark transformer-xl`` and returns its exit code."""
+    options, chosen = chosen_run(arguments)
     how: Segments = chosen.final
     warm = -(-how.memory // how.length)
     length, count = chosen.segments.length, options.repeats

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from common.data import TokenArray
 from common.errors import BadDataError, WrongUseError
 from pretraining.wikitext.data import PUBLISHED, EncodedText, WikiText, differing
-from pretraining.wikitext.sources import of_book
+from pretraining.wikitext.sources import HUB_SPLITS, of_book
 from pretraining.wikitext.streams import Streams
 from pretraining.wikitext.vocabularies import Bytes, Pieces, Words
 from tests.pretraining.wiki import TRAIN, folder
@@ -57,15 +57,17 @@ def test_rows_of_the_hub_are_lines(tmp_path: Path) -> None:
     """A local folder in the hub's layout: a row a line, with its line feed."""
     inside = folder(tmp_path / "wiki")
     hub = tmp_path / "hub"
-    hub.mkdir()
+    (hub / "wikitext-2-v1").mkdir(parents=True)
+    parts = "".join(f"  - {{split: {name}, path: wikitext-2-v1/{name}-*}}\n" for name in HUB_SPLITS.values())
+    (hub / "README.md").write_text(f"---\nconfigs:\n- config_name: wikitext-2-v1\n  data_files:\n{parts}---\n")
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet  # noqa: PLC0415
 
-    for name, split in (("train", "train"), ("valid", "validation"), ("test", "test")):
+    for name, split in HUB_SPLITS.items():
         lines = (inside / f"wiki.{name}.tokens").read_text().splitlines(keepends=True)
         table = pa.table({"text": [" " + line if line.strip() else "" for line in lines]})
-        pyarrow.parquet.write_table(table, hub / f"{split}.parquet")
-    theirs = WikiText(hub=str(hub)).load(tmp_path / "kept", "wikitext2", told=False)
+        pyarrow.parquet.write_table(table, hub / "wikitext-2-v1" / f"{split}-00000-of-00001.parquet")
+    theirs = WikiText(hub=f"{hub}:wikitext-2-v1").load(tmp_path / "kept", "wikitext2", told=False)
     assert theirs.checksum == load(inside, tmp_path / "kept").checksum
     mine = WikiText(hub="nobody/nothing:x", path=str(inside)).load(tmp_path / "kept", "wikitext2", told=False)
     assert mine.checksum == theirs.checksum  # a path is read instead
@@ -148,6 +150,7 @@ def test_the_bundled_book_has_rare_words_unknown_and_chapters_in_one_split() -> 
     assert Bytes().encode(lines("valid"), "the book")[-1] == 10
 
 
+@pytest.mark.extras
 @pytest.mark.skipif(not REAL.exists(), reason="a check on the real WikiText-2, where SEQARENA_WIKITEXT2 names its zip")
 def test_the_real_wikitext2_has_the_published_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = WikiText(path=str(REAL)).load(tmp_path, "wikitext2", told=True)

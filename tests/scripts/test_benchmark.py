@@ -168,3 +168,22 @@ def test_the_loss_of_a_reader_is_ours_whatever_the_padding() -> None:
     with torch.no_grad():
         theirs.load_state_dict({public_name(name): tensor for name, tensor in model.state_dict().items()})
         assert float(whole(batch)) == pytest.approx(float(span_loss(model, batch)), abs=1e-5)
+
+
+def test_transformer_xl_beside_the_published_formulation(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without dropout both have the same losses, step after step, trained and scored."""
+    shape = (
+        "--model.layers 2 --model.dim 16 --model.heads 2 --model.ffn-dim 16 --model.vocabulary 40 --model.cutoffs 20"
+    )
+    read = (
+        "--train.batch-size 3 --segments.length 8 --segments.memory 8 --final.length 4 --final.memory 9 --final.clamp 6"
+    )
+    command = ["transformer-xl", *shape.split(), *read.split(), "--model.dropout", "0", "--repeats", "2"]
+    assert run([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == 5
+    assert all(each["difference"] < 1e-5 and each["ratio"] > 0 for each in found)
+    assert run(command) == 0
+    assert "same length, 10 streams" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(WrongUseError, match="expected a task of Transformer-XL"):
+        run(["transformer-xl", "--task", "mlm", "--preset", "quick"])
