@@ -1,1 +1,1 @@
-"""Pretraining of language models: BERT's masked tokens (Devlin et al. 2019) with n-gram masking."""
+"""Pretraining of language models: BERT's masked tokens (Devlin et al. 2019), and Transformer-XL (Dai et al. 2019)."""

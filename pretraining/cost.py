@@ -1,8 +1,29 @@
 """What a run costs, told before it starts: operations, hours on a stated card, memory."""
 
+from dataclasses import dataclass
+
 from pretraining.run import Run
 
-CARD, OPERATIONS_PER_SECOND = "one H200 at 40 % of its 989 T/s in bfloat16", 0.4 * 989e12
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What computes, and how many multiplications and additions a second."""
+
+    name: str
+    per_second: float
+
+
+LARGE = Card(name="one H200 at 40 % of its 989 T/s in bfloat16", per_second=0.4 * 989e12)
+
+
+def line(operations: float, card: Card, memory_bytes: float, parameters: int) -> str:
+    """Returns operations, time, memory and size of a model for a person."""
+    hours = operations / card.per_second / 3600
+    time = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    return (
+        f"{operations:.2g} floating-point operations, {time} on {card.name}, about "
+        f"{memory_bytes / 2**30:,.1f} GiB a process, {parameters / 1e6:,.1f} M parameters"
+    )
 
 
 def operations(run: Run, length: int) -> float:
@@ -49,9 +70,4 @@ def total(run: Run) -> float:
 
 def estimate(run: Run) -> str:
     """Returns one line for a person."""
-    whole = total(run)
-    hours = whole / OPERATIONS_PER_SECOND / 3600
-    return (
-        f"{whole:.2g} floating-point operations, {hours:,.1f} hours on {CARD}, about "
-        f"{memory_bytes(run) / 2**30:,.1f} GiB a process, {parameters(run) / 1e6:,.1f} M parameters"
-    )
+    return line(total(run), LARGE, memory_bytes(run), parameters(run))

@@ -23,6 +23,8 @@ MLM = Task(
 TITLE = "the next word of a text; in nats per word, the lower the better (its exponential is the perplexity)"
 LICENCE = "CC BY-SA 3.0 (Wikipedia); never shipped here"
 REVISION = "v1; words and vocabulary are compared with the published counts, and the checksum of the numbers is kept"
+BOOK = "2d601cf5781ad6dd88e82cd59d02239dc6cafb6110dbac4baf2642ee5c850524"
+"""Of the bundled text in words."""
 BESIDE = ("perplexity", "perplexity_as_validated")
 
 
@@ -44,6 +46,7 @@ WIKITEXT103 = Task(
     source="wiki.{train,valid,test}.tokens of wikitext-103-v1 (--data.path), or the hub's Salesforce/wikitext",
     revision=REVISION,
     licence=LICENCE,
+    checksums=MappingProxyType({"quick": BOOK}),
     published=(
         _published(24.0, "Dai et al. 2019, base, 151 M parameters, 1.8 G tokens"),
         _published(23.68, "kimiyoung/transformer-xl, issue 99, a user's run; as validated 24.25"),
@@ -63,6 +66,9 @@ WIKITEXT2 = Task(
     source="wiki.{train,valid,test}.tokens of wikitext-2-v1 (--data.path), or the hub's Salesforce/wikitext",
     revision=REVISION,
     licence=LICENCE,
+    checksums=MappingProxyType(
+        {"quick": BOOK, "small": "9bbb8ec567b43b927d5298a3c1ccbdcd4cc4e4985237298c1129e9cf38df5db3"}
+    ),
 )
 
 TASKS = MappingProxyType({each.name: each for each in (MLM, WIKITEXT103, WIKITEXT2)})

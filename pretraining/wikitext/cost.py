@@ -1,8 +1,9 @@
 """What a run of a language model costs, told before it starts."""
 
+from pretraining.cost import Card, line
 from pretraining.wikitext.run import LanguageRun
 
-CARD, OPERATIONS_PER_SECOND = "one GPU that reaches 45 T/s on these small matrices (H100 class, a guess)", 45e12
+SMALL = Card(name="one GPU that reaches 45 T/s on these small matrices (H100 class, a guess)", per_second=45e12)
 
 
 def operations(run: LanguageRun) -> float:
@@ -38,8 +39,4 @@ def memory_bytes(run: LanguageRun) -> float:
 def estimate(run: LanguageRun) -> str:
     """Returns one line for a person."""
     whole = operations(run) * run.train.steps * run.train.batch_size * run.segments.length
-    hours = whole / OPERATIONS_PER_SECOND / 3600
-    return (
-        f"{whole:.2g} floating-point operations, {hours:,.1f} hours on {CARD}, about "
-        f"{memory_bytes(run) / 2**30:,.1f} GiB a process, {parameters(run) / 1e6:,.1f} M parameters"
-    )
+    return line(whole, SMALL, memory_bytes(run), parameters(run))
