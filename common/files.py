@@ -5,7 +5,7 @@ import gzip
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
@@ -135,9 +135,18 @@ def text_lines(path: Path) -> Iterator[str]:
         BadDataError: no such file, a damaged one, or a line that is not UTF-8; says which.
     """
     with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise BadDataError(f"{path}, line {number}: expected UTF-8 text ({error})") from error
-            yield text
+        yield from decoded(file, str(path))
+
+
+def decoded(lines: Iterable[bytes], where: str) -> Iterator[str]:
+    """Yields lines as text, without their ends and without a mark of the byte order before the first.
+
+    Raises:
+        BadDataError: a line that is not UTF-8; says which.
+    """
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise BadDataError(f"{where}, line {number}: expected UTF-8 text ({error})") from error
+        yield text

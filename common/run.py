@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from common.attention import attention_name
-from common.blocks import norm_name
+from common.blocks import Deescalated, norm_name
 from common.config import field_paths
 from common.errors import WrongUseError
 from common.named import changed_fields
@@ -60,6 +60,11 @@ class BaseRun:
     def row_parts(self) -> tuple[str, ...]:
         """What else names this run's row in a table, behind the attention."""
         return ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What every table must say of its result."""
+        return ["non-causal"] if isinstance(self.model.norm, Deescalated) and self.model.norm.leaky else []
 
     @property
     def measured(self) -> str:

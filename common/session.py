@@ -12,7 +12,7 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from common.attention import attention_name
-from common.blocks import Deescalated, norm_name
+from common.blocks import norm_name
 from common.bounded import bounded_modules
 from common.checkpoint import locked, write_json
 from common.config import fingerprint, from_json, to_json
@@ -144,7 +144,7 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
         seed=run.seed,
         status="diverged" if test is None else "finished",
         message=message,
-        notes=["non-causal"] if isinstance(run.model.norm, Deescalated) and run.model.norm.leaky else [],
+        notes=run.notes,
         metric=task.metric,
         score=None if test is None else test.metrics[task.metric],
         metrics={} if test is None else dict(test.metrics),
@@ -152,7 +152,7 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
         validation=progress.chosen_metrics,
         chosen_step=progress.chosen_step,
         steps=progress.step,
-        floors=dict(assembly.floors()),
+        floors=dict(assembly.floors()) if accelerator.is_main_process else {},  # whose result is written
         bounded={} if test is None else bounded,
         data_checksum=assembly.data_checksum,
         parameters=parameter_count(assembly.model),

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
@@ -58,12 +58,19 @@ class Stepper:
         )
 
     @property
-    def saves_between(self) -> bool:
-        """Whether a checkpoint may fall between evaluations: only if no process has to wait for the others' memory."""
-        return self.accelerator.num_processes == 1 or not isinstance(self.loss, Remembering)
+    def gathers(self) -> bool:
+        """Whether a checkpoint holds what several processes remember, so that all must make it together."""
+        return self.accelerator.num_processes > 1 and isinstance(self.loss, Remembering)
+
+    def agreed(self, wanted: bool) -> bool:
+        """Returns what the main process wants, if a checkpoint is made by all together; else what this one does."""
+        box = [wanted]
+        if self.gathers:
+            broadcast_object_list(box)
+        return box[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that a restart needs; called by all processes together where ``saves_between`` is False."""
+        """Returns all that a restart needs; called by all processes together where it ``gathers``."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         if isinstance(self.loss, Remembering):
             shares = gather_object([self.loss.state_dict()])

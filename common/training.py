@@ -152,8 +152,9 @@ def fit(
         last = progress.step == train.steps
         log_due = progress.step % train.log_every == 0 or last
         evaluation_due = progress.step % train.eval_every == 0 or last
-        waited = stepper.saves_between and time.monotonic() - saved >= train.checkpoint_seconds
-        save_due = evaluation_due or waited
+        # Clocks differ: processes that must save together ask the main one, and only now and then.
+        waited = time.monotonic() - saved >= train.checkpoint_seconds
+        save_due = evaluation_due or (stepper.agreed(waited) if log_due or not stepper.gathers else False)
         # Looking at a loss waits for the GPU: there only when something is due, on a CPU always.
         if log_due or save_due or accelerator.device.type == "cpu":
             _require_finite(model, unseen, progress.step)
@@ -253,7 +254,7 @@ def _weights(folder: Path, step: int) -> Path:
 def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
     """Writes a checkpoint; of several processes the main one does, once it has what the others remember."""
     is_main = stepper.accelerator.is_main_process
-    state = stepper.state_dict() if is_main or not stepper.saves_between else {}
+    state = stepper.state_dict() if is_main or stepper.gathers else {}
     if not is_main:
         return
     save_state(folder / "last.pt", {"format": FORMAT, **state, "progress": asdict(progress)})

@@ -155,10 +155,13 @@ class RelativeAttention(nn.Module):
         """Returns what is found, what the variant carries on from ``mass``, and a projected past with the segment."""
         query = self._split(self.query(hidden))
         key, value, position = self._seen(hidden, past, seen)
-        products = (query + seen.v[:, None]) * query.shape[-1] ** -0.5 @ position  # B H N M
+        u, v = (
+            each[:, None].to(query.dtype) for each in (seen.u, seen.v)
+        )  # or autocast's half precision would end here
+        products = (query + v) * query.shape[-1] ** -0.5 @ position  # B H N M
         bias: Tensor = Shift.apply(products)  # type: ignore[no-untyped-call]
         visibility = Visibility(order="causal", memory=key.shape[2] - hidden.shape[1], window=seen.window)
-        given = query + seen.u[:, None], key, value, visibility, bias
+        given = query + u, key, value, visibility, bias
         rule = self.kernel.rule
         if rule is not None and rule.rounds:
             heads, mass = self.kernel.step(mass, *given)
@@ -171,7 +174,8 @@ class RelativeAttention(nn.Module):
         """Returns keys and values of earlier and own tokens, and of as many distances."""
         if isinstance(past, Projected):
             key, value = self._split(self.key(hidden)), self._split(self.value(hidden))
-            key, value = torch.cat([past.key, key], dim=2), torch.cat([past.value, value], dim=2)
+            if past.key.shape[2]:  # the empty one may be of another precision
+                key, value = torch.cat([past.key, key], dim=2), torch.cat([past.value, value], dim=2)
             return Projected(key, value, past.position[..., -key.shape[2] :])
         source = torch.cat([past, hidden], dim=1)
         assert seen.distances is not None
@@ -218,7 +222,7 @@ class Layer(nn.Module):
             past = Projected(projected.key[:, :, first:], projected.value[:, :, first:], projected.position)
         elif isinstance(memory.past, Tensor):
             parts = [memory.past[:, first:], hidden.detach()[:, max(first - memory.length, 0) :]]
-            past = torch.cat(parts, dim=1) if parts[0].shape[1] else parts[1]  # a copy only where there are two
+            past = torch.cat(parts, dim=1) if parts[0].shape[1] else parts[1].contiguous()
         return output, LayerMemory(past, None if mass is None else mass[:, :, first:], carried)
 
 

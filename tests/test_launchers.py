@@ -72,7 +72,7 @@ WORDS = (
     "wikitext2 --preset quick --attention hnas --norm deescalated --model.norm.mean running --model.vocabulary 9 "
     "--model.cutoffs 5 --model.dim 16 --model.heads 2 --model.ffn-dim 24 --train.batch-size 4 --train.steps 40 "
     "--train.eval-every 10 --train.log-every 1 --optim.schedule.warmup 5 --segments.length 8 --segments.memory 8 "
-    "--validation.length 8 --validation.streams 3 --final.length 8"
+    "--validation.length 8 --validation.streams 3 --final.length 8 --train.checkpoint-seconds 0"
 ).split()
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m"]
 
@@ -82,21 +82,28 @@ def language(launcher: list[str], out: Path) -> list[str]:
     return [*launcher, "pretraining", *WORDS, "--data.path", str(out.parent / "wiki"), *folders]
 
 
+def killed(out: Path, step: int) -> None:
+    """Runs two processes until there is a checkpoint of that step or a later one."""
+    state = None
+    command, environment = language(TORCHRUN, out), os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+        while state is None or state["progress"]["step"] < step:
+            time.sleep(0.05)
+            assert process.poll() is None
+            state = load_state(out / "checkpoint" / "last.pt")
+        os.killpg(process.pid, signal.SIGKILL)
+    assert sorted(state["loss"]) == [0, 1, 2, 3]
+
+
 def test_two_processes_remember_their_streams_and_one_goes_on_from_both(tmp_path: Path) -> None:
-    """Two, killed after a checkpoint; then one, which needs the memory of the streams of either."""
+    """Two, killed between evaluations, and once more after going on; then one, which needs the memory of either."""
     rhymes(tmp_path / "wiki")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(language([sys.executable, "-m"], tmp_path / "one"), check=True, env=environment)
     subprocess.run(language(TORCHRUN, tmp_path / "two"), check=True, env=environment)
-    with subprocess.Popen(language(TORCHRUN, tmp_path / "cut"), env=environment, start_new_session=True) as process:
-        while not (tmp_path / "cut" / "checkpoint" / "last.pt").exists():
-            time.sleep(0.05)
-            assert process.poll() is None
-        os.killpg(process.pid, signal.SIGKILL)
+    killed(tmp_path / "cut", 3)
+    killed(tmp_path / "cut", 14)
     assert not (tmp_path / "cut" / "result.json").exists()
-    state = load_state(tmp_path / "cut" / "checkpoint" / "last.pt")
-    assert state is not None
-    assert sorted(state["loss"]) == [0, 1, 2, 3]
     subprocess.run(language([sys.executable, "-m"], tmp_path / "cut"), check=True, env=environment)
     for name in ("two", "cut"):
         assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "one"), abs=1e-4)

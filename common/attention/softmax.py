@@ -120,7 +120,8 @@ def _is_over_all_pairs(
     On a CPU PyTorch has no such form with dropout, or for gradients.
     """
     given = query, key, value, bias
-    exact = len({each.dtype for each in given}) == 1 and query.shape[-1] == value.shape[-1]
+    exact = query.dtype == key.dtype == value.dtype == torch.promote_types(bias.dtype, query.dtype)
+    exact = exact and query.shape[-1] == value.shape[-1]
     whole = bias.shape == (*query.shape[:3], key.shape[2])
     padding = visibility.query_real is not None or visibility.key_real is not None
     learns = torch.is_grad_enabled() and any(each.requires_grad for each in given)

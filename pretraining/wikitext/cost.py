@@ -19,10 +19,10 @@ def operations(run: LanguageRun) -> float:
 
 
 def parameters(run: LanguageRun) -> int:
-    """Returns about how many numbers are trained: matrices and embeddings."""
+    """Returns how many numbers are trained, but for those of unusual norms, variants and biases."""
     model = run.model
-    layer = 5 * model.dim**2 + 2 * model.dim * model.ffn_dim
-    return model.layers * layer + model.vocabulary * (model.dim + 1)
+    layer = 5 * model.dim**2 + 2 * model.dim * model.ffn_dim + model.ffn_dim + 5 * model.dim
+    return model.layers * layer + (model.vocabulary + len(model.cutoffs)) * (model.dim + 1) + 2 * model.dim
 
 
 def memory_bytes(run: LanguageRun) -> float:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from common.data import Ragged, TokenArray
-from common.errors import WrongUseError
+from common.errors import BadDataError, WrongUseError
 from common.prepared import Splits, origin, prepared
 from pretraining.wikitext.sources import SPLITS, Lines, of_book, of_hub, of_path
 from pretraining.wikitext.vocabularies import BYTES, Bytes, Kind, Pieces, Vocabulary, Words, plain
@@ -60,7 +60,7 @@ class WikiText:
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that describe no data."""
-        if self.pieces <= BYTES:
+        if self.kind == "piece" and self.pieces <= BYTES:
             raise WrongUseError(f"data.pieces {self.pieces}: expected more than the {BYTES} bytes")
 
     @property
@@ -113,6 +113,9 @@ class WikiText:
         lines = self._lines()
         vocabulary = self._vocabulary(lines)
         streams = {name: vocabulary.encode(lines(name), f"{self._source}, {name}") for name in SPLITS}
+        for name, ids in streams.items():
+            if not len(ids):
+                raise BadDataError(f"{self._source}, {name}: there is nothing in it")
         counts = {"vocabulary": len(vocabulary), "end": vocabulary.end}
         for name in SPLITS:
             words, size = sizes(lines, name)

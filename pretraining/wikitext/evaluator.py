@@ -18,7 +18,8 @@ from pretraining.wikitext.run import Scoring
 from pretraining.wikitext.streams import Streams
 
 BLOCK = 500
-"""Tokens that follow each other and count as one example, for paired tests: neighbours are not independent."""
+"""Tokens that count as one example, for paired tests: neighbours are not independent. They follow each other, but where
+a stream ends."""
 Losses = npt.NDArray[np.float64]
 
 
@@ -46,7 +47,8 @@ def token_losses(model: nn.Module, streams: Streams, scoring: Scoring, accelerat
     kept: list[torch.Tensor] = []
     if rows:
         with accelerator.autocast():
-            memory = model.projected(len(rows), scoring.memory + scoring.length, scoring.clamp)
+            longest = min(scoring.memory + scoring.length, streams.each)
+            memory = model.projected(len(rows), longest, scoring.clamp)
             for step in range(streams.segments):
                 batch = streams[step].to(accelerator.device)
                 tokens, targets = batch.tokens[list(rows)], batch.targets[list(rows)]

@@ -8,6 +8,8 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from common.attention import attention_name
+from common.blocks import norm_name
 from common.checkpoint import load_weights
 from common.cli import Parser, override
 from common.config import from_json
@@ -33,7 +35,7 @@ def parser() -> Parser:
         "tokens, --final.memory 1600 remembers more; --data.path says where the text is now.",
     )
     made.add_argument("run", type=Path, help="directory of a run of wikitext103 or wikitext2")
-    made.add_argument("--split", choices=SPLITS, default="test", help="what is scored (default: test)")
+    made.add_argument("--split", choices=SPLITS, default="valid", help="what is scored (default: valid)")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     return made
@@ -110,12 +112,25 @@ def run(arguments: Sequence[str]) -> int:
     }
     if not accelerator.is_main_process:
         return 0
+    about = {
+        "task": its.task, "preset": its.preset, "attention": attention_name(its.model.attention),
+        "norm": norm_name(its.model.norm), "layers": its.model.layers, "seed": its.seed, "notes": its.notes,
+        "split": options.split, "step": int(weights.stem.split("-")[1]), "steps": its.train.steps,
+        "finished": (options.run / "result.json").exists(), "device": device_name(accelerator.device),
+        "precision": precision_name(accelerator),
+    }  # fmt: skip
     if options.json:
-        print(json.dumps({"run": str(options.run), "weights": weights.name, "split": options.split, "scored": found}))
+        print(json.dumps({"run": str(options.run), **about, "scored": found}))
         return 0
-    print(f"{options.run}, {weights.stem}, {options.split}")
+    notes = "".join(f" ({note})" for note in its.notes)
+    print(
+        f"{its.task}, {about['attention']}, {about['norm']}{notes}, {its.model.layers} layers, seed {its.seed}, preset "
+        f"{its.preset}: {options.split}, by the weights of step {about['step']:,} of {its.train.steps:,}"
+        + ("" if about["finished"] else "; the run is not finished")
+    )
+    print(f"  {about['device']}, {about['precision']}")
     for (name, values), scoring in zip(found.items(), (its.final, its.validation), strict=True):
-        print(f"  {name}: {scoring.told}, {device_name(accelerator.device)}, {precision_name(accelerator)}")
+        print(f"  {name}: {scoring.told}")
         print(
             f"    perplexity {values['perplexity']:.3f}, loss {values['loss']:.4f}, bits per byte "
             f"{values['bits_per_byte']:.4f}; {values['tokens_scored']:,} of {values['tokens']:,} tokens scored"
@@ -125,5 +140,5 @@ def run(arguments: Sequence[str]) -> int:
             f"below {end}: {loss:.3f} ({share:.1%})"
             for end, (share, loss) in zip(ends, values["clusters"], strict=True)
         ]
-        print(f"    nats by number, the most frequent first: {', '.join(told)}")
+        print(f"    nats of a token by its number: {', '.join(told)}")
     return 0

@@ -1,8 +1,9 @@
 """Lines of the three splits: of the published files, packed or not, of the hub, or of the bundled book."""
 
-import io
+import contextlib
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from common import corpus
 from common.counter import hash64
 from common.errors import BadDataError
-from common.files import text_lines
+from common.files import decoded, text_lines
 from common.hub import hub_rows
 from pretraining.wikitext.vocabularies import UNKNOWN
 
@@ -27,32 +28,52 @@ Lines = Callable[[str], Iterator[str]]
 def of_path(path: Path, endings: tuple[str, ...]) -> Lines:
     """Returns the lines of ``wiki.SPLIT.tokens`` (or another ending) in a folder, or in the zip as it is published.
 
+    All three are those of one folder, this one or one inside it.
+
     Raises:
-        BadDataError: of whoever reads: a file that is missing or damaged.
+        BadDataError: no such files, or several sets of them; of whoever reads: a file that is damaged.
     """
-    return lambda split: _of_folder(path, split, endings) if path.is_dir() else _of_zip(path, split, endings)
+    is_folder = path.is_dir()
+    names = [str(each.relative_to(path)) for each in path.glob("**/wiki.*")] if is_folder else _inside(path)
+    sets: dict[tuple[str, str], dict[str, str]] = {}
+    for ending in endings:
+        for split in SPLITS:
+            for name in names:
+                folder, _, last = name.rpartition("/")
+                if last == f"wiki.{split}.{ending}":
+                    sets.setdefault((ending, folder), {})[split] = name
+    wanted = [each for each in sets if each[0] == next(iter(sets))[0]]
+    if len(wanted) > 1:
+        raise BadDataError(f"{path}: several sets, in {', '.join(folder or '.' for _, folder in wanted)}; name one")
+    found = sets[wanted[0]] if wanted else {}
+    for split in SPLITS:
+        if split not in found:
+            ending, folder = wanted[0] if wanted else (endings[0], "")
+            name = f"{folder}/wiki.{split}.{ending}".lstrip("/")
+            raise BadDataError(f"{path}: there is no {name} in it; expected a folder or zip with all three splits")
+    return lambda split: text_lines(path / found[split]) if is_folder else _of_zip(path, found[split])
 
 
-def _of_folder(path: Path, split: str, endings: tuple[str, ...]) -> Iterator[str]:
-    names = [f"wiki.{split}.{ending}" for ending in endings]
-    places = [place for name in names for place in (path / name, *sorted(path.glob(f"*/{name}")))]
-    yield from text_lines(next((place for place in places if place.exists()), path / names[0]))
+def _inside(path: Path) -> list[str]:
+    if path.suffix in (".tokens", ".raw"):
+        raise BadDataError(f"{path} is one of the three files; name their folder")
+    with _unpacked(path) as archive:
+        return archive.namelist()
 
 
-def _of_zip(path: Path, split: str, endings: tuple[str, ...]) -> Iterator[str]:
-    names = [f"wiki.{split}.{ending}" for ending in endings]
+def _of_zip(path: Path, name: str) -> Iterator[str]:
+    with _unpacked(path) as archive, archive.open(name) as file:
+        yield from decoded(file, f"{path}, {name}")
+
+
+@contextlib.contextmanager
+def _unpacked(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
-            inside = {each.split("/")[-1]: each for each in archive.namelist()}
-            name = next((inside[name] for name in names if name in inside), None)
-            if name is None:
-                raise BadDataError(f"{path}: there is no {names[0]} in it")
-            with archive.open(name) as file:
-                yield from (line.rstrip("\n") for line in io.TextIOWrapper(file, encoding="utf-8", newline="\n"))
-    except FileNotFoundError as error:
-        raise BadDataError(f"{path} does not exist; expected a folder with {names[0]}, or a zip of it") from error
-    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise BadDataError(f"{path}: cannot be read ({error}); fetch it again") from error
+            yield archive
+    # besides its own, the library lets out those of what it unpacks, and RuntimeErrors for what it cannot
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
+        raise BadDataError(f"{path}: cannot be read to its end as a zip ({error}); fetch it again") from error
 
 
 def of_hub(name: str) -> Lines:

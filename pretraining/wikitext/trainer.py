@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from common.deescalation import Carried
-from common.errors import WrongUseError
+from common.errors import BadDataError, WrongUseError
 from common.package import Assembly, Evaluation
 from pretraining.transformer_xl import LayerMemory, Memory, TransformerXL
 from pretraining.wikitext.cost import estimate
@@ -29,17 +29,19 @@ class RememberingLoss:
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
         self.parts: dict[int, Memory] = {}
+        self.restored: dict[int, Memory] = {}
+        """Of a checkpoint, stream by stream, those of all processes; read until the first part comes again."""
 
     def __call__(self, model: nn.Module, batch: SegmentBatch) -> Tensor:
         """Returns the mean over targets."""
         first = int(batch.stream[0])
         bare = _bare(model)
-        goes_on = bare.training and first in self.parts and not bool(batch.fresh[0])
-        memory = self._taken(first, len(batch), batch.tokens.device) if goes_on else bare.empty(len(batch))
+        goes_on = bare.training and not bool(batch.fresh[0])
+        memory = self._known(first, len(batch), batch.tokens.device) if goes_on else None
         total, following = model(
             batch.tokens,
             batch.targets,
-            memory,
+            bare.empty(len(batch)) if memory is None else memory,
             kept=self.segments.memory,
             clamp=self.segments.clamp,
             window=self.segments.window,
@@ -48,25 +50,31 @@ class RememberingLoss:
             self.parts[first] = following
         return total / batch.targets.numel()  # type: ignore[no-any-return]
 
-    def _taken(self, first: int, count: int, device: torch.device) -> Memory:
-        parts: list[Memory] = []
-        while (found := sum(len(_past(part)) for part in parts)) < count:
-            parts.append(self.parts.pop(first + found))
-        if len(parts) == 1 and _past(parts[0]).device == device:
-            return parts[0]
-        return [_joined(some, device) for some in zip(*parts, strict=True)]  # of a checkpoint: stream by stream
+    def _known(self, first: int, count: int, device: torch.device) -> Memory | None:
+        if first in self.parts:
+            self.restored = {}
+            return self.parts[first]
+        rows = [self.restored[stream] for stream in range(first, first + count) if stream in self.restored]
+        if rows and len(rows) < count:
+            raise BadDataError(
+                f"the checkpoint remembers {len(rows)} of {count} streams; --overwrite starts this run again"
+            )
+        return [_joined(some, device) for some in zip(*rows, strict=True)] if rows else None
 
     def state_dict(self) -> dict[int, list[dict[str, Tensor]]]:
         """Returns the memory of this process's streams, each under its number, on the CPU."""
         return {
             first + row: [_plain(own, row) for own in part]
-            for first, part in self.parts.items()
+            for first, part in (self.parts or self.restored).items()
             for row in range(len(_past(part)))
         }
 
     def load_state_dict(self, state: Mapping[int, list[dict[str, Tensor]]]) -> None:
         """Takes the memory of streams that ``state_dict`` gave, of any number of processes."""
-        self.parts = {stream: [_memory(values) for values in layers] for stream, layers in state.items()}
+        self.parts, self.restored = (
+            {},
+            {stream: [_memory(values) for values in layers] for stream, layers in state.items()},
+        )
 
 
 def _bare(model: nn.Module) -> TransformerXL:
@@ -94,7 +102,7 @@ def _memory(values: Mapping[str, Tensor]) -> LayerMemory:
 
 
 def _joined(some: tuple[LayerMemory, ...], device: torch.device) -> LayerMemory:
-    rows = [_plain(own, row) for own in some for row in range(len(_past([own])))]
+    rows = [_plain(own, 0) for own in some]
     return _memory({name: torch.cat([each[name] for each in rows]).to(device) for name in rows[0]})
 
 
@@ -110,8 +118,11 @@ def assemble(run: LanguageRun, folder: Path, accelerator: Accelerator) -> Assemb
     text = run.data.load(folder, run.task, told=accelerator.is_main_process)
     require_vocabulary(run, text.vocabulary)
     batches = Streams(ids=text.ids["train"], count=run.train.batch_size, length=run.segments.length)
-    for split, scoring in (("valid", run.validation), ("test", run.validation), ("test", run.final)):
-        streams_of(text, split, scoring)  # refused before hours of training
+    for split, name in (("valid", "validation"), ("test", "validation"), ("test", "final")):
+        try:
+            streams_of(text, split, getattr(run, name))  # refused before hours of training
+        except WrongUseError as error:
+            raise WrongUseError(f"{name}, {split}: {error}") from error
 
     def test(model: nn.Module) -> Evaluation:
         final = evaluate(model, text, "test", run.final, accelerator)

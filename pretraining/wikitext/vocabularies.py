@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from common.data import TokenArray
-from common.errors import BadDataError, WrongUseError
+from common.errors import BadDataError
 
 Kind = Literal["word", "piece", "byte"]
 END, UNKNOWN = "<eos>", "<unk>"
@@ -110,13 +110,7 @@ class Pieces:
 
     @staticmethod
     def trained(lines: Iterable[str], size: int) -> "Pieces":
-        """Returns a vocabulary of that size, trained on lines.
-
-        Raises:
-            WrongUseError: a size below the bytes and ``<eos>``.
-        """
-        if size <= BYTES:
-            raise WrongUseError(f"data.pieces {size}: expected more than the {BYTES} bytes")
+        """Returns a vocabulary of that size, above ``BYTES``, trained on lines."""
         made = tokenizers.Tokenizer(models.BPE())
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = decoders.ByteLevel()

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from common.attention import ATTENTIONS
 from common.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
-from common.checkpoint import load_state
-from common.errors import guarded
+from common.checkpoint import load_state, load_weights
+from common.errors import BadDataError, guarded
 from common.results import Result
 from common.runtime import make_accelerator, seed_torch
 from common.session import Session, execute
@@ -29,7 +29,7 @@ from pretraining.wikitext.presets import BASE, PRESETS
 from pretraining.wikitext.run import LanguageRun, Scoring, Segments
 from pretraining.wikitext.trainer import RememberingLoss
 from scripts.seqarena import dispatch
-from tests.pretraining.wiki import rhymes
+from tests.pretraining.wiki import folder, rhymes
 
 QUICK = PRESETS["wikitext2"]["quick"].run
 RUNNING = Deescalated(mean="running")
@@ -89,7 +89,8 @@ def test_a_score_is_that_of_the_model_read_token_by_token(tmp_path: Path, stream
 
 
 def test_scores_are_per_word_whatever_the_tokens_are(tmp_path: Path) -> None:
-    run = tiny(tmp_path)
+    long = "".join(f"{'wordy ' * 9}<unk> {number}\n" for number in range(25))  # other words than those to train on
+    run = replace(tiny(tmp_path), data=WikiText(path=str(folder(tmp_path / "wiki", test=long))))
     run = replace(
         run,
         data=replace(run.data, kind="byte"),
@@ -104,7 +105,8 @@ def test_scores_are_per_word_whatever_the_tokens_are(tmp_path: Path) -> None:
     assert found.metrics["loss"] == pytest.approx(losses.sum() / (len(said.split()) + said.count("\n")), rel=1e-9)
     assert found.metrics["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / len(said.encode()), rel=1e-9)
     assert found.metrics["perplexity"] == pytest.approx(math.exp(found.metrics["loss"]))
-    assert len(found.examples) == losses.size // 500
+    assert len(found.examples) == losses.size // 500 == 3
+    assert losses.size % 3  # blocks are not of one length
     assert np.mean(found.examples) == pytest.approx(found.metrics["loss"], rel=1e-9)
 
 
@@ -169,6 +171,55 @@ def test_parts_of_a_step_remember_their_own_streams(tmp_path: Path, attention: s
     assert forgetful[1] != pytest.approx(expected[1], rel=1e-3)
 
 
+def test_an_epoch_begins_without_a_memory_and_training_reads_as_it_is_told(tmp_path: Path) -> None:
+    """Two epochs, the memory kept by hand; distances clamped and windows of one length."""
+    run = tiny(tmp_path)
+    text, model = loaded(run, tmp_path)
+    batches = trainer.Streams(ids=text.ids["train"], count=4, length=8)
+    run = replace(run, segments=Segments(length=8, memory=6, clamp=4, same_length=True))
+    loss, memory = RememberingLoss(run.segments), model.empty(4)
+    model.train()
+    for step in range(2 * batches.segments):
+        batch = batches[step]
+        memory = model.empty(4) if step % batches.segments == 0 else memory
+        total, memory = model(batch.tokens, batch.targets, memory, kept=6, clamp=4, window=6)
+        assert loss(model, batch).item() == pytest.approx(total.item() / batch.targets.numel(), rel=1e-5)
+
+
+def test_a_checkpoint_at_the_end_of_an_epoch_leaves_nothing_of_it(tmp_path: Path) -> None:
+    """Restored where an epoch begins, then again a step later: the second checkpoint is of the new epoch alone."""
+    run = replace(tiny(tmp_path), segments=Segments(length=8, memory=16))
+    text, model = loaded(run, tmp_path)
+    batches = trainer.Streams(ids=text.ids["train"], count=4, length=8)
+    model.train()
+    whole, cut = RememberingLoss(run.segments), RememberingLoss(run.segments)
+    for step in range(batches.segments + 3):
+        if step >= batches.segments:
+            state, cut = cut.state_dict(), RememberingLoss(run.segments)
+            cut.load_state_dict(state)
+        expected, found = whole(model, batches[step]), cut(model, batches[step])
+        assert found.item() == expected.item()
+    assert {len(layers[0]["past"][0]) for layers in cut.state_dict().values()} == {16}
+
+
+def test_a_process_keeps_nothing_of_the_streams_of_others(tmp_path: Path) -> None:
+    run = tiny(tmp_path)
+    text, model = loaded(run, tmp_path)
+    batches = trainer.Streams(ids=text.ids["train"], count=4, length=8)
+    model.train()
+    both, mine = RememberingLoss(run.segments), RememberingLoss(run.segments)
+    both(model, batches[0])
+    mine.load_state_dict(both.state_dict())
+    mine(model, batches[1].rows(2, 4))
+    assert sorted(mine.state_dict()) == [2, 3]
+    mine(model, batches[2].rows(2, 4))
+    assert mine.restored == {}
+    partial = RememberingLoss(run.segments)
+    partial.load_state_dict({stream: layers for stream, layers in both.state_dict().items() if stream != 2})
+    with pytest.raises(BadDataError, match="the checkpoint remembers 3 of 4 streams; --overwrite"):
+        partial(model, batches[1])
+
+
 def test_a_model_that_is_looked_at_forgets_nothing(tmp_path: Path) -> None:
     run = tiny(tmp_path)
     text, model = loaded(run, tmp_path)
@@ -225,6 +276,11 @@ def test_it_learns_and_says_how_it_was_scored(tmp_path: Path, capsys: pytest.Cap
     assert result.metrics["perplexity_as_validated"] == pytest.approx(math.exp(result.metrics["loss_as_validated"]))
     assert np.mean(result.example_scores) == pytest.approx(result.score)
     assert result.notes == []
+    text, model = loaded(run, tmp_path / "data")
+    load_weights(next((its / "checkpoint").glob("chosen-*")), model)
+    again = evaluate(model, text, "valid", run.validation, make_accelerator("float32"))
+    assert result.validation == pytest.approx(dict(again.metrics))
+    assert result.validation["loss"] != result.metrics["loss_as_validated"]
     layers = [json.loads(line) for line in (its / "metrics.jsonl").read_text().splitlines()]
     (seen, *_) = [line["diagnostics"] for line in layers if "diagnostics" in line]
     assert {name: len(values) for name, values in seen.items()}["token_similarity"] == 2
@@ -242,6 +298,15 @@ def test_weights_are_scored_again_under_other_protocols(tmp_path: Path, capsys: 
     command = ["pretraining", "perplexity", str(its), "--data-folder", str(tmp_path / "data")]
     assert guarded(dispatch, [*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["scored"]
+    assert found["final"]["loss"] != result.score
+    assert found["as validated"]["loss"] == result.validation["loss"]
+    older = its / "checkpoint" / "chosen-00000001.safetensors"  # that a kill left behind
+    older.write_bytes(b"")
+    assert guarded(dispatch, [*command, "--json", "--split", "test"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (told["split"], told["step"], told["finished"], told["norm"]) == ("test", 12, True, "post")
+    found = told["scored"]
+    older.unlink()
     assert found["final"]["loss"] == result.score
     assert found["as validated"]["perplexity"] == result.metrics["perplexity_as_validated"]
     assert sum(share for share, _ in found["final"]["clusters"]) == pytest.approx(1.0)
@@ -270,8 +335,9 @@ def command(tmp_path: Path, *more: str) -> list[str]:
     [
         ("--model.vocabulary 12", "model.vocabulary 12, but the text has 9 different words"),
         ("--model.vocabulary 12 --model.cutoffs 10 11", "--model.vocabulary 9 --model.cutoffs"),
+        ("--validation.length 90", "validation, valid: a segment of 90 tokens is longer"),
         ("--segments.length 90", "a segment of 90 tokens is longer than the 79 targets of each of 4 streams"),
-        ("--final.streams 400", "tokens are too few for 400 streams"),
+        ("--final.streams 400", "final, test: 304 tokens are too few for 400 streams"),
         ("--train.length-pool 2", "train.length_pool: segments follow one another"),
         ("--final.memory 0", "final.same_length: without a memory"),
         ("--segments.clamp 0", "segments.clamp: expected at least 1, or none"),
@@ -293,6 +359,13 @@ def test_deescalation_is_causal_unless_a_leak_is_asked_for_and_then_every_table_
     assert "deescalated[mean=prefix]" in capsys.readouterr().out
     assert guarded(dispatch, command(tmp_path, "--norm", "deescalated", "--model.norm.leaky")) == 0
     assert "note: non-causal" in capsys.readouterr().out
+    (leaky,) = (tmp_path / "runs" / "pretraining" / "wikitext2").glob("*leaky*")
+    (leaky / "result.json").rename(tmp_path / "kept.json")
+    assert guarded(dispatch, ["pretraining", "perplexity", str(leaky), "--data-folder", str(tmp_path / "data")]) == 0
+    said = capsys.readouterr().out
+    assert "(non-causal)" in said
+    assert "the run is not finished" in said
+    (tmp_path / "kept.json").rename(leaky / "result.json")
     assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs"), "--format", "markdown"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| softmax")]
     assert [("non-causal" in row, "leaky=True" in row) for row in rows] in ([(False, False), (True, True)],

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
+import common.attention.softmax
 from common.attention import ATTENTIONS
 from common.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
 from common.errors import WrongUseError
@@ -265,6 +267,74 @@ def test_the_published_formulation_scores_a_window_and_clamped_distances_alike()
             mean, streams = original.step(model, segment, targets, theirs, clamp=5, window=6)
             theirs = [each[-6:] for each in streams]
             assert float(losses.mean()) == pytest.approx(float(mean), abs=1e-6)
+
+
+class Recorder(nn.Module):
+    """In the place of a dropout: how many numbers it was given, each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[int] = []
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        self.given.append(numbers.numel())
+        return numbers
+
+
+def test_dropout_falls_where_the_published_code_has_it() -> None:
+    """Embeddings, sinusoids, the last stream; each sublayer's output; inside the feed-forward."""
+    model, tokens = made(), words(5)
+    recorders = [Recorder() for _ in range(5)]
+    model.dropout = recorders[0]
+    for number, layer in enumerate(model.layers):
+        layer.dropout, layer.feed_forward[2] = recorders[1 + 2 * number : 3 + 2 * number]
+    model.read(tokens, model.empty(3), kept=5)
+    ours = [sorted(each.given) for each in recorders]
+    for each in recorders:
+        each.given.clear()
+    original.step(model, tokens, tokens, [torch.zeros(0, 3, 8, dtype=torch.float64)] * 2)
+    assert ours == [sorted(each.given) for each in recorders]
+    assert ours[0] == [5 * 8, 3 * 5 * 8, 3 * 5 * 8]
+
+
+def test_initial_values_are_the_published_ones() -> None:
+    torch.manual_seed(0)
+    model = TransformerXL(Model(vocabulary=4_000, layers=2, dim=128, heads=4, ffn_dim=256, cutoffs=(1_000,)))
+    for name, parameter in model.named_parameters():
+        is_gain = "_norm.weight" in name
+        if (name.endswith("bias") and parameter.ndim == 1) or name == "softmax.cluster_bias":
+            assert not parameter.any(), name
+        else:
+            assert parameter.mean().item() == pytest.approx(float(is_gain), abs=0.01), name
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.25), name
+
+
+def test_layers_may_have_biases_of_their_own() -> None:
+    torch.manual_seed(0)
+    model, tokens = TransformerXL(replace(TINY, shared_biases=False)), words()
+    hidden, _ = model.read(tokens, model.empty(3), kept=0)
+    hidden.square().sum().backward()
+    for bias in (model.content_bias, model.position_bias):
+        assert bias.shape[0] == 2
+        assert (bias.grad.abs().amax(dim=(1, 2)) > 0).all()
+
+
+def test_half_precision_goes_to_the_fused_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained biases in float32 must not make queries wide, nor an empty memory keys."""
+    seen: list[set[torch.dtype]] = []
+    real = common.attention.softmax.biased_softmax
+
+    def watched(*given: object) -> torch.Tensor:
+        seen.append({each.dtype for each in given if isinstance(each, torch.Tensor)})
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("common.attention.softmax.biased_softmax", watched)
+    model, tokens = made().float(), words()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        memory = model.projected(3, 12, None)
+        for part in tokens.split(4, dim=1):
+            _, memory = model.read(part, memory, kept=8)
+    assert seen == [{torch.bfloat16}] * 6
 
 
 def advantage(norm: NormConfig, attention: str = "softmax", *, kinds: int = 8, length: int = 8) -> float:

@@ -41,11 +41,37 @@ def test_words_are_numbered_by_frequency_then_by_first_appearance_behind_the_end
     assert text.bytes == {"train": 1 + 9 + 1 + 24 + 8, "valid": 8, "test": 12}
 
 
+def zipped(inside: Path, path: Path) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each in sorted(inside.iterdir(), reverse=True):
+            archive.write(each, f"{inside.name}/{each.name}")
+    return path
+
+
+def test_splits_of_different_sets_are_not_mixed(tmp_path: Path) -> None:
+    folder(tmp_path / "both" / "wikitext-2")
+    folder(tmp_path / "both" / "wikitext-103")
+    (tmp_path / "both" / "wikitext-103" / "wiki.train.tokens").unlink()
+    with pytest.raises(BadDataError, match=r"several sets, in wikitext-(2|103), wikitext-(2|103); name one"):
+        load(tmp_path / "both", tmp_path / "kept")
+
+
+def test_a_file_of_another_system_is_the_same_text_packed_or_not(tmp_path: Path) -> None:
+    """A mark of the byte order before the first line, two bytes at the end of each."""
+    inside = folder(tmp_path / "wiki")
+    expected = load(inside, tmp_path / "kept").checksum
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in inside.iterdir():
+        text = "\ufeff" + path.read_text().replace("\n", "\r\n")
+        (other / path.name).write_bytes(text.encode())
+    for source in (other, zipped(other, tmp_path / "other.zip")):
+        assert load(source, tmp_path / "kept").checksum == expected
+
+
 def test_the_published_zip_is_read_as_it_is(tmp_path: Path) -> None:
     inside = folder(tmp_path / "wikitext-2")
-    with zipfile.ZipFile(tmp_path / "wikitext-2-v1.zip", "w") as archive:
-        for path in inside.iterdir():
-            archive.write(path, f"wikitext-2/{path.name}")
+    zipped(inside, tmp_path / "wikitext-2-v1.zip")
     checksums = {
         load(source, tmp_path / "kept").checksum
         for source in (inside, tmp_path / "wikitext-2-v1.zip", tmp_path)  # also a folder that holds its folder
@@ -100,7 +126,7 @@ def test_raw_text_is_for_pieces_and_bytes(tmp_path: Path) -> None:
     for path in list(wiki.iterdir()):
         path.rename(path.with_suffix(".raw"))
     assert load(wiki, tmp_path / "kept", kind="byte").words["train"] == 3
-    with pytest.raises(BadDataError, match=r"wiki.train.tokens does not exist"):
+    with pytest.raises(BadDataError, match=r"there is no wiki.train.tokens in it"):
         load(wiki, tmp_path / "kept")
 
 
@@ -120,8 +146,20 @@ def test_what_is_no_wikitext_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadDataError, match=r"cannot be read"):
         load(tmp_path / "broken.zip", kept)
     (folder(tmp_path / "cut") / "wiki.test.tokens").unlink()
-    with pytest.raises(BadDataError, match=r"wiki.test.tokens does not exist"):
+    with pytest.raises(
+        BadDataError, match=r"there is no wiki.test.tokens in it; expected a folder or zip with all three"
+    ):
         load(tmp_path / "cut", kept)
+    with pytest.raises(BadDataError, match=r"wiki.valid.tokens is one of the three files; name their folder"):
+        load(tmp_path / "cut" / "wiki.valid.tokens", kept)
+    with pytest.raises(BadDataError, match=r"test: there is nothing in it"):
+        load(folder(tmp_path / "empty", test=""), kept)
+    whole = zipped(folder(tmp_path / "wiki", TRAIN * 50), tmp_path / "damaged.zip")
+    packed = bytearray(whole.read_bytes())
+    packed[80:90] = b"0123456789"
+    whole.write_bytes(packed)
+    with pytest.raises(BadDataError, match=r"damaged.zip: cannot be read to its end as a zip"):
+        load(whole, kept)
     with pytest.raises(WrongUseError, match="expected more than the 256 bytes"):
         WikiText(kind="piece", pieces=200).check()
     assert sorted(each.name for each in (kept / "pretraining").iterdir() if each.name.startswith(".")) == []
