@@ -6,7 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ def drawn(model: Model, streams: int, length: int, count: int) -> list[Segment]:
     return [(rows[:, at : at + length], rows[:, at + 1 : at + 1 + length]) for at in range(0, count * length, length)]
 
 
-def training(run: LanguageRun, segments: Sequence[Segment]) -> Ratio:
+def training(what: str, run: LanguageRun, segments: Sequence[Segment]) -> Ratio:
     """Times forward and backward of both, in turns, each behind its own memory; dropout as in the run."""
     model, how = _model(run).train(), run.segments
     loss = RememberingLoss(how)
@@ -74,7 +74,7 @@ def training(run: LanguageRun, segments: Sequence[Segment]) -> Ratio:
         memory = [each[-how.memory :] if how.memory else each[:0] for each in streams]
         return found.item()
 
-    return _in_turns("a step of training", ours, theirs, len(segments), model)
+    return _in_turns(what, ours, theirs, len(segments), model)
 
 
 @torch.no_grad()
@@ -173,7 +173,9 @@ def run(arguments: Sequence[str]) -> int:
     warm = -(-how.memory // how.length)
     length, count = chosen.segments.length, options.repeats
     print("training ...", file=sys.stderr)
-    found = [training(chosen, drawn(chosen.model, chosen.train.batch_size, length, count + 2))]
+    steps = drawn(chosen.model, chosen.train.batch_size, length, count + 2)
+    without = replace(chosen, model=replace(chosen.model, dropout=0.0, attention_dropout=0.0))
+    found = [training("a step of training", chosen, steps), training("the same without dropout", without, steps)]
     for streams in dict.fromkeys((chosen.final.streams, 1)):
         print(f"scoring, {streams} streams ...", file=sys.stderr)
         segments = drawn(chosen.model, streams, how.length, count + warm)

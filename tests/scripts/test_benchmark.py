@@ -181,7 +181,7 @@ def test_transformer_xl_beside_the_published_formulation(capsys: pytest.CaptureF
     command = ["transformer-xl", *shape.split(), *read.split(), "--model.dropout", "0", "--repeats", "2"]
     assert run([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert len(found) == 5
+    assert len(found) == 6
     assert all(each["difference"] < 1e-5 and each["ratio"] > 0 for each in found)
     assert run(command) == 0
     assert "same length, 10 streams" in " ".join(capsys.readouterr().out.split())
