@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "sweep": "run the product of tasks, variants, norms and seeds; skips what is finished",
         "leaderboard": "tables of the results below a folder",
         "curves": "draw what runs recorded while they went, diagnostics of each layer included",
+        "figures": "draw and check what the papers claim without big training",
         "benchmark": "time and memory of each variant: attention alone, or a training step",
     }
 )

@@ -16,7 +16,7 @@ from pretraining.wikitext import perplexity
 from pretraining.wikitext.presets import PRESETS as WIKITEXT
 from pretraining.wikitext.run import LanguageRun
 from qa import official
-from scripts import prepare, sweep
+from scripts import figures, prepare, sweep
 from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl
 from scripts.benchmark.chosen import chosen
 from scripts.leaderboard import FORMATS
@@ -79,6 +79,8 @@ def test_every_command_parses(line: str) -> None:
             options, fields = parser.parse_known_args(rest[2:])
             assert chosen(options, None, fields, "test")
             assert set(getattr(options, "attention", None) or []) <= set(ATTENTIONS)
+    elif rest[0] == "figures":
+        assert figures.chosen(figures.parser().parse_args(rest[1:]).names)
     elif rest[0] == "prepare":
         assert prepare.chosen(rest[1:])
     else:

@@ -101,8 +101,8 @@ SMALL = Preset(
         final=FINAL,
     ),
     source="ours: a Transformer-XL that a CPU can train, one epoch of WikiText-2",
-    expected="loss 5.9 after 300 steps",
-    cost="",
+    expected="loss 5.25 (perplexity 190; as validated 187), one seed; bigram 5.59, unigram 6.82",
+    cost="20 minutes on 2 CPU cores",
     comparable=False,
 )  # fmt: skip
 

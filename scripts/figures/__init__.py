@@ -1,0 +1,64 @@
+"""``seqarena figures``: what the papers claim without big training, drawn and checked."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+
+from common.cli import Parser
+from common.errors import look_up
+from scripts.figures import p1_growth, p2, p3_pre_norm, p3_rates, p3_start, p3_tau
+from scripts.figures.drawing import Drawing, save
+
+FIGURES: Mapping[str, Drawing] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            p1_growth.DRAWING,
+            *p2.DRAWINGS,
+            p3_start.DRAWING,
+            p3_rates.DRAWING,
+            p3_pre_norm.DRAWING,
+            p3_tau.DRAWING,
+        )
+    }
+)
+ALL = "all"
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena figures``."""
+    listed = "\n".join(f"  {name:<12} {each.source}: {each.shows}" for name, each in FIGURES.items())
+    made = Parser(prog="seqarena figures", description=f"{__doc__}\n\nfigures:\n{listed}\n  {ALL:<12} all of them")
+    made.add_argument("names", nargs="+", metavar="NAME", help=f"figures, or {ALL}")
+    made.add_argument("--quick", action="store_true", help="a quick look: smaller sizes, fewer trials")
+    made.add_argument("--out", type=Path, default=Path("figures"), help="folder of what is drawn (default: figures)")
+    made.add_argument("--json", action="store_true", help="print the findings as one JSON object on the last line")
+    return made
+
+
+def chosen(names: Sequence[str]) -> list[Drawing]:
+    """Returns the figures of these names; raises a ``WrongUseError`` that names the nearest ones."""
+    if ALL in names:
+        return list(FIGURES.values())
+    return [look_up(FIGURES, name, "figure") for name in names]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena figures`` and returns its exit code: what disagrees with a paper is no failure."""
+    options = parser().parse_args(arguments)
+    found = {}
+    for drawing in chosen(options.names):
+        started = time.monotonic()
+        drawn = drawing.make(options.quick)
+        paths = save(drawing, drawn, options.out)
+        found[drawing.name] = [asdict(each) for each in drawn.findings]
+        if not options.json:
+            print(f"{drawing.name} ({drawing.source}), {time.monotonic() - started:.1f} s: {paths[0]}, .svg, .csv")
+            for each in drawn.findings:
+                print(f"  {'agrees  ' if each.agrees else 'DIFFERS '} {each.claim}: {each.found}")
+    if options.json:
+        print(json.dumps(found))
+    return 0

@@ -1,0 +1,147 @@
+"""What a figure is: panels, and what they say beside what a paper says; PNG, SVG and CSV of them."""
+
+import csv
+import io
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from common.checkpoint import write_atomically
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
+"""Okabe and Ito's, told apart by colour-blind people; in print, kinds of line tell them apart."""
+KINDS = ("-", "--", "-.", ":")
+MARKS = "osD^vPX*"
+FEW = 12
+"""Points that each get a mark."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Points that belong together."""
+
+    label: str
+    x: Sequence[float | int]
+    y: Sequence[float | int]
+    spread: Sequence[float] | None = None
+    """Standard deviation of each point over trials or seeds."""
+    dots: bool = False
+    """Whether the points stand for themselves, without a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Lines over common axes."""
+
+    title: str
+    x: str
+    """What is to the right, with its unit."""
+    y: str
+    lines: Sequence[Line]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a paper says, what is found here, and whether that agrees."""
+
+    claim: str
+    found: str
+    agrees: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What a figure shows."""
+
+    panels: Sequence[Panel]
+    findings: Sequence[Finding]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A figure that can be made: from which paper, what it shows in a sentence, and how."""
+
+    name: str
+    source: str
+    shows: str
+    make: Callable[[bool], Drawn]
+    """Of whether it is a quick look: fewer trials, smaller sizes."""
+
+
+def save(drawing: Drawing, drawn: Drawn, folder: Path) -> list[Path]:
+    """Writes NAME.png, NAME.svg and NAME.csv and returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = draw(drawing, drawn)
+    paths = [folder / f"{drawing.name}.{ending}" for ending in ("png", "svg", "csv")]
+    with mpl.rc_context({"svg.hashsalt": drawing.name}):  # the same bytes every time
+        for path in paths[:2]:
+            file = io.BytesIO()
+            metadata = {"Date": None} if path.suffix == ".svg" else None
+            picture.savefig(file, format=path.suffix[1:], dpi=110, metadata=metadata)
+            write_atomically(path, lambda target, file=file: target.write(file.getvalue()))  # type: ignore[misc]
+    table = comma_separated(drawn).encode()
+    write_atomically(paths[2], lambda target: target.write(table))
+    return paths
+
+
+def draw(drawing: Drawing, drawn: Drawn) -> Figure:
+    """Returns the picture."""
+    columns = 2 if len(drawn.panels) == 4 else min(3, len(drawn.panels))
+    rows = -(-len(drawn.panels) // columns)
+    figure = Figure(figsize=(4.6 * columns, 3.5 * rows + 0.5), layout="constrained")
+    figure.suptitle("\n".join(textwrap.wrap(f"{drawing.source}: {drawing.shows}", 52 * columns)), fontsize=10)
+    places = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for axes, panel in zip(places, drawn.panels, strict=False):
+        _lines(axes, panel)
+        axes.set(xlabel=panel.x, ylabel=panel.y)
+        axes.set_title(panel.title, fontsize=9)
+    for axes in places[len(drawn.panels) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def _lines(axes: Axes, panel: Panel) -> None:
+    for number, line in enumerate(panel.lines):
+        style = {"color": COLOURS[number % len(COLOURS)], "label": line.label}
+        mark = MARKS[number % len(MARKS)] if line.dots or len(line.x) <= FEW else ""
+        kind = "none" if line.dots else KINDS[number // 2 % len(KINDS)]
+        axes.plot(line.x, line.y, linestyle=kind, marker=mark, markersize=4, linewidth=1.4, **style)  # type: ignore[arg-type]
+        if line.spread is not None:
+            middle, spread = np.asarray(line.y), np.asarray(line.spread)
+            axes.fill_between(line.x, middle - spread, middle + spread, color=style["color"], alpha=0.15, linewidth=0)
+    axes.grid(alpha=0.3)
+    if panel.log_x:
+        axes.set_xscale("log", base=2)
+    elif all(float(x).is_integer() for line in panel.lines for x in line.x):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.log_y:
+        axes.set_yscale("log")
+    if len(panel.lines) > 1:
+        axes.legend(fontsize="x-small")
+
+
+def comma_separated(drawn: Drawn) -> str:
+    """Returns every number that is drawn: panel, line, x, y, spread."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["panel", "line", "x", "y", "spread"])
+    writer.writerows(_points(drawn))
+    return file.getvalue()
+
+
+def _points(drawn: Drawn) -> Iterator[list[object]]:
+    for panel in drawn.panels:
+        for line in panel.lines:
+            spread = [math.nan] * len(line.x) if line.spread is None else line.spread
+            for x, y, width in zip(line.x, line.y, spread, strict=True):
+                yield [panel.title, line.label, x, y, "" if math.isnan(width) else width]

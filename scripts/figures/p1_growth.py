@@ -1,0 +1,94 @@
+"""P1, Theorems 4.1, 4.2 and 4.4: how the norms of attention and of its derivative grow with the length."""
+
+import numpy as np
+import torch
+
+from common.diagnostics import jacobian_softmax
+from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Panel
+
+DIM = 64
+LENGTHS = (16, 32, 64, 128, 256, 512, 1_024)
+POWERS = (1, 2, 3)
+SCALES = (0.1, 1.0, 10.0)
+"""Standard deviations of the scores that softmax is given."""
+
+
+def softmax_norms(lengths: tuple[int, ...], scale: float) -> tuple[list[float], list[float]]:
+    """Returns the Frobenius norms of the softmax of random scores and of its derivative by them, by length."""
+    generator = torch.Generator().manual_seed(0)
+    norms, jacobians = [], []
+    for length in lengths:
+        weights = (scale * torch.randn(length, length, generator=generator)).softmax(dim=-1)
+        norms.append(float(weights.norm()))
+        jacobians.append(float(jacobian_softmax(weights)) ** 0.5)
+    return norms, jacobians
+
+
+def power_norms(lengths: tuple[int, ...], power: int, trials: int) -> tuple[list[float], list[float]]:
+    """Returns the means of ||(X Q K^T X^T / sqrt(d))^p||_F and of the norm of its derivative by Q; X, Q, K ~ N(0, 1).
+
+    Entry (i, j) has the derivative p a_ij^(p - 1) x_i (K^T x_j)^T / sqrt(d).
+    """
+    norms, slopes = [], []
+    for length in lengths:
+        found = []
+        for trial in range(trials):
+            generator = torch.Generator().manual_seed(trial)
+            query, key = (torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) for _ in range(2))
+            tokens = torch.randn(length, DIM, generator=generator, dtype=torch.float64)
+            mapped = tokens @ key
+            scores = tokens @ query @ mapped.T / DIM**0.5
+            outer = tokens.square().sum(dim=1)[:, None] * mapped.square().sum(dim=1) / DIM
+            slope = (power**2 * scores.square() ** (power - 1) * outer).sum().sqrt()
+            found.append((float((scores**power).norm()), float(slope)))
+        mean = np.mean(found, axis=0)
+        norms.append(float(mean[0]))
+        slopes.append(float(mean[1]))
+    return norms, slopes
+
+
+def exponent(lengths: tuple[int, ...], values: list[float]) -> float:
+    """Returns e of values ~ N^e, fitted on the longer half."""
+    half = len(lengths) // 2
+    return float(np.polyfit(np.log(lengths[half:]), np.log(values[half:]), 1)[0])
+
+
+def make(quick: bool) -> Drawn:
+    """Returns the figure; a quick look goes up to 128 tokens, 3 draws each instead of 20."""
+    lengths, trials = (LENGTHS[:4], 3) if quick else (LENGTHS, 20)
+    roots = [length**0.5 for length in lengths]
+    bounded: dict[str, list[Line]] = {"weights": [], "derivative": []}
+    within = True
+    for scale in SCALES:
+        for name, values, factor in zip(bounded, softmax_norms(lengths, scale), (1, 2), strict=True):
+            bounded[name].append(Line(label=f"scores of deviation {scale:g}", x=lengths, y=values))
+            within = within and all(value <= factor * root for value, root in zip(values, roots, strict=True))
+    bounded["weights"].append(Line(label="bound, sqrt N", x=lengths, y=roots))
+    bounded["derivative"].append(Line(label="bound, 2 sqrt N", x=lengths, y=[2 * root for root in roots]))
+    panels = [
+        Panel(title=f"softmax: {name}", x="length N", y="Frobenius norm", lines=lines, log_x=True, log_y=True)
+        for name, lines in bounded.items()
+    ]
+    findings = [Finding(claim="Theorem 4.1: at most sqrt(N), and 2 sqrt(N) for the derivative", agrees=within,
+                        found="every norm is within" if within else "a norm is beyond")]  # fmt: skip
+    grown: dict[str, list[Line]] = {"weights": [], "derivative by Q": []}
+    for power in POWERS:
+        for name, values in zip(grown, power_norms(lengths, power, trials), strict=True):
+            found = exponent(lengths, values)
+            grown[name].append(Line(label=f"x^{power}: N^{found:.2f}", x=lengths, y=values))
+            theorem = "4.2" if name == "weights" else "4.4"
+            findings.append(
+                Finding(claim=f"Theorem {theorem}: the {name} of x^{power} grow as N, scaled by 1 / sqrt(N) as sqrt(N)",
+                        found=f"N^{found:.2f}, scaled N^{found - 0.5:.2f}", agrees=abs(found - 1) < 0.1)
+            )  # fmt: skip
+    panels += [
+        Panel(title=f"unscaled powers: {name}", x="length N", y="Frobenius norm", lines=lines, log_x=True, log_y=True)
+        for name, lines in grown.items()
+    ]
+    return Drawn(panels=panels, findings=findings)
+
+
+DRAWING = Drawing(
+    name="p1-growth", source="P1, Theorems 4.1, 4.2 and 4.4", make=make,
+    shows="softmax is bounded by the root of the length; powers grow as the length, so 1 / sqrt(N) makes them alike",
+)  # fmt: skip

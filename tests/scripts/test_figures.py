@@ -1,0 +1,172 @@
+"""The laboratory's numbers: theory against draws, closed forms against attention; what is written and refused."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from common.bert.model import BertConfig
+from common.errors import guarded
+from scripts.figures import FIGURES, p1_growth, p2, p3_start
+from scripts.figures.p3_tau import similarities
+from scripts.figures.random_attention import Layer, drawn_values, escalation, layer, parts, post_norm, rates
+from scripts.seqarena import dispatch
+
+
+def made(size: int = 24, dim: int = 32, heads: int = 4, mean: float = 0.5) -> tuple[Layer, torch.Generator]:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randn(size, dim, generator=generator) + mean
+    return layer(tokens, generator, heads=heads), generator
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
+def test_lemma_4_is_the_mean_over_value_matrices(alpha: float) -> None:
+    """E[xi_i] = 1 + alpha^2 mu_i^2 with d sigma^2 = 1, heads averaged."""
+    one, generator = made()
+    before = parts(one.tokens)
+    found = []
+    for _ in range(600):
+        after = parts(one.tokens + alpha * drawn_values(one.tokens, one.weights[0], generator))
+        found.append([float(each / other) for each, other in zip(after, before, strict=True)])
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0) / 600**0.5
+    expected = escalation(one, alpha).expected
+    assert (np.abs(mean - expected) < 4 * error).all()
+    assert (error < 0.05 * mean).all()
+
+
+def test_rates_drawn_without_value_matrices_are_those_with_them() -> None:
+    one, generator = made()
+    with_them = torch.tensor(
+        [
+            escalation(Layer(tokens=one.tokens, weights=one.weights, values=values)).rate
+            for values in (drawn_values(one.tokens, one.weights[0], generator) for _ in range(400))
+        ]
+    )
+    without = rates(one, 2_000, generator)
+    assert without.mean().item() == pytest.approx(with_them.mean().item(), rel=0.02)
+    assert without.std().item() == pytest.approx(with_them.std().item(), rel=0.15)
+
+
+def test_theorem_6_bounds_the_ratio_of_the_expectations_from_below() -> None:
+    """Eq. 16 against r from Lemma 4's exact expectations, in every layer of two random stacks."""
+    for seed in range(2):
+        for each in post_norm(8, torch.Generator().manual_seed(seed)):
+            found = escalation(each)
+            ratio = found.expected[0] / found.expected[1]
+            assert 1 < found.by_norms() <= 1 + (ratio - 1) * found.similarity + 1e-6
+            assert found.delta + found.omega < 1
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_the_rate_where_tokens_are_alike_is_that_of_the_skip_alone(alpha: float) -> None:
+    """Diversity goes to 1 / (1 + alpha^2) of itself a layer: a half for alpha 1."""
+    one, generator = made(mean=200.0)
+    assert escalation(one, alpha).expected[0] == pytest.approx(1 + alpha**2, rel=1e-3)
+    assert 1 / rates(one, 4_000, generator, alpha).reciprocal().mean().item() == pytest.approx(1 + alpha**2, rel=0.05)
+
+
+def test_a_causal_matrix_has_its_diagonal_for_eigenvalues() -> None:
+    generator = torch.Generator().manual_seed(0)
+    causal = layer(torch.randn(16, 32, generator=generator), generator, heads=4, causal=True)
+    assert not causal.weights.triu(1).any()
+    expected = causal.weights.diagonal(dim1=-2, dim2=-1).sort(dim=-1, descending=True).values[0, :, 1].mean()
+    assert escalation(causal).second_eigenvalue == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_deescalation_on_the_stream_stops_it_and_on_the_branch_does_not() -> None:
+    from common.blocks import Deescalated, PostNorm  # noqa: PLC0415
+
+    ends = {
+        where: similarities(Deescalated(tau=0.5, where=where), 0, depth=16, dim=64)[-1]  # type: ignore[arg-type]
+        for where in ("block_output", "ffn_stream", "ffn_branch")
+    }
+    plain = similarities(PostNorm(), 0, depth=16, dim=64)[-1]
+    assert plain > 0.99
+    assert max(ends["block_output"], ends["ffn_stream"]) < 0.4
+    assert ends["ffn_branch"] > 0.95
+
+
+@pytest.mark.parametrize("place", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("counts", [(3, 9), (8, 8), (20, 5)])
+def test_centres_move_as_the_closed_form_says(place: float, counts: tuple[int, int]) -> None:
+    ratio = counts[0] / counts[1]
+    found = {name: p2.simulated_distance(name, counts, place) for name in p2.DISTANCES}
+    for name, closed in p2.DISTANCES.items():
+        assert found[name] == pytest.approx(closed(ratio, place), abs=1e-9)
+    assert found["dnas"] >= found["softmax"] - 1e-12
+
+
+def test_powers_grow_as_the_length_and_their_derivative_is_that_of_autograd() -> None:
+    lengths = (32, 64, 128, 256)
+    for power in (1, 3):
+        for values in p1_growth.power_norms(lengths, power, 3):
+            assert p1_growth.exponent(lengths, values) == pytest.approx(1.0, abs=0.1)
+    generator = torch.Generator().manual_seed(0)  # as trial 0 draws
+    query, key = (torch.randn(64, 64, generator=generator, dtype=torch.float64) for _ in range(2))
+    tokens = torch.randn(3, 64, generator=generator, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(lambda query: (tokens @ query @ key.T @ tokens.T / 8) ** 3, query)
+    assert p1_growth.power_norms((3,), 3, 1)[1][0] == pytest.approx(jacobian.norm().item(), rel=1e-9)
+
+
+SMALL = BertConfig(vocabulary=300, layers=12, dim=96, heads=3, ffn_dim=384, initial_std=0.06, max_length=64)
+
+
+def test_tokens_of_a_bert_as_initialised_become_alike() -> None:
+    for shared in (False, True):
+        found = p3_start.stream(SMALL, 32, 0, shared=shared)
+        assert len(found.similarity) == len(found.gradient) == 13
+        assert found.similarity[-1] > found.similarity[0] + 0.25
+        assert all(
+            later > earlier - 0.01 for earlier, later in zip(found.similarity[1:], found.similarity[2:], strict=False)
+        )
+
+
+@pytest.mark.extras
+def test_they_do_so_as_in_the_transformers_library() -> None:
+    """Its own model and its own initial values, other draws: means over three."""
+    import transformers  # noqa: PLC0415
+
+    ours = np.mean([p3_start.stream(SMALL, 32, seed, shared=False).similarity for seed in range(3)], axis=0)
+    theirs = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        config = transformers.BertConfig(
+            vocab_size=300, hidden_size=96, num_hidden_layers=12, num_attention_heads=3, intermediate_size=384,
+            initializer_range=0.06, max_position_embeddings=64,
+        )  # fmt: skip
+        model = transformers.BertModel(config, add_pooling_layer=False).eval()
+        with torch.no_grad():
+            hidden = model(torch.randperm(300)[None, :32], output_hidden_states=True).hidden_states
+        theirs.append([float(p3_start.token_similarity(each)) for each in hidden])
+    np.testing.assert_allclose(ours, np.mean(theirs, axis=0), atol=0.05)
+
+
+def test_all_are_drawn_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(dispatch, ["figures", "all", "--quick", "--json", "--out", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(found) == set(FIGURES)
+    differing = {name for name, findings in found.items() if not all(each["agrees"] for each in findings)}
+    assert differing == {"p3-start", "p3-tau"}  # as docs/figures.md says
+    for name in FIGURES:
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / f"{name}.svg").read_text()
+        rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
+        assert len(rows) > 10
+        assert all(np.isfinite(float(row["y"])) for row in rows)
+
+
+def test_a_figure_is_the_same_every_time(tmp_path: Path) -> None:
+    for folder in ("one", "other"):
+        assert guarded(dispatch, ["figures", "p2-collapse", "--quick", "--out", str(tmp_path / folder)]) == 0
+    for ending in ("svg", "csv"):
+        one, other = ((tmp_path / folder / f"p2-collapse.{ending}").read_bytes() for folder in ("one", "other"))
+        assert one == other
+
+
+def test_a_mistyped_figure_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(dispatch, ["figures", "p3-rate"]) == 2
+    assert "unknown figure 'p3-rate'; did you mean 'p3-rates'" in capsys.readouterr().err
+    assert guarded(dispatch, ["figures"]) == 2
