@@ -209,7 +209,7 @@ def test_the_command_says_what_it_costs(folder: Path, tmp_path: Path, capsys: py
     assert guarded(dispatch, ["pretraining", "mlm", "--attention", "hnas", *fields.split()]) == 0
     told = capsys.readouterr()
     assert "floating-point operations" in told.err
-    assert "hours on one H200" in told.err
+    assert "minutes on one H200" in told.err
     assert "120 documents" in told.err
     assert "floors: most frequent token" in told.out
     assert "kernel.u" in told.out
