@@ -2,7 +2,7 @@
 
 import torch
 
-from common.diagnostics import spectral_gap, token_similarity
+from common.diagnostics import spectral_gap, token_diversity, token_similarity
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Panel
 from scripts.figures.random_attention import DIM, TOKENS, layer, normalized, post_norm
 
@@ -11,13 +11,14 @@ LENGTHS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def stack(depth: int, seed: int) -> dict[str, list[float]]:
-    """Returns of each layer of X -> X + P LN(X) W what it reads: its similarity, and the norms of three streams."""
+    """Returns of each layer of X -> X + P LN(X) W what it reads: similarity, diversity, three norms."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randn(TOKENS, DIM, generator=generator)
-    found: dict[str, list[float]] = {"similarity": [], "X": [], "LN(X)": [], "P LN(X) W": []}
+    found: dict[str, list[float]] = {"similarity": [], "diversity": [], "X": [], "LN(X)": [], "P LN(X) W": []}
     for _ in range(depth):
         made = layer(normalized(tokens), generator)
         found["similarity"].append(float(token_similarity(tokens[None])))
+        found["diversity"].append(float(token_diversity(tokens[None])))
         for name, stream in (("X", tokens), ("LN(X)", made.tokens), ("P LN(X) W", made.values)):
             found[name].append(float(stream.norm()))
         tokens = tokens + made.values
@@ -44,15 +45,16 @@ def make(quick: bool) -> Drawn:
     layers, gaps = range(1, depth + 1), causal_gaps(lengths, trials)
     norms = [Line(label=name, x=layers, y=found[name]) for name in ("X", "LN(X)", "P LN(X) W")]
     growth = found["X"][-1] / found["X"][0]
-    post = [float(token_similarity(each.tokens[None])) for each in post_norm(depth, torch.Generator().manual_seed(0))]
-    slower = (1 - found["similarity"][-1]) / (1 - post[-1])
+    layers_of_post = [each.tokens[None] for each in post_norm(depth, torch.Generator().manual_seed(0))]
+    post = [float(token_similarity(each)) for each in layers_of_post]
+    slower = found["diversity"][-1] / float(token_diversity(layers_of_post[-1]))
     return Drawn(
         panels=[
             Panel(title="similarity", x="layer", y="token similarity, 0 to 1",
                   lines=[Line(label="pre-norm", x=layers, y=found["similarity"]),
                          Line(label="post-norm", x=layers, y=post)]),
             Panel(title="norms, pre-norm", x="layer", y="Frobenius norm", lines=norms),
-            Panel(title="spectral gap of causal attention", x="length", y="1 - |lambda_2|", log_x=True,
+            Panel(title="spectral gap of causal attention", x="length", y="1 - |lambda_2|", log_x=True, from_zero=True,
                   lines=[Line(label="random heads", x=lengths, y=gaps),
                          Line(label="by E[lambda_2] = 1/2", x=lengths, y=[0.5] * len(lengths))]),
         ],
@@ -60,7 +62,7 @@ def make(quick: bool) -> Drawn:
             Finding(claim="the stream grows while LN(X) does not", agrees=growth > 2,
                     found=f"||X|| grows {growth:.1f} times in {depth} layers"),
             Finding(claim="so tokens become alike more slowly than under post-norm", agrees=slower > 2,
-                    found=f"similarity {found['similarity'][-1]:.3f}, {slower:,.0f} times post-norm's diversity"),
+                    found=f"similarity {found['similarity'][-1]:.3f}, {slower:.2g} times post-norm's diversity"),
             Finding(claim="the gap of causal attention is about 0.5", agrees=abs(gaps[-1] - 0.5) < 0.1,
                     found=f"{gaps[-1]:.3f} at length {lengths[-1]}"),
         ],

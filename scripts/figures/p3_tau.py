@@ -40,8 +40,8 @@ def similarities(norm: NormConfig, seed: int, *, depth: int, dim: int) -> list[f
 
 
 def make(quick: bool) -> Drawn:
-    """Returns the figure; the mean of 5 stacks (P3: 20), quick one of fewer and narrower layers."""
-    trials, depth, dim = (1, 24, 128) if quick else (5, DEPTH, DIM)
+    """Returns the figure; the mean of 20 stacks, a quick look one of fewer and narrower layers."""
+    trials, depth, dim = (1, 24, 128) if quick else (20, DEPTH, DIM)
     panels, ends = [], {}
     for where, title in PLACES.items():
         lines = []
