@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from common.cli import Parser
 from common.errors import look_up
-from scripts.figures import p1_growth, p2, p3_pre_norm, p3_rates, p3_start, p3_tau
-from scripts.figures.drawing import Drawing, save
+from scripts.figures import depth, p1_growth, p2, p3_pre_norm, p3_rates, p3_start, p3_tau
+from scripts.figures.drawing import Drawing, Look, save
 
 FIGURES: Mapping[str, Drawing] = MappingProxyType(
     {
@@ -22,6 +22,7 @@ FIGURES: Mapping[str, Drawing] = MappingProxyType(
             p3_rates.DRAWING,
             p3_pre_norm.DRAWING,
             p3_tau.DRAWING,
+            depth.DRAWING,
         )
     }
 )
@@ -34,6 +35,8 @@ def parser() -> Parser:
     made = Parser(prog="seqarena figures", description=f"{__doc__}\n\nfigures:\n{listed}\n  {ALL:<12} all of them")
     made.add_argument("names", nargs="+", metavar="NAME", help=f"figures, or {ALL}")
     made.add_argument("--quick", action="store_true", help="a quick look: smaller sizes, fewer trials")
+    made.add_argument("--wikitext", help="folder or zip of WikiText-2 for depth (default: the bundled text)")
+    made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     made.add_argument("--out", type=Path, default=Path("figures"), help="folder of what is drawn (default: figures)")
     made.add_argument("--json", action="store_true", help="print the findings as one JSON object on the last line")
     return made
@@ -49,14 +52,17 @@ def chosen(names: Sequence[str]) -> list[Drawing]:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena figures`` and returns its exit code: what disagrees with a paper is no failure."""
     options = parser().parse_args(arguments)
+    look = Look(quick=options.quick, wikitext=options.wikitext, data=options.data_folder)
     found = {}
     for drawing in chosen(options.names):
         started = time.monotonic()
-        drawn = drawing.make(options.quick)
+        drawn = drawing.make(look)
         paths = save(drawing, drawn, options.out)
         found[drawing.name] = [asdict(each) for each in drawn.findings]
         if not options.json:
             print(f"{drawing.name} ({drawing.source}), {time.monotonic() - started:.1f} s: {paths[0]}, .svg, .csv")
+            if not drawn.findings:
+                print("  a quick look is too short to tell")
             for each in drawn.findings:
                 print(f"  {'agrees  ' if each.agrees else 'DIFFERS '} {each.claim}: {each.found}")
     if options.json:

@@ -70,14 +70,25 @@ class Drawn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a figure is made."""
+
+    quick: bool = False
+    """Whether it is a quick look: fewer trials, smaller sizes."""
+    wikitext: str | None = None
+    """Folder or zip of WikiText, where a figure reads text; None: the bundled one."""
+    data: Path = Path("data")
+    """Folder of prepared data."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Drawing:
     """A figure that can be made: from which paper, what it shows in a sentence, and how."""
 
     name: str
     source: str
     shows: str
-    make: Callable[[bool], Drawn]
-    """Of whether it is a quick look: fewer trials, smaller sizes."""
+    make: Callable[[Look], Drawn]
 
 
 def save(drawing: Drawing, drawn: Drawn, folder: Path) -> list[Path]:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from common.diagnostics import jacobian_softmax
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Panel
+from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 
 DIM = 64
 LENGTHS = (16, 32, 64, 128, 256, 512, 1_024)
@@ -53,9 +53,9 @@ def exponent(lengths: tuple[int, ...], values: list[float]) -> float:
     return float(np.polyfit(np.log(lengths[half:]), np.log(values[half:]), 1)[0])
 
 
-def make(quick: bool) -> Drawn:
+def make(look: Look) -> Drawn:
     """Returns the figure; a quick look goes up to 128 tokens, 3 draws each instead of 20."""
-    lengths, trials = (LENGTHS[:4], 3) if quick else (LENGTHS, 20)
+    lengths, trials = (LENGTHS[:4], 3) if look.quick else (LENGTHS, 20)
     roots = [length**0.5 for length in lengths]
     bounded: dict[str, list[Line]] = {"weights": [], "derivative": []}
     within = True

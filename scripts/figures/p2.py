@@ -11,7 +11,7 @@ from common.attention import find_attention
 from common.attention.base import AttentionConfig
 from common.attention.doubly_normalized import DoublyNormalized
 from common.attention.visibility import Visibility
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Panel
+from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 
 NAMES = {"softmax": "LNAS", "dnas": "DNAS"}
 PLACES = (0.5, 1.0, 1.5)
@@ -54,9 +54,9 @@ def simulated_distance(name: str, counts: tuple[int, int], place: float) -> floa
     return float(moved[0, 0] - moved[-1, 0])
 
 
-def centres(quick: bool) -> Drawn:
+def centres(look: Look) -> Drawn:
     """Returns Figure 2: the closed form as lines, simulations as dots."""
-    sizes = [(10 * number, 40) for number in range(1, 5 if quick else 17)]
+    sizes = [(10 * number, 40) for number in range(1, 5 if look.quick else 17)]
     panels, worst, gain = [], 0.0, math.inf
     for place in PLACES:
         lines = []
@@ -105,10 +105,10 @@ def gap(points: Tensor, first: int) -> float:
     return float((points[:first].mean(dim=0) - points[first:].mean(dim=0)).norm())
 
 
-def collapse(quick: bool) -> Drawn:
+def collapse(look: Look) -> Drawn:
     """Returns Figures 5 and 6: a balanced and an unbalanced mixture of two Gaussians, updated four times."""
     generator = torch.Generator().manual_seed(0)
-    many, few = (90, 10) if quick else (180, 20)
+    many, few = (90, 10) if look.quick else (180, 20)
     counts = {"balanced": ((many + few) // 2,) * 2, "unbalanced": (many, few)}
     panels, findings = [], []
     for title, (first, second) in counts.items():
@@ -136,10 +136,10 @@ def collapse(quick: bool) -> Drawn:
     return Drawn(panels=panels, findings=findings)
 
 
-def key_mass(quick: bool) -> Drawn:
+def key_mass(look: Look) -> Drawn:
     """Returns the smallest key mass of random attention against 1 / L, and what more iterations do to the columns."""
     generator = torch.Generator().manual_seed(0)
-    lengths = LENGTHS[:4] if quick else LENGTHS
+    lengths = LENGTHS[:4] if look.quick else LENGTHS
     least: dict[str, list[float]] = {name: [] for name in NAMES}
     for length in lengths:
         query, key = (3 * torch.randn(length, 16, generator=generator, dtype=torch.float64) for _ in range(2))

@@ -3,7 +3,7 @@
 import torch
 
 from common.diagnostics import spectral_gap, token_diversity, token_similarity
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Panel
+from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 from scripts.figures.random_attention import DIM, TOKENS, layer, normalized, post_norm
 
 DEPTH = 40
@@ -38,9 +38,9 @@ def causal_gaps(lengths: tuple[int, ...], trials: int) -> list[float]:
     return means
 
 
-def make(quick: bool) -> Drawn:
+def make(look: Look) -> Drawn:
     """Returns the figure; a quick look has 12 layers instead of 40 and 2 draws instead of 20."""
-    depth, trials, lengths = (12, 2, LENGTHS[:6]) if quick else (DEPTH, 20, LENGTHS)
+    depth, trials, lengths = (12, 2, LENGTHS[:6]) if look.quick else (DEPTH, 20, LENGTHS)
     found = stack(depth, 0)
     layers, gaps = range(1, depth + 1), causal_gaps(lengths, trials)
     norms = [Line(label=name, x=layers, y=found[name]) for name in ("X", "LN(X)", "P LN(X) W")]

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Panel
+from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 from scripts.figures.random_attention import escalation, post_norm, rates
 
 DEPTH = 20
@@ -37,9 +37,10 @@ def estimated(trials: int) -> Table:
     return np.array(rows)
 
 
-def make(quick: bool) -> Drawn:
+def make(look: Look) -> Drawn:
     """Returns the figure; a quick look has 2 stacks instead of 50, and 20 W instead of 1,000."""
-    stacks, rate = measured(2 if quick else 50), estimated(20 if quick else 1_000)
+    trials = 20 if look.quick else 1_000
+    stacks, rate = measured(2 if look.quick else 50), estimated(trials)
     layers = range(1, DEPTH + 1)
     mean, deviation = stacks.mean(axis=0), stacks.std(axis=0)
 
@@ -57,7 +58,7 @@ def make(quick: bool) -> Drawn:
         Panel(title="what Theorem 6 asks for: omega + delta < 1", x="layer", y="norm",
               lines=lines("delta", "omega", "omega + delta")),
         Panel(title="escalation rate r, one stack", x="layer", y="diversity(X) / diversity(Y)", lines=[
-            Line(label=f"over {20 if quick else 1_000} W", x=layers, y=rate[:, 0].tolist(), spread=rate[:, 1].tolist()),
+            Line(label=f"over {trials:,} W", x=layers, y=rate[:, 0].tolist(), spread=rate[:, 1].tolist()),
             Line(label="eq. 16", x=layers, y=rate[:, 2].tolist()),
             Line(label="eq. 17", x=layers, y=rate[:, 3].tolist()),
         ]),

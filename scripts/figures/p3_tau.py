@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from common.attention.visibility import Visibility
 from common.blocks import Deescalated, NormConfig, PostNorm
 from common.diagnostics import token_similarity
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Panel
+from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 from scripts.figures.random_attention import DIM, HEADS, TOKENS, layer
 
 DEPTH = 40
@@ -39,9 +39,9 @@ def similarities(norm: NormConfig, seed: int, *, depth: int, dim: int) -> list[f
     return found
 
 
-def make(quick: bool) -> Drawn:
+def make(look: Look) -> Drawn:
     """Returns the figure; the mean of 20 stacks, a quick look one of fewer and narrower layers."""
-    trials, depth, dim = (1, 24, 128) if quick else (20, DEPTH, DIM)
+    trials, depth, dim = (1, 24, 128) if look.quick else (20, DEPTH, DIM)
     panels, ends = [], {}
     for where, title in PLACES.items():
         lines = []

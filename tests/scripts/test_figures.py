@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 
 from common.bert.model import BertConfig
 from common.errors import guarded
-from scripts.figures import FIGURES, p1_growth, p2, p3_start
+from pretraining.wikitext.data import WikiText
+from scripts.figures import FIGURES, depth, p1_growth, p2, p3_start
 from scripts.figures.p3_tau import similarities
 from scripts.figures.random_attention import Layer, drawn_values, escalation, layer, parts, post_norm, rates
 from scripts.seqarena import dispatch
+from tests.pretraining.wiki import rhymes
 
 
 def made(size: int = 24, dim: int = 32, heads: int = 4, mean: float = 0.5) -> tuple[Layer, torch.Generator]:
@@ -144,8 +147,12 @@ def test_they_do_so_as_in_the_transformers_library() -> None:
     np.testing.assert_allclose(ours, np.mean(theirs, axis=0), atol=0.05)
 
 
-def test_all_are_drawn_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(dispatch, ["figures", "all", "--quick", "--json", "--out", str(tmp_path)]) == 0
+def test_all_are_drawn_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(depth, "QUICK", replace(depth.QUICK, depths=(1,), steps=2))
+    command = ["figures", "all", "--quick", "--json", "--out", str(tmp_path), "--data-folder", str(tmp_path / "data")]
+    assert guarded(dispatch, command) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(found) == set(FIGURES)
     differing = {name for name, findings in found.items() if not all(each["agrees"] for each in findings)}
@@ -156,6 +163,33 @@ def test_all_are_drawn_and_written(tmp_path: Path, capsys: pytest.CaptureFixture
         rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
         assert len(rows) > 10
         assert all(np.isfinite(float(row["y"])) for row in rows)
+
+
+def test_the_depth_experiment_trains_and_looks_at_every_layer(tmp_path: Path) -> None:
+    """Each arm learns the ring of words; the memory goes on; what is looked at changes nothing."""
+    text = WikiText(path=str(rhymes(tmp_path / "wiki", 400))).load(tmp_path, "wikitext2", told=False)
+    size = replace(depth.QUICK, steps=12, dim=16)
+    for arm in depth.ARMS:
+        course = depth.train(arm, 3, 0, size, text)
+        assert len(course.losses) == 12
+        assert course.end < course.losses[0]
+        assert course.looked == [1, 2, 4, 6, 8, 10, 12]
+        assert {len(each) for each in (*course.similarity, *course.gradient)} == {3}
+        assert all(0 <= value <= 1 for each in course.similarity for value in each)
+        assert all(value > 0 for each in course.gradient for value in each)
+    again = depth.train(depth.ARMS[0], 3, 0, size, text)
+    assert again == depth.train(depth.ARMS[0], 3, 0, size, text)
+    assert depth.train(depth.ARMS[1], 3, 0, size, text).losses[1:] != again.losses[1:]
+
+
+def test_a_path_that_is_no_wikitext_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["figures", "depth", "--quick", "--out", str(tmp_path / "out"), "--data-folder", str(tmp_path)]
+    assert guarded(dispatch, [*command, "--wikitext", str(tmp_path / "nowhere")]) == 1
+    assert "no such file or folder" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert guarded(dispatch, [*command, "--wikitext", str(tmp_path / "empty")]) == 1
+    assert "there is no wiki.train.tokens in it" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_figure_is_the_same_every_time(tmp_path: Path) -> None:

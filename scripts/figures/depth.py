@@ -1,0 +1,176 @@
+"""P3's depth experiment at a size that runs here: one narrow Transformer-XL, ever deeper, under every norm."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.blocks import Deescalated, NormConfig, PostNorm, PreNorm
+from common.diagnostics import diagnose
+from common.log import tracked
+from common.optim import Optim, Schedule
+from common.runtime import make_accelerator, seed_torch
+from common.step import Stepper
+from common.training import Train
+from pretraining.transformer_xl import Model, TransformerXL
+from pretraining.wikitext.data import EncodedText, WikiText
+from pretraining.wikitext.run import Segments
+from pretraining.wikitext.streams import SegmentBatch, Streams
+from pretraining.wikitext.trainer import RememberingLoss
+from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+
+STREAMS, LENGTH, LOOKS = 16, 32, 6
+"""Streams side by side, tokens of a segment and of the memory, how often layers are looked at."""
+WARMUP = 0.2
+"""Share of the steps, in the arm that has a warm-up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A norm, and whether the rate is warmed up."""
+
+    label: str
+    norm: NormConfig
+    warmed: bool = False
+
+
+ARMS = (
+    Arm(label="post", norm=PostNorm()),
+    Arm(label="post, warm-up", norm=PostNorm(), warmed=True),
+    Arm(label="pre", norm=PreNorm(final=False)),
+    Arm(label="de-escalated, running", norm=Deescalated(mean="running")),
+    Arm(label="de-escalated, prefix", norm=Deescalated(mean="prefix")),
+    Arm(label="de-escalated, leaky: sees the future", norm=Deescalated(leaky=True)),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is trained."""
+
+    depths: tuple[int, ...]
+    steps: int
+    dim: int
+    seeds: int
+    """Of depths up to ``shallow``; deeper ones have one."""
+    shallow: int
+
+
+FULL = Size(depths=(4, 12, 24, 48), steps=400, dim=64, seeds=3, shallow=12)
+QUICK = Size(depths=(2, 6), steps=30, dim=32, seeds=1, shallow=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How one training went."""
+
+    losses: list[float]
+    """Of each step, in nats."""
+    looked: list[int]
+    """Steps after which layers were looked at."""
+    similarity: list[list[float]]
+    """Token similarity of each layer's output, then."""
+    gradient: list[list[float]]
+    """Norm of each layer's gradient, of the step before."""
+
+    @property
+    def end(self) -> float:
+        """The mean loss of the last tenth of the steps."""
+        return statistics.fmean(self.losses[-max(len(self.losses) // 10, 1) :])
+
+
+def train(arm: Arm, depth: int, seed: int, size: Size, text: EncodedText) -> Course:
+    """Trains one model, Adam at 1e-3 and a cosine, no dropout, no clipping (P3, section 3.4)."""
+    seed_torch(seed, 0)
+    model = TransformerXL(
+        Model(
+            vocabulary=text.vocabulary, layers=depth, dim=size.dim, heads=4, ffn_dim=2 * size.dim, norm=arm.norm,
+            dropout=0.0, cutoffs=tuple(cut for cut in (1_000, 4_000) if cut < text.vocabulary),
+        )
+    )  # fmt: skip
+    warmup = round(WARMUP * size.steps) if arm.warmed else 0
+    optim = Optim(name="adam", lr=1e-3, schedule=Schedule(shape="cosine", warmup=warmup))
+    how = Train(steps=size.steps, batch_size=STREAMS, eval_every=size.steps)
+    loss = RememberingLoss(Segments(length=LENGTH, memory=LENGTH))
+    stepper = how.stepper(model, loss, optim, seed, make_accelerator("float32"))
+    batches = Streams(ids=text.ids["train"], count=STREAMS, length=LENGTH)
+    due = {round(size.steps * (number + 1) / LOOKS) for number in range(LOOKS)} | {1}
+    found = Course(losses=[], looked=[], similarity=[], gradient=[])
+    for step in tracked(range(size.steps), f"{arm.label}, {depth} layers, seed {seed}", size.steps):
+        found.losses.append(float(stepper.take(batches[step], step)[0]))
+        if step + 1 in due:
+            found.looked.append(step + 1)
+            found.gradient.append([_gradient(layer) for layer in model.layers])
+            found.similarity.append(_similarity(stepper, model, batches[0]))
+    return found
+
+
+def _gradient(layer: object) -> float:
+    parameters = layer.parameters()  # type: ignore[attr-defined]
+    return float(sum(each.grad.square().sum() for each in parameters if each.grad is not None) ** 0.5)
+
+
+def _similarity(stepper: Stepper, model: TransformerXL, batch: SegmentBatch) -> list[float]:
+    model.eval()
+    return diagnose(model, lambda: stepper.forward(model, batch.rows(0, 4)))["token_similarity"]
+
+
+def make(look: Look) -> Drawn:
+    """Returns the figure; of WikiText-2 where its path is given, else of the bundled text."""
+    size = QUICK if look.quick else FULL
+    data = WikiText(path=look.wikitext, unknown="replace")
+    text = data.load(look.data, "wikitext2", told=look.wikitext is not None)
+    courses = {
+        (arm.label, depth): [
+            train(arm, depth, seed, size, text) for seed in range(size.seeds if depth <= size.shallow else 1)
+        ]
+        for depth in size.depths
+        for arm in ARMS
+    }
+    panels = [_losses(courses, depth, size) for depth in size.depths]
+    deepest = size.depths[-1]
+    for arm in ARMS:
+        course = courses[arm.label, deepest][0]
+        panels.append(_by_layer(course.similarity, course, f"{arm.label}, {deepest} layers", "token similarity"))
+        panels.append(_by_layer(course.gradient, course, f"{arm.label}, {deepest} layers", "gradient norm", log_y=True))
+    return Drawn(panels=panels, findings=[] if look.quick else _findings(courses, size))  # 30 steps tell nothing
+
+
+def _losses(courses: dict[tuple[str, int], list[Course]], depth: int, size: Size) -> Panel:
+    """Returns training loss against steps, means of ten steps over the seeds."""
+    lines = []
+    width = max(size.steps // 40, 1)
+    for arm in ARMS:
+        seeds = courses[arm.label, depth]
+        mean = [statistics.fmean(values) for values in zip(*(each.losses for each in seeds), strict=True)]
+        steps = range(width, size.steps + 1, width)
+        lines.append(Line(label=arm.label, x=list(steps), y=[statistics.fmean(mean[at - width : at]) for at in steps]))
+    return Panel(title=f"{depth} layers", x="step", y="training loss, nats per word", lines=lines)
+
+
+def _by_layer(values: list[list[float]], course: Course, title: str, unit: str, *, log_y: bool = False) -> Panel:
+    layers = range(1, len(values[0]) + 1)
+    lines = [Line(label=f"step {step}", x=layers, y=each) for step, each in zip(course.looked, values, strict=True)]
+    return Panel(title=title, x="layer", y=unit, lines=lines, log_y=log_y)
+
+
+def _findings(courses: dict[tuple[str, int], list[Course]], size: Size) -> Sequence[Finding]:
+    deepest = size.depths[-1]
+    ends = {key: statistics.fmean(each.end for each in seeds) for key, seeds in courses.items()}
+    post, warmed, pre, running, prefix, leaky = (ends[arm.label, deepest] for arm in ARMS)
+    told = ", ".join(f"{arm.label} {ends[arm.label, deepest]:.3f}" for arm in ARMS)
+    best = min(running, prefix)
+    return [
+        Finding(claim=f"{deepest} layers: post-norm fails", found=told, agrees=post > pre + 0.3),
+        Finding(claim="also with a warm-up, which P3 did not try", agrees=warmed > pre + 0.3,
+                found=f"{warmed:.3f} with, {post:.3f} without"),
+        Finding(claim="de-escalated post-norm trains like pre-norm", agrees=abs(best - pre) < 0.2,
+                found=f"{best:.3f} in its better causal form, pre-norm {pre:.3f}"),
+        Finding(claim="the leaky form is no better than the causal ones", agrees=leaky > best - 0.05,
+                found=f"{leaky:.3f}, causal {best:.3f}"),
+    ]  # fmt: skip
+
+
+DRAWING = Drawing(
+    name="depth", source="P3, sections 3.3 and 3.4, small", make=make,
+    shows="one narrow Transformer-XL, ever deeper, under post-norm, pre-norm and causal de-escalation",
+)  # fmt: skip
