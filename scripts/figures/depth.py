@@ -130,8 +130,19 @@ def make(look: Look) -> Drawn:
     deepest = size.depths[-1]
     for arm in ARMS:
         course = courses[arm.label, deepest][0]
-        panels.append(_by_layer(course.similarity, course, f"{arm.label}, {deepest} layers", "token similarity"))
-        panels.append(_by_layer(course.gradient, course, f"{arm.label}, {deepest} layers", "gradient norm", log_y=True))
+        title = f"{arm.label}, {deepest} layers"
+        panels.append(
+            Panel(
+                title=title,
+                x="layer",
+                y="token similarity, 0 to 1",
+                limits=(0.0, 1.0),
+                lines=_by_layer(course.similarity, course),
+            )
+        )
+        panels.append(
+            Panel(title=title, x="layer", y="gradient norm", log_y=True, lines=_by_layer(course.gradient, course))
+        )
     return Drawn(panels=panels, findings=[] if look.quick else _findings(courses, size))  # 30 steps tell nothing
 
 
@@ -147,10 +158,9 @@ def _losses(courses: dict[tuple[str, int], list[Course]], depth: int, size: Size
     return Panel(title=f"{depth} layers", x="step", y="training loss, nats per word", lines=lines)
 
 
-def _by_layer(values: list[list[float]], course: Course, title: str, unit: str, *, log_y: bool = False) -> Panel:
+def _by_layer(values: list[list[float]], course: Course) -> list[Line]:
     layers = range(1, len(values[0]) + 1)
-    lines = [Line(label=f"step {step}", x=layers, y=each) for step, each in zip(course.looked, values, strict=True)]
-    return Panel(title=title, x="layer", y=unit, lines=lines, log_y=log_y)
+    return [Line(label=f"step {step}", x=layers, y=each) for step, each in zip(course.looked, values, strict=True)]
 
 
 def _findings(courses: dict[tuple[str, int], list[Course]], size: Size) -> Sequence[Finding]:

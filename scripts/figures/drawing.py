@@ -48,8 +48,8 @@ class Panel:
     lines: Sequence[Line]
     log_x: bool = False
     log_y: bool = False
-    from_zero: bool = False
-    """Whether 0 is on the axis of y, so that small differences look small."""
+    limits: tuple[float, float] | None = None
+    """Ends of the axis of y, so that small differences look small; None: as the numbers need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +139,8 @@ def _lines(axes: Axes, panel: Panel) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.log_y:
         axes.set_yscale("log")
-    if panel.from_zero:
-        axes.set_ylim(bottom=0)
+    if panel.limits is not None:
+        axes.set_ylim(panel.limits)
     if len(panel.lines) > 1:
         axes.legend(fontsize="x-small")
 

@@ -54,7 +54,7 @@ def make(look: Look) -> Drawn:
                   lines=[Line(label="pre-norm", x=layers, y=found["similarity"]),
                          Line(label="post-norm", x=layers, y=post)]),
             Panel(title="norms, pre-norm", x="layer", y="Frobenius norm", lines=norms),
-            Panel(title="spectral gap of causal attention", x="length", y="1 - |lambda_2|", log_x=True, from_zero=True,
+            Panel(title="spectral gap of causal attention", x="length", y="1 - |lambda_2|", log_x=True, limits=(0.0, 1.0),
                   lines=[Line(label="random heads", x=lengths, y=gaps),
                          Line(label="by E[lambda_2] = 1/2", x=lengths, y=[0.5] * len(lengths))]),
         ],
