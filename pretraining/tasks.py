@@ -1,6 +1,7 @@
 """What is measured: the record of each task of pretraining."""
 
 import math
+from dataclasses import replace
 from types import MappingProxyType
 
 from common.tasks import Published, Task
@@ -20,12 +21,8 @@ MLM = Task(
     checksums=MappingProxyType({"quick": "3ed35de0a798e494ecc042e33127b91b641b56b45fb79f31fa5509158e1e2db6"}),
 )
 
-TITLE = "the next word of a text; in nats per word, the lower the better (its exponential is the perplexity)"
-LICENCE = "CC BY-SA 3.0 (Wikipedia); never shipped here"
-REVISION = "v1; words and vocabulary are compared with the published counts, and the checksum of the numbers is kept"
 BOOK = "2d601cf5781ad6dd88e82cd59d02239dc6cafb6110dbac4baf2642ee5c850524"
 """Of the bundled text in words."""
-BESIDE = ("perplexity", "perplexity_as_validated")
 
 
 def _published(perplexity: float, source: str) -> Published:
@@ -36,16 +33,16 @@ def _published(perplexity: float, source: str) -> Published:
 WIKITEXT103 = Task(
     package="pretraining",
     name="wikitext103",
-    title=TITLE,
+    title="the next word of a text; in nats per word, the lower the better (its exponential is the perplexity)",
     version=1,
     metric="loss",
     higher_is_better=False,
-    beside=BESIDE,
+    beside=("perplexity", "perplexity_as_validated"),
     unit="nats",
     splits="as published: 28,475 / 60 / 60 articles",
     source="wiki.{train,valid,test}.tokens of wikitext-103-v1 (--data.path), or the hub's Salesforce/wikitext",
-    revision=REVISION,
-    licence=LICENCE,
+    revision="v1; words and vocabulary are compared with the published counts, and the checksum of the numbers is kept",
+    licence="CC BY-SA 3.0 (Wikipedia); never shipped here",
     checksums=MappingProxyType({"quick": BOOK}),
     published=(
         _published(24.0, "Dai et al. 2019, base, 151 M parameters, 1.8 G tokens"),
@@ -53,22 +50,15 @@ WIKITEXT103 = Task(
         _published(23.70, "fairseq's example, fp16, 4 GPUs"),
     ),
 )
-WIKITEXT2 = Task(
-    package="pretraining",
+WIKITEXT2 = replace(
+    WIKITEXT103,
     name="wikitext2",
-    title=TITLE,
-    version=1,
-    metric="loss",
-    higher_is_better=False,
-    beside=BESIDE,
-    unit="nats",
     splits="as published: 600 / 60 / 60 articles; the last two are WikiText-103's",
     source="wiki.{train,valid,test}.tokens of wikitext-2-v1 (--data.path), or the hub's Salesforce/wikitext",
-    revision=REVISION,
-    licence=LICENCE,
     checksums=MappingProxyType(
         {"quick": BOOK, "small": "9bbb8ec567b43b927d5298a3c1ccbdcd4cc4e4985237298c1129e9cf38df5db3"}
     ),
+    published=(),
 )
 
 TASKS = MappingProxyType({each.name: each for each in (MLM, WIKITEXT103, WIKITEXT2)})

@@ -155,9 +155,8 @@ class RelativeAttention(nn.Module):
         """Returns what is found, what the variant carries on from ``mass``, and a projected past with the segment."""
         query = self._split(self.query(hidden))
         key, value, position = self._seen(hidden, past, seen)
-        u, v = (
-            each[:, None].to(query.dtype) for each in (seen.u, seen.v)
-        )  # or autocast's half precision would end here
+        # In float32 they would end autocast's half precision here.
+        u, v = (each[:, None].to(query.dtype) for each in (seen.u, seen.v))
         products = (query + v) * query.shape[-1] ** -0.5 @ position  # B H N M
         bias: Tensor = Shift.apply(products)  # type: ignore[no-untyped-call]
         visibility = Visibility(order="causal", memory=key.shape[2] - hidden.shape[1], window=seen.window)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from common.deescalation import Carried
@@ -35,7 +36,7 @@ class RememberingLoss:
     def __call__(self, model: nn.Module, batch: SegmentBatch) -> Tensor:
         """Returns the mean over targets."""
         first = int(batch.stream[0])
-        bare = _bare(model)
+        bare = extract_model_from_parallel(model, keep_fp32_wrapper=True, keep_torch_compile=False)
         goes_on = bare.training and not bool(batch.fresh[0])
         memory = self._known(first, len(batch), batch.tokens.device) if goes_on else None
         total, following = model(
@@ -71,16 +72,8 @@ class RememberingLoss:
 
     def load_state_dict(self, state: Mapping[int, list[dict[str, Tensor]]]) -> None:
         """Takes the memory of streams that ``state_dict`` gave, of any number of processes."""
-        self.parts, self.restored = (
-            {},
-            {stream: [_memory(values) for values in layers] for stream, layers in state.items()},
-        )
-
-
-def _bare(model: nn.Module) -> TransformerXL:
-    """Returns the model inside what compiles it or spreads it over processes."""
-    inner = getattr(model, "_orig_mod", getattr(model, "module", model))
-    return inner if isinstance(inner, TransformerXL) else _bare(inner)
+        self.parts = {}
+        self.restored = {stream: [_memory(values) for values in layers] for stream, layers in state.items()}
 
 
 def _past(part: Memory) -> Tensor:

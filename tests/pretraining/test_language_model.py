@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,56 +13,19 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from common.attention import ATTENTIONS
-from common.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
+from common.blocks import NORMS, NormConfig, PreNorm, norm_name
 from common.checkpoint import load_state, load_weights
-from common.errors import BadDataError, guarded
-from common.results import Result
-from common.runtime import make_accelerator, seed_torch
-from common.session import Session, execute
-from pretraining.__main__ import PACKAGE
-from pretraining.transformer_xl import TransformerXL
+from common.errors import guarded
+from common.runtime import make_accelerator
 from pretraining.wikitext import trainer
-from pretraining.wikitext.data import EncodedText, WikiText
+from pretraining.wikitext.data import WikiText
 from pretraining.wikitext.evaluator import evaluate, floors, in_clusters, kneser_ney, streams_of, token_losses
 from pretraining.wikitext.presets import BASE, PRESETS
-from pretraining.wikitext.run import LanguageRun, Scoring, Segments
+from pretraining.wikitext.run import Scoring
 from pretraining.wikitext.trainer import RememberingLoss
 from scripts.seqarena import dispatch
+from tests.pretraining.language import QUICK, RUNNING, loaded, measure, tiny
 from tests.pretraining.wiki import folder, rhymes
-
-QUICK = PRESETS["wikitext2"]["quick"].run
-RUNNING = Deescalated(mean="running")
-
-
-def tiny(folder: Path, **model: object) -> LanguageRun:
-    """A run on the ring of eight words."""
-    return replace(
-        QUICK,
-        data=WikiText(path=str(rhymes(folder / "wiki"))),
-        model=replace(QUICK.model, vocabulary=9, layers=2, dim=16, heads=2, ffn_dim=24, cutoffs=(5,), **model),
-        optim=replace(QUICK.optim, schedule=replace(QUICK.optim.schedule, warmup=2), lr=1e-2),
-        train=replace(QUICK.train, steps=12, batch_size=4, eval_every=6, checkpoint_seconds=0.0),
-        segments=Segments(length=8, memory=6),
-        validation=Scoring(length=8, memory=6, streams=4),
-        final=Scoring(length=5, memory=9, same_length=True, clamp=7, streams=3),
-    )
-
-
-def measure(run: LanguageRun, folder: Path) -> tuple[Result, Path]:
-    result = execute(PACKAGE, run, Session(runs=folder / "runs", data=folder / "data"))
-    (its,) = (folder / "runs" / "pretraining" / "wikitext2").iterdir()
-    return result, its
-
-
-def loaded(run: LanguageRun, folder: Path) -> tuple[EncodedText, TransformerXL]:
-    """The text, and a model whose numbers are far from those of all the same words."""
-    text = run.data.load(folder, run.task, told=False)
-    seed_torch(1)
-    model = TransformerXL(run.model).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(10 if parameter.ndim > 1 else 1)
-    return text, model
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -141,97 +103,6 @@ def test_floors_are_what_frequencies_give(tmp_path: Path) -> None:
     assert found["unigram"] == pytest.approx(float(-np.log(share[test]).mean()))
     assert found["uniform"] == pytest.approx(math.log(9))
     assert found["bigram"] < 1.0 < found["unigram"]
-
-
-def steps(run: LanguageRun, folder: Path, count: int, micro: int | None, cut: int | None = None) -> Iterator[float]:
-    """The losses of steps, dropout off; after ``cut`` of them by another stepper that has only the state."""
-    run = replace(run, train=replace(run.train, micro_batch_size=micro))
-    text, model = loaded(run, folder)
-    batches = trainer.Streams(ids=text.ids["train"], count=4, length=8)
-    accelerator = make_accelerator("float32")
-    stepper = run.train.stepper(model, RememberingLoss(run.segments), run.optim, 0, accelerator)
-    for step in range(count):
-        if step == cut:
-            state = stepper.state_dict()
-            other = replace(run, train=replace(run.train, micro_batch_size=None)).train
-            stepper = other.stepper(TransformerXL(run.model), RememberingLoss(run.segments), run.optim, 0, accelerator)
-            stepper.load_state_dict(state)
-        yield float(stepper.take(batches[step], step)[0])
-
-
-@pytest.mark.parametrize("attention", ["softmax", "hnas"])
-def test_parts_of_a_step_remember_their_own_streams(tmp_path: Path, attention: str) -> None:
-    """Whole batches, two streams at a time, three and one, and another size after a restart: the same losses."""
-    run = tiny(tmp_path, attention=ATTENTIONS[attention], norm=RUNNING)
-    expected = list(steps(run, tmp_path, 14, None))
-    for micro, cut in ((2, None), (3, None), (1, 5), (2, 7)):
-        assert list(steps(run, tmp_path, 14, micro, cut)) == pytest.approx(expected, rel=1e-4)
-    forgetful = list(steps(replace(run, segments=replace(run.segments, memory=0)), tmp_path, 14, None))
-    assert forgetful[0] == pytest.approx(expected[0], rel=1e-5)
-    assert forgetful[1] != pytest.approx(expected[1], rel=1e-3)
-
-
-def test_an_epoch_begins_without_a_memory_and_training_reads_as_it_is_told(tmp_path: Path) -> None:
-    """Two epochs, the memory kept by hand; distances clamped and windows of one length."""
-    run = tiny(tmp_path)
-    text, model = loaded(run, tmp_path)
-    batches = trainer.Streams(ids=text.ids["train"], count=4, length=8)
-    run = replace(run, segments=Segments(length=8, memory=6, clamp=4, same_length=True))
-    loss, memory = RememberingLoss(run.segments), model.empty(4)
-    model.train()
-    for step in range(2 * batches.segments):
-        batch = batches[step]
-        memory = model.empty(4) if step % batches.segments == 0 else memory
-        total, memory = model(batch.tokens, batch.targets, memory, kept=6, clamp=4, window=6)
-        assert loss(model, batch).item() == pytest.approx(total.item() / batch.targets.numel(), rel=1e-5)
-
-
-def test_a_checkpoint_at_the_end_of_an_epoch_leaves_nothing_of_it(tmp_path: Path) -> None:
-    """Restored where an epoch begins, then again a step later: the second checkpoint is of the new epoch alone."""
-    run = replace(tiny(tmp_path), segments=Segments(length=8, memory=16))
-    text, model = loaded(run, tmp_path)
-    batches = trainer.Streams(ids=text.ids["train"], count=4, length=8)
-    model.train()
-    whole, cut = RememberingLoss(run.segments), RememberingLoss(run.segments)
-    for step in range(batches.segments + 3):
-        if step >= batches.segments:
-            state, cut = cut.state_dict(), RememberingLoss(run.segments)
-            cut.load_state_dict(state)
-        expected, found = whole(model, batches[step]), cut(model, batches[step])
-        assert found.item() == expected.item()
-    assert {len(layers[0]["past"][0]) for layers in cut.state_dict().values()} == {16}
-
-
-def test_a_process_keeps_nothing_of_the_streams_of_others(tmp_path: Path) -> None:
-    run = tiny(tmp_path)
-    text, model = loaded(run, tmp_path)
-    batches = trainer.Streams(ids=text.ids["train"], count=4, length=8)
-    model.train()
-    both, mine = RememberingLoss(run.segments), RememberingLoss(run.segments)
-    both(model, batches[0])
-    mine.load_state_dict(both.state_dict())
-    mine(model, batches[1].rows(2, 4))
-    assert sorted(mine.state_dict()) == [2, 3]
-    mine(model, batches[2].rows(2, 4))
-    assert mine.restored == {}
-    partial = RememberingLoss(run.segments)
-    partial.load_state_dict({stream: layers for stream, layers in both.state_dict().items() if stream != 2})
-    with pytest.raises(BadDataError, match="the checkpoint remembers 3 of 4 streams; --overwrite"):
-        partial(model, batches[1])
-
-
-def test_a_model_that_is_looked_at_forgets_nothing(tmp_path: Path) -> None:
-    run = tiny(tmp_path)
-    text, model = loaded(run, tmp_path)
-    batches, loss = trainer.Streams(ids=text.ids["train"], count=4, length=8), RememberingLoss(run.segments)
-    model.train()
-    loss(model, batches[0])
-    kept = loss.state_dict()
-    with torch.no_grad():
-        loss(model.eval(), batches[1].rows(0, 2))
-    again = loss.state_dict()
-    assert sorted(kept) == sorted(again) == [0, 1, 2, 3]
-    assert all(torch.equal(kept[row][0]["past"], again[row][0]["past"]) for row in kept)
 
 
 @pytest.mark.parametrize(
