@@ -1,6 +1,7 @@
 """``seqarena figures``: what the papers claim without big training, drawn and checked."""
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,19 +10,35 @@ from types import MappingProxyType
 
 from common.cli import Parser
 from common.errors import look_up
-from scripts.figures import depth, p1_growth, p2, p3_pre_norm, p3_rates, p3_start, p3_tau
-from scripts.figures.drawing import Drawing, Look, save
+from scripts.figures import (
+    depth,
+    p1_growth,
+    p1_training,
+    p2,
+    p2_runs,
+    p3_checkpoint,
+    p3_pre_norm,
+    p3_rates,
+    p3_removal,
+    p3_start,
+    p3_tau,
+)
+from scripts.figures.drawing import Drawing, Look, MissingError, save
 
 FIGURES: Mapping[str, Drawing] = MappingProxyType(
     {
         each.name: each
         for each in (
             p1_growth.DRAWING,
+            *p1_training.DRAWINGS,
             *p2.DRAWINGS,
+            p2_runs.DRAWING,
             p3_start.DRAWING,
             p3_rates.DRAWING,
             p3_pre_norm.DRAWING,
+            p3_checkpoint.DRAWING,
             p3_tau.DRAWING,
+            p3_removal.DRAWING,
             depth.DRAWING,
         )
     }
@@ -36,10 +53,28 @@ def parser() -> Parser:
     made.add_argument("names", nargs="+", metavar="NAME", help=f"figures, or {ALL}")
     made.add_argument("--quick", action="store_true", help="a quick look: smaller sizes, fewer trials")
     made.add_argument("--wikitext", help="folder or zip of WikiText-2 for depth (default: the bundled text)")
+    made.add_argument("--cifar", help="files of CIFAR-10 for P1's trained figures (default: drawn digits)")
+    made.add_argument("--checkpoint", type=Path, help="folder of a model of transformers, for p3-checkpoint")
+    made.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs, for p2-runs (default: runs)")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     made.add_argument("--out", type=Path, default=Path("figures"), help="folder of what is drawn (default: figures)")
     made.add_argument("--json", action="store_true", help="print the findings as one JSON object on the last line")
     return made
+
+
+def needed(drawings: Sequence[Drawing], look: Look, skip: bool) -> list[Drawing]:
+    """Returns the figures whose data are there, before any is made; a missing input is told, or raised."""
+    ready = []
+    for each in drawings:
+        try:
+            each.check(look)
+        except MissingError as error:
+            if not skip:
+                raise
+            print(f"{each.name} is left out: {error}", file=sys.stderr)
+        else:
+            ready.append(each)
+    return ready
 
 
 def chosen(names: Sequence[str]) -> list[Drawing]:
@@ -52,9 +87,12 @@ def chosen(names: Sequence[str]) -> list[Drawing]:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena figures`` and returns its exit code: what disagrees with a paper is no failure."""
     options = parser().parse_args(arguments)
-    look = Look(quick=options.quick, wikitext=options.wikitext, data=options.data_folder)
+    look = Look(
+        quick=options.quick, wikitext=options.wikitext, cifar=options.cifar, checkpoint=options.checkpoint,
+        runs=options.runs, data=options.data_folder, trainings=options.out / "trainings",
+    )  # fmt: skip
     found = {}
-    for drawing in chosen(options.names):
+    for drawing in needed(chosen(options.names), look, skip=ALL in options.names):
         started = time.monotonic()
         drawn = drawing.make(look)
         paths = save(drawing, drawn, options.out)

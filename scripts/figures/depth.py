@@ -1,5 +1,6 @@
 """P3's depth experiment at a size that runs here: one narrow Transformer-XL, ever deeper, under every norm."""
 
+import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pretraining.wikitext.run import Segments
 from pretraining.wikitext.streams import SegmentBatch, Streams
 from pretraining.wikitext.trainer import RememberingLoss
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from scripts.figures.trainings import kept
 
 STREAMS, LENGTH, LOOKS = 16, 32, 6
 """Streams side by side, tokens of a segment and of the memory, how often layers are looked at."""
@@ -48,28 +50,44 @@ class Size:
     """How much is trained."""
 
     depths: tuple[int, ...]
+    """Numbers of layers."""
+    seeds: tuple[int, ...]
+    """How many trainings, of each depth."""
+    steps: int
+    """Of each training."""
+    dim: int
+    """Width of the model."""
+
+
+FULL = Size(depths=(4, 12, 24, 48), seeds=(3, 3, 1, 1), steps=400, dim=64)
+QUICK = Size(depths=(2, 6), seeds=(1, 1), steps=30, dim=32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """All that a training depends on."""
+
+    arm: Arm
+    depth: int
+    """Layers."""
+    seed: int
     steps: int
     dim: int
-    seeds: int
-    """Of depths up to ``shallow``; deeper ones have one."""
-    shallow: int
-
-
-FULL = Size(depths=(4, 12, 24, 48), steps=400, dim=64, seeds=3, shallow=12)
-QUICK = Size(depths=(2, 6), steps=30, dim=32, seeds=1, shallow=2)
+    text: str
+    """Checksum of the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
     """How one training went."""
 
-    losses: list[float]
+    losses: Sequence[float]
     """Of each step, in nats."""
-    looked: list[int]
+    looked: Sequence[int]
     """Steps after which layers were looked at."""
-    similarity: list[list[float]]
+    similarity: Sequence[Sequence[float]]
     """Token similarity of each layer's output, then."""
-    gradient: list[list[float]]
+    gradient: Sequence[Sequence[float]]
     """Norm of each layer's gradient, of the step before."""
 
     @property
@@ -78,30 +96,37 @@ class Course:
         return statistics.fmean(self.losses[-max(len(self.losses) // 10, 1) :])
 
 
-def train(arm: Arm, depth: int, seed: int, size: Size, text: EncodedText) -> Course:
+Courses = dict[tuple[str, int], list[Course]]
+"""By arm and depth, a training a seed."""
+
+
+def train(trial: Trial, text: EncodedText) -> Course:
     """Trains one model, Adam at 1e-3 and a cosine, no dropout, no clipping (P3, section 3.4)."""
-    seed_torch(seed, 0)
+    seed_torch(trial.seed, 0)
     model = TransformerXL(
         Model(
-            vocabulary=text.vocabulary, layers=depth, dim=size.dim, heads=4, ffn_dim=2 * size.dim, norm=arm.norm,
+            vocabulary=text.vocabulary, layers=trial.depth, dim=trial.dim, heads=4, ffn_dim=2 * trial.dim,
+            norm=trial.arm.norm,
             dropout=0.0, cutoffs=tuple(cut for cut in (1_000, 4_000) if cut < text.vocabulary),
         )
     )  # fmt: skip
-    warmup = round(WARMUP * size.steps) if arm.warmed else 0
+    warmup = round(WARMUP * trial.steps) if trial.arm.warmed else 0
     optim = Optim(name="adam", lr=1e-3, schedule=Schedule(shape="cosine", warmup=warmup))
-    how = Train(steps=size.steps, batch_size=STREAMS, eval_every=size.steps)
+    how = Train(steps=trial.steps, batch_size=STREAMS, eval_every=trial.steps)
     loss = RememberingLoss(Segments(length=LENGTH, memory=LENGTH))
-    stepper = how.stepper(model, loss, optim, seed, make_accelerator("float32"))
+    stepper = how.stepper(model, loss, optim, trial.seed, make_accelerator("float32"))
     batches = Streams(ids=text.ids["train"], count=STREAMS, length=LENGTH)
-    due = {round(size.steps * (number + 1) / LOOKS) for number in range(LOOKS)} | {1}
-    found = Course(losses=[], looked=[], similarity=[], gradient=[])
-    for step in tracked(range(size.steps), f"{arm.label}, {depth} layers, seed {seed}", size.steps):
-        found.losses.append(float(stepper.take(batches[step], step)[0]))
+    due = {round(trial.steps * (number + 1) / LOOKS) for number in range(LOOKS)} | {1}
+    losses: list[float] = []
+    looks: dict[int, tuple[list[float], list[float]]] = {}
+    label = f"{trial.arm.label}, {trial.depth} layers, seed {trial.seed}"
+    for step in tracked(range(trial.steps), label, trial.steps):
+        losses.append(float(stepper.take(batches[step], step)[0]))
         if step + 1 in due:
-            found.looked.append(step + 1)
-            found.gradient.append([_gradient(layer) for layer in model.layers])
-            found.similarity.append(_similarity(stepper, model, batches[0]))
-    return found
+            gradient = [_gradient(layer) for layer in model.layers]
+            looks[step + 1] = _similarity(stepper, model, batches[0]), gradient
+    similarity, gradients = zip(*looks.values(), strict=True)
+    return Course(losses=losses, looked=list(looks), similarity=similarity, gradient=gradients)
 
 
 def _gradient(layer: object) -> float:
@@ -114,18 +139,24 @@ def _similarity(stepper: Stepper, model: TransformerXL, batch: SegmentBatch) -> 
     return diagnose(model, lambda: stepper.forward(model, batch.rows(0, 4)))["token_similarity"]
 
 
+def read(look: Look) -> EncodedText:
+    """Returns WikiText-2 where its path is given, else the bundled text."""
+    return WikiText(path=look.wikitext, unknown="replace").load(look.data, "wikitext2", told=look.wikitext is not None)
+
+
 def make(look: Look) -> Drawn:
-    """Returns the figure; of WikiText-2 where its path is given, else of the bundled text."""
-    size = QUICK if look.quick else FULL
-    data = WikiText(path=look.wikitext, unknown="replace")
-    text = data.load(look.data, "wikitext2", told=look.wikitext is not None)
-    courses = {
-        (arm.label, depth): [
-            train(arm, depth, seed, size, text) for seed in range(size.seeds if depth <= size.shallow else 1)
-        ]
-        for depth in size.depths
-        for arm in ARMS
-    }
+    """Returns the figure; a quick look is too short to tell."""
+    size, text = QUICK if look.quick else FULL, read(look)
+    courses: Courses = {}
+    for depth, seeds in zip(size.depths, size.seeds, strict=True):
+        for arm in ARMS:
+            trials = [
+                Trial(arm=arm, depth=depth, seed=seed, steps=size.steps, dim=size.dim, text=text.checksum)
+                for seed in range(seeds)
+            ]
+            courses[arm.label, depth] = [
+                kept(look.trainings, "depth", trial, Course, functools.partial(train, trial, text)) for trial in trials
+            ]
     panels = [_losses(courses, depth, size) for depth in size.depths]
     deepest = size.depths[-1]
     for arm in ARMS:
@@ -146,7 +177,7 @@ def make(look: Look) -> Drawn:
     return Drawn(panels=panels, findings=[] if look.quick else _findings(courses, size))  # 30 steps tell nothing
 
 
-def _losses(courses: dict[tuple[str, int], list[Course]], depth: int, size: Size) -> Panel:
+def _losses(courses: Courses, depth: int, size: Size) -> Panel:
     """Returns training loss against steps, means of ten steps over the seeds."""
     lines = []
     width = max(size.steps // 40, 1)
@@ -158,12 +189,12 @@ def _losses(courses: dict[tuple[str, int], list[Course]], depth: int, size: Size
     return Panel(title=f"{depth} layers", x="step", y="training loss, nats per word", lines=lines)
 
 
-def _by_layer(values: list[list[float]], course: Course) -> list[Line]:
+def _by_layer(values: Sequence[Sequence[float]], course: Course) -> list[Line]:
     layers = range(1, len(values[0]) + 1)
     return [Line(label=f"step {step}", x=layers, y=each) for step, each in zip(course.looked, values, strict=True)]
 
 
-def _findings(courses: dict[tuple[str, int], list[Course]], size: Size) -> Sequence[Finding]:
+def _findings(courses: Courses, size: Size) -> Sequence[Finding]:
     deepest = size.depths[-1]
     ends = {key: statistics.fmean(each.end for each in seeds) for key, seeds in courses.items()}
     post, warmed, pre, running, prefix, leaky = (ends[arm.label, deepest] for arm in ARMS)
@@ -181,6 +212,6 @@ def _findings(courses: dict[tuple[str, int], list[Course]], size: Size) -> Seque
 
 
 DRAWING = Drawing(
-    name="depth", source="P3, sections 3.3 and 3.4, small", make=make,
+    name="depth", source="P3, sections 3.3 and 3.4, small", make=make, check=read,
     shows="one narrow Transformer-XL, ever deeper, under post-norm, pre-norm and causal de-escalation",
 )  # fmt: skip

@@ -15,11 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from common.checkpoint import write_atomically
+from common.errors import WrongUseError
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 """Okabe and Ito's, told apart by colour-blind people; in print, kinds of line tell them apart."""
 KINDS = ("-", "--", "-.", ":")
 MARKS = "osD^vPX*"
+OUTLIERS = 0.99
+"""Share of a matrix's entries whose size the colours reach; larger ones look alike."""
 FEW = 12
 """Points that each get a mark."""
 
@@ -53,6 +56,16 @@ class Panel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Weights of queries (down) and keys (to the right), their signs told apart."""
+
+    title: str
+    x: str
+    y: str
+    values: Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """What a paper says, what is found here, and whether that agrees."""
 
@@ -65,7 +78,7 @@ class Finding:
 class Drawn:
     """What a figure shows."""
 
-    panels: Sequence[Panel]
+    panels: Sequence[Panel | Matrix]
     findings: Sequence[Finding]
 
 
@@ -77,8 +90,20 @@ class Look:
     """Whether it is a quick look: fewer trials, smaller sizes."""
     wikitext: str | None = None
     """Folder or zip of WikiText, where a figure reads text; None: the bundled one."""
+    cifar: str | None = None
+    """Files of CIFAR-10, where a figure reads pictures; None: digits that are drawn."""
+    checkpoint: Path | None = None
+    """Folder of a model of the transformers library, for the figure that looks into one."""
+    runs: Path = Path("runs")
+    """Folder of runs, for the figure that reads them."""
     data: Path = Path("data")
     """Folder of prepared data."""
+    trainings: Path = Path("figures/trainings")
+    """Folder of trainings that were drawn before."""
+
+
+class MissingError(WrongUseError):
+    """A figure needs something of the user's; the message says how to give or make it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +114,8 @@ class Drawing:
     source: str
     shows: str
     make: Callable[[Look], Drawn]
+    check: Callable[[Look], object] = lambda _: None
+    """Raises for an input that is wrong or missing, before any figure is made; what it reads is kept for ``make``."""
 
 
 def save(drawing: Drawing, drawn: Drawn, folder: Path) -> list[Path]:
@@ -114,16 +141,32 @@ def draw(drawing: Drawing, drawn: Drawn) -> Figure:
     figure = Figure(figsize=(4.6 * columns, 3.5 * rows + 0.5), layout="constrained")
     figure.suptitle("\n".join(textwrap.wrap(f"{drawing.source}: {drawing.shows}", 52 * columns)), fontsize=10)
     places = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    labels = [tuple(line.label for line in panel.lines) for panel in drawn.panels if isinstance(panel, Panel)]
+    is_shared = len(labels) > 2 and len(set(labels)) == 1
     for axes, panel in zip(places, drawn.panels, strict=False):
-        _lines(axes, panel)
+        if isinstance(panel, Matrix):
+            _matrix(figure, axes, panel)
+        else:
+            _lines(axes, panel, legend=not is_shared)
         axes.set(xlabel=panel.x, ylabel=panel.y)
         axes.set_title(panel.title, fontsize=9)
     for axes in places[len(drawn.panels) :]:
         axes.set_visible(False)
+    if is_shared:
+        handles, names = places[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 2 * columns), fontsize="small")
     return figure
 
 
-def _lines(axes: Axes, panel: Panel) -> None:
+def _matrix(figure: Figure, axes: Axes, matrix: Matrix) -> None:
+    """Draws weights from dark blue over grey, at nothing, to yellow: lightness alone tells the sign, in print too."""
+    values = np.asarray(matrix.values)
+    largest = float(np.quantile(np.abs(values), OUTLIERS)) or 1.0
+    image = axes.imshow(values, cmap="cividis", vmin=-largest, vmax=largest, interpolation="nearest")
+    figure.colorbar(image, ax=axes, shrink=0.8, extend="both")
+
+
+def _lines(axes: Axes, panel: Panel, *, legend: bool) -> None:
     for number, line in enumerate(panel.lines):
         style = {"color": COLOURS[number % len(COLOURS)], "label": line.label}
         mark = MARKS[number % len(MARKS)] if line.dots or len(line.x) <= FEW else ""
@@ -141,7 +184,7 @@ def _lines(axes: Axes, panel: Panel) -> None:
         axes.set_yscale("log")
     if panel.limits is not None:
         axes.set_ylim(panel.limits)
-    if len(panel.lines) > 1:
+    if legend and len(panel.lines) > 1:
         axes.legend(fontsize="x-small")
 
 
@@ -156,6 +199,10 @@ def comma_separated(drawn: Drawn) -> str:
 
 def _points(drawn: Drawn) -> Iterator[list[object]]:
     for panel in drawn.panels:
+        if isinstance(panel, Matrix):
+            for query, row in enumerate(panel.values):
+                yield from ([panel.title, f"query {query}", key, weight, ""] for key, weight in enumerate(row))
+            continue
         for line in panel.lines:
             spread = [math.nan] * len(line.x) if line.spread is None else line.spread
             for x, y, width in zip(line.x, line.y, spread, strict=True):

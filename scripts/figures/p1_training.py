@@ -1,0 +1,221 @@
+"""P1's trained figures: how large attention gets, what heads look like, which scale suits which length."""
+
+import functools
+import statistics
+from collections.abc import Sequence
+
+from common.attention import find_attention
+from common.attention.base import AttentionConfig
+from common.attention.elementwise import Elementwise
+from scripts.figures import vision
+from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Matrix, Panel
+from scripts.figures.trainings import kept
+from scripts.figures.vision import Course, Pictures, Trial
+
+ARMS = {
+    "softmax": find_attention("softmax"),
+    "x^3 / sqrt N": find_attention("x3"),
+    "x / sqrt N": find_attention("x1"),
+    "x^3, unscaled": find_attention("x3-raw"),
+    "x, unscaled": find_attention("x1-raw"),
+}
+POWERS = ("x^3", "x")
+HEADS = ("softmax", "x^3 / sqrt N", "x / sqrt N")
+"""Whose heads are drawn."""
+PATCHES = {8: (8, 16), 16: (8, 8), 64: (4, 4), 256: (2, 2)}
+"""By length, the rows and columns of a patch."""
+SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""What x^3 is divided by."""
+Courses = dict[str, list[Course]]
+
+
+def _trained(look: Look, pictures: Pictures, trials: Sequence[Trial]) -> list[Course]:
+    return [
+        kept(look.trainings, "vision", trial, Course, functools.partial(vision.train, trial, pictures))
+        for trial in trials
+    ]
+
+
+def _arms(look: Look) -> tuple[Courses, int]:
+    """Returns the trainings of every arm, 64 patches of 4 x 4, and the number of layers."""
+    pictures = vision.load(look)
+    layers, dim, steps, looks, seeds = (2, 32, 30, 3, 1) if look.quick else (4, 64, 400, 10, 3)
+
+    def trials(attention: AttentionConfig) -> list[Trial]:
+        return [
+            Trial(
+                attention=attention, seed=seed, steps=steps, layers=layers, dim=dim, looks=looks, data=pictures.checksum
+            )
+            for seed in range(seeds)
+        ]
+
+    return {name: _trained(look, pictures, trials(attention)) for name, attention in ARMS.items()}, layers
+
+
+def norms(look: Look) -> Drawn:
+    """Returns Figures 2 to 5: norms of attention and of its derivative in the first, a middle and the last layer."""
+    courses, layers = _arms(look)
+    shown = sorted({0, layers // 2, layers - 1})
+    panels = [
+        Panel(
+            title=f"layer {layer + 1} of {layers}", x="step", y=f"Frobenius norm of {name}", log_y=True,
+            lines=[_over_steps(label, seeds, field, layer) for label, seeds in courses.items()],
+        )
+        for field, name in (("norm", "attention"), ("jacobian", "its derivative"))
+        for layer in shown
+    ]  # fmt: skip
+    panels.append(
+        Panel(title="training", x="step", y="training loss, nats",
+              lines=[_losses(label, seeds) for label, seeds in courses.items()])
+    )  # fmt: skip
+    panels.append(
+        Panel(title="test pictures", x="step", y="accuracy, 0 to 1",
+              lines=[_accuracy(label, seeds) for label, seeds in courses.items()])
+    )  # fmt: skip
+    return Drawn(panels=panels, findings=[] if look.quick else _findings(courses))
+
+
+def _over_steps(label: str, seeds: list[Course], field: str, layer: int) -> Line:
+    """Returns a layer's norm, the geometric mean over the seeds that got so far."""
+    longest = max(seeds, key=lambda each: len(each.looked))
+    values = [
+        [getattr(each, field)[at][layer] for each in seeds if at < len(each.looked)]
+        for at in range(len(longest.looked))
+    ]
+    return Line(label=label, x=longest.looked, y=[statistics.geometric_mean(some) for some in values])
+
+
+def _losses(label: str, seeds: list[Course]) -> Line:
+    steps = min(len(each.losses) for each in seeds)
+    width = max(steps // 40, 1)
+    mean = [statistics.fmean(each.losses[at] for each in seeds) for at in range(steps)]
+    at = range(width, steps + 1, width)
+    return Line(label=label, x=list(at), y=[statistics.fmean(mean[step - width : step]) for step in at])
+
+
+def _accuracy(label: str, seeds: list[Course]) -> Line:
+    looks = min(len(each.looked) for each in seeds)
+    scores = [[each.accuracy[at] for each in seeds] for at in range(looks)]
+    return Line(
+        label=label, x=seeds[0].looked[:looks], y=[statistics.fmean(some) for some in scores],
+        spread=[statistics.stdev(some) if len(some) > 1 else 0.0 for some in scores],
+    )  # fmt: skip
+
+
+def _largest(seeds: list[Course], field: str) -> float:
+    """Returns the largest norm of any layer at the end, the geometric mean over seeds."""
+    return statistics.geometric_mean(max(getattr(each, field)[-1]) for each in seeds)
+
+
+def _findings(courses: Courses) -> list[Finding]:
+    found = []
+    for field, name, bound in (("norm", "attention", 8.0), ("jacobian", "its derivative", 16.0)):  # N is 64
+        size = {label: _largest(seeds, field) for label, seeds in courses.items()}
+        told = ", ".join(f"{label} {value:.3g}" for label, value in size.items())
+        smaller = all(size[f"{x}, unscaled"] > 3 * size[f"{x} / sqrt N"] for x in POWERS)
+        found.append(Finding(claim=f"without the scale {name} is several times as large", agrees=smaller,
+                             found=f"largest norm of a layer at the end: {told}"))  # fmt: skip
+        found += [
+            Finding(claim=f"{name} of {x} / sqrt N stays within softmax's bound", agrees=size[f"{x} / sqrt N"] <= bound,
+                    found=f"{size[f'{x} / sqrt N']:.3g}, bound {bound:g}")
+            for x in POWERS
+        ]  # fmt: skip
+    found += [_better(f"{x} learns better scaled", courses[f"{x} / sqrt N"], courses[f"{x}, unscaled"]) for x in POWERS]
+    found.append(_better("x^3 / sqrt N learns as well as softmax", courses[HEADS[1]], courses["softmax"], less=0.02))
+    return found
+
+
+def _better(claim: str, ones: list[Course], others: list[Course], less: float = 0.0) -> Finding:
+    """Returns whether every seed's accuracy is above the same seed's of the others, or not by ``less`` below it."""
+    apart = [one.accuracy[-1] - other.accuracy[-1] for one, other in zip(ones, others, strict=True)]
+    means = [statistics.fmean(each.accuracy[-1] for each in some) for some in (ones, others)]
+    told = ", ".join(f"{difference:+.3f}" for difference in apart)
+    return Finding(claim=claim, agrees=min(apart) > -less,
+                   found=f"accuracy {means[0]:.3f} and {means[1]:.3f}, by seed {told}")  # fmt: skip
+
+
+def heads(look: Look) -> Drawn:
+    """Returns Figures 6 and 7: the first head of the first and of the last layer on one test picture."""
+    courses, layers = _arms(look)
+    panels: list[Matrix] = []
+    negative: dict[str, float] = {}
+    for number, layer in enumerate((1, layers)):
+        for name in HEADS:
+            weights = courses[name][0].heads[number]
+            share = statistics.fmean(value < 0 for row in weights for value in row)
+            negative[name] = max(share, negative.get(name, 0.0))
+            panels.append(Matrix(title=f"{name}, layer {layer}: {share:.0%} negative", x="key, a patch", y="query",
+                                 values=weights))  # fmt: skip
+    told = ", ".join(f"{name} {share:.0%}" for name, share in negative.items())
+    signs = negative["softmax"] == 0 and all(0.05 < negative[name] < 0.95 for name in HEADS[1:])
+    finding = Finding(claim="weights of powers have both signs, softmax's one", agrees=signs, found=told)
+    return Drawn(panels=panels, findings=[] if look.quick else [finding])
+
+
+def scales(look: Look) -> Drawn:
+    """Returns Figures 1 and 10: what x^3 is best divided by at each length, and how much that matters."""
+    pictures = vision.load(look)
+    steps, seeds, tried = (10, 1, SCALES[::3]) if look.quick else (300, 3, SCALES)
+    lengths = (16, 64) if look.quick else tuple(PATCHES)
+    courses: dict[int, list[list[Course]]] = {
+        length: [
+            _trained(look, pictures, [
+                Trial(attention=Elementwise(power=3, scale=scale), patch=PATCHES[length], seed=seed, steps=steps,
+                      layers=2, dim=32, looks=1, data=pictures.checksum)
+                for seed in range(seeds)
+            ])
+            for scale in tried
+        ]
+        for length in lengths
+    }  # fmt: skip
+    ends = {length: [[each.end for each in some] for some in by_scale] for length, by_scale in courses.items()}
+    best = {
+        length: [tried[min(range(len(tried)), key=lambda at: by_scale[at][seed])] for seed in range(seeds)]
+        for length, by_scale in ends.items()
+    }
+    middle = {length: statistics.geometric_mean(some) for length, some in best.items()}
+    panels = [
+        Panel(title="best scale", x="length N", y="what x^3 is divided by", log_x=True, log_y=True, lines=[
+            Line(label="best of each seed", x=[length for length in lengths for _ in range(seeds)],
+                 y=[scale for length in lengths for scale in best[length]], dots=True),
+            Line(label="their geometric mean", x=lengths, y=list(middle.values())),
+            Line(label="sqrt N", x=lengths, y=[length**0.5 for length in lengths]),
+        ]),
+        Panel(title="training", x="what x^3 is divided by", y="loss of the last tenth, nats", log_x=True, lines=[
+            _by_scale(f"{length} patches", tried, values) for length, values in ends.items()
+        ]),
+        Panel(title="test pictures", x="what x^3 is divided by", y="accuracy, 0 to 1", log_x=True, lines=[
+            _by_scale(f"{length} patches", tried, [[each.accuracy[-1] for each in some] for some in by_scale])
+            for length, by_scale in courses.items()
+        ]),
+    ]  # fmt: skip
+    return Drawn(panels=panels, findings=[] if look.quick else _on_scales(middle, courses))
+
+
+def _by_scale(label: str, tried: Sequence[float], values: list[list[float]]) -> Line:
+    return Line(
+        label=label, x=tried, y=[statistics.fmean(some) for some in values],
+        spread=[statistics.stdev(some) if len(some) > 1 else 0.0 for some in values],
+    )  # fmt: skip
+
+
+def _on_scales(middle: dict[int, float], courses: dict[int, list[list[Course]]]) -> list[Finding]:
+    longest = max(courses)
+    scores = [statistics.fmean(each.accuracy[-1] for each in some) for some in courses[longest]]
+    around = [score for scale, score in zip(SCALES, scores, strict=True) if 8 <= scale <= 32]
+    return [
+        Finding(claim="longer sequences need more scaling", agrees=middle[longest] > 1.5 * middle[min(middle)],
+                found=", ".join(f"N {length}: {scale:.3g}" for length, scale in middle.items())),
+        Finding(claim=f"at N = {longest} scales from 8 to 32 all do well", agrees=max(scores) - min(around) < 0.02,
+                found=f"{min(around):.3f} to {max(around):.3f}; best {max(scores):.3f}, unscaled {scores[0]:.3f}"),
+    ]  # fmt: skip
+
+
+DRAWINGS = (
+    Drawing(name="p1-norms", source="P1, Figures 2 to 5", make=norms, check=vision.load,
+            shows="as a small vision transformer learns, powers over sqrt N stay small, unscaled ones do not"),
+    Drawing(name="p1-heads", source="P1, Figures 6 and 7", make=heads, check=vision.load,
+            shows="weights of trained heads; yellow is positive, blue negative, grey nothing"),
+    Drawing(name="p1-scales", source="P1, Figures 1 and 10", make=scales, check=vision.load,
+            shows="what x^3 is best divided by, by the length of the sequence"),
+)  # fmt: skip

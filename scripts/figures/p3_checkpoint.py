@@ -1,0 +1,152 @@
+"""P3, Figure 4, the panel of language models: any checkpoint of the transformers library, on the bundled text."""
+
+import itertools
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from common.corpus import chapters
+from common.diagnostics import mean_cosine, token_similarity
+from common.errors import BadDataError, WrongUseError
+from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
+
+ATTENTIONS = ("self_attn", "attn", "attention", "self_attention")
+"""What models call the attention of a layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inside:
+    """What is in a model, the mean over texts; the first of each list is the embeddings'."""
+
+    similarity: list[float]
+    cosine: list[float]
+    stream: list[float]
+    """Frobenius norm of X."""
+    read: list[float]
+    """That of LN(X), what each layer's attention reads; none where it reads the stream itself, as under post-norm."""
+    added: list[float]
+    """That of P LN(X) W, what the attention adds."""
+
+
+def look_inside(folder: Path, *, texts: int, length: int) -> Inside:
+    """Returns what is in the model of a folder while it reads ``texts`` chapters of ``length`` tokens.
+
+    Raises:
+        WrongUseError: the transformers library is not installed.
+        BadDataError: the folder holds no model or tokenizer that it can load.
+    """
+    try:
+        import transformers  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise WrongUseError("p3-checkpoint needs an extra: pip install 'seqarena[transformers]'") from error
+    try:
+        model: Any = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise BadDataError(f"{folder}: transformers could not load it: {error}") from error
+    cut = (
+        tokenizer(" ".join(chapter), truncation=True, max_length=length, return_tensors="pt")["input_ids"]
+        for chapter in chapters()
+    )
+    found = [_read(model, ids) for ids in itertools.islice((ids for ids in cut if ids.shape[1] == length), texts)]
+    if not found:
+        raise BadDataError(f"{folder}: no chapter of the bundled text makes {length} of its tokens")
+    names = Inside.__dataclass_fields__
+    return Inside(**{name: _means([getattr(each, name) for each in found]) for name in names})
+
+
+def _means(series: list[list[float]]) -> list[float]:
+    return [statistics.fmean(values) for values in zip(*series, strict=True)]
+
+
+@torch.no_grad()
+def _read(model: nn.Module, ids: Tensor) -> Inside:
+    passed: list[tuple[Tensor, Tensor]] = []
+
+    def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        passed.append(
+            (given[0] if given else named["hidden_states"], output[0] if isinstance(output, tuple) else output)
+        )
+
+    handles = [part.register_forward_hook(note, with_kwargs=True) for part in attentions(model)]
+    try:
+        streams = model(ids, output_hidden_states=True).hidden_states
+    finally:
+        for handle in handles:
+            handle.remove()
+    is_pre_norm = len(passed) == len(streams) - 1 and not torch.equal(passed[0][0], streams[0])
+    return Inside(
+        similarity=[float(token_similarity(each)) for each in streams],
+        cosine=[float(mean_cosine(each)) for each in streams],
+        stream=[float(each.norm()) for each in streams],
+        read=[float(read.norm()) for read, _ in passed] if is_pre_norm else [],
+        added=[float(added.norm()) for _, added in passed] if is_pre_norm else [],
+    )
+
+
+def attentions(model: nn.Module) -> list[nn.Module]:
+    """Returns the attention of each layer, by its name; not what is inside another's."""
+    named = {name: part for name, part in model.named_modules() if name.rsplit(".", 1)[-1] in ATTENTIONS}
+    return [part for name, part in named.items() if not any(name.startswith(f"{other}.") for other in named)]
+
+
+def check(look: Look) -> Path:
+    """Returns the folder of the model.
+
+    Raises:
+        MissingError: none is named.
+        BadDataError: it holds no model.
+    """
+    if look.checkpoint is None:
+        raise MissingError(
+            "p3-checkpoint needs a model: --checkpoint FOLDER, as save_pretrained of transformers writes"
+        )
+    if not (look.checkpoint / "config.json").exists():
+        raise BadDataError(f"{look.checkpoint}: there is no config.json in it; expected what save_pretrained writes")
+    return look.checkpoint
+
+
+def make(look: Look) -> Drawn:
+    """Returns the figure; a quick look reads one chapter instead of 16, and 32 tokens of it instead of 128."""
+    texts, length = (1, 32) if look.quick else (16, 128)
+    folder = check(look)
+    inside = look_inside(folder, texts=texts, length=length)
+    layers = range(len(inside.stream))
+    norms = [Line(label="X", x=layers, y=inside.stream)]
+    if inside.read:
+        norms.append(Line(label="LN(X)", x=layers[:-1], y=inside.read))
+        norms.append(Line(label="P LN(X) W", x=layers[:-1], y=inside.added))
+    growth = inside.stream[-1] / inside.stream[0]
+    findings = [
+        Finding(claim="similarity does not reach 1 at this depth", agrees=inside.similarity[-1] < 0.99,
+                found=f"{inside.similarity[0]:.3f} to {inside.similarity[-1]:.3f} in {len(layers) - 1} layers"),
+    ]  # fmt: skip
+    if inside.read:
+        highest = max(inside.stream) / inside.stream[0]
+        findings.append(
+            Finding(claim="pre-norm: the stream grows", agrees=highest > 2,
+                    found=f"||X|| {growth:.3g} times the embeddings' at the end, {highest:.3g} times at most")
+        )  # fmt: skip
+    name = folder.resolve().name
+    return Drawn(
+        panels=[
+            Panel(title=f"similarity, {name}", x="layer", y="0 to 1", lines=[
+                Line(label="token similarity", x=layers, y=inside.similarity),
+                Line(label="mean cosine", x=layers, y=inside.cosine),
+            ]),
+            Panel(title=f"norms of {length} tokens, {name}", x="layer", y="Frobenius norm", lines=norms,
+                  log_y=math.isfinite(growth)),
+        ],
+        findings=findings,
+    )  # fmt: skip
+
+
+DRAWING = Drawing(
+    name="p3-checkpoint", source="P3, Figure 4, language models", make=make, check=check,
+    shows="token similarity and norms by layer of a checkpoint of yours (--checkpoint)",
+)  # fmt: skip

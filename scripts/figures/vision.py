@@ -1,0 +1,189 @@
+"""A small vision transformer on small grey pictures, a token a patch: the model behind P1's trained figures."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from common.attention import attention_name
+from common.attention.base import AttentionConfig, Kernel
+from common.attention.softmax import Softmax
+from common.attention.visibility import Visibility
+from common.blocks import PreNorm
+from common.data import Ragged
+from common.diagnostics import diagnose
+from common.log import tracked
+from common.optim import Schedule, rate
+from common.positions import AbsolutePositions
+from common.runtime import seed_torch
+from common.transformer import Encoder, EncoderConfig
+from lra.data.digits import Digits
+from lra.data.image import Image
+from scripts.figures.drawing import Look
+
+SIDE, CLASSES = 32, 10
+TESTED, DIAGNOSED = 1_000, 16
+"""Test pictures that are scored, and those that diagnostics look at."""
+PEAK, WARMUP, BATCH = 1e-3, 0.1, 32
+"""Highest learning rate, the share of the steps until then, pictures of a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """Pictures (count 32 32), from 0 to 1, and their classes."""
+
+    train: Tensor
+    train_classes: Tensor
+    test: Tensor
+    test_classes: Tensor
+    checksum: str
+
+
+def load(look: Look) -> Pictures:
+    """Returns the grey CIFAR-10 of these files, or digits that are drawn."""
+    data = Digits(size=SIDE) if look.cifar is None else Image(path=look.cifar)
+    splits, checksum = data.load(look.data)
+    (train, train_classes), (test, test_classes) = (_tensors(splits[name]) for name in ("train", "test"))
+    return Pictures(
+        train=train, train_classes=train_classes, checksum=checksum,
+        test=test[:TESTED], test_classes=test_classes[:TESTED],
+    )  # fmt: skip
+
+
+def _tensors(split: Ragged) -> tuple[Tensor, Tensor]:
+    pixels = torch.from_numpy(split.tokens.reshape(-1, SIDE, SIDE).copy())
+    return pixels, torch.from_numpy(split.labels.astype("int64"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """All that a training depends on."""
+
+    attention: AttentionConfig = field(default_factory=Softmax)
+    """The variant."""
+    patch: tuple[int, int] = (4, 4)
+    """Rows and columns of a patch: 1,024 pixels over their product is the length."""
+    seed: int
+    steps: int
+    layers: int
+    dim: int
+    looks: int
+    """How often it is scored and looked into."""
+    data: str
+    """Checksum of the pictures."""
+
+    @property
+    def length(self) -> int:
+        """Patches of a picture."""
+        return SIDE * SIDE // math.prod(self.patch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How a training went; it is short where the loss was no number any more."""
+
+    losses: Sequence[float]
+    """Of each step, in nats."""
+    looked: Sequence[int]
+    """Steps after which it was looked into."""
+    accuracy: Sequence[float]
+    """On the test pictures, then."""
+    norm: Sequence[Sequence[float]]
+    """Frobenius norm of each layer's attention, then; means over heads and pictures."""
+    jacobian: Sequence[Sequence[float]]
+    """That of its derivative by the scores."""
+    heads: Sequence[Sequence[Sequence[float]]]
+    """At the end, the weights of the first test picture: the first head of the first and of the last layer."""
+
+    @property
+    def end(self) -> float:
+        """The mean loss of the last tenth of the steps; infinite where training broke off."""
+        if not math.isfinite(self.losses[-1]):
+            return math.inf
+        return statistics.fmean(self.losses[-max(len(self.losses) // 10, 1) :])
+
+
+class VisionTransformer(nn.Module):
+    """Pre-norm, learned positions, the mean of the tokens."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self.patch = trial.patch
+        self.embedding = nn.Linear(math.prod(trial.patch), trial.dim)
+        self.positions = AbsolutePositions("learned", length=trial.length, dim=trial.dim, std=0.02)
+        self.encoder = Encoder(
+            EncoderConfig(
+                layers=trial.layers, dim=trial.dim, heads=4, ffn_dim=2 * trial.dim, attention=trial.attention,
+                norm=PreNorm(), dropout=0.0, attention_dropout=0.0,
+            )
+        )  # fmt: skip
+        self.head = nn.Linear(trial.dim, CLASSES)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Returns the logits of each class; B 10."""
+        rows, columns = self.patch
+        cut = pictures.view(-1, SIDE // rows, rows, SIDE // columns, columns)
+        patches = cut.transpose(2, 3).reshape(len(pictures), -1, rows * columns)  # B N pixels
+        tokens = self.positions(self.embedding(patches.float() / 127.5 - 1))
+        logits: Tensor = self.head(self.encoder(tokens, Visibility()).mean(dim=1))
+        return logits
+
+
+def train(trial: Trial, pictures: Pictures) -> Course:
+    """Trains one model by AdamW; the same seed sees the same pictures under every variant."""
+    seed_torch(trial.seed, 0)
+    model = VisionTransformer(trial)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=0.05)
+    schedule = Schedule(shape="cosine", warmup=round(WARMUP * trial.steps))
+    order = torch.Generator().manual_seed(trial.seed)
+    losses: list[float] = []
+    looks: dict[int, tuple[float, list[float], list[float]]] = {}
+    due = {round(trial.steps * (number + 1) / trial.looks) for number in range(trial.looks)} | {1}
+    label = f"{attention_name(trial.attention)}, {trial.length} patches, seed {trial.seed}"
+    for step in tracked(range(trial.steps), label, trial.steps):
+        rows = torch.randint(len(pictures.train), (BATCH,), generator=order)
+        loss = nn.functional.cross_entropy(model(pictures.train[rows]), pictures.train_classes[rows])
+        losses.append(loss.item())
+        if not loss.isfinite():
+            break
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for group in optimizer.param_groups:
+            group["lr"] = PEAK * rate(schedule, step, trial.steps)
+        optimizer.step()
+        if step + 1 in due:
+            looks[step + 1] = _look(model, pictures)
+    accuracy, norm, jacobian = zip(*looks.values(), strict=True) if looks else ((), (), ())
+    return Course(
+        losses=losses, looked=list(looks), accuracy=accuracy, norm=norm, jacobian=jacobian,
+        heads=_heads(model, pictures.test[:1]),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _look(model: VisionTransformer, pictures: Pictures) -> tuple[float, list[float], list[float]]:
+    """Returns the accuracy, and of each layer the norms of attention and of its derivative."""
+    guessed = torch.cat([model(some).argmax(dim=1) for some in torch.split(pictures.test, 200)])
+    inside = diagnose(model, lambda: model(pictures.test[:DIAGNOSED]))
+    accuracy = float((guessed == pictures.test_classes).double().mean())
+    return accuracy, inside["attention_norm"], inside["attention_jacobian_norm"]
+
+
+@torch.no_grad()
+def _heads(model: VisionTransformer, picture: Tensor) -> list[list[list[float]]]:
+    """Returns the first head's weights of the first and the last layer."""
+    taken: list[Tensor] = []
+
+    def take(kernel: Kernel, given: tuple[Any, ...], _: Tensor) -> None:
+        taken.append(kernel.weights(given[0], given[1], Visibility())[0, 0])
+
+    kernels = [part for part in model.modules() if isinstance(part, Kernel)]
+    handles = [kernel.register_forward_hook(take) for kernel in (kernels[0], kernels[-1])]
+    model(picture)
+    for handle in handles:
+        handle.remove()
+    return [each.tolist() for each in taken]

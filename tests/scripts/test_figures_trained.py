@@ -1,0 +1,245 @@
+"""The laboratory's figures of trained models: the vision transformer, what is kept, runs and checkpoints of others."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.attention import find_attention
+from common.attention.elementwise import Elementwise
+from common.errors import BadDataError, guarded
+from scripts.figures import p1_training, p2_runs, p3_removal, vision
+from scripts.figures.drawing import Look, Matrix, MissingError
+from scripts.figures.p3_checkpoint import attentions, look_inside
+from scripts.figures.trainings import kept
+from scripts.figures.vision import Course, Pictures, Trial, VisionTransformer
+from scripts.seqarena import dispatch
+
+TRIAL = Trial(seed=0, steps=100, layers=2, dim=32, looks=2, data="stripes")
+
+
+@pytest.fixture(scope="module")
+def stripes() -> Pictures:
+    """Pictures with stripes across or down: of any phase, so that no rule on single pixels tells them apart."""
+    generator = torch.Generator().manual_seed(0)
+    classes = torch.randint(2, (256,), generator=generator)
+    phases = torch.randint(8, (256,), generator=generator)
+    bright = (torch.arange(32) + phases[:, None]) // 4 % 2  # picture row
+    pixels = torch.randint(60, (256, 32, 32), generator=generator) + 150 * bright[:, :, None]
+    pixels = torch.where(classes[:, None, None] == 1, pixels, pixels.transpose(1, 2))
+    half = slice(None, 128), slice(128, None)
+    return Pictures(
+        train=pixels[half[0]], train_classes=classes[half[0]], test=pixels[half[1]], test_classes=classes[half[1]],
+        checksum="stripes",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["softmax", "x3", "dnas"])
+def test_the_vision_transformer_tells_stripes_apart(stripes: Pictures, name: str) -> None:
+    trial = replace(TRIAL, attention=find_attention(name), patch=(8, 8))
+    course = vision.train(trial, stripes)
+    assert len(course.losses) == 100
+    assert course.looked == [1, 50, 100]
+    assert course.accuracy[-1] > 0.95
+    assert {len(each) for each in (*course.norm, *course.jacobian)} == {2}
+    assert [(len(head), len(head[0])) for head in course.heads] == [(16, 16), (16, 16)]
+    assert course == vision.train(trial, stripes)
+    if name == "softmax":
+        assert all(sum(row) == pytest.approx(1, abs=1e-5) for head in course.heads for row in head)
+        assert all(1 - 1e-5 <= value <= math.sqrt(16) for each in course.norm for value in each)
+
+
+def test_a_training_that_diverges_is_told_and_ends(stripes: Pictures) -> None:
+    course = vision.train(replace(TRIAL, attention=Elementwise(power=3, scale=1e-25)), stripes)
+    assert len(course.losses) < 100
+    assert not math.isfinite(course.losses[-1])
+    assert course.end == math.inf
+
+
+def test_a_patch_is_a_rectangle_of_neighbours() -> None:
+    """The first patch changes the first token alone, row by row of patches."""
+    model = VisionTransformer(replace(TRIAL, patch=(8, 16)))
+    seen: list[torch.Tensor] = []
+    model.embedding.register_forward_hook(lambda _, given, __: seen.append(given[0]))
+    picture = torch.arange(1024).view(1, 32, 32)
+    with torch.no_grad():
+        model(picture)
+    assert seen[0].shape == (1, 8, 128)
+    pixels = ((seen[0][0] + 1) * 127.5).round().long()
+    assert torch.equal(pixels[0], picture[0, :8, :16].flatten())
+    assert torch.equal(pixels[1], picture[0, :8, 16:].flatten())
+    assert torch.equal(pixels[2], picture[0, 8:16, :16].flatten())
+
+
+def made(norm: float, accuracy: float) -> Course:
+    return Course(
+        losses=[2.0, 1.0], looked=[1, 2], accuracy=[0.1, accuracy], norm=[[1.0], [norm]], jacobian=[[1.0], [norm]],
+        heads=[[[1.0]]] * 2,
+    )  # fmt: skip
+
+
+def test_what_is_said_of_norms_follows_the_numbers() -> None:
+    """All agree where unscaled powers are large and learn less; each claim differs when its number does."""
+    numbers = {"softmax": (1.0, 0.5), "x^3 / sqrt N": (2.0, 0.5), "x / sqrt N": (2.0, 0.4)}
+    numbers |= {"x^3, unscaled": (50.0, 0.3), "x, unscaled": (9.0, 0.3)}
+
+    def said(**changed: tuple[float, float]) -> list[bool]:
+        courses = {name: [made(*pair)] * 2 for name, pair in (numbers | changed).items()}
+        return [each.agrees for each in p1_training._findings(courses)]
+
+    assert said() == [True] * 9
+    assert said(**{"x, unscaled": (2.5, 0.3)}) == [False, True, True] * 2 + [True] * 3
+    assert said(**{"x^3 / sqrt N": (9.0, 0.5)}) == [True, False, True, True, True, True] + [True] * 3
+    assert said(**{"x^3, unscaled": (50.0, 0.6)}) == [True] * 6 + [False, True, True]
+    assert said(softmax=(1.0, 0.9)) == [True] * 8 + [False]
+
+
+def test_the_best_scale_of_each_length_is_the_one_of_least_loss(
+    stripes: Pictures, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Trainings that end best where the scale is the root of the length are read as such."""
+    monkeypatch.setattr(vision, "load", lambda _: stripes)
+
+    def pretended(trial: Trial, _: Pictures) -> Course:
+        assert isinstance(trial.attention, Elementwise)
+        assert trial.attention.scale is not None
+        loss = 1 + abs(math.log2(trial.attention.scale) - math.log2(trial.length) / 2)
+        return replace(made(1.0, 0.5), losses=[loss] * 10)
+
+    monkeypatch.setattr(vision, "train", pretended)
+    drawn = p1_training.scales(Look(trainings=tmp_path))
+    mean = drawn.panels[0].lines[1]  # type: ignore[union-attr]
+    assert list(mean.x) == [8, 16, 64, 256]
+    assert mean.y[1:] == pytest.approx([4, 8, 16])
+    assert all(each.agrees for each in drawn.findings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A training that is no training."""
+
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What comes of it."""
+
+    losses: Sequence[float]
+
+
+def test_a_training_is_kept_and_not_repeated(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def told(seed: int) -> Told:
+        def train() -> Told:
+            calls.append(seed)
+            return Told(losses=[1.0, math.nan])
+
+        return kept(tmp_path, "name", Asked(seed=seed), Told, train)
+
+    first, again, other = told(0), told(0), told(1)
+    assert calls == [0, 1]
+    for course in (first, again, other):
+        assert course.losses[0] == 1.0
+        assert math.isnan(course.losses[1])
+    for path in tmp_path.glob("*.json"):
+        path.write_text(path.read_text()[:20])
+    with pytest.raises(BadDataError, match=r"is damaged .*; delete it, and it is trained again"):
+        told(0)
+
+
+def a_run(folder: Path, attention: str, seed: int, masses: list[float], bound: float, weights: list[float]) -> None:
+    from common.config import to_json  # noqa: PLC0415
+
+    folder.mkdir(parents=True)
+    run = {"model": {"attention": to_json(find_attention(attention))}, "seed": seed}
+    (folder / "run.json").write_text(json.dumps(run))
+    lines = []
+    for step, mass in enumerate(masses):
+        inside: dict[str, list[float]] = {"smallest_key_mass": [mass, 1.0], "key_mass_bound": [bound, bound]}
+        if weights:
+            inside["hybrid_weight"] = [weights[step], 0.9]
+        lines.append(json.dumps({"step": 10 * step, "validation": {"loss": 1.0}, "diagnostics": inside}))
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+
+
+def test_runs_are_read_and_said_to_keep_their_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(tmp_path / "a", "softmax", 0, [0.5, 1e-5], 0.0, [])
+    a_run(tmp_path / "b", "dnas", 0, [0.5, 0.03], 0.02, [])
+    a_run(tmp_path / "c", "hnas", 0, [0.5, 0.01], 0.012, [0.5, 0.8])
+    drawn = p2_runs.make(Look(runs=tmp_path))
+    assert [each.agrees for each in drawn.findings] == [True, True, False, True]
+    assert [line.label for line in drawn.panels[0].lines][-1] == "1 / L"  # type: ignore[union-attr]
+    assert drawn.panels[0].lines[1].y == [0.5, 0.03]  # type: ignore[union-attr]
+    assert [line.y for line in drawn.panels[1].lines] == [[0.5, 0.8], [0.9, 0.9]]  # type: ignore[union-attr]
+    a_run(tmp_path / "d", "dnas", 0, [0.5], 0.02, [])
+    with pytest.raises(MissingError, match="both dnas, seed 0"):
+        p2_runs.find_runs(tmp_path)
+    assert guarded(dispatch, ["figures", "p2-runs", "--runs", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "no run with --train.diagnostics" in error
+    assert p2_runs.COMMAND in error
+
+
+def test_inputs_are_looked_at_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["figures", "--out", str(tmp_path / "out"), "--data-folder", str(tmp_path), "p2-centres"]
+    for further, words in (
+        (["p3-checkpoint", "--checkpoint", str(tmp_path)], "there is no config.json in it"),
+        (["p3-checkpoint"], "p3-checkpoint needs a model: --checkpoint FOLDER"),
+        (["p1-norms", "--cifar", str(tmp_path / "nowhere")], "nowhere"),
+        (["depth", "--wikitext", str(tmp_path / "nowhere")], "no such file or folder"),
+    ):
+        assert guarded(dispatch, [*command, *further]) in {1, 2}
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_removal_balances_attention_where_its_odds_say() -> None:
+    for tau in (0.1, 0.5, 0.9):
+        assert p3_removal.applied(0.7, tau) == pytest.approx(p3_removal.after(0.7, tau), abs=1e-12)
+    assert p3_removal.ended(0.15, 0, 24) > 0.5
+    assert p3_removal.ended(0.4, 0, 24) < 0.1
+    for tau in (0.0, 0.2, 0.4):
+        assert p3_removal.ended(tau, 0, 12) == pytest.approx(p3_removal.predicted(tau, 12), abs=0.15)
+
+
+def test_a_matrix_is_drawn_and_listed(tmp_path: Path) -> None:
+    from scripts.figures.drawing import Drawing, Drawn, save  # noqa: PLC0415
+
+    values = [[0.0, -1.0], [2.0, 0.5]]
+    drawn = Drawn(panels=[Matrix(title="head", x="key", y="query", values=values)], findings=[])
+    save(Drawing(name="head", source="P1", shows="a head", make=lambda _: drawn), drawn, tmp_path)
+    assert (tmp_path / "head.csv").read_text().splitlines()[1:] == [
+        "head,query 0,0,0.0,", "head,query 0,1,-1.0,", "head,query 1,0,2.0,", "head,query 1,1,0.5,",
+    ]  # fmt: skip
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "GPT2", "Bert"])
+def test_checkpoints_of_the_transformers_library_are_looked_into(kind: str, tmp_path: Path) -> None:
+    """Pre-norm models as initialised: LN(X) has the norm of its size; BERT's attention reads X itself."""
+    import transformers  # noqa: PLC0415
+    from tokenizers.pre_tokenizers import ByteLevel  # noqa: PLC0415
+
+    alphabet = {character: number for number, character in enumerate(sorted(ByteLevel.alphabet()))}
+    transformers.Qwen2Tokenizer(vocab=alphabet, merges=[]).save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    if kind == "Qwen2":
+        sizes["num_key_value_heads"] = 2
+    if kind == "GPT2":
+        sizes = {"n_embd": 32, "n_layer": 3, "n_head": 4}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=300, **sizes)
+    model = getattr(transformers, f"{kind}Model")(config)
+    model.save_pretrained(tmp_path)
+    assert len(attentions(model)) == 3
+    inside = look_inside(tmp_path, texts=2, length=16)
+    assert len(inside.similarity) == len(inside.stream) == 4
+    assert all(0 < value < 1 for value in inside.similarity)
+    assert len(inside.read) == len(inside.added) == (0 if kind == "Bert" else 3)
+    assert all(value == pytest.approx((16 * 32) ** 0.5, rel=0.1) for value in inside.read)
