@@ -65,7 +65,7 @@ def test_theorem_6_bounds_the_ratio_of_the_expectations_from_below() -> None:
 
 @pytest.mark.parametrize("mean", [0.0, 0.5, 3.0])
 def test_corollary_7_is_theorem_6_for_symmetric_attention(mean: float) -> None:
-    """For a symmetric P omega is 0 and delta |lambda_2|: eq. 16 is eq. 17, below the rate of Lemma 4 and the drawn one."""
+    """Then omega is 0 and delta the second eigenvalue: eq. 16 is eq. 17, below Lemma 4's rate and the drawn one."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randn(24, 32, generator=generator, dtype=torch.float64) + mean
     drawn = torch.randn(4, 24, 24, generator=generator, dtype=torch.float64)
