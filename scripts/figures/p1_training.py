@@ -1,6 +1,7 @@
 """P1's trained figures: how large attention gets, what heads look like, which scale suits which length."""
 
 import functools
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -181,10 +182,9 @@ def scales(look: Look) -> Drawn:
             Line(label="their geometric mean", x=lengths, y=list(middle.values())),
             Line(label="sqrt N", x=lengths, y=[length**0.5 for length in lengths]),
         ]),
-        Panel(title="training", x="what x^3 is divided by", y="loss of the last tenth, nats", log_x=True, lines=[
-            _by_scale(f"{length} patches", tried, values) for length, values in ends.items()
-        ]),
-        Panel(title="test pictures", x="what x^3 is divided by", y="accuracy, 0 to 1", log_x=True, lines=[
+        Panel(title="training", x="what x^3 is divided by", y="loss of the last tenth less the seed's mean, nats",
+              log_x=True, lines=[_by_scale(f"{length} patches", tried, values) for length, values in ends.items()]),
+        Panel(title="test pictures", x="what x^3 is divided by", y="accuracy less the seed's mean", log_x=True, lines=[
             _by_scale(f"{length} patches", tried, [[each.accuracy[-1] for each in some] for some in by_scale])
             for length, by_scale in courses.items()
         ]),
@@ -193,9 +193,13 @@ def scales(look: Look) -> Drawn:
 
 
 def _by_scale(label: str, tried: Sequence[float], values: list[list[float]]) -> Line:
+    """Returns what is left of a number when the mean over all scales of the same seed is taken away."""
+    known = {scale: some for scale, some in zip(tried, values, strict=True) if all(map(math.isfinite, some))}
+    means = [statistics.fmean(each) for each in zip(*known.values(), strict=True)]
+    apart = [[value - mean for value, mean in zip(some, means, strict=True)] for some in known.values()]
     return Line(
-        label=label, x=tried, y=[statistics.fmean(some) for some in values],
-        spread=[statistics.stdev(some) if len(some) > 1 else 0.0 for some in values],
+        label=label, x=list(known), y=[statistics.fmean(some) for some in apart],
+        spread=[statistics.stdev(some) if len(some) > 1 else 0.0 for some in apart],
     )  # fmt: skip
 
 
@@ -213,7 +217,7 @@ def _on_scales(middle: dict[int, float], courses: dict[int, list[list[Course]]])
 
 DRAWINGS = (
     Drawing(name="p1-norms", source="P1, Figures 2 to 5", make=norms, check=vision.load,
-            shows="as a small vision transformer learns, powers over sqrt N stay small, unscaled ones do not"),
+            shows="while a small vision transformer learns: without 1 / sqrt N attention is several times as large"),
     Drawing(name="p1-heads", source="P1, Figures 6 and 7", make=heads, check=vision.load,
             shows="weights of trained heads; yellow is positive, blue negative, grey nothing"),
     Drawing(name="p1-scales", source="P1, Figures 1 and 10", make=scales, check=vision.load,
