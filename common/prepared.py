@@ -97,7 +97,8 @@ def origin(path: Path) -> str:
     if not path.exists():
         raise BadDataError(f"--data.path {path}: no such file or folder")
     digest = hashlib.sha256(str(path.resolve()).encode())
-    for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    for each in (file for file in files if file.exists()):  # a link may lead nowhere
         status = each.stat()
         digest.update(f"{each}\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]

@@ -1,7 +1,7 @@
 """Draws what runs told while they went: loss, validation, trained shares, and the diagnostics of each layer."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -34,6 +34,9 @@ def read_curves(folder: Path) -> Curves:
             if number == len(lines):  # cut short by a kill
                 break
             raise BadDataError(f"{path}, line {number}: not a record of a step ({error})") from error
+        told = [each for each in _numbers(record) if not isinstance(each, float | int)]
+        if told:
+            raise BadDataError(f"{path}, line {number}: expected a number, found {told[0]!r}")
         for group, values in record.items():
             for name, value in values.items() if isinstance(values, dict) else [(group, values)]:
                 if group == "diagnostics":
@@ -51,6 +54,14 @@ def read_curves(folder: Path) -> Curves:
                         value,
                     )
     return curves
+
+
+def _numbers(record: object) -> Iterator[object]:
+    if isinstance(record, dict | list):
+        for each in record.values() if isinstance(record, dict) else record:
+            yield from _numbers(each)
+    else:
+        yield record
 
 
 def _add(curves: Curves, panel: str, line: str, step: float, value: float) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from common.cli import Parser
-from common.errors import look_up
+from common.errors import WrongUseError, look_up
 from scripts.figures import (
     depth,
     p1_growth,
@@ -39,7 +39,7 @@ FIGURES: Mapping[str, Drawing] = MappingProxyType(
             p3_checkpoint.DRAWING,
             p3_tau.DRAWING,
             p3_removal.DRAWING,
-            depth.DRAWING,
+            *depth.DRAWINGS,
         )
     }
 )
@@ -79,9 +79,8 @@ def needed(drawings: Sequence[Drawing], look: Look, skip: bool) -> list[Drawing]
 
 def chosen(names: Sequence[str]) -> list[Drawing]:
     """Returns the figures of these names; raises a ``WrongUseError`` that names the nearest ones."""
-    if ALL in names:
-        return list(FIGURES.values())
-    return [look_up(FIGURES, name, "figure") for name in names]
+    asked = [look_up(FIGURES, name, "figure") for name in dict.fromkeys(names) if name != ALL]
+    return list(FIGURES.values()) if ALL in names else asked
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -91,6 +90,13 @@ def run(arguments: Sequence[str]) -> int:
         quick=options.quick, wikitext=options.wikitext, cifar=options.cifar, checkpoint=options.checkpoint,
         runs=options.runs, data=options.data_folder, trainings=options.out / "trainings",
     )  # fmt: skip
+    for name in ("wikitext", "cifar"):
+        if getattr(options, name) == "":
+            raise WrongUseError(
+                f"--{name}: expected a path, found nothing; leave the option out for what needs no files"
+            )
+    if options.out.exists() and not options.out.is_dir():
+        raise WrongUseError(f"--out {options.out}: expected a folder, found a file")
     found = {}
     for drawing in needed(chosen(options.names), look, skip=ALL in options.names):
         started = time.monotonic()

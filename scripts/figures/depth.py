@@ -1,6 +1,7 @@
 """P3's depth experiment at a size that runs here: one narrow Transformer-XL, ever deeper, under every norm."""
 
 import functools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from pretraining.wikitext.run import Segments
 from pretraining.wikitext.streams import SegmentBatch, Streams
 from pretraining.wikitext.trainer import RememberingLoss
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
-from scripts.figures.trainings import kept
+from scripts.figures.trainings import curve, end_of, kept
 
 STREAMS, LENGTH, LOOKS = 16, 32, 6
 """Streams side by side, tokens of a segment and of the memory, how often layers are looked at."""
+VERSION = 1
+"""Raised whenever a trial would go otherwise, so that what was kept is not taken for it."""
 WARMUP = 0.2
 """Share of the steps, in the arm that has a warm-up."""
 
@@ -33,15 +36,27 @@ class Arm:
     label: str
     norm: NormConfig
     warmed: bool = False
+    lr: float = 1e-3
+    """Highest learning rate of Adam."""
 
 
+POST, PRE, RUNNING = PostNorm(), PreNorm(final=False), Deescalated(mean="running")
 ARMS = (
-    Arm(label="post", norm=PostNorm()),
-    Arm(label="post, warm-up", norm=PostNorm(), warmed=True),
-    Arm(label="pre", norm=PreNorm(final=False)),
-    Arm(label="de-escalated, running", norm=Deescalated(mean="running")),
+    Arm(label="post", norm=POST),
+    Arm(label="post, warm-up", norm=POST, warmed=True),
+    Arm(label="pre", norm=PRE),
+    Arm(label="de-escalated, running", norm=RUNNING),
     Arm(label="de-escalated, prefix", norm=Deescalated(mean="prefix")),
     Arm(label="de-escalated, leaky: sees the future", norm=Deescalated(leaky=True)),
+)
+FAR = 0.3
+"""Nats by which an arm must be behind another to have failed."""
+LOW = 2.5e-4
+"""Transformer-XL's rate, and so perhaps P3's, which states none."""
+SLOWER = (
+    Arm(label="post, 2.5e-4", norm=POST, lr=LOW),
+    Arm(label="pre, 2.5e-4", norm=PRE, lr=LOW),
+    Arm(label="de-escalated, running, 2.5e-4", norm=RUNNING, lr=LOW),
 )
 
 
@@ -79,7 +94,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """How one training went."""
+    """How one training went; it is short where the loss was no number any more."""
 
     losses: Sequence[float]
     """Of each step, in nats."""
@@ -92,8 +107,8 @@ class Course:
 
     @property
     def end(self) -> float:
-        """The mean loss of the last tenth of the steps."""
-        return statistics.fmean(self.losses[-max(len(self.losses) // 10, 1) :])
+        """The mean loss of the last tenth of the steps; infinite where training broke off."""
+        return end_of(self.losses)
 
 
 Courses = dict[tuple[str, int], list[Course]]
@@ -101,7 +116,7 @@ Courses = dict[tuple[str, int], list[Course]]
 
 
 def train(trial: Trial, text: EncodedText) -> Course:
-    """Trains one model, Adam at 1e-3 and a cosine, no dropout, no clipping (P3, section 3.4)."""
+    """Trains one model by Adam and a cosine, no dropout, no clipping (P3, section 3.4)."""
     seed_torch(trial.seed, 0)
     model = TransformerXL(
         Model(
@@ -111,7 +126,7 @@ def train(trial: Trial, text: EncodedText) -> Course:
         )
     )  # fmt: skip
     warmup = round(WARMUP * trial.steps) if trial.arm.warmed else 0
-    optim = Optim(name="adam", lr=1e-3, schedule=Schedule(shape="cosine", warmup=warmup))
+    optim = Optim(name="adam", lr=trial.arm.lr, schedule=Schedule(shape="cosine", warmup=warmup))
     how = Train(steps=trial.steps, batch_size=STREAMS, eval_every=trial.steps)
     loss = RememberingLoss(Segments(length=LENGTH, memory=LENGTH))
     stepper = how.stepper(model, loss, optim, trial.seed, make_accelerator("float32"))
@@ -122,10 +137,12 @@ def train(trial: Trial, text: EncodedText) -> Course:
     label = f"{trial.arm.label}, {trial.depth} layers, seed {trial.seed}"
     for step in tracked(range(trial.steps), label, trial.steps):
         losses.append(float(stepper.take(batches[step], step)[0]))
+        if not math.isfinite(losses[-1]):
+            break
         if step + 1 in due:
             gradient = [_gradient(layer) for layer in model.layers]
             looks[step + 1] = _similarity(stepper, model, batches[0]), gradient
-    similarity, gradients = zip(*looks.values(), strict=True)
+    similarity, gradients = zip(*looks.values(), strict=True) if looks else ((), ())
     return Course(losses=losses, looked=list(looks), similarity=similarity, gradient=gradients)
 
 
@@ -144,22 +161,36 @@ def read(look: Look) -> EncodedText:
     return WikiText(path=look.wikitext, unknown="replace").load(look.data, "wikitext2", told=look.wikitext is not None)
 
 
-def make(look: Look) -> Drawn:
-    """Returns the figure; a quick look is too short to tell."""
+def courses_of(look: Look) -> tuple[Courses, Size]:
+    """Returns every training, by arm and depth; those that were kept are not repeated."""
     size, text = QUICK if look.quick else FULL, read(look)
     courses: Courses = {}
     for depth, seeds in zip(size.depths, size.seeds, strict=True):
-        for arm in ARMS:
+        for arm in (*ARMS, *SLOWER):
             trials = [
                 Trial(arm=arm, depth=depth, seed=seed, steps=size.steps, dim=size.dim, text=text.checksum)
                 for seed in range(seeds)
             ]
             courses[arm.label, depth] = [
-                kept(look.trainings, "depth", trial, Course, functools.partial(train, trial, text)) for trial in trials
+                kept(look.trainings, f"depth-{VERSION}", trial, Course, functools.partial(train, trial, text))
+                for trial in trials
             ]
-    panels = [_losses(courses, depth, size) for depth in size.depths]
-    deepest = size.depths[-1]
-    for arm in ARMS:
+    return courses, size
+
+
+def make(look: Look) -> Drawn:
+    """Returns the losses; a quick look is too short to tell."""
+    courses, size = courses_of(look)
+    panels = [_losses(courses, depth, arms, title) for arms, title in ((ARMS, ""), (SLOWER, ", lower rate"))
+              for depth in size.depths]  # fmt: skip
+    return Drawn(panels=panels, findings=[] if look.quick else _findings(courses, size))  # 30 steps tell nothing
+
+
+def layers(look: Look) -> Drawn:
+    """Returns similarity and gradient by layer of the deepest models of the first seed, as training goes on."""
+    courses, size = courses_of(look)
+    deepest, panels = size.depths[-1], []
+    for arm in (*ARMS, *SLOWER):
         course = courses[arm.label, deepest][0]
         title = f"{arm.label}, {deepest} layers"
         panels.append(
@@ -174,44 +205,58 @@ def make(look: Look) -> Drawn:
         panels.append(
             Panel(title=title, x="layer", y="gradient norm", log_y=True, lines=_by_layer(course.gradient, course))
         )
-    return Drawn(panels=panels, findings=[] if look.quick else _findings(courses, size))  # 30 steps tell nothing
+    return Drawn(panels=panels, findings=[])
 
 
-def _losses(courses: Courses, depth: int, size: Size) -> Panel:
-    """Returns training loss against steps, means of ten steps over the seeds."""
-    lines = []
-    width = max(size.steps // 40, 1)
-    for arm in ARMS:
-        seeds = courses[arm.label, depth]
-        mean = [statistics.fmean(values) for values in zip(*(each.losses for each in seeds), strict=True)]
-        steps = range(width, size.steps + 1, width)
-        lines.append(Line(label=arm.label, x=list(steps), y=[statistics.fmean(mean[at - width : at]) for at in steps]))
-    return Panel(title=f"{depth} layers", x="step", y="training loss, nats per word", lines=lines)
+def _losses(courses: Courses, depth: int, arms: Sequence[Arm], title: str) -> Panel:
+    """Returns training loss against steps, the means of the seeds."""
+    lines = [curve(arm.label, [each.losses for each in courses[arm.label, depth]]) for arm in arms]
+    return Panel(title=f"{depth} layers{title}", x="step", y="training loss, nats per word", lines=lines)
 
 
 def _by_layer(values: Sequence[Sequence[float]], course: Course) -> list[Line]:
-    layers = range(1, len(values[0]) + 1)
-    return [Line(label=f"step {step}", x=layers, y=each) for step, each in zip(course.looked, values, strict=True)]
-
-
-def _findings(courses: Courses, size: Size) -> Sequence[Finding]:
-    deepest = size.depths[-1]
-    ends = {key: statistics.fmean(each.end for each in seeds) for key, seeds in courses.items()}
-    post, warmed, pre, running, prefix, leaky = (ends[arm.label, deepest] for arm in ARMS)
-    told = ", ".join(f"{arm.label} {ends[arm.label, deepest]:.3f}" for arm in ARMS)
-    best = min(running, prefix)
     return [
-        Finding(claim=f"{deepest} layers: post-norm fails", found=told, agrees=post > pre + 0.3),
-        Finding(claim="also with a warm-up, which P3 did not try", agrees=warmed > pre + 0.3,
-                found=f"{warmed:.3f} with, {post:.3f} without"),
-        Finding(claim="de-escalated post-norm trains like pre-norm", agrees=abs(best - pre) < 0.2,
-                found=f"{best:.3f} in its better causal form, pre-norm {pre:.3f}"),
-        Finding(claim="the leaky form is no better than the causal ones", agrees=leaky > best - 0.05,
-                found=f"{leaky:.3f}, causal {best:.3f}"),
+        Line(label=f"step {step}", x=range(1, len(each) + 1), y=each)
+        for step, each in zip(course.looked, values, strict=True)
+    ]
+
+
+def _findings(courses: Courses, size: Size) -> list[Finding]:
+    shallowest, deepest = size.depths[0], size.depths[-1]
+    ends = {key: statistics.fmean(each.end for each in seeds) for key, seeds in courses.items()}
+    seeds = f"one seed of {deepest} layers" if size.seeds[-1] == 1 else f"{size.seeds[-1]} seeds"
+
+    def told(depth: int, *arms: Arm) -> str:
+        return f"{depth} layers: " + ", ".join(f"{arm.label} {ends[arm.label, depth]:.3f}" for arm in arms)
+
+    def fails(depth: int, arm: Arm, other: Arm) -> bool:
+        return ends[arm.label, depth] > ends[other.label, depth] + FAR
+
+    post, warmed, pre, running, prefix, leaky = ARMS
+    causal = min(ends[each.label, deepest] for each in (running, prefix))
+    slow_post, slow_pre, slow_running = SLOWER
+    return [
+        Finding(claim=f"post-norm fails with {deepest} layers", found=f"{told(deepest, post, pre)}; {seeds}",
+                agrees=fails(deepest, post, pre)),
+        Finding(claim=f"and not with {shallowest}", found=told(shallowest, post, pre),
+                agrees=not fails(shallowest, post, pre)),
+        Finding(claim="with a warm-up too, which P3 did not try", found=told(deepest, warmed, pre),
+                agrees=fails(deepest, warmed, pre)),
+        Finding(claim="at a lower rate too", found=told(deepest, slow_post, slow_pre),
+                agrees=fails(deepest, slow_post, slow_pre)),
+        *(
+            Finding(claim=f"{arm.label}: trains like pre-norm", found=told(deepest, arm, other),
+                    agrees=not fails(deepest, arm, other))
+            for arm, other in ((running, pre), (prefix, pre), (slow_running, slow_pre))
+        ),
+        Finding(claim="the leaky form owes nothing to the future", found=told(deepest, leaky, running, prefix),
+                agrees=ends[leaky.label, deepest] > causal - 0.05),
     ]  # fmt: skip
 
 
-DRAWING = Drawing(
-    name="depth", source="P3, sections 3.3 and 3.4, small", make=make, check=read,
-    shows="one narrow Transformer-XL, ever deeper, under post-norm, pre-norm and causal de-escalation",
+DRAWINGS = (
+    Drawing(name="depth", source="P3, sections 3.3 and 3.4, small", make=make, check=read,
+            shows="one narrow Transformer-XL, ever deeper, under post-norm, pre-norm and causal de-escalation"),
+    Drawing(name="depth-layers", source="P3, sections 3.3 and 3.4, small", make=layers, check=read,
+            shows="similarity and gradient by layer of the deepest of them, as training goes on"),
 )  # fmt: skip

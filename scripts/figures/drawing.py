@@ -136,7 +136,8 @@ def save(drawing: Drawing, drawn: Drawn, folder: Path) -> list[Path]:
 
 def draw(drawing: Drawing, drawn: Drawn) -> Figure:
     """Returns the picture."""
-    columns = 2 if len(drawn.panels) == 4 else min(3, len(drawn.panels))
+    many = len(drawn.panels)
+    columns = {4: 2, 8: 4}.get(many, min(6 if many > 12 else 3, many))
     rows = -(-len(drawn.panels) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.5 * rows + 0.5), layout="constrained")
     figure.suptitle("\n".join(textwrap.wrap(f"{drawing.source}: {drawing.shows}", 52 * columns)), fontsize=10)
@@ -170,7 +171,7 @@ def _lines(axes: Axes, panel: Panel, *, legend: bool) -> None:
     for number, line in enumerate(panel.lines):
         style = {"color": COLOURS[number % len(COLOURS)], "label": line.label}
         mark = MARKS[number % len(MARKS)] if line.dots or len(line.x) <= FEW else ""
-        kind = "none" if line.dots else KINDS[number // 2 % len(KINDS)]
+        kind = "none" if line.dots else KINDS[number % len(KINDS)]
         axes.plot(line.x, line.y, linestyle=kind, marker=mark, markersize=4, linewidth=1.4, **style)  # type: ignore[arg-type]
         if line.spread is not None:
             middle, spread = np.asarray(line.y), np.asarray(line.spread)

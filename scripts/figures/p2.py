@@ -159,7 +159,7 @@ def key_mass(look: Look) -> Drawn:
     return Drawn(
         panels=[
             Panel(title="random attention", x="length L", y="smallest key mass", lines=lines, log_x=True, log_y=True),
-            Panel(title=f"Sinkhorn, L = {length}", x="iterations", y="largest | key mass - 1 |", log_y=True,
+            Panel(title=f"Sinkhorn, L = {length}", x="iterations", y="largest | key mass - 1 |", log_x=True, log_y=True,
                   lines=[Line(label="DNAS", x=ITERATIONS, y=columns)]),
         ],
         findings=[

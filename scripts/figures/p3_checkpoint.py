@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ class Inside:
     """That of P LN(X) W, what the attention adds."""
 
 
-def look_inside(folder: Path, *, texts: int, length: int) -> Inside:
-    """Returns what is in the model of a folder while it reads ``texts`` chapters of ``length`` tokens.
+def read_model(folder: Path) -> tuple[Any, Any]:
+    """Returns a model and its tokenizer.
 
     Raises:
         WrongUseError: the transformers library is not installed.
@@ -44,16 +45,32 @@ def look_inside(folder: Path, *, texts: int, length: int) -> Inside:
         import transformers  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise WrongUseError("p3-checkpoint needs an extra: pip install 'seqarena[transformers]'") from error
+    if not (folder / "config.json").exists():
+        raise BadDataError(f"{folder}: there is no config.json in it; expected what save_pretrained writes")
     try:
-        model: Any = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
-        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+        model = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
+        return model, transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # each kind of damage has a class of its own
         raise BadDataError(f"{folder}: transformers could not load it: {error}") from error
+
+
+def look_inside(folder: Path, *, texts: int, length: int) -> Inside:
+    """Returns what is in the model of a folder while it reads ``texts`` chapters of ``length`` tokens, or its longest.
+
+    Raises:
+        BadDataError: a model that reads no text, or whose layers have no attention of a known name.
+    """
+    model, tokenizer = read_model(folder)
+    length = min(length, getattr(model.config, "max_position_embeddings", length))
     cut = (
         tokenizer(" ".join(chapter), truncation=True, max_length=length, return_tensors="pt")["input_ids"]
         for chapter in chapters()
     )
-    found = [_read(model, ids) for ids in itertools.islice((ids for ids in cut if ids.shape[1] == length), texts)]
+    long = itertools.islice((ids for ids in cut if ids.shape[1] == length), texts)
+    try:
+        found = [_read(model, ids) for ids in long]
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise BadDataError(f"{folder}: {type(model).__name__} could not read a text: {error}") from error
     if not found:
         raise BadDataError(f"{folder}: no chapter of the bundled text makes {length} of its tokens")
     names = Inside.__dataclass_fields__
@@ -66,48 +83,57 @@ def _means(series: list[list[float]]) -> list[float]:
 
 @torch.no_grad()
 def _read(model: nn.Module, ids: Tensor) -> Inside:
+    """Returns what passes by: a layer's own output, for the library's last hidden state is behind the final norm."""
+    inner, outer = attentions(model)
+    asked: list[tuple[Tensor, Tensor]] = []
     passed: list[tuple[Tensor, Tensor]] = []
 
-    def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-        passed.append(
-            (given[0] if given else named["hidden_states"], output[0] if isinstance(output, tuple) else output)
-        )
+    def note(kept: list[tuple[Tensor, Tensor]]) -> Callable[..., None]:
+        def hook(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            read = given[0] if given else named["hidden_states"]
+            kept.append((read, output[0] if isinstance(output, tuple) else output))
 
-    handles = [part.register_forward_hook(note, with_kwargs=True) for part in attentions(model)]
+        return hook
+
+    handles = [part.register_forward_hook(note(asked), with_kwargs=True) for part in inner]
+    handles += [part.register_forward_hook(note(passed), with_kwargs=True) for part in outer]
     try:
-        streams = model(ids, output_hidden_states=True).hidden_states
+        model(ids)
     finally:
         for handle in handles:
             handle.remove()
-    is_pre_norm = len(passed) == len(streams) - 1 and not torch.equal(passed[0][0], streams[0])
+    streams = [passed[0][0], *(output for _, output in passed)]
+    is_pre_norm = not torch.equal(asked[0][0], streams[0])
     return Inside(
         similarity=[float(token_similarity(each)) for each in streams],
         cosine=[float(mean_cosine(each)) for each in streams],
         stream=[float(each.norm()) for each in streams],
-        read=[float(read.norm()) for read, _ in passed] if is_pre_norm else [],
-        added=[float(added.norm()) for _, added in passed] if is_pre_norm else [],
+        read=[float(read.norm()) for read, _ in asked] if is_pre_norm else [],
+        added=[float(added.norm()) for _, added in asked] if is_pre_norm else [],
     )
 
 
-def attentions(model: nn.Module) -> list[nn.Module]:
-    """Returns the attention of each layer, by its name; not what is inside another's."""
-    named = {name: part for name, part in model.named_modules() if name.rsplit(".", 1)[-1] in ATTENTIONS}
-    return [part for name, part in named.items() if not any(name.startswith(f"{other}.") for other in named)]
+def attentions(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
+    """Returns the attention of each layer, found by its name and not inside another's, and the layers.
+
+    Raises:
+        ValueError: there is none.
+    """
+    parts = dict(model.named_modules())
+    named = [name for name in parts if name.rsplit(".", 1)[-1] in ATTENTIONS]
+    outermost = [name for name in named if not any(name.startswith(f"{other}.") for other in named)]
+    if not outermost:
+        raise ValueError(f"no part is called {', '.join(ATTENTIONS)}")
+    return [parts[name] for name in outermost], [parts[name.rpartition(".")[0]] for name in outermost]
 
 
 def check(look: Look) -> Path:
-    """Returns the folder of the model.
-
-    Raises:
-        MissingError: none is named.
-        BadDataError: it holds no model.
-    """
+    """Returns the folder of the model; raises a ``MissingError`` where none is named, and as ``read_model`` does."""
     if look.checkpoint is None:
         raise MissingError(
             "p3-checkpoint needs a model: --checkpoint FOLDER, as save_pretrained of transformers writes"
         )
-    if not (look.checkpoint / "config.json").exists():
-        raise BadDataError(f"{look.checkpoint}: there is no config.json in it; expected what save_pretrained writes")
+    read_model(look.checkpoint)
     return look.checkpoint
 
 

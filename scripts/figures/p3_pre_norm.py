@@ -47,6 +47,7 @@ def make(look: Look) -> Drawn:
     growth = found["X"][-1] / found["X"][0]
     layers_of_post = [each.tokens[None] for each in post_norm(depth, torch.Generator().manual_seed(0))]
     post = [float(token_similarity(each)) for each in layers_of_post]
+    shares = [added / stream for added, stream in zip(found["P LN(X) W"], found["X"], strict=True)]
     slower = found["diversity"][-1] / float(token_diversity(layers_of_post[-1]))
     return Drawn(
         panels=[
@@ -62,6 +63,8 @@ def make(look: Look) -> Drawn:
         findings=[
             Finding(claim="the stream grows while LN(X) does not", agrees=growth > 2,
                     found=f"||X|| grows {growth:.1f} times in {depth} layers"),
+            Finding(claim="what attention adds falls behind it", agrees=shares[-1] < 0.9 * max(shares),
+                    found=f"of ||X|| {shares[0]:.2f}, at most {max(shares):.2f}, at the end {shares[-1]:.2f}"),
             Finding(claim="so tokens become alike more slowly than under post-norm", agrees=slower > 2,
                     found=f"similarity {found['similarity'][-1]:.3f}, {slower:.2g} times post-norm's diversity"),
             Finding(claim="the gap of causal attention is about 0.5", agrees=abs(gaps[-1] - 0.5) < 0.1,
@@ -72,5 +75,5 @@ def make(look: Look) -> Drawn:
 
 DRAWING = Drawing(
     name="p3-pre-norm", source="P3, Figure 4", make=make,
-    shows="under pre-norm similarity grows slowly, for the stream outgrows what attention adds to it",
+    shows="under pre-norm similarity grows slowly, for the stream outgrows what attention adds",
 )  # fmt: skip

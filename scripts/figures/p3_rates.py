@@ -65,6 +65,9 @@ def make(look: Look) -> Drawn:
     ]  # fmt: skip
     above = float(((rate[:, 2] - rate[:, 0]) / (rate[:, 1] / trials**0.5)).max())
     last = float(rate[-1, 0])
+    off = float(np.abs(rate[:, 3] / rate[:, 0] - 1).max())
+    ratio, expected = (stacks[:, :, COLUMNS.index(name)] for name in ("ratio", "expected ratio"))
+    apart = float(np.abs(ratio.mean(axis=0) / expected.mean(axis=0) - 1).max())
     most = float(stacks[:, :, COLUMNS.index("omega + delta")].max())
     end = float(stacks[:, -1, 0].min())
     return Drawn(
@@ -74,6 +77,10 @@ def make(look: Look) -> Drawn:
             Finding(claim="omega + delta < 1 in every layer", found=f"at most {most:.3f}", agrees=most < 1),
             Finding(claim="eq. 16 is a lower bound of the expected rate", agrees=above < 3,
                     found=f"at most {above:.1f} standard errors above the measured one"),
+            Finding(claim="eq. 17, for symmetric attention, is near it too", agrees=off < 0.05,
+                    found=f"off by at most {off:.1%}"),
+            Finding(claim="xi_1 / xi_2 is what Lemma 4 expects", agrees=apart < (0.15 if look.quick else 0.05),
+                    found=f"means over stacks are off by at most {apart:.1%}"),
             Finding(claim="asymptotic rate: diversity halves", found=f"divided by {last:.3f} in the last layer",
                     agrees=abs(last - 2) < 0.1),
         ],

@@ -101,6 +101,6 @@ def _findings(found: dict[str, Stream], quick: bool) -> Sequence[Finding]:
 DRAWING = Drawing(
     name="p3-start",
     source="P3, Figure 1",
-    shows="in a deep BERT and ALBERT as initialised, tokens become alike while gradients stay level",
+    shows="a deep BERT, and one layer all the way up as in ALBERT, as initialised: tokens become alike",
     make=make,
 )

@@ -1,7 +1,6 @@
 """A small vision transformer on small grey pictures, a token a patch: the model behind P1's trained figures."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,10 @@ from common.transformer import Encoder, EncoderConfig
 from lra.data.digits import Digits
 from lra.data.image import Image
 from scripts.figures.drawing import Look
+from scripts.figures.trainings import end_of
 
+VERSION = 1
+"""Raised whenever a trial would go otherwise, so that what was kept is not taken for it."""
 SIDE, CLASSES = 32, 10
 TESTED, DIAGNOSED = 1_000, 16
 """Test pictures that are scored, and those that diagnostics look at."""
@@ -102,9 +104,7 @@ class Course:
     @property
     def end(self) -> float:
         """The mean loss of the last tenth of the steps; infinite where training broke off."""
-        if not math.isfinite(self.losses[-1]):
-            return math.inf
-        return statistics.fmean(self.losses[-max(len(self.losses) // 10, 1) :])
+        return end_of(self.losses)
 
 
 class VisionTransformer(nn.Module):

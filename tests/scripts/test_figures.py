@@ -12,7 +12,7 @@ import torch
 from common.bert.model import BertConfig
 from common.errors import guarded
 from pretraining.wikitext.data import WikiText
-from scripts.figures import FIGURES, depth, p1_growth, p2, p3_start
+from scripts.figures import FIGURES, depth, p1_growth, p2, p3_pre_norm, p3_start
 from scripts.figures.p3_tau import similarities
 from scripts.figures.random_attention import Layer, drawn_values, escalation, layer, parts, post_norm, rates
 from scripts.seqarena import dispatch
@@ -83,6 +83,58 @@ def test_corollary_7_is_theorem_6_for_symmetric_attention(mean: float) -> None:
     assert 1 < found.by_eigenvalue() <= 1 + (found.expected[0] / found.expected[1] - 1) * found.similarity + 1e-9
     measured = rates(one, 4_000, generator)
     assert found.by_eigenvalue() < measured.mean() + 4 * measured.std() / 4_000**0.5
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
+def test_omega_delta_and_eq_16_are_their_definitions(alpha: float) -> None:
+    """Written out on the full matrices of attention that is not symmetric, a head at a time."""
+    one, _ = made(mean=0.3)
+    tokens, heads = one.tokens.double(), one.weights[0].double()
+    size = len(tokens)
+    ones, first = torch.ones(size, dtype=torch.float64), torch.full((size, size), 1 / size, dtype=torch.float64)
+    rest = torch.eye(size, dtype=torch.float64) - first
+    omega = torch.stack([(ones @ head @ rest @ tokens).norm() / (ones @ tokens).norm() for head in heads]).mean()
+    delta = torch.stack([torch.linalg.matrix_norm(rest @ head, ord=2) for head in heads]).mean()
+    found = escalation(one, alpha)
+    assert found.omega == pytest.approx(omega.item(), rel=1e-4)
+    assert found.delta == pytest.approx(delta.item(), rel=1e-4)
+    similarity = ((first @ tokens).norm() / tokens.norm()) ** 2
+    gain = alpha**2 / (1 + alpha**2 * delta**2) * ((1 - omega) ** 2 - delta**2)
+    assert found.by_norms(alpha) == pytest.approx((1 + gain * similarity).item(), rel=1e-4)
+    after = tokens + alpha * one.values.double()
+    grown = [(part @ after).norm() ** 2 / (part @ tokens).norm() ** 2 for part in (first, rest)]
+    assert found.ratio == pytest.approx((grown[0] / grown[1]).item(), rel=1e-3)
+
+
+def test_norms_of_softmax_and_of_pre_norm_are_their_definitions() -> None:
+    norms, slopes = p1_growth.softmax_norms((6,), 2.0)
+    scores = 2.0 * torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+    jacobian = torch.autograd.functional.jacobian(lambda each: each.softmax(dim=-1), scores)
+    assert norms == [pytest.approx(scores.softmax(dim=-1).norm().item(), rel=1e-5)]
+    assert slopes == [pytest.approx(jacobian.norm().item(), rel=1e-4)]
+    found = p3_pre_norm.stack(2, 0)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randn(64, 512, generator=generator)
+    one = layer(torch.nn.functional.layer_norm(tokens, (512,)), generator)
+    expected = {"X": tokens, "LN(X)": one.tokens, "P LN(X) W": one.values}
+    assert {name: found[name][0] for name in expected} == pytest.approx(
+        {name: each.norm().item() for name, each in expected.items()}, rel=1e-5
+    )
+    assert found["X"][1] == pytest.approx((tokens + one.values).norm().item(), rel=1e-5)
+
+
+def test_powers_over_the_root_grow_as_the_root() -> None:
+    lengths = (32, 64, 128, 256)
+    whole = p1_growth.power_norms(lengths, 3, 2)[0]
+    scaled = p1_growth.scaled_norms(lengths, 3, 2)
+    assert scaled == pytest.approx([norm / length**0.5 for norm, length in zip(whole, lengths, strict=True)], rel=1e-6)
+
+
+def test_gradients_of_the_stream_are_taken_by_each_layer() -> None:
+    """The last is the random direction itself; one layer's is that pulled back through the layer."""
+    found = p3_start.stream(replace(SMALL, layers=3), 8, 0, shared=False)
+    assert found.gradient[-1] == pytest.approx((8 * SMALL.dim) ** 0.5, rel=0.1)
+    assert len({round(each, 6) for each in found.gradient}) == 4
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
@@ -167,6 +219,29 @@ def test_they_do_so_as_in_the_transformers_library() -> None:
             hidden = model(torch.randperm(300)[None, :32], output_hidden_states=True).hidden_states
         theirs.append([float(p3_start.token_similarity(each)) for each in hidden])
     np.testing.assert_allclose(ours, np.mean(theirs, axis=0), atol=0.05)
+
+
+@pytest.mark.extras
+def test_one_layer_all_the_way_up_is_albert_s() -> None:
+    """The library's ALBERT, but for its embeddings, which are narrower and mapped: the stream begins alike in ours."""
+    import transformers  # noqa: PLC0415
+
+    config = transformers.AlbertConfig(
+        vocab_size=300, embedding_size=96, hidden_size=96, num_hidden_layers=12, num_attention_heads=3,
+        intermediate_size=384, initializer_range=0.06, max_position_embeddings=64,
+    )  # fmt: skip
+    ours, theirs = [], []
+    for seed in range(4):
+        mine = p3_start.stream(SMALL, 32, seed, shared=True)
+        ours.append([mine.similarity, mine.cosine])
+        torch.manual_seed(seed)
+        model = transformers.AlbertModel(config, add_pooling_layer=False).eval()
+        with torch.no_grad():
+            hidden = model(torch.randperm(300)[None, :32], output_hidden_states=True).hidden_states
+        theirs.append([[float(measure(each)) for each in hidden[-12:]] for measure in
+                       (p3_start.token_similarity, p3_start.mean_cosine)])  # fmt: skip
+    np.testing.assert_allclose(np.mean(ours, axis=0)[:, -1], np.mean(theirs, axis=0)[:, -1], atol=0.1)
+    assert np.mean(ours, axis=0)[0, -1] > 0.9
 
 
 def test_all_are_drawn_and_written(

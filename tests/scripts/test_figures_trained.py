@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.attention import find_attention
+from common.attention import attention_name, find_attention
 from common.attention.elementwise import Elementwise
 from common.errors import BadDataError, guarded
-from scripts.figures import p1_training, p2_runs, p3_removal, vision
+from scripts.figures import depth, p1_training, p2_runs, p3_removal, vision
 from scripts.figures.drawing import Look, Matrix, MissingError
 from scripts.figures.p3_checkpoint import attentions, look_inside
-from scripts.figures.trainings import kept
+from scripts.figures.trainings import curve, end_of, kept
 from scripts.figures.vision import Course, Pictures, Trial, VisionTransformer
 from scripts.seqarena import dispatch
 
@@ -91,11 +91,29 @@ def test_what_is_said_of_norms_follows_the_numbers() -> None:
         courses = {name: [made(*pair)] * 2 for name, pair in (numbers | changed).items()}
         return [each.agrees for each in p1_training._findings(courses)]
 
-    assert said() == [True] * 9
-    assert said(**{"x, unscaled": (2.5, 0.3)}) == [False, True, True] * 2 + [True] * 3
-    assert said(**{"x^3 / sqrt N": (9.0, 0.5)}) == [True, False, True, True, True, True] + [True] * 3
-    assert said(**{"x^3, unscaled": (50.0, 0.6)}) == [True] * 6 + [False, True, True]
-    assert said(softmax=(1.0, 0.9)) == [True] * 8 + [False]
+    assert said() == [True] * 8  # sizes of attention, of its derivative by x^3 alone, accuracies
+    assert said(**{"x, unscaled": (2.5, 0.3)}) == [False] + [True] * 7
+    assert said(**{"x^3 / sqrt N": (9.0, 0.5)}) == [True, False] + [True] * 6
+    assert said(**{"x^3 / sqrt N": (17.0, 0.5)}) == [False, False, True, False, False] + [True] * 3
+    assert said(**{"x^3, unscaled": (50.0, 0.6)}) == [True] * 5 + [False, True, True]
+    assert said(softmax=(1.0, 0.9)) == [True] * 7 + [False]
+
+
+def test_shares_of_negative_weights_are_told(
+    stripes: Pictures, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(vision, "load", lambda _: stripes)
+    signs = {"softmax": [[0.5, 0.5]], "x3": [[-0.5, 0.5]], "x1": [[-0.5, 0.1]]}
+
+    def pretended(trial: Trial, _: Pictures) -> Course:
+        return replace(made(1.0, 0.5), heads=[signs.get(attention_name(trial.attention), [[1.0]])] * 2)
+
+    monkeypatch.setattr(vision, "train", pretended)
+    drawn = p1_training.heads(Look(trainings=tmp_path))
+    assert drawn.findings[0].agrees
+    assert drawn.findings[0].found == "softmax 0%, x^3 / sqrt N 50%, x / sqrt N 50%"
+    signs["softmax"] = [[-0.5, 0.5]]
+    assert not p1_training.heads(Look(trainings=tmp_path / "other")).findings[0].agrees
 
 
 def test_the_best_scale_of_each_length_is_the_one_of_least_loss(
@@ -153,11 +171,14 @@ def test_a_training_is_kept_and_not_repeated(tmp_path: Path) -> None:
         told(0)
 
 
-def a_run(folder: Path, attention: str, seed: int, masses: list[float], bound: float, weights: list[float]) -> None:
+def a_run(
+    folder: Path, attention: str, seed: int, masses: list[float], bound: float, weights: list[float],
+    task: str = "listops",
+) -> None:  # fmt: skip
     from common.config import to_json  # noqa: PLC0415
 
     folder.mkdir(parents=True)
-    run = {"model": {"attention": to_json(find_attention(attention))}, "seed": seed}
+    run = {"task": task, "preset": "quick", "model": {"attention": to_json(find_attention(attention))}, "seed": seed}
     (folder / "run.json").write_text(json.dumps(run))
     lines = []
     for step, mass in enumerate(masses):
@@ -173,20 +194,69 @@ def test_runs_are_read_and_said_to_keep_their_bound(tmp_path: Path, capsys: pyte
     a_run(tmp_path / "b", "dnas", 0, [0.5, 0.03], 0.02, [])
     a_run(tmp_path / "c", "hnas", 0, [0.5, 0.01], 0.012, [0.5, 0.8])
     drawn = p2_runs.make(Look(runs=tmp_path))
-    assert [each.claim.split(":")[0] for each in drawn.findings] == [
-        "Lemma 1", "Lemma 1", "softmax, seed 0 explains keys away", "Figure 3",
-    ]  # fmt: skip
-    assert [each.agrees for each in drawn.findings] == [True, False, True, False]
-    assert [line.label for line in drawn.panels[0].lines][-1] == "1 / L"  # type: ignore[union-attr]
-    assert drawn.panels[0].lines[1].y == [0.5, 0.03]  # type: ignore[union-attr]
+    assert [each.claim.split(":")[0] for each in drawn.findings] == ["Figure 1", "Lemma 1", "Lemma 1", "Figure 3"]
+    assert [each.agrees for each in drawn.findings] == [True, True, False, False]
+    lines = {line.label: line.y for line in drawn.panels[0].lines}  # type: ignore[union-attr]
+    assert lines["dnas, seed 0"] == [0.5, 0.03]
+    assert lines["dnas, seed 0: its bound"] == [0.02, 0.02]
+    assert lines["softmax, seed 0"] == [0.5, 1e-5]
+    assert "softmax, seed 0: its bound" not in lines
     assert [line.y for line in drawn.panels[1].lines] == [[0.5, 0.8], [0.9, 0.9]]  # type: ignore[union-attr]
     a_run(tmp_path / "d", "dnas", 0, [0.5], 0.02, [])
-    with pytest.raises(MissingError, match="both dnas, seed 0"):
+    with pytest.raises(MissingError, match="are not to be compared"):
         p2_runs.find_runs(tmp_path)
     assert guarded(dispatch, ["figures", "p2-runs", "--runs", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert "no run with --train.diagnostics" in error
     assert p2_runs.COMMAND in error
+
+
+@pytest.mark.parametrize(
+    "broken", ['{"step": 5, "diagnostics": {"smallest_key_mass": [1.0, 1.0]}}', "other task", "null"]
+)
+def test_runs_that_do_not_go_together_are_refused(tmp_path: Path, broken: str) -> None:
+    a_run(tmp_path / "a", "softmax", 0, [0.5, 0.4], 0.0, [])
+    if broken == "other task":
+        a_run(tmp_path / "b", "dnas", 0, [0.5, 0.4], 0.02, [], task="text")
+        with pytest.raises(MissingError, match="are not to be compared"):
+            p2_runs.find_runs(tmp_path)
+        return
+    path = tmp_path / "a" / "metrics.jsonl"
+    line = '{"step": 30, "diagnostics": {"smallest_key_mass": [null, 1], "key_mass_bound": [0, 0]}}'
+    path.write_text(path.read_text() + "\n" + (line if broken == "null" else broken))
+    with pytest.raises(BadDataError, match=r"found gaps|expected a number"):
+        p2_runs.find_runs(tmp_path)
+
+
+def test_what_is_said_of_depth_follows_the_numbers() -> None:
+    """All agree where only plain post-norm fails, and only when deep; a broken training has failed."""
+    size = depth.Size(depths=(4, 48), seeds=(2, 1), steps=10, dim=8)
+    last = depth.SLOWER[0].label, *(arm.label for arm in depth.ARMS[:2])
+
+    def said(**deep: float) -> dict[str, bool]:
+        ends = {(arm.label, layers): 5.0 for arm in (*depth.ARMS, *depth.SLOWER) for layers in size.depths}
+        ends |= {(label, 48): 7.0 for label in last} | {(label, 48): end for label, end in deep.items()}
+        courses = {
+            key: [depth.Course(losses=[9.0] * 9 + [end], looked=[], similarity=[], gradient=[])]
+            for key, end in ends.items()
+        }
+        return {each.claim: each.agrees for each in depth._findings(courses, size)}
+
+    assert all(said().values())
+    assert all(said(post=math.nan).values())
+    assert not said(post=5.2)["post-norm fails with 48 layers"]
+    assert not said(**{"post, warm-up": 5.2})["with a warm-up too, which P3 did not try"]
+    assert not said(**{"de-escalated, running": math.nan})["de-escalated, running: trains like pre-norm"]
+    assert said(**{"de-escalated, running": math.nan})["de-escalated, prefix: trains like pre-norm"]
+    assert said(**{"de-escalated, prefix": 4.0})["de-escalated, prefix: trains like pre-norm"]
+    assert not said(**{depth.ARMS[-1].label: 4.0})["the leaky form owes nothing to the future"]
+
+
+def test_losses_of_seeds_are_drawn_as_far_as_all_went() -> None:
+    line = curve("one", [[1.0, 3.0, 5.0, 7.0], [3.0, 5.0, math.inf]])
+    assert (line.x, line.y) == ([1, 2], [2.0, 4.0])
+    assert end_of([1.0] * 10 + [2.0] * 10) == 2.0
+    assert end_of([1.0, math.nan]) == math.inf
 
 
 def test_inputs_are_looked_at_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,6 +266,9 @@ def test_inputs_are_looked_at_before_anything_is_made(tmp_path: Path, capsys: py
         (["p3-checkpoint"], "p3-checkpoint needs a model: --checkpoint FOLDER"),
         (["p1-norms", "--cifar", str(tmp_path / "nowhere")], "nowhere"),
         (["depth", "--wikitext", str(tmp_path / "nowhere")], "no such file or folder"),
+        (["depth", "--wikitext", ""], "--wikitext: expected a path, found nothing"),
+        (["all", "p1-norm"], "unknown figure 'p1-norm'"),
+        (["--out", str(Path(__file__))], "expected a folder, found a file"),
     ):
         assert guarded(dispatch, [*command, *further]) in {1, 2}
         assert words in capsys.readouterr().err
@@ -240,9 +313,17 @@ def test_checkpoints_of_the_transformers_library_are_looked_into(kind: str, tmp_
     config = getattr(transformers, f"{kind}Config")(vocab_size=300, **sizes)
     model = getattr(transformers, f"{kind}Model")(config)
     model.save_pretrained(tmp_path)
-    assert len(attentions(model)) == 3
+    assert [len(parts) for parts in attentions(model)] == [3, 3]
     inside = look_inside(tmp_path, texts=2, length=16)
     assert len(inside.similarity) == len(inside.stream) == 4
     assert all(0 < value < 1 for value in inside.similarity)
     assert len(inside.read) == len(inside.added) == (0 if kind == "Bert" else 3)
     assert all(value == pytest.approx((16 * 32) ** 0.5, rel=0.1) for value in inside.read)
+    if kind != "Bert":  # the final norm, whose output is larger, is not taken for the stream
+        assert inside.stream[-1] < 1.5 * inside.stream[0]
+        with torch.no_grad():
+            hidden = model(torch.zeros(1, 4, dtype=torch.long), output_hidden_states=True).hidden_states
+        assert hidden[-1].norm() > 3 * hidden[-2].norm()
+    (tmp_path / "model.safetensors").write_bytes(b"0" * 100)
+    with pytest.raises(BadDataError, match="could not load it"):
+        look_inside(tmp_path, texts=1, length=8)
