@@ -137,7 +137,7 @@ def save(drawing: Drawing, drawn: Drawn, folder: Path) -> list[Path]:
 def draw(drawing: Drawing, drawn: Drawn) -> Figure:
     """Returns the picture."""
     many = len(drawn.panels)
-    columns = {4: 2, 8: 4}.get(many, min(6 if many > 12 else 3, many))
+    columns = {4: 2, 8: 4, 10: 4}.get(many, min(6 if many > 12 else 3, many))
     rows = -(-len(drawn.panels) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.5 * rows + 0.5), layout="constrained")
     figure.suptitle("\n".join(textwrap.wrap(f"{drawing.source}: {drawing.shows}", 52 * columns)), fontsize=10)
