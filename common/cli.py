@@ -109,7 +109,10 @@ def choose(package: Package, task: str, preset: str, attention: str | None, norm
     if attention is not None:
         model = dataclasses.replace(model, attention=find_attention(attention))
     if norm is not None:
-        model = dataclasses.replace(model, norm=find_norm(norm))
+        if "norm" not in {field.name for field in dataclasses.fields(model)}:
+            raise WrongUseError(f"--norm: {package.name} {task} has no block normalisation")
+        chosen: Any = {"norm": find_norm(norm)}
+        model = dataclasses.replace(model, **chosen)
     return dataclasses.replace(run, model=model, seed=seed)
 
 

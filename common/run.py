@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from common.attention import attention_name
-from common.blocks import Deescalated, norm_name
 from common.config import field_paths
 from common.errors import WrongUseError
 from common.named import changed_fields
 from common.optim import Optim
 from common.tasks import Task
 from common.training import Train
-from common.transformer import EncoderConfig
+from common.transformer import ModelConfig
 
 ROW_FIELDS = (
     "model.attention", "model.decoder_attention", "model.cross_attention", "model.norm", "model.layers",
-    "model.pretrained_with", "seed",
+    "model.pretrained_with", "model.fusion.kind", "model.fusion.keys", "seed",
 )  # fmt: skip
 """What a leaderboard compares, so that a difference in these is a row and not another protocol."""
 
@@ -44,7 +43,7 @@ class BaseRun:
     """Name of the run that it started from."""
     seed: int = 0
     """Seed of initial values, data order and dropout; runs of one seed are paired."""
-    model: EncoderConfig
+    model: ModelConfig
     """What is trained."""
     optim: Optim
     """The optimiser and its rate."""
@@ -64,7 +63,7 @@ class BaseRun:
     @property
     def notes(self) -> list[str]:
         """What every table must say of its result."""
-        return ["non-causal"] if isinstance(self.model.norm, Deescalated) and self.model.norm.leaky else []
+        return self.model.notes
 
     @property
     def measured(self) -> str:
@@ -142,10 +141,10 @@ def settings(package: str, run: dict[str, Any]) -> str:
 def row_name(run: BaseRun, preset: Preset[BaseRun]) -> str:
     """Returns how a leaderboard names this run: the attention, and norm and depth where they are not the preset's."""
     parts = [attention_name(run.model.attention)]
-    if run.model.norm != preset.run.model.norm:
-        parts.append(norm_name(run.model.norm))
-    if run.model.layers != preset.run.model.layers:
-        parts.append(f"{run.model.layers} layers")
+    if run.model.norm_label != preset.run.model.norm_label:
+        parts.append(run.model.norm_label)
+    if run.model.depth_label != preset.run.model.depth_label:
+        parts.append(f"{run.model.depth_label} layers")
     parts += run.row_parts
     return ", ".join(parts)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from common.attention import attention_name
-from common.blocks import norm_name
 from common.bounded import bounded_modules
 from common.checkpoint import locked, write_json
 from common.config import fingerprint, from_json, to_json
@@ -55,7 +54,7 @@ def run_folder(run: BaseRun, package: str, session: Session) -> Path:
     """Returns the run's directory: its readable name and its fingerprint."""
     if session.out is not None:
         return session.out
-    name = f"{run.preset}-{attention_name(run.model.attention)}-{norm_name(run.model.norm)}-seed{run.seed}"
+    name = f"{run.preset}-{attention_name(run.model.attention)}-{run.model.norm_label}-seed{run.seed}"
     safe = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in name)
     return session.runs / package / run.task / f"{safe}-{fingerprint(run)}"
 
@@ -139,8 +138,8 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
         changed={path: [to_json(old), to_json(new)] for path, (old, new) in changes.items()},
         row=row,
         attention=attention_name(run.model.attention),
-        norm=norm_name(run.model.norm),
-        layers=run.model.layers,
+        norm=run.model.norm_label,
+        layers=run.model.depth_label,
         seed=run.seed,
         status="diverged" if test is None else "finished",
         message=message,

@@ -6,7 +6,7 @@ D  width of one head (``head_dim``)              E  width of one value head
 T  tokens of a sequence, padding included        C  width of the model (``dim``)
 S  tokens of another sequence attended to        K  keys that a state remembers
 P  places in a batch that something is asked of  V  tokens of the vocabulary
-W  hypotheses of one source (a beam)
+W  hypotheses of one source (a beam)            I  pictures, R views of one, Q boxes of a view
 
 Masks are True where a token is real, False where it is padding. An axis marked ``#`` may be 1 and is broadcast.
 ``*some`` is no axis, or one of the sequences that make an example together.
@@ -55,6 +55,14 @@ TokenLosses = Float[Tensor, "P"]
 Scored = Float[Tensor, "P V"]
 TwoWay = Float[Tensor, "B 2"]
 PerExample = Shaped[Tensor, "B"]
+
+Regions = Float[Tensor, "I R Q width"]
+Centres = Float[Tensor, "I R Q 2"]
+RegionsReal = Bool[Tensor, "I R Q"]
+Joined = Float[Tensor, "I joined other"]
+JoinedReal = Bool[Tensor, "I joined"]
+SoftTargets = Float[Tensor, "B answers"]
+Asking = Float[Tensor, "B asking"]
 
 BeamQuery = Float[Tensor, "B H W D"]
 BeamKey = Float[Tensor, "B H W D"]

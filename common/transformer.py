@@ -11,14 +11,42 @@ from common.attention.module import MultiHeadAttention
 from common.attention.softmax import Softmax
 from common.attention.visibility import Order, Visibility
 from common.beams import LayerMemory, Memory, attend_beams
-from common.blocks import Activation, NormConfig, PostNorm, Sublayer, feed_forward
+from common.blocks import Activation, Deescalated, NormConfig, PostNorm, Sublayer, feed_forward, norm_name
 from common.deescalation import Carried
 from common.errors import WrongUseError
 from common.shapes import BeamHidden, Context, Hidden, KeyMask
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderConfig:
+class ModelConfig:
+    """What every model that is measured has: an attention variant, and what a table says of the rest."""
+
+    attention: AttentionConfig = field(default_factory=Softmax)
+    """The attention variant and its parameters."""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence it can read."""
+        raise TypeError(f"{type(self).__name__} does not say how long its sequences may be")
+
+    @property
+    def norm_label(self) -> str:
+        """How a table names its block normalisation."""
+        raise TypeError(f"{type(self).__name__} does not say how it is normalised")
+
+    @property
+    def depth_label(self) -> int:
+        """The number of layers that a table names."""
+        raise TypeError(f"{type(self).__name__} does not say how deep it is")
+
+    @property
+    def notes(self) -> list[str]:
+        """What every table must say of its results."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(ModelConfig):
     """A stack of layers of attention and feed-forward."""
 
     layers: int
@@ -31,8 +59,6 @@ class EncoderConfig:
     """Width of all heads together; none: dim."""
     ffn_dim: int
     """Width inside the feed-forward."""
-    attention: AttentionConfig = field(default_factory=Softmax)
-    """The attention variant and its parameters."""
     norm: NormConfig = field(default_factory=PostNorm)
     """The block normalisation and its parameters."""
     activation: Activation = "gelu"
@@ -47,9 +73,19 @@ class EncoderConfig:
     """Added to the variance in every LayerNorm."""
 
     @property
-    def longest(self) -> int:
-        """The most tokens of a sequence it can read."""
-        raise TypeError(f"{type(self).__name__} does not say how long its sequences may be")
+    def norm_label(self) -> str:
+        """The name of its norm in the table, with what differs."""
+        return norm_name(self.norm)
+
+    @property
+    def depth_label(self) -> int:
+        """Its layers."""
+        return self.layers
+
+    @property
+    def notes(self) -> list[str]:
+        """That it sees the future, where it does."""
+        return ["non-causal"] if isinstance(self.norm, Deescalated) and self.norm.leaky else []
 
     @property
     def inner_dropout(self) -> float:

@@ -8,7 +8,7 @@ from common.errors import look_up
 if typing.TYPE_CHECKING:
     import common.package
 
-PACKAGES = ("lra", "summarization", "pretraining", "qa")
+PACKAGES = ("lra", "summarization", "pretraining", "qa", "vqa")
 
 
 def find_package(name: str) -> "common.package.Package":

@@ -17,13 +17,15 @@ from pretraining.wikitext.presets import PRESETS as WIKITEXT
 from pretraining.wikitext.run import LanguageRun
 from qa import official
 from scripts import figures, prepare, sweep
-from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl
+from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl, views
 from scripts.benchmark.chosen import chosen
 from scripts.leaderboard import FORMATS
 from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import COMMANDS
 from summarization import score
 from tests.mutations import MUTATIONS
+from vqa import convert, show
+from vqa import score as vqa_score
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -52,6 +54,11 @@ PARSERS = {
     ("qa", "evaluate"): official.parser().parse_args,
     ("summarization", "score"): score.parser().parse_args,
     ("pretraining", "perplexity"): rescored,
+    ("vqa", "evaluate"): vqa_score.evaluate_parser().parse_args,
+    ("vqa", "answers"): vqa_score.answers_parser().parse_args,
+    ("benchmark", "views"): views.parser().parse_args,
+    ("vqa", "show"): show.parser().parse_args,
+    ("vqa", "features"): convert.parser().parse_args,
 }
 
 
@@ -81,6 +88,8 @@ def test_every_command_parses(line: str) -> None:
             assert set(getattr(options, "attention", None) or []) <= set(ATTENTIONS)
     elif rest[0] == "figures":
         assert figures.chosen(figures.parser().parse_args(rest[1:]).names)
+    elif rest[0] == "prepare" and tuple(rest[1:3]) in PARSERS:
+        assert rest[3:] == [] or PARSERS[rest[1], rest[2]](rest[3:])
     elif rest[0] == "prepare":
         assert prepare.chosen(rest[1:])
     else:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from common.errors import look_up
-from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl
+from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl, views
 
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark step PACKAGE TASK ...
@@ -11,13 +11,15 @@ USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark squad ...
        seqarena benchmark headlines ...
        seqarena benchmark transformer-xl ...
+       seqarena benchmark views ...
 
   attention        time and memory of each variant against the length (attention --help)
   step             a whole training step of a task (step --help)
   profile          where the time of a step goes (profile --help)
   squad            how long the text of SQuAD takes, model left out (squad --help)
   headlines        beam search beside that of the transformers library (headlines --help)
-  transformer-xl   a step and a scored segment beside the published formulation (transformer-xl --help)"""
+  transformer-xl   a step and a scored segment beside the published formulation (transformer-xl --help)
+  views            batches of pictures beside a picture a question (views --help)"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -32,5 +34,6 @@ def run(arguments: Sequence[str]) -> int:
         "squad": squad.run,
         "headlines": headlines.run,
         "transformer-xl": transformer_xl.run,
+        "views": views.run,
     }
     return look_up(kinds, arguments[0], "benchmark")(arguments[1:])

@@ -17,6 +17,7 @@ from common.attention.base import Kernel
 from common.cli import Parser
 from common.run import BaseRun
 from common.runtime import device_name, make_accelerator, peak_memory_bytes, precision_name, reset_peak_memory
+from common.transformer import EncoderConfig, ModelConfig
 from scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
 from scripts.packages import find_package
 from scripts.tables import render
@@ -126,6 +127,13 @@ def there_and_back(package: str, cases: Sequence[tuple[str, BaseRun, str]], data
     ]
 
 
+def dropouts(model: ModelConfig) -> str:
+    """Returns what is dropped, of models that drop."""
+    if not isinstance(model, EncoderConfig):
+        return ""
+    return f"dropout {model.dropout}, attention dropout {model.attention_dropout}; "
+
+
 def parser() -> Parser:
     """Returns the parser of ``seqarena benchmark step``."""
     made = Parser(prog="seqarena benchmark step", description=f"{__doc__}\nFields are set as --path value.")
@@ -184,7 +192,7 @@ def run(arguments: Sequence[str]) -> int:
                 f"time / {first.attention}", "peak MiB", "peak - idle MiB"]  # fmt: skip
     notes = [
         f"batch {runs[0][1].train.batch_size}, means of {options.repeats} batches after 2, twice; "
-        f"dropout {model.dropout}, attention dropout {model.attention_dropout}; "
+        f"{dropouts(model)}"
         f"{first.device}, {first.precision}",
         "training: forward and backward; memory: a process of its own, libraries included",
     ]

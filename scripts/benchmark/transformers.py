@@ -10,7 +10,7 @@ from common.attention.visibility import Visibility
 from common.bert.checkpoint import to_public
 from common.bert.model import BertConfig, BertForPretraining
 from common.errors import WrongUseError
-from common.transformer import EncoderConfig
+from common.transformer import ModelConfig
 from pretraining.data.batches import MaskedBatch
 from pretraining.masking import NONE
 from qa.data.windows import SpanBatch
@@ -20,7 +20,7 @@ Forward = Callable[[Any], Tensor]
 Contenders = Mapping[str, tuple[nn.Module, Forward]]
 
 
-def forwards(model: nn.Module, config: EncoderConfig, longest: int) -> Contenders:
+def forwards(model: nn.Module, config: ModelConfig, longest: int) -> Contenders:
     """Returns what is timed beside a step of ours: name -> (model, its loss of a batch).
 
     transformers: its model with its default attention, as its users call it: ``BertForMaskedLM``, scores of all

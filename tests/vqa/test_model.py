@@ -1,0 +1,228 @@
+"""Fusion and Pythia: P2's formulas written out, padding, key masses, parameter counts, learning, runs that resume."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.attention import ATTENTIONS, find_attention
+from common.diagnostics import diagnose
+from common.errors import WrongUseError, guarded
+from common.runtime import make_accelerator
+from scripts.seqarena import dispatch
+from vqa.data.scenes import Scenes
+from vqa.fusion import Fused, Fusion
+from vqa.model import Answerer, Model
+from vqa.presets import MINI, PRESETS
+from vqa.run import Run
+from vqa.trainer import assemble, loss
+
+WIDTH, BOXES = 6, 5
+
+
+def regions(pictures: int = 2, views: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Boxes of which some are padding, in every view other ones."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.randint(2, BOXES + 1, (pictures, views), generator=generator)
+    boxes = torch.randn(pictures, views, BOXES, WIDTH, generator=generator, dtype=torch.float64)
+    return boxes, torch.arange(BOXES) < counts[..., None]
+
+
+def fused(config: Fusion, name: str = "softmax", views: int = 3) -> Fused:
+    torch.manual_seed(1)
+    return Fused(config, find_attention(name), views, WIDTH).double()
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas"])
+@pytest.mark.parametrize("keys", ["per_view", "joint"])
+def test_fusion_is_the_formula(name: str, keys: str) -> None:
+    """z_i = x_i + sum_m W_o sum_j pi_ij W_v y_j, box by box and view by view."""
+    boxes, real = regions()
+    module = fused(Fusion(keys=keys), name)  # type: ignore[arg-type]
+    joined, seen = module(boxes, real)
+    assert torch.equal(seen, real[:, 0])
+    for picture in range(2):
+        primary = boxes[picture, 0][real[picture, 0]]
+        query = module.query(primary)
+        others = [boxes[picture, view][real[picture, view]] for view in (1, 2)]
+        mapped = [(module.key[m](each), module.value[m](each)) for m, each in enumerate(others)]
+        groups = mapped if keys == "per_view" else [tuple(torch.cat(parts) for parts in zip(*mapped, strict=True))]
+        expected = primary
+        for number, (key, value) in enumerate(groups):
+            exponents = (query @ key.T / math.sqrt(WIDTH)).exp()
+            usual = exponents / exponents.sum(dim=1, keepdim=True)
+            doubly = exponents / exponents.sum(dim=0)
+            doubly = doubly / doubly.sum(dim=1, keepdim=True)
+            weights = {"softmax": usual, "dnas": doubly, "hnas": (usual + doubly) / 2}[name]
+            expected = expected + module.output[number](weights @ value)
+        torch.testing.assert_close(joined[picture][real[picture, 0]], expected)
+
+
+@pytest.mark.parametrize("name", list(ATTENTIONS))
+@pytest.mark.parametrize("keys", ["per_view", "joint"])
+def test_padding_moves_no_real_box(name: str, keys: str) -> None:
+    if "none" not in ATTENTIONS[name].orders:
+        pytest.skip("has no form without an order")
+    boxes, real = regions(seed=3)
+    module = fused(Fusion(keys=keys), name)  # type: ignore[arg-type]
+    other = torch.where(real[..., None], boxes, 1e3 * torch.randn_like(boxes))
+    here, there = module(boxes, real)[0], module(other, real)[0]
+    torch.testing.assert_close(here[real[:, 0]], there[real[:, 0]])
+
+
+@pytest.mark.parametrize("keys", ["per_view", "joint"])
+def test_no_key_of_dnas_is_explained_away(keys: str) -> None:
+    boxes, real = regions(pictures=4, seed=5)
+    module = fused(Fusion(keys=keys, alike=5.0), "dnas")  # type: ignore[arg-type]
+    inside = diagnose(module, lambda: module(boxes, real))
+    bound = 1 / (real[:, 1:].sum(dim=2).max() if keys == "per_view" else real[:, 1:].sum(dim=(1, 2)).max())
+    assert inside["key_mass_bound"] == [pytest.approx(float(bound))]
+    assert inside["smallest_key_mass"][0] >= float(bound) - 1e-6
+    usual = fused(Fusion(keys=keys, alike=5.0), "softmax")  # type: ignore[arg-type]
+    assert diagnose(usual, lambda: usual(boxes, real))["smallest_key_mass"][0] < float(bound) / 10
+
+
+def test_baselines_are_what_they_say() -> None:
+    boxes, real = regions()
+    for kind, expected, seen in (
+        ("primary", boxes[:, 0], real[:, 0]), ("boxes", boxes.flatten(1, 2), real.flatten(1, 2)),
+        ("channels", torch.cat(boxes.unbind(1), dim=-1), real[:, 0]),
+    ):  # fmt: skip
+        joined, kept = fused(Fusion(kind=kind))(boxes, real)  # type: ignore[arg-type]
+        assert torch.equal(joined, expected)
+        assert torch.equal(kept, seen)
+    module = fused(Fusion(kind="mean"))
+    joined, _ = module(boxes, real)
+    means = [boxes[0, view][real[0, view]].mean(dim=0) for view in (1, 2)]
+    added = sum(module.output[m](module.value[m](mean)) for m, mean in enumerate(means))
+    torch.testing.assert_close(joined[0], boxes[0, 0] + added)
+    alone, _ = fused(Fusion(residual=False, layer_norm=True))(boxes, real)
+    torch.testing.assert_close(alone.mean(dim=-1), torch.zeros(2, BOXES, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_queries_and_keys_can_begin_alike() -> None:
+    module = fused(Fusion(alike=2.0))
+    for each in (module.query, *module.key):
+        assert torch.equal(each.weight, 2 * torch.eye(WIDTH, dtype=torch.float64))
+        assert not each.bias.any()
+    assert sum(parameter.numel() for parameter in module.kernel.parameters()) == 0
+
+
+class Large(Scenes):
+    """Boxes and answers of the published size."""
+
+    @property
+    def answers(self) -> Sequence[str]:
+        return [str(each) for each in range(3_129)]
+
+    @property
+    def views(self) -> tuple[int, int, int]:
+        return 1, 100, 2_048
+
+    @property
+    def vocabulary(self) -> int:
+        return 20_000
+
+
+def test_pythia_has_the_published_sizes() -> None:
+    """LSTM 5.43, question attention 0.53, box attention 20.5, product 20.5, classifier 43.1 million: 90.0."""
+    with torch.device("meta"):
+        model = Answerer(Model(fusion=Fusion(kind="primary")), Large())
+    parts = {
+        "LSTM": [model.question.reader], "question attention": [model.question.weigh],
+        "boxes": [model.box_in, model.question_in, model.box_score],
+        "product": [model.picture_out, model.question_out], "classifier": [model.branches],
+    }  # fmt: skip
+    found = {
+        name: sum(parameter.numel() for part in some for parameter in part.parameters()) / 1e6
+        for name, some in parts.items()
+    }
+    expected = {"LSTM": 5.43, "question attention": 0.53, "boxes": 20.5, "product": 20.5, "classifier": 43.1}
+    assert found == pytest.approx(expected, abs=0.06)
+    assert sum(found.values()) == pytest.approx(90.0, abs=0.06)
+    with torch.device("meta"):
+        trained = Answerer(Model(fusion=Fusion(kind="primary"), fc7=2_048), Large())
+    assert sum(each.numel() for each in trained.fc7.parameters()) == 2_048 * 2_049
+
+
+SMALL = Scenes(scenes=40, held_out=40)
+
+
+def run_of(**changes: object) -> Run:
+    preset = PRESETS["scenes"]["quick"].run
+    optim = replace(preset.optim, schedule=replace(preset.optim.schedule, warmup=1))
+    train = replace(preset.train, steps=4, batch_size=12, eval_every=2)
+    return replace(preset, data=SMALL, optim=optim, train=train, **changes)  # type: ignore[arg-type]
+
+
+def test_a_question_is_about_its_own_picture(tmp_path: Path) -> None:
+    """Changing another picture's boxes moves no answer; grouped and single batches agree."""
+    assembly = assemble(run_of(), tmp_path, make_accelerator("float32"))
+    batch, model = assembly.batches[0], assembly.model.eval()
+    with torch.no_grad():
+        whole = model(batch.words, batch.picture, batch.features, batch.centres, batch.real)
+        for question in range(len(batch)):
+            one = batch.rows(question, question + 1)
+            alone = model(one.words, one.picture, one.features, one.centres, one.real)
+            torch.testing.assert_close(alone[0], whole[question], atol=1e-5, rtol=1e-5)
+    value = loss(model, batch)
+    each = torch.nn.functional.binary_cross_entropy_with_logits(whole, batch.targets, reduction="none").sum(dim=1)
+    torch.testing.assert_close(value, each.mean())
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (replace(MINI, fusion=Fusion(heads=5)), "model.fusion.heads 5"),
+        (replace(MINI, fusion=Fusion(kind="boxes"), attention=find_attention("dnas")), "has no place"),
+        (replace(MINI, fusion=Fusion(alike=0.0)), "model.fusion.alike"),
+        (replace(MINI, joint_dim=0), "model.joint_dim"),
+        (replace(MINI, fc7=-1), "model.place_frequencies and model.fc7"),
+    ],
+)
+def test_models_that_cannot_be_are_refused(model: Model, words: str) -> None:
+    with pytest.raises(WrongUseError, match=words):
+        run_of(model=model).check()
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "x3"])
+def test_an_answerer_learns_colours_that_are_there(name: str, tmp_path: Path) -> None:
+    """Every variant fits a few scenes' questions by heart."""
+    accelerator = make_accelerator("float32")
+    run = run_of(model=replace(MINI, attention=find_attention(name)))
+    run = replace(run, train=replace(run.train, steps=120, batch_size=24))
+    assembly = assemble(run, tmp_path, accelerator)
+    stepper = run.train.stepper(assembly.model, assembly.loss, run.optim, 0, accelerator)
+    losses = [float(stepper.take(assembly.batches[step], step)[0]) for step in range(120)]
+    assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
+
+
+def test_a_run_ends_with_its_groups_told_and_norms_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["vqa", "scenes", "--runs", str(tmp_path), "--data.scenes", "40", "--data.held-out", "40",
+               "--train.steps", "4", "--train.eval-every", "2", "--optim.schedule.warmup", "1"]  # fmt: skip
+    assert guarded(dispatch, [*command, "--attention", "hnas", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {"accuracy", "material", "shape", "there", "material_missed", "material_seen"} <= set(found["metrics"])
+    assert found["norm"] == "none"
+    assert list(found["bounded"]) == ["fused.kernel.u"]
+    assert found["score"] == pytest.approx(sum(found["example_scores"]) / 120)
+    assert guarded(dispatch, [*command, "--norm", "pre"]) == 2
+    assert "vqa scenes has no block normalisation" in capsys.readouterr().err
+
+
+def test_batches_by_picture_are_measured_beside_single_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both have the same loss, which the benchmark itself demands."""
+    command = ["benchmark", "views", "--questions", "6", "--each", "3", "--boxes", "4", "--width", "8", "--joint-dim",
+               "16", "--repeats", "1"]  # fmt: skip
+    assert guarded(dispatch, command) == 0
+    told = capsys.readouterr().out
+    assert "grouped" in told
+    assert "3 x 4 x 8 features on disk" in told
+    assert guarded(dispatch, [*command[:-1], "0"]) == 2
+    assert "--repeats: expected at least 1" in capsys.readouterr().err

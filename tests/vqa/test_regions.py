@@ -1,0 +1,257 @@
+"""Region features: every format to one folder and back, interrupted and damaged ones, pickles that are refused."""
+
+import base64
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import BadDataError, WrongUseError, guarded
+from scripts.seqarena import dispatch
+from vqa import regions
+from vqa.formats import READERS, format_of, picture_of
+from vqa.regions import Found, Regions, read, write
+
+WIDTH = 6
+
+
+def pictures(count: int = 3, seed: int = 0) -> list[Found]:
+    """Different numbers of boxes; values that float16 holds exactly."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        boxes = 2 + number % 3
+        corners = generator.integers(0, 40, (boxes, 2))
+        found.append(
+            Found(
+                id=100 + 7 * number, size=(80, 60),
+                boxes=np.concatenate([corners, corners + 20], axis=1).astype(np.float32),
+                features=generator.integers(-64, 64, (boxes, WIDTH)).astype(np.float32) / 8,
+            )
+        )  # fmt: skip
+    return found
+
+
+def as_tsv(folder: Path, found: list[Found]) -> Path:
+    path = folder / "found.tsv"
+    packed = [[base64.b64encode(array.tobytes()).decode() for array in (each.boxes, each.features)] for each in found]
+    rows = [[str(each.id), "80", "60", str(len(each.boxes)), *both] for each, both in zip(found, packed, strict=True)]
+    path.write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    return path
+
+
+def as_lxmert(folder: Path, found: list[Found]) -> Path:
+    path = folder / "obj36.tsv"
+    rows = [
+        [f"COCO_val2014_{each.id:012d}", "60", "80", "", "", "", "", str(len(each.boxes)),
+         *(base64.b64encode(array.tobytes()).decode() for array in (each.boxes, each.features))]
+        for each in found
+    ]  # fmt: skip
+    path.write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    return path
+
+
+def as_npz(folder: Path, found: list[Found], *, turned: bool) -> Path:
+    path = folder / "npz"
+    path.mkdir()
+    for each in found:
+        np.savez(
+            path / f"COCO_val2014_{each.id:012d}.npz", x=each.features.T if turned else each.features,
+            bbox=each.boxes, num_bbox=len(each.boxes), image_w=80, image_h=60, info=np.array({"a": 1}, dtype=object),
+        )  # fmt: skip
+    return path
+
+
+def as_npy(folder: Path, found: list[Found]) -> Path:
+    path = folder / "npy"
+    path.mkdir()
+    for each in found:
+        values = {"image_feat": each.features, "image_bboxes": each.boxes, "image_width": 80, "image_height": 60}
+        np.save(path / f"{each.id}.npy", np.array(values, dtype=object), allow_pickle=True)
+    return path
+
+
+def as_hdf5(folder: Path, found: list[Found], *, ragged: bool) -> Path:
+    import h5py  # noqa: PLC0415  # an extra
+
+    path = folder / "train.hdf5"
+    with h5py.File(path, "w") as file:
+        if ragged:
+            ends = np.cumsum([len(each.boxes) for each in found])
+            file["pos_boxes"] = np.stack([ends - [len(each.boxes) for each in found], ends], axis=1)
+            file["image_features"] = np.concatenate([each.features for each in found])
+            file["image_bb"] = np.concatenate([each.boxes for each in found])
+        else:
+            file["image_features"] = np.stack([each.features for each in found])
+            file["image_bb"] = np.stack([each.boxes for each in found])
+        file["image_sizes"] = np.array([each.size for each in found])
+    (folder / "train_imgid2idx.pkl").write_bytes(pickle.dumps({each.id: row for row, each in enumerate(found)}))
+    return path
+
+
+def as_lmdb(folder: Path, found: list[Found]) -> Path:
+    import lmdb  # noqa: PLC0415  # an extra
+
+    path = folder / "detectron.lmdb"
+    with lmdb.open(str(path), map_size=2**24) as opened, opened.begin(write=True) as writer:
+        for each in found:
+            values = {"features": each.features, "bbox": each.boxes, "image_width": 80, "image_height": 60}
+            writer.put(f"COCO_val2014_{each.id:012d}".encode(), pickle.dumps(values))
+        writer.put(b"keys", pickle.dumps([f"COCO_val2014_{each.id:012d}".encode() for each in found]))
+    return path
+
+
+SAME = [replace(each, boxes=each.boxes[:2], features=each.features[:2]) for each in pictures()]
+MAKERS: dict[str, tuple[Callable[[Path], Path], list[Found]]] = {
+    "tsv": (lambda folder: as_tsv(folder, pictures()), pictures()),
+    "lxmert": (lambda folder: as_lxmert(folder, pictures()), pictures()),
+    "npz": (lambda folder: as_npz(folder, pictures(), turned=False), pictures()),
+    "npz, turned": (lambda folder: as_npz(folder, pictures(), turned=True), pictures()),
+    "npy": (lambda folder: as_npy(folder, pictures()), pictures()),
+    "hdf5": (lambda folder: as_hdf5(folder, SAME, ragged=False), SAME),
+    "hdf5, ragged": (lambda folder: as_hdf5(folder, pictures(), ragged=True), pictures()),
+    "lmdb": (lambda folder: as_lmdb(folder, pictures()), pictures()),
+}
+
+
+def same(found: Regions, expected: list[Found]) -> None:
+    for row, each in zip(found.rows(np.array([each.id for each in expected]), "here"), expected, strict=True):
+        count = found.counts[row]
+        assert count == len(each.boxes)
+        assert tuple(found.sizes[row]) == each.size
+        np.testing.assert_array_equal(found.features[row, :count], each.features)
+        np.testing.assert_allclose(found.boxes[row, :count] * np.array([80, 60, 80, 60]), each.boxes, rtol=1e-6)
+        assert not found.features[row, count:].any()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.extras) if name.startswith(("hdf5", "lmdb")) else name for name in MAKERS],
+)
+def test_every_format_becomes_the_same_folder(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make, expected = MAKERS[name]
+    source = make(tmp_path)
+    command = ["prepare", "vqa", "features", "--from", str(source), "--out", str(tmp_path / "out"), "--boxes", "5",
+               "--detector", "R101"]  # fmt: skip
+    if name.split(",", maxsplit=1)[0] in ("npy", "hdf5", "lmdb"):
+        assert guarded(dispatch, command) == 2
+        assert "pickled: reading it may run code; --trust-pickles" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+        command.append("--trust-pickles")
+    assert guarded(dispatch, command) == 0
+    assert "3 pictures by R101, 6 numbers a box" in capsys.readouterr().out
+    same(read(tmp_path / "out", verify=True), expected)
+    assert guarded(dispatch, command) == 2
+    assert "holds regions already" in capsys.readouterr().err
+    assert guarded(dispatch, [*command, "--verify"]) == 0
+
+
+def whole(folder: Path, found: Iterator[Found] | list[Found], count: int = 3, **changes: object) -> Regions:
+    settings = {"detector": "R101", "pictures": count, "boxes": 5, "width": WIDTH, "source": "here"} | changes
+    return write(folder, found, **settings)  # type: ignore[arg-type]
+
+
+def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "SAVED_EVERY", 2)
+    given = pictures(7)
+
+    def broken() -> Iterator[Found]:
+        yield from given[:5]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        whole(tmp_path / "out", broken(), 7)
+    assert not (tmp_path / "out").exists()
+    assert json.loads((tmp_path / ".out.unfinished" / "state.json").read_text())["done"] == 4
+    fresh = whole(tmp_path / "fresh", given, 7)
+    seen: list[int] = []
+
+    def told() -> Iterator[Found]:
+        for number, each in enumerate(given):
+            seen.append(number)
+            yield replace(each, features=each.features + 1) if number < 4 else each  # these are not written again
+
+    again = whole(tmp_path / "out", told(), 7)
+    assert seen == list(range(7))
+    assert again.header.sha256 == fresh.header.sha256
+    same(again, given)
+
+
+def test_another_source_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "SAVED_EVERY", 1)
+
+    def broken() -> Iterator[Found]:
+        yield pictures(seed=1)[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        whole(tmp_path / "out", broken())
+    same(whole(tmp_path / "out", pictures(), source="elsewhere"), pictures())
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (pictures(2), "2 pictures, 3 were counted"),
+        (pictures(4), "more than the 3 pictures"),
+        ([*pictures(2), pictures(1)[0]], "picture 100 is there twice"),
+        ([replace(each, features=each.features[:, :4]) for each in pictures()], "expected 6 numbers a box"),
+        ([replace(each, boxes=each.boxes[:1]) for each in pictures()], "expected 4 numbers for each of 2 boxes"),
+        ([replace(each, boxes=each.boxes * 10) for each in pictures()], "lies outside of a picture of 80 x 60"),
+        ([replace(each, features=each.features * 1e6) for each in pictures()], "beyond float16's 65,504"),
+        ([replace(each, features=each.features * np.nan) for each in pictures()], "is no number"),
+    ],
+)
+def test_features_that_cannot_be_are_refused(tmp_path: Path, found: list[Found], words: str) -> None:
+    with pytest.raises(BadDataError, match=words):
+        whole(tmp_path / "out", found)
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_pictures_are_named_and_counted(tmp_path: Path) -> None:
+    made = whole(tmp_path / "out", pictures())
+    asked = np.array([107, 100, 3, 107, 5])
+    with pytest.raises(BadDataError, match="2 pictures are not in it, such as 3; at most 1 may be missing"):
+        made.rows(asked, "here", missing=1)
+    assert made.rows(asked, "here", missing=2).tolist() == [1, 0, -1, 1, -1]
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    whole(tmp_path / "out", pictures())
+    array = np.load(tmp_path / "out" / "features.npy", mmap_mode="r+")
+    array[0, 0, 0] += 1
+    array.flush()
+    with pytest.raises(BadDataError, match="damaged, its sha256 is not"):
+        read(tmp_path / "out", verify=True)
+    (tmp_path / "out" / "boxes.npy").unlink()
+    with pytest.raises(BadDataError, match="delete the folder and make it again"):
+        read(tmp_path / "out")
+    with pytest.raises(BadDataError, match="no regions"):
+        read(tmp_path / "nowhere")
+
+
+def test_formats_are_told_apart_and_names_read(tmp_path: Path) -> None:
+    assert format_of(as_npz(tmp_path, pictures(), turned=False)) == "npz"
+    assert picture_of("COCO_val2014_000000458752", "here") == 458_752
+    with pytest.raises(BadDataError, match="ends with the picture's number"):
+        picture_of("picture", "here")
+    with pytest.raises(BadDataError, match="found nothing"):
+        format_of(tmp_path / "nowhere")
+    (tmp_path / "broken.tsv").write_text("1\t2\n")
+    with pytest.raises(BadDataError, match="line 1: expected 6 or 10 columns, found 2"):
+        next(READERS["tsv"](tmp_path / "broken.tsv", False))
+    (tmp_path / "broken.tsv").write_text("1\t80\t60\t2\tnot base64\tQUJD\n")
+    with pytest.raises(BadDataError, match="line 1"):
+        next(READERS["tsv"](tmp_path / "broken.tsv", False))
+    with pytest.raises(WrongUseError, match="unknown format"):
+        guarded_features(tmp_path)
+
+
+def guarded_features(folder: Path) -> None:
+    from vqa.convert import features  # noqa: PLC0415
+
+    features(["--from", str(folder), "--out", str(folder / "o"), "--detector", "R", "--format", "tvs"])

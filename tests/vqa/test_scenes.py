@@ -1,0 +1,149 @@
+"""Generated scenes: what the answers are by an independent look at the objects, who saw what, batches by picture."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import WrongUseError
+from vqa.data import SHARE, Grouped, asked
+from vqa.data.scenes import ANSWERS, WORDS, Scenes, spelled
+from vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
+
+SMALL = Scenes(scenes=60, held_out=40)
+HARD = replace(
+    SMALL, objects=8, colours=12, boxes=24, recall=0.6, kinds=("material", "shape", "there", "side", "count")
+)
+
+
+@pytest.mark.parametrize("config", [SMALL, HARD, replace(SMALL, aligned=True)], ids=["toy", "hard", "aligned"])
+def test_the_people_say_what_is_there(config: Scenes) -> None:
+    """The most frequent answer is read off the objects by the words of the question."""
+    split, drawn = config.split(0, 60), draw(config, 0, 60)
+    counted = dict.fromkeys(config.kinds, 0)
+    for words, scene, people in zip(split.words, split.pictures, split.answers, strict=True):
+        text = spelled(words.tolist()).rstrip("?").split()
+        things = [
+            (SHAPES[shape], COLOURS[colour], MATERIALS[material], place)
+            for shape, colour, material, place in zip(*(each[scene] for each in drawn.attributes), drawn.places[scene],
+                                                      strict=True)
+        ]  # fmt: skip
+        named = {colour: (shape, material, place) for shape, colour, material, place in things}
+        if text[0] == "what":
+            expected = named[text[-2]][1 if text[1] == "material" else 0]
+            kind = text[1]
+        elif text[:2] == ["is", "there"]:
+            expected, kind = ("yes" if text[3] in named else "no"), "there"
+        elif text[0] == "is":
+            expected, kind = ("yes" if named[text[2]][2][0] < named[text[-2]][2][0] else "no"), "side"
+        else:
+            expected, kind = str(min(sum(each[2] == text[2] for each in things), 4)), "count"
+        said = [ANSWERS[each] for each in people]
+        counted[kind] += max(said, key=said.count) == expected
+        assert len(set(said)) <= 2
+    assert all(count >= 57 for count in counted.values())  # ten people at 85 % are seldom wrong together
+
+
+def test_boxes_are_of_what_each_view_found() -> None:
+    drawn = draw(HARD, 1, 200)
+    for view, (boxes, found) in enumerate(zip(drawn.boxes, drawn.found, strict=True)):
+        for scene in range(200):
+            assert set(boxes[scene]) - {HARD.objects} == set(np.flatnonzero(found[scene]))
+            assert (boxes[scene] == HARD.objects).sum() == (0 if view == 0 else 1)
+    shares = [found.mean() for found in drawn.found]
+    assert shares[0] == pytest.approx(0.6, abs=0.05)
+    assert shares[1] == pytest.approx(0.95, abs=0.03)
+    assert all(found.any(axis=1).all() for found in drawn.found)
+    spare = draw(replace(SMALL, background=2), 0, 50)
+    assert ((spare.boxes[0] == SMALL.objects).sum(axis=1) == 2).all()
+
+
+def test_each_view_shows_its_attribute_and_the_place_alone() -> None:
+    """Without noise, boxes of one attribute have one feature, whatever the others are."""
+    clean = replace(SMALL, noise=0.0, jitter=0.0)
+    split, drawn = clean.split(0, 60), draw(clean, 0, 60)
+    for view in range(3):
+        rows: dict[int, set[bytes]] = {}
+        for scene in range(60):
+            for box, thing in enumerate(drawn.boxes[view][scene]):
+                name = -1 if thing == clean.objects else int(drawn.attributes[view][scene, thing])
+                rows.setdefault(name, set()).add(split.features[scene, view, box].tobytes())
+                if thing < clean.objects:
+                    np.testing.assert_allclose(split.centres[scene, view, box], drawn.places[scene, thing], atol=1e-3)
+        assert all(len(each) == 1 for each in rows.values())
+        assert len(set().union(*rows.values())) == len(rows)
+
+
+def test_groups_are_what_a_missed_or_saw() -> None:
+    split = replace(SMALL, scenes=400).split(0, 400)
+    missed, seen = split.groups["material_missed"], split.groups["material_seen"]
+    assert not (missed & seen).any()
+    assert not (missed | seen)[split.kinds != 0].any()
+    both = (missed | seen)[split.kinds == 0].mean()
+    assert both == pytest.approx(0.95**2, abs=0.05)
+    assert missed.sum() / (missed | seen).sum() == pytest.approx(0.3, abs=0.07)
+
+
+def test_scenes_are_a_function_of_their_seed() -> None:
+    one, again = SMALL.load(Path()), SMALL.load(Path())
+    assert one[1] == again[1]
+    assert replace(SMALL, seed=1).load(Path())[1] != one[1]
+    train, test = one[0]["train"], one[0]["test"]
+    assert not (train.features[:10] == test.features[:10]).all(axis=(1, 2, 3)).any()
+    drawn = normal(3, np.arange(100_000))
+    assert abs(drawn.mean()) < 0.01
+    assert drawn.std() == pytest.approx(1, abs=0.01)
+
+
+def test_floors_are_what_rules_score() -> None:
+    splits, _ = replace(SMALL, scenes=300, held_out=300).load(Path())
+    floors = SMALL.floors(splits)
+    test, most = splits["test"], ANSWERS.index("yes")
+    best = max(np.minimum(1, SHARE * (test.answers == each).sum(axis=1)).mean() for each in (most, most + 1))
+    assert floors["most frequent answer"] <= best + 1e-9
+    assert 0.3 < floors["most frequent of its kind"] < 0.5
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 40), st.integers(0, 3), st.integers(1, 7))
+def test_every_question_once_an_epoch_and_pictures_together(pictures: int, seed: int, batch: int) -> None:
+    about = np.sort(np.concatenate([np.full(1 + each % 4, each) for each in range(pictures)]))
+    order = Grouped(pictures=about, batch_size=batch, seed=seed)
+    steps = -(-len(about) * 2 // batch)
+    seen = np.concatenate([order[step] for step in range(steps)])
+    first, second = seen[: len(about)], seen[len(about) : 2 * len(about)]
+    assert sorted(first) == sorted(second) == list(range(len(about)))
+    changes = (np.diff(about[first]) != 0).sum() + 1
+    assert changes == pictures  # all questions of a picture one after the other
+    assert (order[3] == Grouped(pictures=about, batch_size=batch, seed=seed)[3]).all()
+
+
+def test_a_batch_reads_each_picture_once_and_parts_keep_theirs() -> None:
+    split = SMALL.split(0, 20)
+    batch = asked(split, np.array([5, 3, 4, 30]), len(SMALL.answers))
+    assert batch.features.shape == (2, 3, 8, 18)  # scenes 1 and 10
+    assert batch.picture.tolist() == [0, 0, 0, 1]
+    part = batch.rows(3, 4)
+    assert part.features.shape[0] == 1
+    np.testing.assert_array_equal(part.features[part.picture[0]], split.features[10].astype(np.float32))
+    agreeing = np.bincount(split.answers[5], minlength=12)
+    np.testing.assert_allclose(batch.targets[0], np.minimum(1, 0.3 * agreeing), atol=1e-6)
+    assert batch.token_count() == 2 * 3 * 8
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"objects": 8}, {"boxes": 4}, {"recall": 0.0}, {"kinds": ()}, {"kinds": ("side",), "objects": 1}, {"noise": -1.0},
+     {"kinds": ("shape", "shape")}, {"colours": 13}, {"held_out": 3}],
+)  # fmt: skip
+def test_scenes_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(WrongUseError, match="expected"):
+        replace(SMALL, **wrong).check()  # type: ignore[arg-type]
+
+
+def test_words_are_those_of_the_questions() -> None:
+    assert len(set(WORDS)) == len(WORDS)
+    assert set(WORDS) >= {"", *COLOURS, *MATERIALS, "left", "many"}

@@ -1,0 +1,26 @@
+"""Questions about pictures from the command line: ``python -m vqa TASK ...``, the same as ``seqarena vqa TASK ...``."""
+
+import sys
+from types import MappingProxyType
+
+import vqa
+from common.cli import main
+from common.package import Package
+from vqa.convert import features
+from vqa.presets import PRESETS
+from vqa.score import answers, evaluate
+from vqa.show import show
+from vqa.tasks import TASKS
+from vqa.trainer import assemble
+
+PACKAGE = Package(
+    name="vqa",
+    title=str(vqa.__doc__),
+    tasks=TASKS,
+    presets=PRESETS,
+    assemble=assemble,
+    commands=MappingProxyType({"evaluate": evaluate, "answers": answers, "show": show, "features": features}),
+)
+
+if __name__ == "__main__":
+    sys.exit(main(PACKAGE))

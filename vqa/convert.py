@@ -1,0 +1,55 @@
+"""Makes the folder of regions that runs read, of what a detector found: ``seqarena prepare vqa features --from PATH``.
+
+Interrupted, the same command goes on where it was.
+"""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.cli import Parser
+from common.errors import BadDataError, WrongUseError, look_up
+from common.prepared import origin
+from vqa.formats import READERS, count, format_of
+from vqa.regions import read, write
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena prepare vqa features``."""
+    made = Parser(prog="seqarena prepare vqa features", description=__doc__)
+    made.add_argument(
+        "--from", dest="source", type=Path, required=True, help="a .tsv, .hdf5, .lmdb, or a folder of .npz, .npy"
+    )
+    made.add_argument("--out", type=Path, required=True, help="folder that is made: one for each split and detector")
+    made.add_argument("--detector", required=True, help="the detector's name; a model is tied to it")
+    made.add_argument("--boxes", type=int, default=100, help="boxes that are kept of a picture (default: 100)")
+    made.add_argument("--format", help=f"one of {', '.join(READERS)} (default: by what is there)")
+    made.add_argument("--trust-pickles", action="store_true", help="unpickle what is pickled, which may run code")
+    made.add_argument("--verify", action="store_true", help="read a folder that is there, and compare its checksum")
+    return made
+
+
+def features(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena prepare vqa features`` and returns its exit code."""
+    options = parser().parse_args(arguments)
+    if options.boxes < 1:
+        raise WrongUseError(f"--boxes: expected at least 1, found {options.boxes}")
+    if options.verify:
+        found = read(options.out, verify=True)
+    else:
+        kind = options.format or format_of(options.source)
+        reader = look_up(READERS, kind, "format")
+        counted = count(options.source, kind, options.trust_pickles)
+        pictures = reader(options.source, options.trust_pickles)
+        first = next(pictures, None)
+        if first is None:
+            raise BadDataError(f"{options.source}: no picture in it")
+        found = write(
+            options.out, itertools.chain([first], pictures), detector=options.detector,
+            pictures=counted, boxes=options.boxes,
+            width=first.features.shape[-1], source=f"{options.source} ({origin(options.source)})",
+        )  # fmt: skip
+    header, filled = found.header, found.counts
+    print(f"{options.out}: {header.pictures:,} pictures by {header.detector}, {header.width} numbers a box, "
+          f"{filled.min()} to {filled.max()} boxes, sha256 {header.sha256[:12]}...")  # fmt: skip
+    return 0

@@ -1,0 +1,165 @@
+"""VQA v2's questions and annotations as they are published, and lists of answers as they go around."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import BadDataError
+from common.files import field, read_json, read_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question about a picture."""
+
+    id: int
+    picture: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotation:
+    """What people answered to a question."""
+
+    id: int
+    """The question's."""
+    question_type: str
+    """Its first words, one of 65; empty where the file has none."""
+    answer_type: str
+    """yes/no, number or other; empty where the file has none."""
+    common: str
+    """The most frequent answer, as the file has it."""
+    answers: tuple[str, ...]
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Returns the questions of an official file.
+
+    Raises:
+        BadDataError: another file, a question without an id, picture or text, or two of one id.
+    """
+    rows = _rows(path, "questions")
+    found = [
+        Question(
+            id=field(row, "question_id", int, where), picture=field(row, "image_id", int, where),
+            text=field(row, "question", str, where),
+        )
+        for where, row in rows
+    ]  # fmt: skip
+    _require_different([each.id for each in found], path)
+    return found
+
+
+def read_annotations(path: Path) -> list[Annotation]:
+    """Returns the annotations of an official file.
+
+    Raises:
+        BadDataError: another file, an annotation without an id or answers, or two of one question.
+    """
+    found = []
+    for where, row in _rows(path, "annotations"):
+        answers = tuple(field(each, "answer", str, where) for each in field(row, "answers", list, where))
+        if not answers:
+            raise BadDataError(f"{where}: expected answers, found none")
+        types = [field(row, name, str, where) if name in row else "" for name in ("question_type", "answer_type")]
+        common = field(row, "multiple_choice_answer", str, where) if "multiple_choice_answer" in row else ""
+        found.append(
+            Annotation(
+                id=field(row, "question_id", int, where), question_type=types[0], answer_type=types[1], answers=answers,
+                common=common or max(answers, key=answers.count),
+            )
+        )  # fmt: skip
+    _require_different([each.id for each in found], path)
+    return found
+
+
+def _rows(path: Path, name: str) -> list[tuple[str, Any]]:
+    values = read_json(path)
+    rows = values.get(name) if isinstance(values, dict) else None
+    if not isinstance(rows, list) or not rows:
+        raise BadDataError(f"{path}: expected VQA's {{{name!r}: [...]}}, not empty")
+    return [(f"{path}, {name}[{number}]", row) for number, row in enumerate(rows)]
+
+
+def _require_different(ids: Sequence[int], path: Path) -> None:
+    if len(set(ids)) < len(ids):
+        seen: set[int] = set()
+        twice = next(each for each in ids if each in seen or seen.add(each))  # type: ignore[func-returns-value]
+        raise BadDataError(f"{path}: question {twice} is there twice")
+
+
+def paired(questions: Sequence[Question], annotations: Sequence[Annotation], where: str) -> list[Annotation]:
+    """Returns the annotation of each question, in their order.
+
+    Raises:
+        BadDataError: a question without one; says how many and which.
+    """
+    by_id = {each.id: each for each in annotations}
+    missing = [each.id for each in questions if each.id not in by_id]
+    if missing:
+        raise BadDataError(f"{where}: {len(missing):,} questions have no annotation, such as {missing[0]}")
+    return [by_id[each.id] for each in questions]
+
+
+def read_submission(path: Path) -> dict[int, str]:
+    """Returns the answers of a submission: a JSON list of {question_id, answer}.
+
+    Raises:
+        BadDataError: another file, or a question answered twice.
+    """
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise BadDataError(f"{path}: expected a list of {{question_id, answer}}, found {type(rows).__name__}")
+    places = [(f"{path}[{number}]", row) for number, row in enumerate(rows)]
+    answers = [(field(row, "question_id", int, where), field(row, "answer", str, where)) for where, row in places]
+    _require_different([each for each, _ in answers], path)
+    return dict(answers)
+
+
+def require_complete(answers: dict[int, str], questions: Sequence[Question], where: str) -> None:
+    """Raises a ``BadDataError`` for answers that are not one to each question, or not told."""
+    ids = {each.id for each in questions}
+    missing, more = ids - set(answers), set(answers) - ids
+    if missing or more:
+        parts = [f"{len(missing):,} have none, such as {min(missing)}"] if missing else []
+        parts += [f"{len(more):,} are of other questions, such as {min(more)}"] if more else []
+        raise BadDataError(f"{where}: expected an answer to each of {len(ids):,} questions; {' and '.join(parts)}")
+    unknown = [each for each, answer in answers.items() if answer == "<unk>"]
+    if unknown:
+        raise BadDataError(f"{where}: {len(unknown):,} answers are <unk>, such as that to {unknown[0]}")
+
+
+def read_pairs(path: Path) -> list[tuple[int, int]]:
+    """Returns the complementary pairs of an official file: the same question about two pictures.
+
+    Raises:
+        BadDataError: another file.
+    """
+    rows = read_json(path)
+    if not isinstance(rows, list) or not all(
+        isinstance(row, list) and len(row) == 2 and all(isinstance(each, int) for each in row) for row in rows
+    ):
+        raise BadDataError(f"{path}: expected a list of pairs of question ids")
+    return [(row[0], row[1]) for row in rows]
+
+
+def read_answers(path: Path) -> list[str]:
+    """Returns a list of answers: JSON (a list, or answer -> place) or text, an answer a line; never a pickle.
+
+    Raises:
+        BadDataError: a pickle, another file, or an answer that is there twice.
+    """
+    if path.suffix in (".pkl", ".pickle", ".pth", ".pt"):
+        raise BadDataError(f"{path}: a pickle may run code when it is read; convert it to JSON where you trust it")
+    found = read_json(path) if path.name.split(".")[-1] == "json" else read_text(path).splitlines()
+    if isinstance(found, dict):
+        places = sorted(found.values()) if all(isinstance(each, int) for each in found.values()) else []
+        if places != list(range(len(found))):
+            raise BadDataError(f"{path}: expected answer -> place, from 0 to {len(found) - 1}, each once")
+        found = sorted(found, key=found.__getitem__)
+    if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
+        raise BadDataError(f"{path}: expected a list of answers, or answer -> place")
+    if len(set(found)) < len(found):
+        raise BadDataError(f"{path}: {max(found, key=found.count)!r} is there twice")
+    return found

@@ -1,0 +1,216 @@
+"""Questions about generated scenes that three detectors look at: one sees shape, one colour, one material, none all.
+
+A scene has a few objects, each with a colour, a shape and a material of its own, at a place. The primary detector (A)
+sees shapes, B colours, C materials; all see places, nearly. A misses objects, and spends the boxes it has left on those
+it found: whoever attends from A's boxes must not let what B and C saw of the others be explained away.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from common.config import fingerprint
+from common.counter import hash64
+from common.errors import WrongUseError
+from vqa.data import PEOPLE, SHARE, Data, Split
+from vqa.data.world import ATTRIBUTES, COLOURS, MATERIALS, SHAPES, Drawn, Layout, Numbers, Truths, draw, normal, uniform
+
+Kind = Literal["material", "shape", "there", "side", "count"]
+TEXTS: Mapping[Kind, str] = {
+    "material": "what material is the {} thing",
+    "shape": "what shape is the {} thing",
+    "there": "is there a {} thing",
+    "side": "is the {} thing left of the {} thing",
+    "count": "how many {} things",
+}
+MOST = 4
+"""Counts beyond it are told as it."""
+ANSWERS = (*MATERIALS, *SHAPES, "yes", "no", *map(str, range(MOST + 1)))
+FIRST_SHAPE, YES, NO, ZERO = len(MATERIALS), ANSWERS.index("yes"), ANSWERS.index("no"), ANSWERS.index("0")
+WORDS = ("", *sorted({word for text in TEXTS.values() for word in text.split()} - {"{}"}), *COLOURS, *MATERIALS)
+LENGTH = 9
+SPLITS = ("train", "validation", "test")
+VERSION = 1
+TRUTH = 85
+"""Of a hundred people, those who give the right answer; the others give the one next to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenes(Layout, Data):
+    """Scenes drawn from a seed; a question of each kind about every scene."""
+
+    scenes: int = 20_000
+    """Training scenes."""
+    held_out: int = 3_400
+    """Test scenes; validation has a quarter as many."""
+    kinds: tuple[Kind, ...] = ("material", "shape", "there")
+    """Kinds of questions: material (B and C must be joined), shape (B and A), there (B alone); side, whether one thing
+    is left of another (B), and count, of a material (C, where duplicates must not count)."""
+    noise: float = 0.3
+    """Standard deviation of every number of a box."""
+    jitter: float = 0.03
+    """Standard deviation of a box's place, as a share of the picture."""
+    width: int = 18
+    """Numbers of a box, its place aside."""
+
+    @property
+    def answers(self) -> Sequence[str]:
+        """Materials, shapes, yes and no, and counts where they are asked for."""
+        return ANSWERS if "count" in self.kinds else ANSWERS[:ZERO]
+
+    @property
+    def vocabulary(self) -> int:
+        """The words of the questions."""
+        return len(WORDS)
+
+    @property
+    def views(self) -> tuple[int, int, int]:
+        """Three detectors."""
+        return len(ATTRIBUTES), self.boxes, self.width
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for settings that describe no scenes."""
+        if not 1 <= self.objects <= self.boxes - 1 - self.background or not self.objects < self.colours <= len(COLOURS):
+            raise WrongUseError(
+                f"expected data.boxes above data.objects and data.background together, and more data.colours (at most "
+                f"{len(COLOURS)}) than objects; found {self.boxes} boxes, {self.objects} objects, {self.background} on "
+                f"nothing, {self.colours} colours"
+            )
+        if not (0 < self.recall <= 1 and 0 < self.secondary_recall <= 1):
+            raise WrongUseError("data.recall, data.secondary_recall: expected shares above 0 and up to 1")
+        if not self.kinds or len(set(self.kinds)) < len(self.kinds) or ("side" in self.kinds and self.objects < 2):
+            raise WrongUseError("data.kinds: expected different kinds, and side with at least two objects")
+        if min(self.scenes, self.held_out // 4, self.width) < 1 or min(self.noise, self.jitter, self.background) < 0:
+            raise WrongUseError(
+                "expected data.scenes and data.width of at least 1, data.held_out of at least 4, and no negative noise"
+            )
+
+    def load(self, folder: Path) -> tuple[dict[str, Split], str]:
+        """Returns the splits and their checksum; drawn anew each time, in a second."""
+        self.check()
+        counts = (self.scenes, self.held_out // 4, self.held_out)
+        splits = {
+            name: self.split(number, count) for number, (name, count) in enumerate(zip(SPLITS, counts, strict=True))
+        }
+        digest = hashlib.sha256(f"{VERSION} {fingerprint(self)}".encode())
+        for split in splits.values():
+            for array, kind in ((split.words, "<i8"), (split.answers, "<i8"), (split.features, "<f2")):
+                digest.update(np.ascontiguousarray(array.astype(kind)).data)
+        return splits, digest.hexdigest()
+
+    def floors(self, splits: Mapping[str, Split]) -> dict[str, float]:
+        """Returns what the most frequent answer scores, to all questions and to each kind of them."""
+        train, test = splits["train"], splits["test"]
+        kinds = [
+            np.bincount(train.answers[train.kinds == kind].reshape(-1)).argmax() for kind in range(len(self.kinds))
+        ]
+        one = np.bincount(train.answers.reshape(-1)).argmax()
+        agreeing = {
+            "most frequent answer": (test.answers == one).sum(axis=1),
+            "most frequent of its kind": (test.answers == np.asarray(kinds)[test.kinds][:, None]).sum(axis=1),
+        }
+        return {name: float(np.minimum(SHARE * each, 1.0).mean()) for name, each in agreeing.items()}
+
+    def split(self, number: int, count: int) -> Split:
+        """Returns the questions about ``count`` scenes."""
+        drawn = draw(self, number, count)
+        features, centres = self._boxes(drawn, number)
+        asked = [self._asked(kind, drawn, number) for kind in self.kinds]
+        words, truth, other, missed, seen = (np.stack(each, axis=1).reshape(count * len(asked), *each[0].shape[1:])
+                                             for each in zip(*asked, strict=True))  # fmt: skip
+        question = np.arange(len(words))
+        wrong = hash64(self.seed, number, 9, question[:, None], np.arange(PEOPLE)) % np.uint64(100) >= TRUTH
+        return Split(
+            words=words[:, : max(len(TEXTS[kind].split()) for kind in self.kinds)],
+            pictures=question // len(asked),
+            answers=np.where(wrong, other[:, None], truth[:, None]),
+            kinds=question % len(asked),
+            features=features,
+            centres=centres,
+            boxes=np.full((count, len(ATTRIBUTES)), self.boxes),
+            groups={"material_missed": missed, "material_seen": seen},
+        )
+
+    def _asked(self, kind: Kind, drawn: Drawn, number: int) -> tuple[Numbers, Numbers, Numbers, Truths, Truths]:
+        """Returns of each scene the words, the answer, the wrong one, and whether A missed or saw what it is about."""
+        count = len(drawn.places)
+        scene = np.arange(count)
+        flips = (hash64(self.seed, number, 50 + list(TEXTS).index(kind), scene) % np.uint64(2)).astype(np.int64)
+        first = {"material": 0, "shape": 1}.get(kind, 2)
+        colour = (
+            np.where(flips == 1, drawn.asked[:, 3], drawn.asked[:, 2]) if kind == "there" else drawn.asked[:, first]
+        )
+        thing = (drawn.attributes[1] == colour[:, None]).argmax(axis=1)
+        nothing = np.zeros(count, dtype=bool)
+        missed = seen = nothing
+        names: Numbers = np.zeros((count, 0), dtype=np.int64)
+        if kind == "material":
+            truth = drawn.attributes[2][scene, thing]
+            other = (truth + 1) % len(MATERIALS)
+            told = drawn.found[1][scene, thing] & drawn.found[2][scene, thing]  # else nobody can know
+            missed, seen = told & ~drawn.found[0][scene, thing], told & drawn.found[0][scene, thing]
+            names = _word(COLOURS, colour)
+        elif kind == "shape":
+            shape = drawn.attributes[0][scene, thing]
+            truth, other = FIRST_SHAPE + shape, FIRST_SHAPE + (shape + 1) % len(SHAPES)
+            names = _word(COLOURS, colour)
+        elif kind == "there":
+            truth = np.where(flips == 1, NO, YES)
+            other = YES + NO - truth
+            names = _word(COLOURS, colour)
+        elif kind == "side":
+            ends = drawn.asked[:, [0, 1]]
+            things = [(drawn.attributes[1] == ends[:, [each]]).argmax(axis=1) for each in (0, 1)]
+            left, right = (drawn.places[scene, each, 0] for each in things)
+            truth = np.where(left < right, YES, NO)
+            other = YES + NO - truth
+            names = np.concatenate([_word(COLOURS, ends[:, 0]), _word(COLOURS, ends[:, 1])], axis=1)
+        else:
+            material = (hash64(self.seed, number, 60, scene) % np.uint64(len(MATERIALS))).astype(np.int64)
+            many = np.minimum((drawn.attributes[2] == material[:, None]).sum(axis=1), MOST)
+            truth, other = ZERO + many, ZERO + (many + 1) % (MOST + 1)
+            names = _word(MATERIALS, material)
+        return _sentence(kind, names), truth, other, missed, seen
+
+    def _boxes(self, drawn: Drawn, number: int) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.float16]]:
+        """Returns features and centres of every box."""
+        scene = np.arange(len(drawn.places))[:, None]
+        features, centres = [], []
+        for view, names in enumerate(ATTRIBUTES):
+            directions = normal(self.seed, 99, view, np.arange(len(names) + 1)[:, None], np.arange(self.width))
+            thing = drawn.boxes[view]  # of each box; the number of objects where it is on nothing
+            is_thing = thing < self.objects
+            safe = np.where(is_thing, thing, 0)
+            attribute = np.where(is_thing, drawn.attributes[view][scene, safe], len(names))
+            box = np.arange(self.boxes)[:, None]
+            own = (self.seed, number, 20 + view, scene[..., None], box)
+            features.append(directions[attribute] + self.noise * normal(*own, np.arange(self.width)))
+            looked = own if not self.aligned else (self.seed, number, 20, scene[..., None], box)
+            place = np.where(is_thing[..., None], drawn.places[scene, safe], uniform(*looked, 1_000 + np.arange(2)))
+            centres.append(place + self.jitter * normal(*looked, 2_000 + np.arange(2)))
+        return np.stack(features, axis=1).astype(np.float16), np.stack(centres, axis=1).astype(np.float16)
+
+
+def _word(names: Sequence[str], which: Numbers) -> Numbers:
+    """Returns the numbers of words (scenes, 1)."""
+    return WORDS.index(names[0]) + which[:, None]
+
+
+def _sentence(kind: Kind, names: Numbers) -> Numbers:
+    """Returns the words of a question about ``names`` (scenes, gaps), 0 behind its end."""
+    found = np.zeros((len(names), LENGTH), dtype=np.int64)
+    gap = 0
+    for place, word in enumerate(TEXTS[kind].split()):
+        found[:, place] = names[:, gap] if word == "{}" else WORDS.index(word)
+        gap += word == "{}"
+    return found
+
+
+def spelled(words: Sequence[int]) -> str:
+    """Returns a question as a person reads it."""
+    return " ".join(WORDS[word] for word in words if word) + "?"

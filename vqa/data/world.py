@@ -1,0 +1,123 @@
+"""What is in generated scenes: objects, which detector found them, what each box is on; drawn in whole numbers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from common.counter import hash64
+
+Numbers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Truths = npt.NDArray[np.bool_]
+
+
+COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "black", "pink", "brown", "grey", "gold")
+SHAPES = ("cube", "ball", "cone", "ring", "star")
+MATERIALS = ("metal", "wood", "glass", "rubber", "paper")
+ATTRIBUTES = (SHAPES, COLOURS, MATERIALS)
+"""What A, B and C see."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What is in a scene, and what each detector makes of it."""
+
+    objects: int = 4
+    """Objects of a scene, of different colours."""
+    colours: int = 8
+    """Colours that there are: more than objects, so that some are absent."""
+    boxes: int = 8
+    """Boxes of each view."""
+    recall: float = 0.7
+    """Share of the objects that A finds: the dose of what attention can help with."""
+    secondary_recall: float = 0.95
+    """Share that B and C find, each."""
+    background: int = 0
+    """Boxes of A on nothing; they are free to ask for objects that A missed. B and C have one."""
+    aligned: bool = False
+    """Whether B and C look at A's boxes, in A's order, instead of their own."""
+    seed: int = 0
+    """Seed of the data, apart from the seed of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What is in some scenes, in whole numbers."""
+
+    attributes: tuple[Numbers, Numbers, Numbers]
+    """Shape, colour and material of each object (scenes, objects)."""
+    places: Floats
+    """(scenes, objects, 2)."""
+    found: tuple[Truths, ...]
+    """Of each view, which objects it found (scenes, objects)."""
+    boxes: tuple[Numbers, ...]
+    """Of each view, the object in each box, or their number for nothing (scenes, boxes)."""
+    asked: Numbers
+    """Colours that questions are about (scenes, 4): three of objects, and one that is absent."""
+
+
+def draw(config: Layout, number: int, count: int) -> Drawn:
+    """Returns the scenes of a split, a function of the config's seed and the split's number."""
+    seed, things = config.seed, np.arange(config.objects)
+    scene = np.arange(count)[:, None]
+
+    def bits(what: int, *more: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+        return hash64(seed, number, what, *more)
+
+    colours = bits(0, scene, np.arange(config.colours)).argsort(axis=1, kind="stable")
+    attributes = (
+        (bits(1, scene, things) % np.uint64(len(SHAPES))).astype(np.int64),
+        colours[:, : config.objects],
+        (bits(2, scene, things) % np.uint64(len(MATERIALS))).astype(np.int64),
+    )
+    found = tuple(
+        _found(uniform(seed, number, 3 + view, scene, things), recall)
+        for view, recall in enumerate((config.recall, config.secondary_recall, config.secondary_recall))
+    )
+    boxes = [_boxes(config, number, view, seen) for view, seen in enumerate(found)]
+    if config.aligned:
+        boxes = [boxes[0]] * len(boxes)
+        found = (found[0],) * len(boxes)
+    some = bits(7, scene, things).argsort(axis=1, kind="stable")
+    present = attributes[1][scene, some[:, [0, 1 % config.objects, 2 % config.objects]]]
+    asked = np.concatenate([present, colours[:, -1:]], axis=1)
+    return Drawn(
+        attributes=attributes, places=uniform(seed, number, 10, scene[..., None], things[:, None], np.arange(2)),
+        found=found, boxes=tuple(boxes), asked=asked,
+    )  # fmt: skip
+
+
+def _found(chances: Floats, recall: float) -> Truths:
+    """Returns which objects are found; where there would be none, the likeliest."""
+    found: Truths = (chances < recall) | (chances == chances.min(axis=1, keepdims=True))
+    return found
+
+
+def _boxes(config: Layout, number: int, view: int, found: Truths) -> Numbers:
+    """Returns the object of each box: every found one once, then found ones again; some on nothing; in random order."""
+    count, objects = found.shape
+    scene, place = np.arange(count)[:, None], np.arange(config.boxes)
+    on_nothing = config.background if view == 0 else 1
+    known = np.argsort(~found, axis=1, kind="stable")  # the found ones first
+    many = found.sum(axis=1, keepdims=True)
+    again = (hash64(config.seed, number, 30 + view, scene, place) % many.astype(np.uint64)).astype(np.int64)
+    which = known[scene, np.where(place < many, place, again)]
+    which = np.where(place >= config.boxes - on_nothing, objects, which)
+    order = hash64(config.seed, number, 40 + view, scene, place).argsort(axis=1, kind="stable")
+    return which[scene, order]
+
+
+def uniform(*keys: int | npt.NDArray[np.integer]) -> Floats:
+    """Returns numbers from 0 to below 1, the same ones on any machine."""
+    return (hash64(*keys) >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def normal(*keys: int | npt.NDArray[np.integer]) -> Floats:
+    """Returns nearly normal numbers, sums of four uniform ones: exact, so the same ones on any machine."""
+    bits = hash64(*keys)
+    total = np.zeros(bits.shape)
+    for part in range(4):
+        total += ((bits >> np.uint64(16 * part)) & np.uint64(0xFFFF)).astype(np.float64)
+    found: Floats = (total / 65_536 - 2.0) * 3.0**0.5
+    return found

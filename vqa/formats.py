@@ -1,0 +1,223 @@
+"""Region features in the formats that go around, picture by picture; nothing is unpickled unless that is asked for.
+
+| format | who has it |
+|---|---|
+| ``tsv`` | bottom-up-attention: six columns, boxes and features as base64 of float32; LXMERT: ten |
+| ``hdf5`` | bottom-up-attention for PyTorch: a fixed number of boxes, or ragged with ``pos_boxes`` |
+| ``npz`` | a file a picture: MCAN and OpenVQA (x is width boxes), bottom-up-attention.pytorch (boxes width) |
+| ``npy`` | a file a picture: Pythia |
+| ``lmdb`` | MMF: pickled |
+
+A file that does not say how large its picture is: as large as its boxes reach.
+"""
+
+import base64
+import binascii
+import csv
+import importlib
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import BadDataError, WrongUseError
+from vqa.regions import Found
+
+Floats = npt.NDArray[np.float32]
+BOTTOM_UP = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+LXMERT = ("img_id", "img_h", "img_w", "objects_id", "objects_conf", "attrs_id", "attrs_conf", "num_boxes", "boxes",
+          "features")  # fmt: skip
+
+
+def picture_of(name: str, where: str) -> int:
+    """Returns the number at the end of a name such as COCO_val2014_000000458752."""
+    found = re.search(r"(\d+)$", name)
+    if found is None:
+        raise BadDataError(f"{where}: expected a name that ends with the picture's number, found {name!r}")
+    return int(found.group(1))
+
+
+def read_tsv(path: Path, _trust: bool) -> Iterator[Found]:
+    """Yields the rows of a TSV of bottom-up-attention or LXMERT."""
+    csv.field_size_limit(sys.maxsize)
+    with path.open(newline="") as file:
+        for number, row in enumerate(csv.reader(file, delimiter="\t"), start=1):
+            where = f"{path}, line {number}"
+            names = {len(BOTTOM_UP): BOTTOM_UP, len(LXMERT): LXMERT}.get(len(row))
+            if names is None:
+                raise BadDataError(f"{where}: expected {len(BOTTOM_UP)} or {len(LXMERT)} columns, found {len(row)}")
+            values = dict(zip(names, row, strict=True))
+            prefix, wide, high = ("image", "image_w", "image_h") if names is BOTTOM_UP else ("img", "img_w", "img_h")
+            try:
+                count, size = int(values["num_boxes"]), (int(float(values[wide])), int(float(values[high])))
+                boxes, features = (
+                    np.frombuffer(base64.b64decode(values[name], validate=True), dtype="<f4").reshape(count, -1)
+                    for name in ("boxes", "features")
+                )
+            except (ValueError, binascii.Error) as error:
+                raise BadDataError(f"{where}: {error}") from error
+            yield Found(id=picture_of(values[f"{prefix}_id"], where), size=size, boxes=boxes, features=features)
+
+
+def read_npz(path: Path, _trust: bool) -> Iterator[Found]:
+    """Yields a folder of .npz files; what is pickled in them (``info``) is not read."""
+    for file in _files(path, "npz"):
+        with np.load(file, allow_pickle=False) as values:
+            names = set(values.files)
+            if not {"x", "bbox"} <= names:
+                raise BadDataError(f"{file}: expected x and bbox, found {', '.join(sorted(names))}")
+            boxes, features = np.asarray(values["bbox"], np.float32), np.asarray(values["x"], np.float32)
+            count = int(values["num_bbox"]) if "num_bbox" in names else len(boxes)
+            size = [int(values[name]) for name in ("image_w", "image_h") if name in names]
+        if features.ndim != 2 or count not in features.shape:
+            raise BadDataError(f"{file}: expected x with {count} boxes on one side, found {features.shape}")
+        if features.shape[0] != count:  # both sides alike is boxes by width, as the newer tools write it
+            features = features.T
+        wide, high = size if len(size) == 2 else (int(np.ceil(side)) for side in boxes[:, 2:].max(axis=0))
+        yield Found(id=picture_of(file.stem, str(file)), size=(wide, high), boxes=boxes[:count], features=features)
+
+
+def read_npy(path: Path, trust: bool) -> Iterator[Found]:
+    """Yields a folder of .npy files: features alone, or with ``trust`` a pickled dict with their boxes."""
+    for file in _files(path, "npy"):
+        try:
+            values = np.load(file, allow_pickle=False)
+        except ValueError as error:
+            _require_trust(trust, file)
+            values = np.load(file, allow_pickle=True)
+            if values.shape != () or not isinstance(values.item(), dict):
+                raise BadDataError(f"{file}: expected features, or a dict with image_feat and image_bboxes") from error
+            yield _of_dict(values.item(), picture_of(file.stem, str(file)), file, ("image_feat", "image_bboxes"))
+            continue
+        whole = np.tile(np.array([0, 0, 1, 1], np.float32), (len(values), 1))  # no boxes are told
+        yield Found(id=picture_of(file.stem, str(file)), size=(1, 1), boxes=whole, features=values)
+
+
+def read_hdf5(path: Path, trust: bool) -> Iterator[Found]:
+    """Yields an HDF5 file of fixed or ragged boxes; pictures' ids from ``image_ids``, or the pickle beside it."""
+    h5py = _extra("h5py")
+    with h5py.File(path, "r") as file:
+        missing = {"image_features", "image_bb"} - set(file)
+        if missing:
+            raise BadDataError(f"{path}: expected image_features and image_bb, found {', '.join(file)}")
+        features, boxes = file["image_features"], file["image_bb"]
+        ragged = file["pos_boxes"][:] if "pos_boxes" in file else None
+        count = len(features) if ragged is None else len(ragged)
+        ids = file["image_ids"][:].tolist() if "image_ids" in file else _pickled_ids(path, count, trust)
+        for row in range(count):
+            part = slice(*ragged[row]) if ragged is not None else row
+            some = np.asarray(boxes[part], np.float32)
+            size = tuple(int(side) for side in file["image_sizes"][row]) if "image_sizes" in file else None
+            wide, high = size or (int(np.ceil(side)) for side in some[:, 2:].max(axis=0))
+            yield Found(
+                id=int(ids[row]), size=(wide, high), boxes=some, features=np.asarray(features[part], np.float32)
+            )
+
+
+def _extra(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise WrongUseError(f"{name} is missing: pip install 'seqarena[regions]'") from error
+
+
+def _pickled_ids(path: Path, count: int, trust: bool) -> list[int]:
+    """Returns the picture of each row by the pickled id -> row beside a file."""
+    found = sorted(path.parent.glob("*imgid2idx.pkl"))
+    if not found:
+        raise BadDataError(
+            f"{path}: neither image_ids in it nor a *imgid2idx.pkl beside it says which picture is which"
+        )
+    _require_trust(trust, found[0])
+    rows = pickle.loads(found[0].read_bytes())
+    ids = {row: each for each, row in rows.items()}
+    if set(ids) != set(range(count)):
+        raise BadDataError(f"{found[0]}: expected rows 0 to {count - 1}, each once")
+    return [ids[row] for row in range(count)]
+
+
+def read_lmdb(path: Path, trust: bool) -> Iterator[Found]:
+    """Yields an LMDB of MMF, whose values are pickled."""
+    lmdb = _extra("lmdb")
+    _require_trust(trust, path)
+    with lmdb.open(str(path), readonly=True, lock=False) as opened, opened.begin() as reader:
+        for key in _unpickled(reader.get(b"keys"), "keys", path):
+            values = _unpickled(reader.get(key), key, path)
+            name = key.decode() if isinstance(key, bytes) else str(key)
+            yield _of_dict(values, picture_of(name, str(path)), path, ("features", "bbox"))
+
+
+def _unpickled(value: bytes | None, key: object, path: Path) -> Any:
+    if value is None:
+        raise BadDataError(f"{path}: there is no {key!r} in it")
+    return pickle.loads(value)
+
+
+def _of_dict(values: Mapping[str, Any], picture: int, path: Path, names: tuple[str, str]) -> Found:
+    if not set(names) <= set(values):
+        raise BadDataError(f"{path}: expected {' and '.join(names)}, found {', '.join(map(str, values))}")
+    features, boxes = (np.asarray(values[name], np.float32) for name in names)
+    size = tuple(int(values[name]) for name in ("image_width", "image_height") if name in values)
+    if len(size) != 2:
+        size = tuple(int(np.ceil(side)) for side in boxes[:, 2:].max(axis=0))
+    return Found(id=picture, size=(size[0], size[1]), boxes=boxes, features=features)
+
+
+def _files(path: Path, ending: str) -> list[Path]:
+    files = sorted(path.glob(f"*.{ending}"))
+    if not files:
+        raise BadDataError(f"{path}: no *.{ending} in it")
+    return files
+
+
+def _require_trust(trust: bool, path: Path) -> None:
+    if not trust:
+        raise WrongUseError(f"{path} is pickled: reading it may run code; --trust-pickles where you know who made it")
+
+
+READERS: Mapping[str, Callable[[Path, bool], Iterator[Found]]] = MappingProxyType(
+    {"tsv": read_tsv, "npz": read_npz, "npy": read_npy, "hdf5": read_hdf5, "lmdb": read_lmdb}
+)
+
+
+def count(path: Path, kind: str, trust: bool) -> int:
+    """Returns how many pictures there are, without reading them."""
+    if kind == "tsv":
+        with path.open("rb") as file:
+            return sum(part.count(b"\n") for part in iter(lambda: file.read(2**20), b""))
+    if kind in ("npz", "npy"):
+        return len(_files(path, kind))
+    if kind == "hdf5":
+        with _extra("h5py").File(path, "r") as file:
+            return len(file["pos_boxes"] if "pos_boxes" in file else file["image_features"])
+    _require_trust(trust, path)
+    with _extra("lmdb").open(str(path), readonly=True, lock=False) as opened, opened.begin() as reader:
+        return len(_unpickled(reader.get(b"keys"), "keys", path))
+
+
+def format_of(path: Path) -> str:
+    """Returns the format of a file or folder, by what is in it.
+
+    Raises:
+        BadDataError: nothing there that is known.
+    """
+    if path.is_dir():
+        if (path / "data.mdb").exists():
+            return "lmdb"
+        for ending in ("npz", "npy"):
+            if next(path.glob(f"*.{ending}"), None) is not None:
+                return ending
+    elif path.suffix == ".tsv":
+        return "tsv"
+    elif path.suffix in (".hdf5", ".h5"):
+        return "hdf5"
+    elif path.suffix in (".lmdb", ".mdb"):
+        return "lmdb"
+    found = "nothing" if not path.exists() else path.name
+    raise BadDataError(f"{path}: expected a .tsv, .hdf5 or .lmdb, or a folder of .npz or .npy; found {found}")

@@ -1,0 +1,126 @@
+"""What several detectors saw, joined: the primary's boxes ask, the others' answer (P2; Yu et al. 2019).
+
+z_i = x_i + sum_m W_o^m sum_j pi^m_ij W_v^m y^m_j over the secondary views m, with scores of W_q x_i and W_k^m y^m_j.
+P2 states neither heads nor residual sum nor LayerNorm nor initial values; the defaults are one head, a sum, none, and
+PyTorch's.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from common.attention.base import AttentionConfig
+from common.attention.softmax import Softmax
+from common.attention.visibility import Visibility
+from common.errors import WrongUseError
+from common.shapes import Joined, JoinedReal, Regions, RegionsReal
+
+Kind = Literal["attention", "primary", "boxes", "channels", "mean"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fusion:
+    """How the views become one."""
+
+    kind: Kind = "attention"
+    """attention: the primary's boxes attend to the others'; primary: these alone; boxes: all views' boxes one after the
+    other; channels: box i of all views side by side, for aligned views; mean: the others' mean box, added to each."""
+    keys: Literal["per_view", "joint"] = "per_view"
+    """per_view: an attention to each secondary view (under dnas a key's mass is at least 1 / its boxes); joint: one to
+    the boxes of all, at half that bound. P2's bound of 0.01 with 100 boxes means per_view."""
+    heads: int = 1
+    """Attention heads."""
+    residual: bool = True
+    """Whether what was attended to is added to the primary's boxes, or stands in their place."""
+    layer_norm: bool = False
+    """Whether the sum is normalised."""
+    alike: float | None = None
+    """Queries and keys begin as so many times what they read, so that equal places meet; none: PyTorch's draws."""
+
+    def check(self, attention: AttentionConfig, width: int) -> None:
+        """Raises a ``WrongUseError`` for settings that do not go together."""
+        if self.heads < 1 or width % self.heads:
+            raise WrongUseError(f"model.fusion.heads {self.heads}: expected a divisor of a box's {width} numbers")
+        if self.kind != "attention" and attention != Softmax():
+            raise WrongUseError(f"--attention has no place in model.fusion.kind {self.kind}: only attention attends")
+        if self.alike is not None and not self.alike > 0:
+            raise WrongUseError(f"model.fusion.alike: expected a number above 0 or none, found {self.alike}")
+
+
+class Fused(nn.Module):
+    """Joins views by ``Fusion``; what comes out has ``width`` numbers a box."""
+
+    def __init__(self, config: Fusion, attention: AttentionConfig, views: int, width: int) -> None:
+        super().__init__()
+        self.config, self.heads = config, config.heads
+        self.width = width * (views if config.kind == "channels" else 1)
+        secondary = views - 1
+        if config.kind == "attention":
+            self.query = nn.Linear(width, width)
+            self.key = nn.ModuleList(nn.Linear(width, width) for _ in range(secondary))
+            self.kernel = attention.build(config.heads)
+            if config.alike is not None:
+                for each in (self.query, *self.key):
+                    _as_identity(each, config.alike)
+        if config.kind in ("attention", "mean"):
+            self.value = nn.ModuleList(nn.Linear(width, width) for _ in range(secondary))
+            outputs = 1 if config.keys == "joint" and config.kind == "attention" else secondary
+            self.output = nn.ModuleList(nn.Linear(width, width) for _ in range(outputs))
+        self.norm = nn.LayerNorm(width) if config.layer_norm and config.kind == "attention" else nn.Identity()
+
+    def forward(self, regions: Regions, real: RegionsReal) -> tuple[Joined, JoinedReal]:
+        """Returns the joined boxes of each picture and which are real; the first view is the primary."""
+        primary, seen = regions[:, 0], real[:, 0]
+        if self.config.kind == "primary":
+            return primary, seen
+        if self.config.kind == "boxes":
+            return regions.flatten(1, 2), real.flatten(1, 2)
+        if self.config.kind == "channels":
+            return regions.transpose(1, 2).flatten(2), seen
+        found = self._mean(regions, real) if self.config.kind == "mean" else self._attended(regions, real)
+        joined: Tensor = self.norm(primary + found if self.config.residual else found)
+        return joined, seen
+
+    def _mean(self, regions: Tensor, real: Tensor) -> Tensor:
+        added = torch.zeros_like(regions[:, 0])
+        for number, (value, output) in enumerate(zip(self.value, self.output, strict=True), start=1):
+            shares = real[:, number] / real[:, number].sum(dim=1, keepdim=True).clamp(min=1)
+            added = (
+                added + output(torch.einsum("iq,iqw->iw", shares.to(regions.dtype), value(regions[:, number])))[:, None]
+            )
+        return added
+
+    def _attended(self, regions: Tensor, real: Tensor) -> Tensor:
+        query = self._split(self.query(regions[:, 0]))
+        keys = [self._split(key(regions[:, at])) for at, key in enumerate(self.key, start=1)]
+        values = [self._split(value(regions[:, at])) for at, value in enumerate(self.value, start=1)]
+        if self.config.keys == "joint":
+            visibility = Visibility(query_real=real[:, 0], key_real=real[:, 1:].flatten(1))
+            return self._joined(
+                self.output[0], self.kernel(query, torch.cat(keys, 2), torch.cat(values, 2), visibility)
+            )
+        # One call for all views, a picture and view a row of the batch: the same kernel, so one u.
+        views = len(keys)
+        visibility = Visibility(
+            query_real=real[:, 0].repeat(views, 1), key_real=real[:, 1:].transpose(0, 1).flatten(0, 1)
+        )
+        attended = self.kernel(query.repeat(views, 1, 1, 1), torch.cat(keys), torch.cat(values), visibility)
+        parts = attended.chunk(views)
+        return torch.stack([self._joined(each, part) for each, part in zip(self.output, parts, strict=True)]).sum(dim=0)
+
+    def _split(self, projected: Tensor) -> Tensor:
+        pictures, boxes, width = projected.shape
+        return projected.view(pictures, boxes, self.heads, width // self.heads).transpose(1, 2)  # I H Q D
+
+    @staticmethod
+    def _joined(output: nn.Module, heads: Tensor) -> Tensor:
+        found: Tensor = output(heads.transpose(1, 2).flatten(2))
+        return found
+
+
+@torch.no_grad()
+def _as_identity(linear: nn.Linear, times: float) -> None:
+    linear.weight.copy_(times * torch.eye(*linear.weight.shape))
+    linear.bias.zero_()

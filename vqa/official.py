@@ -1,0 +1,105 @@
+"""The official accuracy of VQA v2: how answers are normalised and compared, to the last bit.
+
+Per question: for each of its ten people, the other nine's agreement with the answer, over 3, at most 1; the mean of the
+ten. The rules are those of the challenge's server, oddities included: each is marked "as theirs".
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+Rules = Literal["official", "legacy"]
+"""official: since 11 March 2021; legacy: before, as P2's server scored."""
+
+MARKS = ';/[]"{}()=+\\_-><@`,?!'
+"""Punctuation but for the apostrophe, the colon and the period."""
+PERIOD = re.compile(r"(?!<=\d)(\.)(?!\d)")
+"""As theirs: the look-behind is mistyped, so that a period goes wherever no digit follows."""
+PERIODS = 32
+"""As theirs: a flag stands where the number of replacements belongs."""
+COMMA_IN_NUMBER = re.compile(r"\d,\d")
+NUMBERS = {
+    word: str(number)
+    for number, word in enumerate(
+        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    )
+} | {"none": "0"}
+ARTICLES = ("a", "an", "the")
+_ONE_APOSTROPHE = """
+ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd how'll how's I'm
+I've isn't it'd it'll ma'am mightn't might've mustn't must've needn't not've o'clock oughtn't shan't should've
+shouldn't somebody'll somebody's someone'd someone'll someone's something'd something'll that's there'd there're
+there's they'd they'll they're they've 'twas wasn't we've weren't what'll what're what's what've when's where'd
+where's where've who'd who'll who's who've why'll why're why's won't would've wouldn't y'all you'd you'll you're
+you've
+"""
+_TWO_APOSTROPHES = """
+couldn't've hadn't've he'd've I'd've it'd've mightn't've she'd've shouldn't've somebody'd've someone'd've something'd've
+there'd've they'd've we'd've who'd've wouldn't've you'd've
+"""
+
+
+def _without(word: str, number: int) -> str:
+    """Returns a word without its apostrophe of that number."""
+    *_, place = [at for at, letter in enumerate(word) if letter == "'"][: number + 1]
+    return word[:place] + word[place + 1 :]
+
+
+CONTRACTIONS = (
+    {_without(word, 0): word for word in _ONE_APOSTROPHE.split()}
+    | {_without(word, number): word for word in _TWO_APOSTROPHES.split() for number in (0, 1)}
+    | {"let's": "let's", "she's": "she's", "somebody'd": "somebodyd"}  # as theirs
+    | dict.fromkeys(("ow's'at", "'ows'at", "'ow'sat"), "'ow's'at")
+    | dict.fromkeys(("yall'll", "y'allll"), "y'all'll")
+    | dict.fromkeys(("yall'd've", "y'alld've", "y'all'dve"), "y'all'd've")
+)
+"""As theirs: words are lower-case by then, so that the four with a capital are never found."""
+
+
+def without_marks(text: str) -> str:
+    """Returns the text without punctuation.
+
+    As theirs: a mark leaves nothing where it touches a blank anywhere in the text, or where the text has a comma
+    between digits; else a blank.
+    """
+    has_number = COMMA_IN_NUMBER.search(text) is not None
+    found = text
+    for mark in MARKS:
+        is_loose = f"{mark} " in text or f" {mark}" in text
+        found = found.replace(mark, "" if is_loose or has_number else " ")
+    return PERIOD.sub("", found, count=PERIODS)
+
+
+def plain_words(text: str) -> str:
+    """Returns the words in lower case, numbers as digits, no articles, contractions with their apostrophes."""
+    words = [NUMBERS.get(word, word) for word in text.lower().split()]
+    return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
+
+
+def normalized(text: str) -> str:
+    """Returns an answer as it is compared."""
+    return plain_words(without_marks(text))
+
+
+def cleaned(text: str) -> str:
+    """Returns an answer on one line, without blanks around it."""
+    return text.replace("\n", " ").replace("\t", " ").strip()
+
+
+def accuracy(answer: str, references: Sequence[str], rules: Rules = "official") -> float:
+    """Returns the accuracy of an answer to a question that several people answered, from 0 to 1.
+
+    As theirs: where all people gave the same answer nothing is normalised (official), or only what is scored (legacy).
+    """
+    alike = len(set(references)) == 1 if rules == "legacy" else len({cleaned(each) for each in references}) == 1
+    found = cleaned(answer)
+    if rules == "legacy":
+        found = normalized(found)
+        known = list(references) if alike else [without_marks(each) for each in references]
+    else:
+        known = [cleaned(each) for each in references]
+        if not alike:
+            found, known = normalized(found), [normalized(each) for each in known]
+    agreeing = [each == found for each in known]
+    each_without = [min(1.0, float(sum(agreeing) - own) / 3) for own in agreeing]
+    return float(sum(each_without)) / len(each_without)

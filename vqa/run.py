@@ -1,0 +1,30 @@
+"""What a run on questions about pictures is made of."""
+
+from dataclasses import dataclass
+
+from common.run import BaseRun
+from vqa.data.scenes import Scenes
+from vqa.model import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(BaseRun):
+    """One training on a task of the package."""
+
+    data: Scenes
+    """Which questions and pictures."""
+    model: Model
+    """Fusion and backbone."""
+
+    @property
+    def row_parts(self) -> tuple[str, ...]:
+        """The fusion, where it is none by attention; joint keys."""
+        fusion = self.model.fusion
+        joint = ("joint",) if fusion.kind == "attention" and fusion.keys == "joint" else ()
+        return joint if fusion.kind == "attention" else (fusion.kind,)
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        super().check()
+        self.data.check()
+        self.model.check_data(self.data)

@@ -1,0 +1,80 @@
+"""Draws a generated scene as a person can check it: what is there, what each detector saw, questions and answers."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from common.checkpoint import write_atomically
+from common.cli import Parser
+from common.errors import WrongUseError, look_up
+from vqa.data.scenes import SPLITS, Scenes, spelled
+from vqa.data.world import ATTRIBUTES, draw
+from vqa.presets import PRESETS
+
+NAMES = ("A sees shapes", "B sees colours", "C sees materials")
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena vqa show``."""
+    made = Parser(prog="seqarena vqa show", description=__doc__)
+    made.add_argument("--preset", default="toy", help="whose scenes (default: toy)")
+    made.add_argument("--split", default="test", help="train, validation or test (default: test)")
+    made.add_argument("--scene", type=int, default=0, help="number of the scene (default: 0)")
+    made.add_argument("--out", type=Path, default=Path("scene.png"), help="the picture (default: scene.png)")
+    return made
+
+
+def picture(config: Scenes, split: int, scene: int) -> tuple[Figure, list[str]]:
+    """Returns the picture, and each question with what most people answered and how many."""
+    drawn = draw(config, split, scene + 1)
+    shown = config.split(split, scene + 1)
+    lines = []
+    for words, people in list(zip(shown.words, shown.answers, strict=True))[-len(config.kinds) :]:
+        said = [config.answers[answer] for answer in people]
+        most = max(said, key=said.count)
+        lines.append(f"{spelled(words.tolist())} {most} ({said.count(most)} of {len(said)})")
+    figure = Figure(figsize=(16, 4.8 + 0.2 * len(lines)), layout="constrained")
+    places = drawn.places[scene]
+    axes = figure.subplots(1, 4)
+    for thing, (across, down) in enumerate(places):
+        name = " ".join(ATTRIBUTES[kind][drawn.attributes[kind][scene, thing]] for kind in (1, 2, 0))
+        axes[0].text(across, down, name, ha="center", fontsize=8)
+        axes[0].plot(across, down - 0.03, "k.")
+    axes[0].set_title("what is there")
+    for view, title in enumerate(NAMES):
+        spot = axes[view + 1]
+        missed = [thing for thing in range(config.objects) if not drawn.found[view][scene, thing]]
+        spot.plot(*places[missed].T, "kx", label="missed")
+        for box, thing in enumerate(drawn.boxes[view][scene]):
+            across, down = shown.centres[scene, view, box].astype(float)
+            kind = drawn.attributes[view][scene, thing] if thing < config.objects else None
+            name = "nothing" if kind is None else ATTRIBUTES[view][kind]
+            spot.plot(across, down, "s", color="#999999" if kind is None else "#0072B2", fillstyle="none", markersize=9)
+            alike = [other for other in range(config.boxes) if drawn.boxes[view][scene, other] == thing]
+            if box == alike[0]:
+                spot.text(across + 0.03, down, name + f" ({len(alike)})" * (len(alike) > 1), fontsize=8)
+        spot.set_title(f"{title}: {config.boxes} boxes, {len(missed)} things missed (x)")
+    for each in axes:
+        each.set(xlim=(-0.15, 1.15), ylim=(1.15, -0.15), xticks=[], yticks=[])
+    figure.suptitle("\n".join(lines), fontsize=10)
+    return figure, lines
+
+
+def show(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena vqa show`` and returns its exit code."""
+    options = parser().parse_args(arguments)
+    config = look_up(PRESETS["scenes"], options.preset, "preset of vqa scenes").run.data
+    split = look_up({name: number for number, name in enumerate(SPLITS)}, options.split, "split")
+    if not 0 <= options.scene < (config.scenes, config.held_out // 4, config.held_out)[split]:
+        raise WrongUseError(f"--scene {options.scene}: {options.split} has no such scene")
+    if options.out.suffix not in (".png", ".svg", ".pdf"):
+        raise WrongUseError(f"--out {options.out}: expected a .png, .svg or .pdf")
+    figure, lines = picture(config, split, options.scene)
+    file = io.BytesIO()
+    figure.savefig(file, format=options.out.suffix[1:], dpi=100)
+    write_atomically(options.out, lambda target: target.write(file.getvalue()))
+    print("\n".join(lines))
+    print(options.out)
+    return 0
