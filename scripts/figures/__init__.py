@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
         found[drawing.name] = [asdict(each) for each in drawn.findings]
         if not options.json:
             print(f"{drawing.name} ({drawing.source}), {time.monotonic() - started:.1f} s: {paths[0]}, .svg, .csv")
-            if not drawn.findings:
+            if look.quick and not drawn.findings:
                 print("  a quick look is too short to tell")
             for each in drawn.findings:
                 print(f"  {'agrees  ' if each.agrees else 'DIFFERS '} {each.claim}: {each.found}")
