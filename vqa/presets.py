@@ -46,7 +46,7 @@ SCENES = (
     toy("toy", TOY, 6_000,
         "per cent: softmax 80.0, dnas 85.4, hnas 84.5; three seeds", "two minutes on one core"),
     toy("toy-hard", HARD, 8_000,
-        "per cent: softmax 60.5, dnas 61.3, one seed; binding is not learnt in so few steps", "four minutes on one core"),
+        "per cent: softmax 60.5, dnas 61.3, one seed; too few steps to learn to bind", "four minutes on one core"),
     toy("toy-aligned", replace(TOY, aligned=True), 6_000,
         "per cent: softmax 83.1, dnas 83.2, side by side (kind channels) 83.5; one seed", "two minutes on one core"),
 )  # fmt: skip

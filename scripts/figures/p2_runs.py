@@ -10,7 +10,7 @@ from common.errors import BadDataError
 from scripts.curves import Curves, read_curves
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
 
-COMMAND = "seqarena sweep lra listops --preset quick --attention softmax dnas hnas --seeds 0 --train.diagnostics"
+COMMAND = "seqarena sweep vqa scenes --preset quick --attention softmax dnas hnas --seeds 0 --train.diagnostics"
 Series = dict[str, list[tuple[float, float]]]
 MASS, BOUND, WEIGHT = "smallest key mass", "key mass bound", "hybrid weight"
 
