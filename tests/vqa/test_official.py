@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import BadDataError, guarded
+from common.errors import BadDataError, WrongUseError, guarded
 from scripts.seqarena import dispatch
 from vqa.answers import ceiling, priors, vocabulary
 from vqa.data.files import Annotation, Question, read_answers, read_questions, require_complete
@@ -172,3 +172,19 @@ def test_questions_are_read_in_their_order(tmp_path: Path) -> None:
     found = read_questions(tmp_path / "q.json")
     assert found[2] == Question(id=20, picture=2, text="what is it?")
     require_complete({10: "a", 11: "b", 20: "c"}, found, "here")
+
+
+def test_the_metric_is_the_score_of_a_submission() -> None:
+    from vqa.metric import VqaMetric  # noqa: PLC0415  # takes a second
+
+    references = [
+        {"question_id": 1, "answers": ["yes"] * 10, "question_type": "is", "answer_type": "yes/no"},
+        {"question_id": 2, "answers": ["red"] * 2 + ["blue"] * 8, "question_type": "what", "answer_type": "other"},
+    ]
+    predictions = [{"question_id": 1, "answer": "Yes"}, {"question_id": 2, "answer": "red"}]
+    found = VqaMetric("official").compute(predictions=predictions, references=references)
+    assert found == {"overall": 30.0, "per_answer_type": {"other": 60.0, "yes/no": 0.0},
+                     "per_question_type": {"is": 0.0, "what": 60.0}}  # fmt: skip
+    assert VqaMetric("legacy").compute(predictions=predictions, references=references)["overall"] == 80.0
+    with pytest.raises(WrongUseError, match="expected official or legacy"):
+        VqaMetric("offical")

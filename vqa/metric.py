@@ -1,0 +1,44 @@
+"""VQA's official accuracy as a metric of the evaluate library; nothing is fetched when it runs."""
+
+from typing import Any
+
+import datasets
+import evaluate  # type: ignore[import-untyped]
+
+from common.errors import WrongUseError
+from vqa.data.files import Annotation
+from vqa.score import RULES, score
+
+
+class VqaMetric(evaluate.Metric):  # type: ignore[misc]
+    """Accuracy of VQA v2: ``VqaMetric("official")``, or ``VqaMetric("legacy")`` as before March 2021.
+
+    Predictions: question_id, answer; references: question_id, answers (strings), question_type, answer_type. Answers
+    overall, per_answer_type and per_question_type, in per cent.
+    """
+
+    def __init__(self, config_name: str = "official", **settings: Any) -> None:
+        if config_name not in RULES:
+            raise WrongUseError(f"expected {' or '.join(RULES)}, found {config_name}")
+        super().__init__(config_name=config_name, **settings)
+
+    def _info(self) -> evaluate.MetricInfo:
+        text, number = datasets.Value("string"), datasets.Value("int64")
+        features = {
+            "predictions": {"question_id": number, "answer": text},
+            "references": {"question_id": number, "answers": [text], "question_type": text, "answer_type": text},
+        }
+        return evaluate.MetricInfo(
+            description=str(__doc__), citation="Goyal et al. 2017", features=datasets.Features(features)
+        )
+
+    def _compute(self, *, predictions: list[dict[str, Any]], references: list[dict[str, Any]]) -> dict[str, Any]:
+        answers = {each["question_id"]: each["answer"] for each in predictions}
+        known = [
+            Annotation(
+                id=each["question_id"], question_type=each["question_type"], answer_type=each["answer_type"],
+                answers=tuple(each["answers"]), common=max(each["answers"], key=each["answers"].count),
+            )
+            for each in references
+        ]  # fmt: skip
+        return score(answers, known, RULES[self.config_name])
