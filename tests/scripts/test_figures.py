@@ -222,6 +222,30 @@ def test_they_do_so_as_in_the_transformers_library() -> None:
 
 
 @pytest.mark.extras
+def test_gradients_are_those_of_the_transformers_library() -> None:
+    """By each layer's output, of a random direction of the last: relative to the last, means over four draws."""
+    import transformers  # noqa: PLC0415
+
+    config = transformers.BertConfig(
+        vocab_size=300, hidden_size=96, num_hidden_layers=12, num_attention_heads=3, intermediate_size=384,
+        initializer_range=0.06, max_position_embeddings=64,
+    )  # fmt: skip
+    ours, theirs = [], []
+    for seed in range(4):
+        mine = p3_start.stream(SMALL, 32, seed, shared=False).gradient
+        ours.append(np.log(np.array(mine) / mine[-1]))
+        torch.manual_seed(seed)
+        model = transformers.BertModel(config, add_pooling_layer=False).eval()
+        hidden = model(torch.randperm(300)[None, :32], output_hidden_states=True).hidden_states
+        for each in hidden:
+            each.retain_grad()
+        (hidden[-1] * torch.randn_like(hidden[-1])).sum().backward()
+        norms = np.array([each.grad.norm().item() for each in hidden])
+        theirs.append(np.log(norms / norms[-1]))
+    np.testing.assert_allclose(np.mean(ours, axis=0), np.mean(theirs, axis=0), atol=0.25)
+
+
+@pytest.mark.extras
 def test_one_layer_all_the_way_up_is_albert_s() -> None:
     """The library's ALBERT, but for its embeddings, which are narrower and mapped: the stream begins alike in ours."""
     import transformers  # noqa: PLC0415
