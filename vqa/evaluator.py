@@ -8,8 +8,11 @@ from torch import nn
 
 from common.package import Evaluation
 from vqa.data import SHARE, Data, Split, asked
+from vqa.model import Answerer
 
 BATCH_SIZE = 256
+LOOKED_AT = 256
+"""Pictures whose key masses are told."""
 
 
 @torch.no_grad()
@@ -33,4 +36,24 @@ def evaluate(model: nn.Module, split: Split, data: Data, accelerator: Accelerato
     metrics = {"accuracy": float(scores.mean()), "loss": float(np.mean([loss for _, _, loss in everyone]))}
     parts = {name: split.kinds == number for number, name in enumerate(data.kinds)} | dict(split.groups)
     metrics |= {name: float(scores[part].mean()) for name, part in parts.items() if part.any()}
-    return Evaluation(metrics=metrics, examples=scores.tolist())
+    return Evaluation(metrics=metrics | _masses(model, split, data, accelerator), examples=scores.tolist())
+
+
+def _masses(model: nn.Module, split: Split, data: Data, accelerator: Accelerator) -> dict[str, float]:
+    """Returns how much attention keys get on the first pictures (P2, Figure 1); nothing where there is no attention.
+
+    The least, the first percentile, the median, and the share of keys that get less than a tenth.
+    """
+    bare = accelerator.unwrap_model(model)
+    if not isinstance(bare, Answerer) or bare.config.fusion.kind != "attention":
+        return {}
+    questions = np.flatnonzero(split.pictures < LOOKED_AT)
+    batch = asked(split, questions, len(data.answers)).to(accelerator.device)
+    masses = bare.fused.key_masses(bare.described(batch.features, batch.centres), batch.real)
+    low, middle = torch.quantile(masses, masses.new_tensor([0.01, 0.5])).tolist()
+    return {
+        "key_mass_least": float(masses.min()),
+        "key_mass_1_percent": low,
+        "key_mass_median": middle,
+        "keys_below_a_tenth": float((masses < 0.1).double().mean()),
+    }

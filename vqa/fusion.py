@@ -92,6 +92,22 @@ class Fused(nn.Module):
             )
         return added
 
+    def key_masses(self, regions: Regions, real: RegionsReal) -> Tensor:
+        """Returns the mass of every real box of the secondary views, the sum of its weights over queries; keys.
+
+        The mean over heads. Under dnas none is below 1 / (boxes of its softmax) (P2, Lemma 1).
+        """
+        query = self._split(self.query(regions[:, 0]))
+        keys = [self._split(key(regions[:, at])) for at, key in enumerate(self.key, start=1)]
+        seen = list(real[:, 1:].unbind(1))
+        if self.config.keys == "joint":
+            keys, seen = [torch.cat(keys, dim=2)], [torch.cat(seen, dim=1)]
+        found = []
+        for key, kept in zip(keys, seen, strict=True):
+            weights = self.kernel.weights(query, key, Visibility(query_real=real[:, 0], key_real=kept))
+            found.append(weights.sum(dim=2).mean(dim=1)[kept])
+        return torch.cat(found)
+
     def _attended(self, regions: Tensor, real: Tensor) -> Tensor:
         query = self._split(self.query(regions[:, 0]))
         keys = [self._split(key(regions[:, at])) for at, key in enumerate(self.key, start=1)]

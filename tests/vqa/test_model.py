@@ -86,6 +86,18 @@ def test_no_key_of_dnas_is_explained_away(keys: str) -> None:
     assert diagnose(usual, lambda: usual(boxes, real))["smallest_key_mass"][0] < float(bound) / 10
 
 
+@pytest.mark.parametrize("keys", ["per_view", "joint"])
+def test_key_masses_are_column_sums_of_real_boxes(keys: str) -> None:
+    boxes, real = regions(seed=7)
+    module = fused(Fusion(keys=keys, alike=3.0), "dnas")  # type: ignore[arg-type]
+    masses = module.key_masses(boxes, real)
+    assert len(masses) == real[:, 1:].sum()
+    inside = diagnose(module, lambda: module(boxes, real))
+    assert masses.min().item() == pytest.approx(inside["smallest_key_mass"][0], rel=1e-5)
+    attentions = 2 if keys == "per_view" else 1
+    assert masses.sum().item() == pytest.approx(attentions * real[:, 0].sum().item())  # each query gives away 1
+
+
 def test_baselines_are_what_they_say() -> None:
     boxes, real = regions()
     for kind, expected, seen in (
@@ -209,6 +221,9 @@ def test_a_run_ends_with_its_groups_told_and_norms_are_refused(
     assert guarded(dispatch, [*command, "--attention", "hnas", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"accuracy", "material", "shape", "there", "material_missed", "material_seen"} <= set(found["metrics"])
+    masses = [found["metrics"][f"key_mass_{name}"] for name in ("least", "1_percent", "median")]
+    assert 0 < masses[0] <= masses[1] <= masses[2]
+    assert 0 <= found["metrics"]["keys_below_a_tenth"] <= 1
     assert found["norm"] == "none"
     assert list(found["bounded"]) == ["fused.kernel.u"]
     assert found["score"] == pytest.approx(sum(found["example_scores"]) / 120)
