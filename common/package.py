@@ -62,6 +62,8 @@ class Package:
     assemble: Assemble
     commands: Mapping[str, Callable[[Sequence[str]], int]] = field(default_factory=lambda: MappingProxyType({}))
     """What else its command line does: a word in the place of a task, and what is done with the rest of the line."""
+    preparations: tuple[str, ...] = ()
+    """Those of ``commands`` that make data, for ``seqarena prepare``."""
 
     def task(self, run: BaseRun) -> Task:
         """Returns the record of what a run measures."""

@@ -9,7 +9,7 @@ from common.errors import look_up
 from common.package import Package
 from common.run import BaseRun
 from common.runtime import make_accelerator
-from scripts.packages import find_package
+from scripts.packages import PACKAGES, find_package
 
 
 def parser() -> Parser:
@@ -38,8 +38,8 @@ def chosen(arguments: Sequence[str]) -> tuple[Package, BaseRun, Path]:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena prepare`` and returns its exit code; interrupted, it goes on where it stopped."""
-    if len(arguments) > 1 and arguments[1] in (commands := find_package(arguments[0]).commands):
-        return commands[arguments[1]](arguments[2:])  # what a package prepares apart from its tasks
+    if len(arguments) > 1 and arguments[0] in PACKAGES and arguments[1] in find_package(arguments[0]).preparations:
+        return find_package(arguments[0]).commands[arguments[1]](arguments[2:])
     package, wanted, folder = chosen(arguments)
     assembly = package.assembly(wanted, folder, make_accelerator(wanted.train.precision))
     print(f"{package.name} {wanted.task}, preset {wanted.preset}: sha256 {assembly.data_checksum}")

@@ -19,6 +19,7 @@ PACKAGE = Package(
     tasks=TASKS,
     presets=PRESETS,
     assemble=assemble,
+    preparations=("features",),
     commands=MappingProxyType({"evaluate": evaluate, "answers": answers, "show": show, "features": features}),
 )
 

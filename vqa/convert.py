@@ -10,18 +10,16 @@ from pathlib import Path
 from common.cli import Parser
 from common.errors import BadDataError, WrongUseError, look_up
 from common.prepared import origin
-from vqa.formats import READERS, count, format_of
+from vqa.formats import READERS, count, format_of, pictures
 from vqa.regions import read, write
 
 
 def parser() -> Parser:
     """Returns the parser of ``seqarena prepare vqa features``."""
     made = Parser(prog="seqarena prepare vqa features", description=__doc__)
-    made.add_argument(
-        "--from", dest="source", type=Path, required=True, help="a .tsv, .hdf5, .lmdb, or a folder of .npz, .npy"
-    )
+    made.add_argument("--from", dest="source", type=Path, help="a .tsv, .hdf5, an LMDB, or a folder of .npz, .npy")
     made.add_argument("--out", type=Path, required=True, help="folder that is made: one for each split and detector")
-    made.add_argument("--detector", required=True, help="the detector's name; a model is tied to it")
+    made.add_argument("--detector", help="the detector's name; a model is tied to it")
     made.add_argument("--boxes", type=int, default=100, help="boxes that are kept of a picture (default: 100)")
     made.add_argument("--format", help=f"one of {', '.join(READERS)} (default: by what is there)")
     made.add_argument("--trust-pickles", action="store_true", help="unpickle what is pickled, which may run code")
@@ -36,16 +34,20 @@ def features(arguments: Sequence[str]) -> int:
         raise WrongUseError(f"--boxes: expected at least 1, found {options.boxes}")
     if options.verify:
         found = read(options.out, verify=True)
+        if options.detector not in (None, found.header.detector):
+            raise BadDataError(f"{options.out}: made of {found.header.detector}, not {options.detector}")
+    elif options.source is None or options.detector is None:
+        raise WrongUseError("expected --from and --detector, or --verify for a folder that is there")
     else:
         kind = options.format or format_of(options.source)
-        reader = look_up(READERS, kind, "format")
+        look_up(READERS, kind, "format")
         counted = count(options.source, kind, options.trust_pickles)
-        pictures = reader(options.source, options.trust_pickles)
-        first = next(pictures, None)
+        found_by = pictures(options.source, kind, options.trust_pickles)
+        first = next(found_by, None)
         if first is None:
             raise BadDataError(f"{options.source}: no picture in it")
         found = write(
-            options.out, itertools.chain([first], pictures), detector=options.detector,
+            options.out, itertools.chain([first], found_by), detector=options.detector,
             pictures=counted, boxes=options.boxes,
             width=first.features.shape[-1], source=f"{options.source} ({origin(options.source)})",
         )  # fmt: skip

@@ -13,6 +13,7 @@ A file that does not say how large its picture is: as large as its boxes reach.
 
 import base64
 import binascii
+import contextlib
 import csv
 import importlib
 import pickle
@@ -86,17 +87,26 @@ def read_npz(path: Path, _trust: bool) -> Iterator[Found]:
 def read_npy(path: Path, trust: bool) -> Iterator[Found]:
     """Yields a folder of .npy files: features alone, or with ``trust`` a pickled dict with their boxes."""
     for file in _files(path, "npy"):
-        try:
-            values = np.load(file, allow_pickle=False)
-        except ValueError as error:
+        if _is_pickled(file):
             _require_trust(trust, file)
             values = np.load(file, allow_pickle=True)
             if values.shape != () or not isinstance(values.item(), dict):
-                raise BadDataError(f"{file}: expected features, or a dict with image_feat and image_bboxes") from error
+                raise BadDataError(f"{file}: expected features, or a dict with image_feat and image_bboxes")
             yield _of_dict(values.item(), picture_of(file.stem, str(file)), file, ("image_feat", "image_bboxes"))
             continue
+        values = np.load(file, allow_pickle=False)
+        if values.ndim != 2:
+            raise BadDataError(f"{file}: expected features (boxes, width), found {values.shape}")
         whole = np.tile(np.array([0, 0, 1, 1], np.float32), (len(values), 1))  # no boxes are told
         yield Found(id=picture_of(file.stem, str(file)), size=(1, 1), boxes=whole, features=values)
+
+
+def _is_pickled(file: Path) -> bool:
+    """Returns whether an array holds objects, by its head alone."""
+    with file.open("rb") as opened:
+        version = np.lib.format.read_magic(opened)
+        head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        return bool(head(opened)[2].hasobject)
 
 
 def read_hdf5(path: Path, trust: bool) -> Iterator[Found]:
@@ -129,16 +139,14 @@ def _extra(name: str) -> Any:
 
 def _pickled_ids(path: Path, count: int, trust: bool) -> list[int]:
     """Returns the picture of each row by the pickled id -> row beside a file."""
-    found = sorted(path.parent.glob("*imgid2idx.pkl"))
-    if not found:
-        raise BadDataError(
-            f"{path}: neither image_ids in it nor a *imgid2idx.pkl beside it says which picture is which"
-        )
-    _require_trust(trust, found[0])
-    rows = pickle.loads(found[0].read_bytes())
+    own = path.with_name(f"{path.stem}_imgid2idx.pkl")
+    if not own.exists():
+        raise BadDataError(f"{path}: neither image_ids in it nor {own.name} beside it says which picture is which")
+    _require_trust(trust, own)
+    rows = pickle.loads(own.read_bytes())
     ids = {row: each for each, row in rows.items()}
     if set(ids) != set(range(count)):
-        raise BadDataError(f"{found[0]}: expected rows 0 to {count - 1}, each once")
+        raise BadDataError(f"{own}: expected rows 0 to {count - 1}, each once")
     return [ids[row] for row in range(count)]
 
 
@@ -166,7 +174,10 @@ def _of_dict(values: Mapping[str, Any], picture: int, path: Path, names: tuple[s
     size = tuple(int(values[name]) for name in ("image_width", "image_height") if name in values)
     if len(size) != 2:
         size = tuple(int(np.ceil(side)) for side in boxes[:, 2:].max(axis=0))
-    return Found(id=picture, size=(size[0], size[1]), boxes=boxes, features=features)
+    real = int(values.get("num_boxes", len(features)))
+    if not 0 <= real <= len(features):
+        raise BadDataError(f"{path}, picture {picture}: num_boxes {real}, found {len(features)}")
+    return Found(id=picture, size=(size[0], size[1]), boxes=boxes[:real], features=features[:real])
 
 
 def _files(path: Path, ending: str) -> list[Path]:
@@ -186,11 +197,47 @@ READERS: Mapping[str, Callable[[Path, bool], Iterator[Found]]] = MappingProxyTyp
 )
 
 
+@contextlib.contextmanager
+def _damage(path: Path, kind: str, where: str) -> Iterator[None]:
+    """Says of every error that a library raises which file it is of: each kind of damage has a class of its own."""
+    try:
+        yield
+    except (BadDataError, WrongUseError):
+        raise
+    except Exception as error:
+        raise BadDataError(f"{path}, {where}: cannot be read as {kind} ({error})") from error
+
+
+def pictures(path: Path, kind: str, trust: bool) -> Iterator[Found]:
+    """Yields what a detector found, in any format.
+
+    Raises:
+        BadDataError: a file that is damaged, or another; names it.
+        WrongUseError: it is pickled and not to be trusted, or needs an extra.
+    """
+    reader, where = READERS[kind](path, trust), "at the beginning"
+    while True:
+        with _damage(path, kind, where):
+            each = next(reader, None)
+        if each is None:
+            return
+        where = f"after picture {each.id}"
+        yield each
+
+
 def count(path: Path, kind: str, trust: bool) -> int:
-    """Returns how many pictures there are, without reading them."""
+    """Returns how many pictures there are, without reading them; raises as ``pictures`` does."""
+    with _damage(path, kind, "counted"):
+        return _count(path, kind, trust)
+
+
+def _count(path: Path, kind: str, trust: bool) -> int:
     if kind == "tsv":
         with path.open("rb") as file:
-            return sum(part.count(b"\n") for part in iter(lambda: file.read(2**20), b""))
+            lines, last = 0, b"\n"
+            for part in iter(lambda: file.read(2**20), b""):
+                lines, last = lines + part.count(b"\n"), part[-1:]
+            return lines + (last != b"\n")
     if kind in ("npz", "npy"):
         return len(_files(path, kind))
     if kind == "hdf5":
@@ -217,7 +264,5 @@ def format_of(path: Path) -> str:
         return "tsv"
     elif path.suffix in (".hdf5", ".h5"):
         return "hdf5"
-    elif path.suffix in (".lmdb", ".mdb"):
-        return "lmdb"
     found = "nothing" if not path.exists() else path.name
-    raise BadDataError(f"{path}: expected a .tsv, .hdf5 or .lmdb, or a folder of .npz or .npy; found {found}")
+    raise BadDataError(f"{path}: expected a .tsv or .hdf5, an LMDB folder, or a folder of .npz or .npy; found {found}")

@@ -43,6 +43,8 @@ class Fusion:
         """Raises a ``WrongUseError`` for settings that do not go together."""
         if self.heads < 1 or width % self.heads:
             raise WrongUseError(f"model.fusion.heads {self.heads}: expected a divisor of a box's {width} numbers")
+        if self.kind != "attention" and self != Fusion(kind=self.kind, residual=self.residual, alike=self.alike):
+            raise WrongUseError(f"model.fusion.kind {self.kind} has no keys, heads or layer_norm to set")
         if self.kind != "attention" and attention != Softmax():
             raise WrongUseError(f"--attention has no place in model.fusion.kind {self.kind}: only attention attends")
         if self.alike is not None and not self.alike > 0:

@@ -41,7 +41,8 @@ class Model(ModelConfig):
     answer_dim: int = 300
     """Width of the first branch to the answers; the second's is that of the product."""
     fc7: int = 0
-    """Width of the layer that boxes pass first, a detector's last one trained along at a tenth of the rate; 0: none."""
+    """Width of a layer that boxes pass first, as a detector's last one; 0: none. It is drawn, and trained at the full
+    rate: Pythia's starts as the detector's and has a tenth."""
 
     @property
     def longest(self) -> int:

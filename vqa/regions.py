@@ -102,6 +102,8 @@ def write(
     """
     if (folder / "header.json").exists():
         raise WrongUseError(f"{folder} holds regions already; delete it, or choose another folder")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WrongUseError(f"{folder}: expected no such file, or an empty folder")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
     header = Header(detector=detector, pictures=pictures, boxes=boxes, width=width)
@@ -123,10 +125,10 @@ def write(
             raise BadDataError(f"{source}: picture {twice[:-1][np.diff(twice) == 0][0]} is there twice")
         for array in arrays.values():
             array.flush()
-        whole = Header(**{**asdict(header), "sha256": _checksum(arrays)})
+        whole = Header(**{**asdict(header), "sha256": _checksum(arrays, header)})
         write_json(unfinished / "header.json", asdict(whole))
-    (unfinished / "state.json").unlink(missing_ok=True)
     os.replace(unfinished, folder)
+    (folder / "state.json").unlink(missing_ok=True)
     return read(folder)
 
 
@@ -134,7 +136,10 @@ def _opened(folder: Path, header: Header, source: str) -> tuple[dict[str, Any], 
     """Returns the arrays of an unfinished folder, and how many pictures are in them; begun anew for another source."""
     state = folder / "state.json"
     asked = {**asdict(header), "source": source}
-    begun = json.loads(state.read_text()) if state.exists() else {}
+    try:
+        begun = json.loads(state.read_text()) if state.exists() else {}
+    except ValueError:
+        begun = {}  # damaged: from the beginning
     goes_on = begun.get("asked") == asked
     shapes = {
         "features": (header.pictures, header.boxes, header.width), "boxes": (header.pictures, header.boxes, 4),
@@ -163,7 +168,7 @@ def _put(arrays: dict[str, Any], row: int, each: Found, header: Header, source: 
     where, count = f"{source}, picture {each.id}", min(len(each.features), header.boxes)
     if each.features.ndim != 2 or each.features.shape[1] != header.width:
         raise BadDataError(f"{where}: expected {header.width} numbers a box, found {each.features.shape}")
-    if each.boxes.shape != (len(each.features), 4) or min(each.size) < 1:
+    if not len(each.features) or each.boxes.shape != (len(each.features), 4) or min(each.size) < 1:
         raise BadDataError(f"{where}: expected 4 numbers for each of {len(each.features)} boxes and a size, found "
                            f"{each.boxes.shape} and {each.size}")  # fmt: skip
     features, boxes = each.features[:count], each.boxes[:count] / np.array([*each.size, *each.size])
@@ -176,8 +181,8 @@ def _put(arrays: dict[str, Any], row: int, each: Found, header: Header, source: 
     arrays["counts"][row], arrays["sizes"][row], arrays["ids"][row] = count, each.size, each.id
 
 
-def _checksum(arrays: dict[str, Any]) -> str:
-    digest = hashlib.sha256()
+def _checksum(arrays: dict[str, Any], header: Header) -> str:
+    digest = hashlib.sha256(f"{header.version} {header.detector}".encode())
     for name in sorted(ARRAYS):
         for part in _parts(arrays[name]):
             digest.update(np.ascontiguousarray(part).data)
@@ -204,6 +209,6 @@ def read(folder: Path, *, verify: bool = False) -> Regions:
     if header.version != VERSION or arrays["features"].shape != shape:
         raise BadDataError(f"{folder}: expected version {VERSION} and {shape}, found version {header.version} and "
                            f"{arrays['features'].shape}")  # fmt: skip
-    if verify and _checksum(arrays) != header.sha256:
+    if verify and _checksum(arrays, header) != header.sha256:
         raise BadDataError(f"{folder}: damaged, its sha256 is not {header.sha256}; delete the folder and make it again")
     return Regions(header=header, **arrays)

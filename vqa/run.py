@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from common.errors import WrongUseError
 from common.run import BaseRun
 from vqa.data.scenes import Scenes
 from vqa.model import Model
@@ -28,3 +29,5 @@ class Run(BaseRun):
         super().check()
         self.data.check()
         self.model.check_data(self.data)
+        if self.model.fusion.kind == "channels" and not self.data.aligned:
+            raise WrongUseError("model.fusion.kind channels puts box i of all views together: it needs data.aligned")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import Parser
-from common.errors import look_up
+from common.errors import BadDataError, WrongUseError, look_up
 from vqa.answers import LEAST, ceiling, priors, vocabulary
 from vqa.data.files import (
     Annotation,
@@ -45,7 +45,9 @@ def consistency(
     """
     found = {each.id: accuracy(answers[each.id], each.answers, rules) for each in annotations}
     known = [pair for pair in pairs if found.keys() >= set(pair)]
-    return _per_cent([float(min(found[one], found[other]) > 0.5) for one, other in known]) if known else 0.0
+    if not known:
+        raise BadDataError(f"none of the {len(pairs):,} pairs is about these questions")
+    return _per_cent([float(min(found[one], found[other]) > 0.5) for one, other in known])
 
 
 def _per_cent(values: Sequence[float]) -> float:
@@ -105,7 +107,11 @@ def answers_parser() -> Parser:
 def answers(arguments: Sequence[str]) -> int:
     """Makes or reads a list of answers, and prints its ceiling and what the simplest rules score."""
     options = answers_parser().parse_args(arguments)
+    if options.least < 1 or (options.out is not None and not options.out.parent.is_dir()):
+        raise WrongUseError("expected --least of at least 1, and --out in a folder that is there")
     annotations = [each for path in options.annotations for each in read_annotations(path)]
+    if len({each.id for each in annotations}) < len(annotations):
+        raise BadDataError("--annotations: a question is in two of the files")
     known = read_answers(options.list) if options.list else vocabulary(annotations, options.least)
     print(f"{len(known):,} answers, such as {', '.join(repr(each) for each in known[:5])}")
     print(f"ceiling {100 * ceiling(annotations, known):.2f} on {len(annotations):,} questions")

@@ -12,17 +12,17 @@ SCENES = Task(
     metric="accuracy",
     higher_is_better=True,
     beside=("material_missed", "material_seen"),
-    chance=0.12,  # one of twelve answers, and the one that the other people give
+    chance=0.12,  # one of the twelve answers of quick and toy, and the one that the other people give
     splits="scenes of one generator, drawn apart; a question of each kind about every scene",
     source="generated (common/counter.py seeds every draw)",
     revision="generator 1",
     licence="generated data: none needed",
     checksums=MappingProxyType(
         {
-            "quick": "51230db382aeb78eee86e173fc9e1dde32c650ff41cf9ded4b5464bd88a9196f",
-            "toy": "e645da5f92b26c13eed56bf69a7e7582be64790de6f2c19e7b0ed6dd00779cf7",
-            "toy-hard": "c485c06fd8c60b81a422b38263475887adeef578ab2de4672a6134fd6d52ab93",
-            "toy-aligned": "1b50563421ae1d8644753d8cf77f56fe61b838c58c675b1004c335a8b99f0f68",
+            "quick": "29a11666ee2c78a741869b87eead83fbe93ab5704941c9570d22ccb5091e0578",
+            "toy": "fd96750986486e62445be8da24c3a1f32148c424e634d8a0b2999f25242baddc",
+            "toy-hard": "0992e93c4e3555a0ad55a6d41d67f4f76c27b3ac036d6af04ad21cefaa46da5a",
+            "toy-aligned": "5aa3aed350f0de59f3ed083ea3bb589cae892d0c76ccd45079452f615143fd32",
         }
     ),
 )

@@ -15,6 +15,7 @@ from common.errors import WrongUseError, guarded
 from common.runtime import make_accelerator
 from scripts.seqarena import dispatch
 from vqa.data.scenes import Scenes
+from vqa.evaluator import evaluate
 from vqa.fusion import Fused, Fusion
 from vqa.model import Answerer, Model
 from vqa.presets import MINI, PRESETS
@@ -186,12 +187,65 @@ def test_a_question_is_about_its_own_picture(tmp_path: Path) -> None:
     torch.testing.assert_close(value, each.mean())
 
 
+def test_pythia_is_the_formula() -> None:
+    """Question by question, on float64, with padded boxes that hold anything."""
+    torch.manual_seed(0)
+    data = replace(SMALL, boxes=5, width=4)
+    config = replace(MINI, fusion=Fusion(kind="primary"), place_frequencies=2, joint_dim=7, answer_dim=5)
+    model = Answerer(config, data).double()
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64)
+    centres = torch.rand(2, 3, 5, 2, generator=generator, dtype=torch.float64)
+    counts, picture = torch.tensor([3, 5]), torch.tensor([1, 0, 0])
+    words = torch.randint(1, data.vocabulary, (3, 6), generator=generator)
+    real = (torch.arange(5) < counts[:, None])[:, None].expand(2, 3, 5)
+    features[0, :, 3:] = 1e3
+    logits = model(words, picture, features, centres, real)
+    for question, row in enumerate(picture.tolist()):
+        boxes = features[row, 0, : counts[row]]
+        x, y = centres[row, 0, : counts[row]].unbind(-1)
+        turns = [math.pi * each * rate for each in (x, y) for rate in (1, 2)]
+        place = torch.stack([x - 0.5, y - 0.5, *(each.sin() for each in turns), *(each.cos() for each in turns)], dim=1)
+        boxes = torch.cat([boxes, 2.0 * place], dim=1)
+        outputs = model.question.reader(model.question.embedding(words[question : question + 1]))[0][0]
+        glimpses = model.question.weigh(outputs).softmax(dim=0)
+        asking = torch.cat([glimpses[:, 0] @ outputs, glimpses[:, 1] @ outputs])
+        product = model.box_in(boxes).relu() * model.question_in(asking).relu()
+        looked = model.box_score(product)[:, 0].softmax(dim=0) @ boxes
+        joint = model.picture_out(looked).relu() * model.question_out(asking).relu()
+        expected = torch.zeros(len(data.answers), dtype=torch.float64)
+        for branch in model.branches:
+            expected = expected + branch[2](branch[0](joint).relu())
+        torch.testing.assert_close(logits[question], expected)
+
+
+def test_scores_and_groups_are_counted_apart() -> None:
+    """Of a model that always gives one answer: 0.3 for each who agrees, at most 1, in all and in each part."""
+    split = replace(SMALL, scenes=120).split(0, 120)
+
+    class Same(torch.nn.Module):
+        def forward(self, words: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(torch.full((len(words),), 2), 12).float()
+
+    found = evaluate(Same(), split, SMALL, make_accelerator("float32"))
+    scores = [min(1.0, 0.3 * sum(int(each) == 2 for each in people)) for people in split.answers]
+    assert found.examples == pytest.approx(scores)
+    assert found.metrics["accuracy"] == pytest.approx(sum(scores) / len(scores))
+    for name, part in {"material": split.kinds == 0, "there": split.kinds == 2, **split.groups}.items():
+        own = [score for score, inside in zip(scores, part, strict=True) if inside]
+        assert found.metrics[name] == pytest.approx(sum(own) / len(own))
+    assert found.metrics["there"] == 0.0
+    assert "key_mass_least" not in found.metrics
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
         (replace(MINI, fusion=Fusion(heads=5)), "model.fusion.heads 5"),
         (replace(MINI, fusion=Fusion(kind="boxes"), attention=find_attention("dnas")), "has no place"),
         (replace(MINI, fusion=Fusion(alike=0.0)), "model.fusion.alike"),
+        (replace(MINI, fusion=Fusion(kind="mean", keys="joint")), "has no keys, heads or layer_norm to set"),
+        (replace(MINI, fusion=Fusion(kind="channels")), "it needs data.aligned"),
         (replace(MINI, joint_dim=0), "model.joint_dim"),
         (replace(MINI, fc7=-1), "model.place_frequencies and model.fc7"),
     ],

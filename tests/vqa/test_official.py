@@ -54,6 +54,7 @@ def test_nothing_is_normalised_where_all_agree() -> None:
     assert accuracy("a dog", ["the dog"] * 5 + ["dog"] * 5, "legacy") == 1.0
     assert accuracy("a dog", ["the dog"] * 8 + ["cat"] * 2, "legacy") == 0.0  # references kept their articles
     assert accuracy("a dog", ["the dog"] * 8 + ["cat"] * 2) == 1.0
+    assert accuracy("t-shirt", ["t-shirt"] * 8 + ["cat"] * 2, "legacy") == 1.0  # but not their marks
 
 
 def annotation(number: int, answers: list[str], question_type: str = "what", answer_type: str = "other") -> Annotation:
@@ -75,6 +76,8 @@ def test_types_and_pairs_are_told_apart() -> None:
     }  # fmt: skip
     assert consistency(answers, known, [(1, 2), (1, 9)], "official") == 100.0
     assert consistency({**answers, 2: "maybe"}, known, [(1, 2), (1, 3)], "official") == 50.0
+    with pytest.raises(BadDataError, match="none of the 1 pairs"):
+        consistency(answers, known, [(8, 9)], "official")
 
 
 def test_a_list_of_answers_is_made_and_judged() -> None:

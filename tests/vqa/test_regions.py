@@ -12,7 +12,7 @@ import pytest
 
 from common.errors import BadDataError, WrongUseError, guarded
 from scripts.seqarena import dispatch
-from vqa import regions
+from vqa import formats, regions
 from vqa.formats import READERS, format_of, picture_of
 from vqa.regions import Found, Regions, read, write
 
@@ -201,6 +201,7 @@ def test_another_source_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ([*pictures(2), pictures(1)[0]], "picture 100 is there twice"),
         ([replace(each, features=each.features[:, :4]) for each in pictures()], "expected 6 numbers a box"),
         ([replace(each, boxes=each.boxes[:1]) for each in pictures()], "expected 4 numbers for each of 2 boxes"),
+        ([replace(each, boxes=each.boxes[:0], features=each.features[:0]) for each in pictures()], "of 0 boxes"),
         ([replace(each, boxes=each.boxes * 10) for each in pictures()], "lies outside of a picture of 80 x 60"),
         ([replace(each, features=each.features * 1e6) for each in pictures()], "beyond float16's 65,504"),
         ([replace(each, features=each.features * np.nan) for each in pictures()], "is no number"),
@@ -218,6 +219,56 @@ def test_missing_pictures_are_named_and_counted(tmp_path: Path) -> None:
     with pytest.raises(BadDataError, match="2 pictures are not in it, such as 3; at most 1 may be missing"):
         made.rows(asked, "here", missing=1)
     assert made.rows(asked, "here", missing=2).tolist() == [1, 0, -1, 1, -1]
+
+
+def test_what_is_beside_another_file_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    (tmp_path / "val_imgid2idx.pkl").write_bytes(pickle.dumps({1: 0, 2: 1, 3: 2}))
+    with pytest.raises(BadDataError, match=r"nor train_imgid2idx\.pkl beside it"):
+        formats._pickled_ids(tmp_path / "train.hdf5", 3, True)
+
+
+def test_padded_rows_of_a_record_are_left_out() -> None:
+    values = {"features": np.ones((5, 2)), "bbox": np.ones((5, 4)), "num_boxes": 2, "image_width": 9, "image_height": 9}
+    assert formats._of_dict(values, 1, Path("here"), ("features", "bbox")).features.shape == (2, 2)
+    with pytest.raises(BadDataError, match="num_boxes 6, found 5"):
+        formats._of_dict({**values, "num_boxes": 6}, 1, Path("here"), ("features", "bbox"))
+
+
+def test_a_table_may_end_without_a_line_s_end(tmp_path: Path) -> None:
+    path = as_tsv(tmp_path, pictures())
+    assert formats.count(path, "tsv", False) == 3
+    path.write_text(path.read_text().rstrip("\n"))
+    assert formats.count(path, "tsv", False) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.npz", b"junk"),
+        ("1.npy", b"junk"),
+        ("1.npy", b"\x93NUMPY\x01\x00"),
+        ("a.tsv", b"\xff\xfe\x00"),
+        ("a.npz", b""),
+    ],
+)
+def test_damaged_files_are_named_and_not_called_pickled(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    path = tmp_path / name if name.endswith("tsv") else tmp_path
+    with pytest.raises(BadDataError, match=str(tmp_path)):
+        list(formats.pictures(path, format_of(path), False))
+
+
+def test_a_folder_that_is_taken_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+
+    def never() -> Iterator[Found]:
+        raise AssertionError
+        yield
+
+    with pytest.raises(WrongUseError, match="expected no such file, or an empty folder"):
+        whole(tmp_path / "out", never())
+    assert (tmp_path / "out" / "mine.txt").exists()
 
 
 def test_damage_is_found(tmp_path: Path) -> None:

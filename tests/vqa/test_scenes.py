@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import WrongUseError
-from vqa.data import SHARE, Grouped, asked
+from vqa.data import SHARE, Grouped, asked, scenes
 from vqa.data.scenes import ANSWERS, WORDS, Scenes, spelled
 from vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
 
@@ -75,6 +75,36 @@ def test_each_view_shows_its_attribute_and_the_place_alone() -> None:
                     np.testing.assert_allclose(split.centres[scene, view, box], drawn.places[scene, thing], atol=1e-3)
         assert all(len(each) == 1 for each in rows.values())
         assert len(set().union(*rows.values())) == len(rows)
+
+
+def test_noise_is_of_its_size_and_each_view_has_its_own() -> None:
+    """What is left when the same scenes without noise are taken away; places in aligned views are shared."""
+    clean = replace(SMALL, noise=0.0, jitter=0.0).split(0, 60)
+    noisy = SMALL.split(0, 60)
+    left = noisy.features.astype(float) - clean.features.astype(float)
+    assert left.std() == pytest.approx(0.3, rel=0.03)
+    moved = noisy.centres.astype(float) - clean.centres.astype(float)
+    assert moved.std() == pytest.approx(0.03, rel=0.05)
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert abs(np.corrcoef(left[:, one].ravel(), left[:, other].ravel())[0, 1]) < 0.05
+    aligned = replace(SMALL, aligned=True)
+    boxes, seen = draw(aligned, 0, 60).boxes, aligned.split(0, 60)
+    assert (boxes[0] == boxes[1]).all()
+    assert (boxes[0] == boxes[2]).all()
+    np.testing.assert_array_equal(seen.centres[:, 0], seen.centres[:, 2])
+    assert (draw(SMALL, 0, 60).boxes[0] != draw(SMALL, 0, 60).boxes[1]).any()
+
+
+@pytest.mark.parametrize("changed", [{"jitter": 0.0}, {"noise": 0.2}, {"recall": 0.6}, {"background": 1}])
+def test_whatever_changes_has_another_checksum(changed: dict[str, float | int]) -> None:
+    """Of the numbers themselves, not of the settings alone."""
+
+    def without(config: Scenes) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scenes, "fingerprint", lambda _: "same")
+            return config.load(Path())[1]
+
+    assert without(replace(SMALL, **changed)) != without(SMALL)  # type: ignore[arg-type]
 
 
 def test_groups_are_what_a_missed_or_saw() -> None:

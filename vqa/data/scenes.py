@@ -99,8 +99,11 @@ class Scenes(Layout, Data):
         }
         digest = hashlib.sha256(f"{VERSION} {fingerprint(self)}".encode())
         for split in splits.values():
-            for array, kind in ((split.words, "<i8"), (split.answers, "<i8"), (split.features, "<f2")):
-                digest.update(np.ascontiguousarray(array.astype(kind)).data)
+            whole = (split.words, split.answers, split.pictures, split.kinds, split.boxes, *split.groups.values())
+            for array in whole:
+                digest.update(np.ascontiguousarray(array.astype("<i8")).data)
+            for seen in (split.features, split.centres):
+                digest.update(np.ascontiguousarray(seen.astype("<f2")).data)
         return splits, digest.hexdigest()
 
     def floors(self, splits: Mapping[str, Split]) -> dict[str, float]:
