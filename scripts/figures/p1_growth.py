@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from common.attention import Visibility, find_attention
 from common.diagnostics import jacobian_softmax
@@ -25,6 +26,13 @@ def softmax_norms(lengths: tuple[int, ...], scale: float) -> tuple[list[float], 
     return norms, jacobians
 
 
+def drawn(length: int, trial: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns Q and K (DIM DIM) and X (length DIM) of a trial, N(0, 1)."""
+    generator = torch.Generator().manual_seed(trial)
+    query, key = (torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) for _ in range(2))
+    return query, key, torch.randn(length, DIM, generator=generator, dtype=torch.float64)
+
+
 def power_norms(lengths: tuple[int, ...], power: int, trials: int) -> tuple[list[float], list[float]]:
     """Returns the means of ||(X Q K^T X^T / sqrt(d))^p||_F and of the norm of its derivative by Q; X, Q, K ~ N(0, 1).
 
@@ -34,9 +42,7 @@ def power_norms(lengths: tuple[int, ...], power: int, trials: int) -> tuple[list
     for length in lengths:
         found = []
         for trial in range(trials):
-            generator = torch.Generator().manual_seed(trial)
-            query, key = (torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) for _ in range(2))
-            tokens = torch.randn(length, DIM, generator=generator, dtype=torch.float64)
+            query, key, tokens = drawn(length, trial)
             mapped = tokens @ key
             scores = tokens @ query @ mapped.T / DIM**0.5
             outer = tokens.square().sum(dim=1)[:, None] * mapped.square().sum(dim=1) / DIM
@@ -55,9 +61,7 @@ def scaled_norms(lengths: tuple[int, ...], power: int, trials: int) -> list[floa
     for length in lengths:
         found = []
         for trial in range(trials):
-            generator = torch.Generator().manual_seed(trial)
-            query, key = (torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) for _ in range(2))
-            tokens = torch.randn(length, DIM, generator=generator, dtype=torch.float64)
+            query, key, tokens = drawn(length, trial)
             weights = kernel.weights((tokens @ query)[None, None], (tokens @ key)[None, None], Visibility())
             found.append(float(weights.norm()))
         means.append(float(np.mean(found)))

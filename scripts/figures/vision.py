@@ -36,7 +36,7 @@ PEAK, WARMUP, BATCH = 1e-3, 0.1, 32
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """Pictures (count 32 32), from 0 to 1, and their classes."""
+    """Grey pictures (count 32 32), bytes from 0 to 255, and their classes."""
 
     train: Tensor
     train_classes: Tensor

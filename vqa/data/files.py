@@ -1,5 +1,6 @@
 """VQA v2's questions and annotations as they are published, and lists of answers as they go around."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +84,9 @@ def _rows(path: Path, name: str) -> list[tuple[str, Any]]:
 
 
 def _require_different(ids: Sequence[int], path: Path) -> None:
-    if len(set(ids)) < len(ids):
-        seen: set[int] = set()
-        twice = next(each for each in ids if each in seen or seen.add(each))  # type: ignore[func-returns-value]
-        raise BadDataError(f"{path}: question {twice} is there twice")
+    twice = [each for each, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise BadDataError(f"{path}: question {twice[0]} is there twice")
 
 
 def paired(questions: Sequence[Question], annotations: Sequence[Annotation], where: str) -> list[Annotation]:
