@@ -313,7 +313,7 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
         parser.epilog = f"{variants()}\n\n{prog} TASK --help shows every field of a run with its default."
         parser.print_help()
         return 0
-    look_up(package.tasks, options.task, f"{package.name} task")
+    look_up({**package.tasks, **package.commands}, options.task, f"{package.name} task")
     if options.help:
         preset = options.preset or "quick"
         run = choose(package, options.task, preset, options.attention, options.norm, options.seed)
