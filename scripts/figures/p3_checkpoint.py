@@ -41,12 +41,12 @@ def read_model(folder: Path) -> tuple[Any, Any]:
         WrongUseError: the transformers library is not installed.
         BadDataError: the folder holds no model or tokenizer that it can load.
     """
+    if not (folder / "config.json").exists():
+        raise BadDataError(f"{folder}: there is no config.json in it; expected what save_pretrained writes")
     try:
         import transformers  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise WrongUseError("p3-checkpoint needs an extra: pip install 'seqarena[transformers]'") from error
-    if not (folder / "config.json").exists():
-        raise BadDataError(f"{folder}: there is no config.json in it; expected what save_pretrained writes")
     try:
         model = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
         return model, transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
