@@ -1,5 +1,6 @@
 """Optimiser and learning-rate schedule: their configs, and pure functions of the step."""
 
+import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,31 @@ class Schedule:
             raise WrongUseError("optim.schedule.shape one_cycle needs a warmup of at least 2 steps")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stepped(Schedule):
+    """Warm-up from a share of the peak, then down at some steps: Pythia's (Jiang et al. 2018, v0.1)."""
+
+    warmup_from: float = 0.2
+    """Share of the peak at the first step."""
+    milestones: tuple[int, ...]
+    """Steps, counted from 0, from which on the rate is lower."""
+    factor: float = 0.1
+    """By how much, each time."""
+
+    def check(self, steps: int) -> None:
+        """Raises a ``WrongUseError`` for steps that are no sequence behind the warm-up, or a rate that never falls."""
+        super().check(steps)
+        if self.shape != "constant":
+            raise WrongUseError(f"optim.schedule.shape {self.shape}: with optim.schedule.milestones it is constant")
+        if not 0 < self.factor < 1 or not 0 <= self.warmup_from <= 1:
+            raise WrongUseError("expected optim.schedule.factor between 0 and 1, and warmup_from from 0 to 1")
+        if list(self.milestones) != sorted(set(self.milestones)) or min(self.milestones, default=steps) < self.warmup:
+            raise WrongUseError(
+                f"optim.schedule.milestones: expected steps that grow, none below the {self.warmup} of warm-up; "
+                f"found {self.milestones}"
+            )
+
+
 def height(schedule: Schedule, step: int, steps: int) -> tuple[float, bool]:
     """Returns how high one_cycle is, from 0 to 1 at its peak, and whether it rises; steps count from 0."""
     top, last = schedule.warmup - 1, steps - 1
@@ -45,6 +71,10 @@ def height(schedule: Schedule, step: int, steps: int) -> tuple[float, bool]:
 
 def rate(schedule: Schedule, step: int, steps: int) -> float:
     """Returns the learning rate of a step (from 0) of ``steps``, as a multiple of the peak rate."""
+    if isinstance(schedule, Stepped):
+        warm = min(step / schedule.warmup, 1.0) if schedule.warmup else 1.0
+        lowered = schedule.factor ** bisect.bisect_right(schedule.milestones, step)
+        return lowered * (schedule.warmup_from * (1 - warm) + warm)
     if schedule.shape == "one_cycle":
         high, rises = height(schedule, step, steps)
         low = 1 / 25 if rises else 1 / 250_000
@@ -57,9 +87,7 @@ def rate(schedule: Schedule, step: int, steps: int) -> float:
     progress = (step - warmup) / max(steps - warmup, 1)
     if schedule.shape == "linear":
         return 1 - progress
-    if schedule.shape == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * progress))
-    return 1.0
+    return 0.5 * (1 + math.cos(math.pi * progress)) if schedule.shape == "cosine" else 1.0
 
 
 def first_beta(schedule: Schedule, beta: float, step: int, steps: int) -> float:
@@ -109,23 +137,39 @@ class Optim:
             raise WrongUseError(f"optim.betas: expected two numbers from 0 up to below 1, found {self.betas}")
 
 
+class Paced(nn.Sequential):
+    """Layers that learn at a multiple of the rate, such as those that come trained."""
+
+    def __init__(self, *layers: nn.Module, multiplier: float) -> None:
+        super().__init__(*layers)
+        self.multiplier = multiplier
+
+
 def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
-    """Returns the optimiser over three groups: decayed, not decayed, bounded; each knows its rate's ``multiplier``."""
-    bounded = {id(module.raw) for _, module in bounded_modules(model)}
-    groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": [], "bounded": []}
+    """Returns the optimiser over three groups: decayed, not decayed, bounded; each knows its rate's ``multiplier``.
+
+    Layers of a ``Paced`` have groups of their own.
+    """
+    multipliers = {id(module.raw): optim.bounded_lr_multiplier for _, module in bounded_modules(model)}
+    bounded = set(multipliers)
+    for module in model.modules():
+        if isinstance(module, Paced):
+            multipliers |= {id(parameter): module.multiplier for parameter in module.parameters()}
+    whole = (("decayed", 1.0), ("plain", 1.0), ("bounded", optim.bounded_lr_multiplier))
+    groups: dict[tuple[str, float], list[nn.Parameter]] = {key: [] for key in whole}  # in this order in a checkpoint
     for parameter in model.parameters():
         if parameter.requires_grad:
             kind = "bounded" if id(parameter) in bounded else "decayed" if parameter.ndim > 1 else "plain"
-            groups[kind].append(parameter)
+            groups.setdefault((kind, multipliers.get(id(parameter), 1.0)), []).append(parameter)
     settings: list[dict[str, Any]] = [
         {
             "params": parameters,
             "weight_decay": optim.weight_decay if kind == "decayed" else 0.0,
             "decay": optim.weight_decay if kind == "decayed" else 0.0,
-            "multiplier": optim.bounded_lr_multiplier if kind == "bounded" else 1.0,
+            "multiplier": multiplier,
             **({"adam": kind != "decayed"} if optim.name == "lamb" else {}),
         }
-        for kind, parameters in groups.items()
+        for (kind, multiplier), parameters in groups.items()
         if parameters
     ]
     if optim.name == "lamb":

@@ -29,7 +29,10 @@ OWN_FILES = (
 )  # fmt: skip
 """Files of the user's own that no task's record knows by a checksum; where a task has a number there, it is a count of
 examples and part of the protocol."""
-ASIDE = ("train.diagnostics", "data.path", "data.extra", *OWN_FILES)
+ASIDE = (
+    "train.diagnostics", "data.path", "data.extra", "data.regions", "data.answer_list", "data.glove", "data.fc7",
+    "data.visual_genome", *OWN_FILES,
+)  # fmt: skip
 """What makes no other protocol: what only looks on, and where the files are; their checksum says which they are."""
 
 

@@ -24,7 +24,7 @@ from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import COMMANDS
 from summarization import score
 from tests.mutations import MUTATIONS
-from vqa import convert, show
+from vqa import convert, show, submit
 from vqa import score as vqa_score
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +58,7 @@ PARSERS = {
     ("vqa", "answers"): vqa_score.answers_parser().parse_args,
     ("benchmark", "views"): views.parser().parse_args,
     ("vqa", "show"): show.parser().parse_args,
+    ("vqa", "submit"): submit.parser().parse_args,
     ("vqa", "features"): convert.parser().parse_args,
 }
 

@@ -10,6 +10,7 @@ from vqa.convert import features
 from vqa.presets import PRESETS
 from vqa.score import answers, evaluate
 from vqa.show import show
+from vqa.submit import submit
 from vqa.tasks import TASKS
 from vqa.trainer import assemble
 
@@ -20,7 +21,9 @@ PACKAGE = Package(
     presets=PRESETS,
     assemble=assemble,
     preparations=("features",),
-    commands=MappingProxyType({"evaluate": evaluate, "answers": answers, "show": show, "features": features}),
+    commands=MappingProxyType(
+        {"evaluate": evaluate, "answers": answers, "show": show, "features": features, "submit": submit}
+    ),
 )
 
 if __name__ == "__main__":

@@ -1,59 +1,101 @@
 """From a model and a split to scores: each answer against what ten people said."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
+from common.checkpoint import write_json
+from common.data import Indices
 from common.package import Evaluation
-from vqa.data import SHARE, Data, Split, asked
-from vqa.model import Answerer
+from vqa.data import Split
+from vqa.data.batches import asked
+from vqa.data.files import UNKNOWN, write_submission
+from vqa.masses import Masses, masses_of
+from vqa.official import rounded
 
 BATCH_SIZE = 256
-LOOKED_AT = 256
-"""Pictures whose key masses are told."""
+CORRECT = 0.5
+"""An accuracy above it counts as right where two questions must both be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a model answered to a split's questions."""
+
+    split: Split
+    guesses: Indices
+    """Of each question, a place in the list of answers."""
+    evaluation: Evaluation
+    masses: Masses | None
+    """How much attention keys got; none where there is no attention."""
+
+    def write(self, folder: Path, answers: Sequence[str]) -> None:
+        """Writes ``answers.json``, as VQA's server takes it, ``accuracy.json``, of each part, and ``key_masses.json``.
+
+        Accuracies are in per cent, two digits, as the server has them.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        scores = np.array(self.evaluation.examples)
+        parts = {
+            f"per_{kind}": {
+                name: rounded(scores[part.of == number].tolist())
+                for number, name in enumerate(part.names)
+                if (part.of == number).any()
+            }
+            for kind, part in self.split.parts.items()
+        }
+        write_json(folder / "accuracy.json", {"overall": rounded(self.evaluation.examples), **parts})
+        said = {int(id): answers[guess] for id, guess in zip(self.split.ids, self.guesses, strict=True)}
+        write_submission(folder / "answers.json", said, self.split.ids.tolist())
+        if self.masses is not None:
+            self.masses.write(folder)
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, split: Split, data: Data, accelerator: Accelerator) -> Evaluation:
-    """Returns accuracy and loss over a split, and the accuracy of each kind and group of questions."""
+def guess(
+    model: nn.Module, split: Split, answers: Sequence[str], accelerator: Accelerator
+) -> tuple[Indices, list[float]]:
+    """Returns the likeliest answer to each question and each question's loss; all processes share the work.
+
+    The answer that stands for unknown ones is never given.
+    """
     model.eval()
+    unknown = answers.index(UNKNOWN) if UNKNOWN in answers else None
     mine: list[tuple[int, int, float]] = []
     count = len(split)
-    step = BATCH_SIZE * accelerator.num_processes
-    for start in range(accelerator.process_index * BATCH_SIZE, count, step):
+    for start in range(accelerator.process_index * BATCH_SIZE, count, BATCH_SIZE * accelerator.num_processes):
         questions = np.arange(start, min(start + BATCH_SIZE, count))
-        batch = asked(split, questions, len(data.answers)).to(accelerator.device)
+        batch = asked(split, questions, len(answers)).to(accelerator.device)
         with accelerator.autocast():
             logits = model(batch.words, batch.picture, batch.features, batch.centres, batch.real).float()
         losses = nn.functional.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none").sum(dim=1)
+        if unknown is not None:
+            logits[:, unknown] = -torch.inf
         mine += zip(questions.tolist(), logits.argmax(dim=1).tolist(), losses.tolist(), strict=True)
     everyone = sorted(gather_object(mine))
-    guesses = np.array([guess for _, guess, _ in everyone])
-    agreeing = (split.answers == guesses[:, None]).sum(axis=1)
-    scores = np.minimum(SHARE * agreeing, 1.0)
-    metrics = {"accuracy": float(scores.mean()), "loss": float(np.mean([loss for _, _, loss in everyone]))}
-    parts = {name: split.kinds == number for number, name in enumerate(data.kinds)} | dict(split.groups)
-    metrics |= {name: float(scores[part].mean()) for name, part in parts.items() if part.any()}
-    return Evaluation(metrics=metrics | _masses(model, split, data, accelerator), examples=scores.tolist())
+    return np.array([guessed for _, guessed, _ in everyone]), [loss for _, _, loss in everyone]
 
 
-def _masses(model: nn.Module, split: Split, data: Data, accelerator: Accelerator) -> dict[str, float]:
-    """Returns how much attention keys get on the first pictures (P2, Figure 1); nothing where there is no attention.
+def evaluate(model: nn.Module, split: Split, answers: Sequence[str], accelerator: Accelerator) -> Answers:
+    """Returns a model's answers with accuracy and loss over a split, of parts and groups of questions, key masses.
 
-    The least, the first percentile, the median, and the share of keys that get less than a tenth.
+    Consistency: the share of complementary pairs both of whose answers have an accuracy above a half.
     """
-    bare = accelerator.unwrap_model(model)
-    if not isinstance(bare, Answerer) or bare.config.fusion.kind != "attention":
-        return {}
-    questions = np.flatnonzero(split.pictures < LOOKED_AT)
-    batch = asked(split, questions, len(data.answers)).to(accelerator.device)
-    masses = bare.fused.key_masses(bare.described(batch.features, batch.centres), batch.real)
-    low, middle = torch.quantile(masses, masses.new_tensor([0.01, 0.5])).tolist()
-    return {
-        "key_mass_least": float(masses.min()),
-        "key_mass_1_percent": low,
-        "key_mass_median": middle,
-        "keys_below_a_tenth": float((masses < 0.1).double().mean()),
-    }
+    guesses, losses = guess(model, split, answers, accelerator)
+    scores = split.scored(guesses)
+    metrics = {"accuracy": float(scores.mean()), "loss": float(np.mean(losses))}
+    first = next(iter(split.parts.values()))
+    inside = {name: first.of == number for number, name in enumerate(first.names)}
+    metrics |= {name: float(scores[some].mean()) for name, some in {**inside, **split.groups}.items() if some.any()}
+    if len(split.pairs):
+        metrics["consistency"] = float((scores[split.pairs].min(axis=1) > CORRECT).mean())
+    masses = masses_of(model, split, accelerator)
+    metrics |= {} if masses is None else masses.metrics()
+    evaluation = Evaluation(metrics=metrics, examples=scores.tolist())
+    return Answers(split=split, guesses=guesses, evaluation=evaluation, masses=masses)

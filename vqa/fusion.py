@@ -15,7 +15,7 @@ from common.attention.base import AttentionConfig
 from common.attention.softmax import Softmax
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
-from common.shapes import Joined, JoinedReal, Regions, RegionsReal
+from common.shapes import Joined, JoinedReal, KeyMasses, Regions, RegionsReal
 
 Kind = Literal["attention", "primary", "boxes", "channels", "mean"]
 
@@ -94,10 +94,10 @@ class Fused(nn.Module):
             )
         return added
 
-    def key_masses(self, regions: Regions, real: RegionsReal) -> Tensor:
-        """Returns the mass of every real box of the secondary views, the sum of its weights over queries; keys.
+    def key_masses(self, regions: Regions, real: RegionsReal) -> KeyMasses:
+        """Returns the mass of every box of the secondary views, the sum of its weights over queries; 0 of padding.
 
-        The mean over heads. Under dnas none is below 1 / (boxes of its softmax) (P2, Lemma 1).
+        The mean over heads. Under dnas no real box's is below 1 / (boxes of its softmax) (P2, Lemma 1).
         """
         query = self._split(self.query(regions[:, 0]))
         keys = [self._split(key(regions[:, at])) for at, key in enumerate(self.key, start=1)]
@@ -107,8 +107,8 @@ class Fused(nn.Module):
         found = []
         for key, kept in zip(keys, seen, strict=True):
             weights = self.kernel.weights(query, key, Visibility(query_real=real[:, 0], key_real=kept))
-            found.append(weights.sum(dim=2).mean(dim=1)[kept])
-        return torch.cat(found)
+            found.append(weights.sum(dim=2).mean(dim=1).masked_fill(~kept, 0.0))
+        return torch.cat(found, dim=1).view(len(regions), len(self.key), -1)
 
     def _attended(self, regions: Tensor, real: Tensor) -> Tensor:
         query = self._split(self.query(regions[:, 0]))

@@ -4,6 +4,7 @@ Per question: for each of its ten people, the other nine's agreement with the an
 ten. The rules are those of the challenge's server, oddities included: each is marked "as theirs".
 """
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -76,6 +77,7 @@ def plain_words(text: str) -> str:
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 
 
+@functools.lru_cache(maxsize=2**18)
 def normalized(text: str) -> str:
     """Returns an answer as it is compared."""
     return plain_words(without_marks(text))
@@ -91,15 +93,28 @@ def accuracy(answer: str, references: Sequence[str], rules: Rules = "official") 
 
     As theirs: where all people gave the same answer nothing is normalised (official), or only what is scored (legacy).
     """
-    alike = len(set(references)) == 1 if rules == "legacy" else len({cleaned(each) for each in references}) == 1
-    found = cleaned(answer)
     if rules == "legacy":
-        found = normalized(found)
-        known = list(references) if alike else [without_marks(each) for each in references]
-    else:
-        known = [cleaned(each) for each in references]
-        if not alike:
-            found, known = normalized(found), [normalized(each) for each in known]
-    agreeing = [each == found for each in known]
+        found = normalized(cleaned(answer))
+        alike = len(set(references)) == 1
+        return share([each == found for each in (references if alike else map(without_marks, references))])
+    known, normalizes = compared(references)
+    found = normalized(cleaned(answer)) if normalizes else cleaned(answer)
+    return share([each == found for each in known])
+
+
+def compared(references: Sequence[str]) -> tuple[list[str], bool]:
+    """Returns what an answer is compared with, and whether it is normalised before (official rules)."""
+    known = [cleaned(each) for each in references]
+    normalizes = len(set(known)) > 1
+    return [normalized(each) for each in known] if normalizes else known, normalizes
+
+
+def share(agreeing: Sequence[bool]) -> float:
+    """Returns the accuracy of an answer with which these people agree: the mean of what each, left out, leaves."""
     each_without = [min(1.0, float(sum(agreeing) - own) / 3) for own in agreeing]
     return float(sum(each_without)) / len(each_without)
+
+
+def rounded(accuracies: Sequence[float]) -> float:
+    """Returns the mean in per cent, two digits, as the server rounds."""
+    return round(100 * float(sum(accuracies)) / len(accuracies), 2)

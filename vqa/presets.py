@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.optim import Optim, Schedule
+from common.optim import Optim, Schedule, Stepped
 from common.run import Preset
 from common.training import Train
 from vqa.data.scenes import Scenes
+from vqa.data.vqa2 import Vqa2
 from vqa.fusion import Fusion
 from vqa.model import Model
 from vqa.run import Run
@@ -45,12 +46,58 @@ SCENES = (
         "per cent: softmax 78.3, dnas 82.6, hnas 81.7; three seeds", "a minute on one core"),
     toy("toy", TOY, 6_000,
         "per cent: softmax 80.0, dnas 85.4, hnas 84.5; three seeds", "two minutes on one core"),
-    toy("toy-hard", HARD, 8_000,
+    toy("toy-hard", HARD, 24_000,
         "per cent: softmax 60.5, dnas 61.3, one seed; too few steps to learn to bind", "four minutes on one core"),
     toy("toy-aligned", replace(TOY, aligned=True), 6_000,
         "per cent: softmax 83.1, dnas 83.2, side by side (kind channels) 83.5; one seed", "two minutes on one core"),
 )  # fmt: skip
+BUTD = Model(
+    backbone="butd", fusion=Fusion(), joint_dim=1_024, answer_dim=2_048, attention_dropout=0.2, answer_dropout=0.5
+)  # fmt: skip
+VQA2 = (
+    Preset(
+        run=Run(
+            task="vqa2", preset="quick", data=Vqa2(boxes=8, width=18, answer_count=None), model=MINI, optim=RECIPE,
+            train=Train(steps=2_500, batch_size=128, eval_every=500),
+        ),
+        source="ours: the scenes, written as VQA v2's files and read again",
+        expected="per cent: softmax 77.7, dnas 83.3, hnas 82.7; three seeds",
+        cost="a minute on one core, and half of one to write and read the files",
+        comparable=False,
+        data="generated scenes in the official formats (vqa/data/written.py)",
+    ),
+    Preset(
+        run=Run(
+            task="vqa2", preset="pythia-3x100", data=Vqa2(), model=Model(fusion=Fusion()),
+            optim=replace(RECIPE, schedule=Stepped(warmup=1_000, milestones=(15_000, 18_000, 20_000, 21_000))),
+            train=Train(steps=22_000, batch_size=512, eval_every=1_000),
+        ),
+        source="P2 5.1: three detectors' 100 boxes joined, Pythia behind (its recipe: facebookresearch/mmf, v0.3)",
+        departures="P2's detectors are not public: any three; train2014 alone is trained on and val2014 tests (theirs: "
+        "test-dev); heads, residual sum, LayerNorm, fc7 and u's start are not stated",
+        expected="P2, test-dev, per cent: primary 68.3, boxes in a row 68.8, softmax 69.1, dnas 69.7; Pythia "
+        "trained on train2014 alone with its own boxes 66.7",
+        cost="COST",
+        comparable=False,
+        chosen_by="data.path",
+    ),
+    Preset(
+        run=Run(
+            task="vqa2", preset="butd-small", data=Vqa2(boxes=36), model=BUTD,
+            optim=replace(RECIPE, lr=0.002, schedule=Schedule()),
+            train=Train(steps=24_700, batch_size=512, eval_every=823),
+        ),
+        source="hengyuan-hu/bottom-up-attention-vqa: one detector's 36 boxes, 30 epochs; three joined are ours",
+        departures="the GRU is read at the last word, the multiple u learns by is 1",
+        expected="63.6 on val2014 of its 36 boxes alone (--model.fusion.kind primary)",
+        cost="theirs: 40 to 50 minutes on one GPU for one detector; not measured here",
+        comparable=False,
+    ),
+)  # fmt: skip
 PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
-    {"scenes": MappingProxyType({preset.run.preset: preset for preset in SCENES})}
+    {
+        task: MappingProxyType({preset.run.preset: preset for preset in presets})
+        for task, presets in (("scenes", SCENES), ("vqa2", VQA2))
+    }
 )
 """Task -> name of the preset -> preset."""

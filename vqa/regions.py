@@ -88,6 +88,23 @@ class Regions:
         return rows
 
 
+def taken(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Returns some rows of an array that is mapped from disk, read by themselves.
+
+    What is read through the map stays in the process's resident memory until the machine wants it back: after an epoch
+    that would be all of it.
+    """
+    assert isinstance(array, np.memmap)
+    found: npt.NDArray[Any] = np.empty((len(rows), *array.shape[1:]), dtype=array.dtype)
+    size = array[0].nbytes
+    with open(str(array.filename), "rb") as file:
+        for place, row in enumerate(rows.tolist()):
+            file.seek(array.offset + row * size)
+            if file.readinto(memoryview(found[place]).cast("B")) != size:
+                raise BadDataError(f"{array.filename} is shorter than it says; delete its folder and make it again")
+    return found
+
+
 def write(
     folder: Path, found: Iterable[Found], *, detector: str, pictures: int, boxes: int, width: int, source: str
 ) -> Regions:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from common.errors import WrongUseError
 from common.run import BaseRun
-from vqa.data.scenes import Scenes
+from vqa.data import Data
 from vqa.model import Model
 
 
@@ -12,7 +12,7 @@ from vqa.model import Model
 class Run(BaseRun):
     """One training on a task of the package."""
 
-    data: Scenes
+    data: Data
     """Which questions and pictures."""
     model: Model
     """Fusion and backbone."""
@@ -29,5 +29,5 @@ class Run(BaseRun):
         super().check()
         self.data.check()
         self.model.check_data(self.data)
-        if self.model.fusion.kind == "channels" and not self.data.aligned:
+        if self.model.fusion.kind == "channels" and not self.data.aligned_views:
             raise WrongUseError("model.fusion.kind channels puts box i of all views together: it needs data.aligned")

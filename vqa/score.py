@@ -18,7 +18,7 @@ from vqa.data.files import (
     read_submission,
     require_complete,
 )
-from vqa.official import Rules, accuracy
+from vqa.official import Rules, accuracy, rounded
 
 RULES: Mapping[str, Rules] = {"official": "official", "legacy": "legacy"}
 
@@ -28,12 +28,12 @@ def score(answers: Mapping[int, str], annotations: Sequence[Annotation], rules: 
     found = {each.id: accuracy(answers[each.id], each.answers, rules) for each in annotations}
     types = {
         f"per_{kind}": {
-            name: _per_cent([found[each.id] for each in annotations if getattr(each, kind) == name])
+            name: rounded([found[each.id] for each in annotations if getattr(each, kind) == name])
             for name in sorted({getattr(each, kind) for each in annotations} - {""})
         }
         for kind in ("answer_type", "question_type")
     }
-    return {"overall": _per_cent(list(found.values())), **types}
+    return {"overall": rounded(list(found.values())), **types}
 
 
 def consistency(
@@ -47,11 +47,7 @@ def consistency(
     known = [pair for pair in pairs if found.keys() >= set(pair)]
     if not known:
         raise BadDataError(f"none of the {len(pairs):,} pairs is about these questions")
-    return _per_cent([float(min(found[one], found[other]) > 0.5) for one, other in known])
-
-
-def _per_cent(values: Sequence[float]) -> float:
-    return round(100 * float(sum(values)) / len(values), 2)
+    return rounded([float(min(found[one], found[other]) > 0.5) for one, other in known])
 
 
 def evaluate_parser() -> Parser:
@@ -73,7 +69,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     questions = read_questions(options.questions)
     annotations = paired(questions, read_annotations(options.annotations), str(options.annotations))
     answers = read_submission(options.answers)
-    require_complete(answers, questions, str(options.answers))
+    require_complete(answers, [each.id for each in questions], str(options.answers))
     found = score(answers, annotations, rules)
     if options.pairs is not None:
         found["consistency"] = consistency(answers, annotations, read_pairs(options.pairs), rules)

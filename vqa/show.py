@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from common.checkpoint import write_atomically
@@ -11,7 +12,7 @@ from common.cli import Parser
 from common.errors import WrongUseError, look_up
 from vqa.data.scenes import SPLITS, Scenes, spelled
 from vqa.data.world import ATTRIBUTES, draw
-from vqa.presets import PRESETS
+from vqa.presets import SCENES
 
 NAMES = ("A sees shapes", "B sees colours", "C sees materials")
 
@@ -31,10 +32,11 @@ def picture(config: Scenes, split: int, scene: int) -> tuple[Figure, list[str]]:
     drawn = draw(config, split, scene + 1)
     shown = config.split(split, scene + 1)
     lines = []
-    for words, people in list(zip(shown.words, shown.answers, strict=True))[-len(config.kinds) :]:
-        said = [config.answers[answer] for answer in people]
-        most = max(said, key=said.count)
-        lines.append(f"{spelled(words.tolist())} {most} ({said.count(most)} of {len(said)})")
+    for question in range(len(shown) - len(config.kinds), len(shown)):
+        most, said = shown.people[question].argmax(), shown.people[question]
+        answer = config.answers[shown.options[question, most]]
+        lines.append(f"{spelled(shown.words[question].tolist())} {answer} ({said[most]} of {said.sum()})")
+    centres = shown.views.read(np.array([scene])).centres[0]
     figure = Figure(figsize=(16, 4.8 + 0.2 * len(lines)), layout="constrained")
     places = drawn.places[scene]
     axes = figure.subplots(1, 4)
@@ -48,7 +50,7 @@ def picture(config: Scenes, split: int, scene: int) -> tuple[Figure, list[str]]:
         missed = [thing for thing in range(config.objects) if not drawn.found[view][scene, thing]]
         spot.plot(*places[missed].T, "kx", label="missed")
         for box, thing in enumerate(drawn.boxes[view][scene]):
-            across, down = shown.centres[scene, view, box].astype(float)
+            across, down = centres[view, box].astype(float)
             kind = drawn.attributes[view][scene, thing] if thing < config.objects else None
             name = "nothing" if kind is None else ATTRIBUTES[view][kind]
             spot.plot(across, down, "s", color="#999999" if kind is None else "#0072B2", fillstyle="none", markersize=9)
@@ -65,7 +67,8 @@ def picture(config: Scenes, split: int, scene: int) -> tuple[Figure, list[str]]:
 def show(arguments: Sequence[str]) -> int:
     """Runs ``seqarena vqa show`` and returns its exit code."""
     options = parser().parse_args(arguments)
-    config = look_up(PRESETS["scenes"], options.preset, "preset of vqa scenes").run.data
+    configs = {each.run.preset: each.run.data for each in SCENES if isinstance(each.run.data, Scenes)}
+    config = look_up(configs, options.preset, "preset of vqa scenes")
     split = look_up({name: number for number, name in enumerate(SPLITS)}, options.split, "split")
     if not 0 <= options.scene < (config.scenes, config.held_out // 4, config.held_out)[split]:
         raise WrongUseError(f"--scene {options.scene}: {options.split} has no such scene")

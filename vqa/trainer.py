@@ -5,9 +5,10 @@ from pathlib import Path
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.package import Assembly
-from vqa.data import Asked, Grouped, TrainingBatches
-from vqa.evaluator import evaluate
+from common.package import OUTPUTS, Assembly, Evaluation
+from vqa.data.batches import Asked, Grouped, TrainingBatches
+from vqa.evaluator import Answers, evaluate
+from vqa.floors import floors
 from vqa.model import Answerer
 from vqa.run import Run
 
@@ -19,15 +20,28 @@ def loss(model: nn.Module, batch: Asked) -> Tensor:
 
 
 def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
-    """Returns the run's model, loss, batches and evaluations; prepared data are below ``folder``."""
-    splits, checksum = run.data.load(folder)
-    order = Grouped(pictures=splits["train"].pictures, batch_size=run.train.batch_size, seed=run.seed)
+    """Returns the run's model, loss, batches and evaluations; generated files are kept below ``folder``.
+
+    Raises:
+        BadDataError: files that are missing, damaged, or do not belong together.
+        WrongUseError: vectors or layers of another width than the model's.
+    """
+    loaded = run.data.load(folder)
+    train, answers = loaded.splits["train"], loaded.answers
+    order = Grouped(pictures=train.pictures, batch_size=run.train.batch_size, seed=run.seed)
+    tested: list[Answers] = []
+
+    def test(model: nn.Module) -> Evaluation:
+        tested[:] = [evaluate(model, loaded.splits["test"], answers, accelerator)]
+        return tested[0].evaluation
+
     return Assembly(
-        model=Answerer(run.model, run.data),
+        model=Answerer(run.model, loaded),
         loss=loss,
-        batches=TrainingBatches(split=splits["train"], order=order, answers=len(run.data.answers)),
-        validate=lambda model: evaluate(model, splits["validation"], run.data, accelerator),
-        test=lambda model: evaluate(model, splits["test"], run.data, accelerator),
-        floors=lambda: run.data.floors(splits),
-        data_checksum=checksum,
+        batches=TrainingBatches(split=train, order=order, answers=len(answers)),
+        validate=lambda model: evaluate(model, loaded.splits["validation"], answers, accelerator).evaluation,
+        test=test,
+        floors=lambda: floors(loaded),
+        data_checksum=loaded.checksum,
+        leave=lambda _model, out: tested[0].write(out / OUTPUTS, answers),
     )

@@ -9,7 +9,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,36 +20,14 @@ from common.cli import Parser
 from common.runtime import device_name, seed_torch
 from scripts.benchmark.chosen import at_least_one
 from scripts.tables import render
-from vqa.data import Asked, Grouped, Split, asked
-from vqa.data.scenes import Scenes
+from vqa.data import Arrays, Loaded, Split
+from vqa.data.batches import Asked, Grouped, asked
 from vqa.fusion import Fusion
 from vqa.model import Answerer, Model
 from vqa.trainer import loss
 
-WORDS, ANSWERS, PEOPLE = 14, 3_129, 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shaped(Scenes):
-    """What a model must know of data that are not there: their sizes."""
-
-    sizes: tuple[int, int, int]
-    """Detectors, boxes of each, numbers of a box."""
-
-    @property
-    def answers(self) -> Sequence[str]:
-        """As many as VQA v2 has."""
-        return [str(number) for number in range(ANSWERS)]
-
-    @property
-    def views(self) -> tuple[int, int, int]:
-        """Detectors, boxes, numbers."""
-        return self.sizes
-
-    @property
-    def vocabulary(self) -> int:
-        """About as many words as VQA v2's questions have."""
-        return 20_000
+WORDS, LENGTH, ANSWERS = 20_000, 14, 3_129
+"""About as many words as VQA v2's questions have; words of a question; answers."""
 
 
 def random_split(folder: Path, pictures: int, questions: int, sizes: tuple[int, int, int]) -> Split:
@@ -62,11 +39,15 @@ def random_split(folder: Path, pictures: int, questions: int, sizes: tuple[int, 
     features.flush()
     count = pictures * questions
     return Split(
-        words=generator.integers(1, 20_000, (count, WORDS)), pictures=np.arange(count) // questions,
-        answers=generator.integers(0, ANSWERS, (count, PEOPLE)), kinds=np.zeros(count, dtype=np.int64),
-        features=np.load(folder / "features.npy", mmap_mode="r"),
-        centres=generator.random((pictures, *sizes[:2], 2), dtype=np.float32),
-        boxes=np.full((pictures, sizes[0]), sizes[1]), groups={},
+        ids=np.arange(count), words=generator.integers(1, WORDS, (count, LENGTH)),
+        pictures=np.arange(count) // questions, options=generator.integers(0, ANSWERS, (count, 1)),
+        people=np.full((count, 1), 10), scores=np.ones((count, 1)),
+        views=Arrays(
+            features=np.load(folder / "features.npy", mmap_mode="r"),
+            centres=generator.random((pictures, *sizes[:2], 2), dtype=np.float32),
+            saw=np.zeros((pictures, sizes[0] - 1, sizes[1]), dtype=np.int64),
+        ),
+        parts={}, groups={}, pairs=np.zeros((0, 2), dtype=np.int64),
     )  # fmt: skip
 
 
@@ -95,11 +76,12 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]
     """Returns the seconds of each round, grouped and singly."""
     given = vars(options)
     sizes = (3, given["boxes"], given["width"])
-    data = Shaped(sizes=sizes)
     split = random_split(folder, -(-given["questions"] * (given["repeats"] + 1) // given["each"]), given["each"], sizes)
     seed_torch(0)
+    names = [str(number) for number in range(WORDS)]
     model = Answerer(
-        Model(fusion=Fusion(), attention=find_attention(given["attention"]), joint_dim=given["joint_dim"]), data
+        Model(fusion=Fusion(), attention=find_attention(given["attention"]), joint_dim=given["joint_dim"]),
+        Loaded(splits={"train": split}, answers=names[:ANSWERS], words=names, checksum=""),
     )
     order = Grouped(pictures=split.pictures, batch_size=given["questions"], seed=0)
     seconds: dict[str, list[float]] = {"grouped": [], "singly": []}

@@ -6,7 +6,7 @@ from torch import nn
 
 from common.attention.hybrid import Hybrid
 from common.errors import WrongUseError
-from common.optim import OPTIMIZERS, Optim, Schedule, build_optimizer, first_beta, rate, set_rate
+from common.optim import OPTIMIZERS, Optim, Paced, Schedule, Stepped, build_optimizer, first_beta, rate, set_rate
 
 
 @pytest.mark.parametrize("cycle", [True, False])
@@ -39,9 +39,23 @@ def test_the_other_shapes() -> None:
         assert rate(jax, step, 5000) == pytest.approx(expected)
 
 
+def test_stepped_is_pythias() -> None:
+    """Warm-up from 0.2 over 1,000 steps; a tenth from 15,000, 18,000, 20,000 and 21,000 on."""
+    pythia = Stepped(warmup=1_000, milestones=(15_000, 18_000, 20_000, 21_000))
+    expected = {0: 0.2, 500: 0.6, 1_000: 1, 14_999: 1, 15_000: 0.1, 18_000: 0.01, 20_500: 1e-3, 21_999: 1e-4}
+    assert {step: rate(pythia, step, 22_000) for step in expected} == pytest.approx(expected)
+    pythia.check(22_000)
+    assert rate(Stepped(milestones=(3,)), 0, 9) == 1.0
+    for wrong in ({"milestones": (5, 5)}, {"milestones": (9, 7)}, {"milestones": (1,), "warmup": 2}, {"factor": 1.0},
+                  {"shape": "linear"}, {"warmup_from": 1.5}):  # fmt: skip
+        with pytest.raises(WrongUseError, match=r"expected|with optim\.schedule\.milestones"):
+            Stepped(**{"milestones": (5,), **wrong}).check(20)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "bert_adam"])
 def test_groups_decay_matrices_only_and_hurry_bounded_numbers(name: str) -> None:
-    model = nn.ModuleDict({"linear": nn.Linear(2, 2), "norm": nn.LayerNorm(2), "kernel": Hybrid().build(heads=2)})
+    model = nn.ModuleDict({"linear": nn.Linear(2, 2), "norm": nn.LayerNorm(2), "kernel": Hybrid().build(heads=2),
+                           "trained": Paced(nn.Linear(2, 2), multiplier=0.1)})  # fmt: skip
     optim = Optim(name=name, lr=1e-3, weight_decay=0.1, bounded_lr_multiplier=7.0)  # type: ignore[arg-type]
     optimizer = build_optimizer(optim, model)
     set_rate(optimizer, optim, 0, 10)
@@ -54,6 +68,8 @@ def test_groups_decay_matrices_only_and_hurry_bounded_numbers(name: str) -> None
     assert found["linear.weight"] == (0.1, 1e-3)
     assert found["linear.bias"] == found["norm.weight"] == (0.0, 1e-3)
     assert found["kernel.u.raw"] == (0.0, pytest.approx(7e-3))
+    assert found["trained.0.weight"] == (0.1, pytest.approx(1e-4))
+    assert found["trained.0.bias"] == (0.0, pytest.approx(1e-4))
 
 
 def test_impossible_settings_are_refused() -> None:

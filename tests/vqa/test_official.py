@@ -174,7 +174,7 @@ def test_questions_are_read_in_their_order(tmp_path: Path) -> None:
     official(tmp_path)
     found = read_questions(tmp_path / "q.json")
     assert found[2] == Question(id=20, picture=2, text="what is it?")
-    require_complete({10: "a", 11: "b", 20: "c"}, found, "here")
+    require_complete({10: "a", 11: "b", 20: "c"}, [each.id for each in found], "here")
 
 
 def test_the_metric_is_the_score_of_a_submission() -> None:

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import WrongUseError
-from vqa.data import SHARE, Grouped, asked, scenes
+from vqa.data import SHARE, Arrays, Integers, Split, scenes
+from vqa.data.batches import Grouped, asked
 from vqa.data.scenes import ANSWERS, WORDS, Scenes, spelled
 from vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
+from vqa.floors import floors
 
 SMALL = Scenes(scenes=60, held_out=40)
 HARD = replace(
@@ -19,12 +21,23 @@ HARD = replace(
 )
 
 
+def seen(split: Split) -> Arrays:
+    """The boxes of a generated split."""
+    assert isinstance(split.views, Arrays)
+    return split.views
+
+
+def kinds(split: Split) -> Integers:
+    """Of each question its place among the kinds."""
+    return split.parts["kind"].of
+
+
 @pytest.mark.parametrize("config", [SMALL, HARD, replace(SMALL, aligned=True)], ids=["toy", "hard", "aligned"])
 def test_the_people_say_what_is_there(config: Scenes) -> None:
     """The most frequent answer is read off the objects by the words of the question."""
     split, drawn = config.split(0, 60), draw(config, 0, 60)
     counted = dict.fromkeys(config.kinds, 0)
-    for words, scene, people in zip(split.words, split.pictures, split.answers, strict=True):
+    for words, scene, options, people in zip(split.words, split.pictures, split.options, split.people, strict=True):
         text = spelled(words.tolist()).rstrip("?").split()
         things = [
             (SHAPES[shape], COLOURS[colour], MATERIALS[material], place)
@@ -41,9 +54,9 @@ def test_the_people_say_what_is_there(config: Scenes) -> None:
             expected, kind = ("yes" if named[text[2]][2][0] < named[text[-2]][2][0] else "no"), "side"
         else:
             expected, kind = str(min(sum(each[2] == text[2] for each in things), 4)), "count"
-        said = [ANSWERS[each] for each in people]
-        counted[kind] += max(said, key=said.count) == expected
-        assert len(set(said)) <= 2
+        counted[kind] += ANSWERS[options[people.argmax()]] == expected
+        assert people.sum() == 10
+        assert options[0] != options[1]
     assert all(count >= 57 for count in counted.values())  # ten people at 85 % are seldom wrong together
 
 
@@ -70,17 +83,19 @@ def test_each_view_shows_its_attribute_and_the_place_alone() -> None:
         for scene in range(60):
             for box, thing in enumerate(drawn.boxes[view][scene]):
                 name = -1 if thing == clean.objects else int(drawn.attributes[view][scene, thing])
-                rows.setdefault(name, set()).add(split.features[scene, view, box].tobytes())
+                rows.setdefault(name, set()).add(seen(split).features[scene, view, box].tobytes())
                 if thing < clean.objects:
-                    np.testing.assert_allclose(split.centres[scene, view, box], drawn.places[scene, thing], atol=1e-3)
+                    np.testing.assert_allclose(
+                        seen(split).centres[scene, view, box], drawn.places[scene, thing], atol=1e-3
+                    )
         assert all(len(each) == 1 for each in rows.values())
         assert len(set().union(*rows.values())) == len(rows)
 
 
 def test_noise_is_of_its_size_and_each_view_has_its_own() -> None:
     """What is left when the same scenes without noise are taken away; places in aligned views are shared."""
-    clean = replace(SMALL, noise=0.0, jitter=0.0).split(0, 60)
-    noisy = SMALL.split(0, 60)
+    clean = seen(replace(SMALL, noise=0.0, jitter=0.0).split(0, 60))
+    noisy = seen(SMALL.split(0, 60))
     left = noisy.features.astype(float) - clean.features.astype(float)
     assert left.std() == pytest.approx(0.3, rel=0.03)
     moved = noisy.centres.astype(float) - clean.centres.astype(float)
@@ -88,10 +103,10 @@ def test_noise_is_of_its_size_and_each_view_has_its_own() -> None:
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert abs(np.corrcoef(left[:, one].ravel(), left[:, other].ravel())[0, 1]) < 0.05
     aligned = replace(SMALL, aligned=True)
-    boxes, seen = draw(aligned, 0, 60).boxes, aligned.split(0, 60)
+    boxes, looked = draw(aligned, 0, 60).boxes, seen(aligned.split(0, 60))
     assert (boxes[0] == boxes[1]).all()
     assert (boxes[0] == boxes[2]).all()
-    np.testing.assert_array_equal(seen.centres[:, 0], seen.centres[:, 2])
+    np.testing.assert_array_equal(looked.centres[:, 0], looked.centres[:, 2])
     assert (draw(SMALL, 0, 60).boxes[0] != draw(SMALL, 0, 60).boxes[1]).any()
 
 
@@ -102,26 +117,36 @@ def test_whatever_changes_has_another_checksum(changed: dict[str, float | int]) 
     def without(config: Scenes) -> str:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(scenes, "fingerprint", lambda _: "same")
-            return config.load(Path())[1]
+            return config.load(Path()).checksum
 
     assert without(replace(SMALL, **changed)) != without(SMALL)  # type: ignore[arg-type]
 
 
 def test_groups_are_what_a_missed_or_saw() -> None:
     split = replace(SMALL, scenes=400).split(0, 400)
-    missed, seen = split.groups["material_missed"], split.groups["material_seen"]
-    assert not (missed & seen).any()
-    assert not (missed | seen)[split.kinds != 0].any()
-    both = (missed | seen)[split.kinds == 0].mean()
+    missed, saw = split.groups["material_missed"], split.groups["material_seen"]
+    assert not (missed & saw).any()
+    assert not (missed | saw)[kinds(split) != 0].any()
+    both = (missed | saw)[kinds(split) == 0].mean()
     assert both == pytest.approx(0.95**2, abs=0.05)
-    assert missed.sum() / (missed | seen).sum() == pytest.approx(0.3, abs=0.07)
+    assert missed.sum() / (missed | saw).sum() == pytest.approx(0.3, abs=0.07)
+
+
+def test_boxes_know_whether_the_primary_saw_what_they_are_on() -> None:
+    split, drawn = HARD.split(0, 50), draw(HARD, 0, 50)
+    told = split.views.seen_by_primary(np.arange(50))
+    for scene in range(50):
+        for view in (1, 2):
+            for box, thing in enumerate(drawn.boxes[view][scene]):
+                expected = -1 if thing == HARD.objects else int(thing in drawn.boxes[0][scene])
+                assert told[scene, view - 1, box] == expected
 
 
 def test_scenes_are_a_function_of_their_seed() -> None:
     one, again = SMALL.load(Path()), SMALL.load(Path())
-    assert one[1] == again[1]
-    assert replace(SMALL, seed=1).load(Path())[1] != one[1]
-    train, test = one[0]["train"], one[0]["test"]
+    assert one.checksum == again.checksum
+    assert replace(SMALL, seed=1).load(Path()).checksum != one.checksum
+    train, test = (seen(one.splits[name]) for name in ("train", "test"))
     assert not (train.features[:10] == test.features[:10]).all(axis=(1, 2, 3)).any()
     drawn = normal(3, np.arange(100_000))
     assert abs(drawn.mean()) < 0.01
@@ -129,12 +154,19 @@ def test_scenes_are_a_function_of_their_seed() -> None:
 
 
 def test_floors_are_what_rules_score() -> None:
-    splits, _ = replace(SMALL, scenes=300, held_out=300).load(Path())
-    floors = SMALL.floors(splits)
-    test, most = splits["test"], ANSWERS.index("yes")
-    best = max(np.minimum(1, SHARE * (test.answers == each).sum(axis=1)).mean() for each in (most, most + 1))
-    assert floors["most frequent answer"] <= best + 1e-9
-    assert 0.3 < floors["most frequent of its kind"] < 0.5
+    loaded = replace(SMALL, scenes=300, held_out=300).load(Path())
+    found, (train, test) = floors(loaded), (loaded.splits[name] for name in ("train", "test"))
+    most = [
+        max(range(12), key=lambda each, of=of: train.people[of][train.options[of] == each].sum())  # type: ignore[misc]
+        for of in (kinds(train) >= 0, *(kinds(train) == kind for kind in range(3)))
+    ]
+    for name, guesses in (
+        ("most frequent answer", np.full(900, most[0])),
+        ("most frequent of its kind", np.array(most[1:])[kinds(test)]),
+    ):
+        counts = np.where(test.options == guesses[:, None], test.people, 0).sum(axis=1)
+        assert found[name] == pytest.approx(np.minimum(1, SHARE * counts).mean())
+    assert 0.3 < found["most frequent of its kind"] < 0.5
 
 
 @settings(max_examples=20)
@@ -158,8 +190,9 @@ def test_a_batch_reads_each_picture_once_and_parts_keep_theirs() -> None:
     assert batch.picture.tolist() == [0, 0, 0, 1]
     part = batch.rows(3, 4)
     assert part.features.shape[0] == 1
-    np.testing.assert_array_equal(part.features[part.picture[0]], split.features[10].astype(np.float32))
-    agreeing = np.bincount(split.answers[5], minlength=12)
+    np.testing.assert_array_equal(part.features[part.picture[0]], seen(split).features[10].astype(np.float32))
+    agreeing = np.zeros(12)
+    agreeing[split.options[5]] = split.people[5]
     np.testing.assert_allclose(batch.targets[0], np.minimum(1, 0.3 * agreeing), atol=1e-6)
     assert batch.token_count() == 2 * 3 * 8
 

@@ -1,13 +1,18 @@
 """VQA v2's questions and annotations as they are published, and lists of answers as they go around."""
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.checkpoint import write_atomically
 from common.errors import BadDataError
 from common.files import field, read_json, read_text
+
+UNKNOWN = "<unk>"
+"""Of some lists of answers, what stands for all that are not in them; never an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +37,19 @@ class Annotation:
     common: str
     """The most frequent answer, as the file has it."""
     answers: tuple[str, ...]
+
+
+def published(folder: Path, name: str) -> Path | None:
+    """Returns a file of a folder, as it is or packed; none: it is not there.
+
+    Raises:
+        BadDataError: no such folder.
+    """
+    if not folder.is_dir():
+        raise BadDataError(
+            f"{folder}: expected a folder of VQA v2's files, found {'a file' if folder.exists() else 'nothing'}"
+        )
+    return next((each for each in (folder / name, folder / f"{name}.gz") if each.exists()), None)
 
 
 def read_questions(path: Path) -> list[Question]:
@@ -117,17 +135,28 @@ def read_submission(path: Path) -> dict[int, str]:
     return dict(answers)
 
 
-def require_complete(answers: dict[int, str], questions: Sequence[Question], where: str) -> None:
-    """Raises a ``BadDataError`` for answers that are not one to each question, or not told."""
-    ids = {each.id for each in questions}
+def write_submission(path: Path, answers: Mapping[int, str], ids: Sequence[int]) -> None:
+    """Writes answers as VQA's server takes them: a JSON list of {question_id, answer}, whole or not at all.
+
+    Raises:
+        BadDataError: an answer to each of the questions ``ids`` is not there, or not told.
+    """
+    require_complete(answers, ids, str(path))
+    rows = [{"question_id": each, "answer": answers[each]} for each in ids]
+    write_atomically(path, lambda file: file.write(json.dumps(rows).encode()))
+
+
+def require_complete(answers: Mapping[int, str], questions: Sequence[int], where: str) -> None:
+    """Raises a ``BadDataError`` for answers that are not one to each question, by their ids, or not told."""
+    ids = set(questions)
     missing, more = ids - set(answers), set(answers) - ids
     if missing or more:
         parts = [f"{len(missing):,} have none, such as {min(missing)}"] if missing else []
         parts += [f"{len(more):,} are of other questions, such as {min(more)}"] if more else []
         raise BadDataError(f"{where}: expected an answer to each of {len(ids):,} questions; {' and '.join(parts)}")
-    unknown = [each for each, answer in answers.items() if answer == "<unk>"]
+    unknown = [each for each, answer in answers.items() if answer == UNKNOWN]
     if unknown:
-        raise BadDataError(f"{where}: {len(unknown):,} answers are <unk>, such as that to {unknown[0]}")
+        raise BadDataError(f"{where}: {len(unknown):,} answers are {UNKNOWN}, such as that to {unknown[0]}")
 
 
 def read_pairs(path: Path) -> list[tuple[int, int]]:

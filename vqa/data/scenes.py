@@ -17,7 +17,7 @@ import numpy.typing as npt
 from common.config import fingerprint
 from common.counter import hash64
 from common.errors import WrongUseError
-from vqa.data import PEOPLE, SHARE, Data, Split
+from vqa.data import PEOPLE, SHARE, Arrays, Data, Loaded, Part, Split
 from vqa.data.world import ATTRIBUTES, COLOURS, MATERIALS, SHAPES, Drawn, Layout, Numbers, Truths, draw, normal, uniform
 
 Kind = Literal["material", "shape", "there", "side", "count"]
@@ -64,14 +64,14 @@ class Scenes(Layout, Data):
         return ANSWERS if "count" in self.kinds else ANSWERS[:ZERO]
 
     @property
-    def vocabulary(self) -> int:
-        """The words of the questions."""
-        return len(WORDS)
-
-    @property
     def views(self) -> tuple[int, int, int]:
         """Three detectors."""
         return len(ATTRIBUTES), self.boxes, self.width
+
+    @property
+    def aligned_views(self) -> bool:
+        """Whether B and C look at A's boxes."""
+        return self.aligned
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that describe no scenes."""
@@ -90,7 +90,7 @@ class Scenes(Layout, Data):
                 "expected data.scenes and data.width of at least 1, data.held_out of at least 4, and no negative noise"
             )
 
-    def load(self, folder: Path) -> tuple[dict[str, Split], str]:
+    def load(self, _folder: Path) -> Loaded:
         """Returns the splits and their checksum; drawn anew each time, in a second."""
         self.check()
         counts = (self.scenes, self.held_out // 4, self.held_out)
@@ -99,25 +99,13 @@ class Scenes(Layout, Data):
         }
         digest = hashlib.sha256(f"{VERSION} {fingerprint(self)}".encode())
         for split in splits.values():
-            whole = (split.words, split.answers, split.pictures, split.kinds, split.boxes, *split.groups.values())
-            for array in whole:
+            assert isinstance(split.views, Arrays)
+            asked = (split.words, split.options, split.people, split.pictures, split.parts["kind"].of, split.views.saw)
+            for array in (*asked, *split.groups.values()):
                 digest.update(np.ascontiguousarray(array.astype("<i8")).data)
-            for seen in (split.features, split.centres):
+            for seen in (split.views.features, split.views.centres):
                 digest.update(np.ascontiguousarray(seen.astype("<f2")).data)
-        return splits, digest.hexdigest()
-
-    def floors(self, splits: Mapping[str, Split]) -> dict[str, float]:
-        """Returns what the most frequent answer scores, to all questions and to each kind of them."""
-        train, test = splits["train"], splits["test"]
-        kinds = [
-            np.bincount(train.answers[train.kinds == kind].reshape(-1)).argmax() for kind in range(len(self.kinds))
-        ]
-        one = np.bincount(train.answers.reshape(-1)).argmax()
-        agreeing = {
-            "most frequent answer": (test.answers == one).sum(axis=1),
-            "most frequent of its kind": (test.answers == np.asarray(kinds)[test.kinds][:, None]).sum(axis=1),
-        }
-        return {name: float(np.minimum(SHARE * each, 1.0).mean()) for name, each in agreeing.items()}
+        return Loaded(splits=splits, answers=self.answers, words=WORDS, checksum=digest.hexdigest())
 
     def split(self, number: int, count: int) -> Split:
         """Returns the questions about ``count`` scenes."""
@@ -128,15 +116,18 @@ class Scenes(Layout, Data):
                                              for each in zip(*asked, strict=True))  # fmt: skip
         question = np.arange(len(words))
         wrong = hash64(self.seed, number, 9, question[:, None], np.arange(PEOPLE)) % np.uint64(100) >= TRUTH
+        people = np.stack([(~wrong).sum(axis=1), wrong.sum(axis=1)], axis=1)
         return Split(
+            ids=question,
             words=words[:, : max(len(TEXTS[kind].split()) for kind in self.kinds)],
             pictures=question // len(asked),
-            answers=np.where(wrong, other[:, None], truth[:, None]),
-            kinds=question % len(asked),
-            features=features,
-            centres=centres,
-            boxes=np.full((count, len(ATTRIBUTES)), self.boxes),
+            options=np.stack([truth, other], axis=1),
+            people=people,
+            scores=np.minimum(SHARE * people, 1.0),
+            views=Arrays(features=features, centres=centres, saw=_saw(drawn)),
+            parts={"kind": Part(names=self.kinds, of=question % len(asked))},
             groups={"material_missed": missed, "material_seen": seen},
+            pairs=np.zeros((0, 2), dtype=np.int64),
         )
 
     def _asked(self, kind: Kind, drawn: Drawn, number: int) -> tuple[Numbers, Numbers, Numbers, Truths, Truths]:
@@ -197,6 +188,15 @@ class Scenes(Layout, Data):
             place = np.where(is_thing[..., None], drawn.places[scene, safe], uniform(*looked, 1_000 + np.arange(2)))
             centres.append(place + self.jitter * normal(*looked, 2_000 + np.arange(2)))
         return np.stack(features, axis=1).astype(np.float16), np.stack(centres, axis=1).astype(np.float16)
+
+
+def _saw(drawn: Drawn) -> Numbers:
+    """Returns of each box of B and C whether A saw what it is on; see ``Views``."""
+    scene = np.arange(len(drawn.places))[:, None, None]
+    thing = np.stack(drawn.boxes[1:], axis=1)  # of each box; the number of objects where it is on nothing
+    objects = drawn.places.shape[1]
+    found: Numbers = drawn.found[0][scene, np.minimum(thing, objects - 1)].astype(np.int64)
+    return np.where(thing < objects, found, -1)
 
 
 def _word(names: Sequence[str], which: Numbers) -> Numbers:

@@ -1,0 +1,346 @@
+"""VQA v2 from its files: generated ones in the official form, read as the real ones are, whole and broken."""
+
+import gzip
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import BadDataError, WrongUseError
+from vqa.data import words as spelling
+from vqa.data.batches import asked
+from vqa.data.detected import Detected, read_detector
+from vqa.data.files import UNKNOWN, Annotation
+from vqa.data.options import options_of
+from vqa.data.scenes import WORDS, Scenes
+from vqa.data.vqa2 import Vqa2
+from vqa.data.written import write_scenes
+from vqa.official import accuracy, cleaned, normalized
+from vqa.regions import Found, write
+
+SCENES = 24
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of generated files; read it, never change it."""
+    return write_scenes(tmp_path_factory.mktemp("written"), SCENES)
+
+
+def config(folder: Path, **changes: Any) -> Vqa2:
+    settings = {"path": str(folder), "regions": tuple(str(folder / name) for name in "ABC"), "boxes": 8, "width": 18,
+                "answer_count": None, "least": 1, "held_out": 0.3}  # fmt: skip
+    return Vqa2(**{**settings, **changes})
+
+
+def rewrite(path: Path, change: Any) -> None:
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def test_files_hold_the_scenes_they_were_written_of(written: Path, tmp_path: Path) -> None:
+    """Questions, people, scores, boxes and what the primary saw, question by question, against the generator's."""
+    scenes = Scenes(scenes=SCENES, held_out=SCENES // 6)
+    loaded, expected = config(written).load(tmp_path), scenes.split(1, SCENES // 6)
+    test = loaded.splits["test"]
+    assert len(test) == len(expected)
+    own, theirs = (asked(split, np.arange(len(test)), len(each.answers)) for split, each in
+                   ((test, loaded), (expected, scenes)))  # fmt: skip
+    for row in range(len(test)):
+        said = [loaded.words[word] for word in test.words[row] if word]
+        assert said == [WORDS[word] for word in expected.words[row] if word]
+        known = {answer: own.targets[row, place].item() for place, answer in enumerate(loaded.answers)}
+        wanted = {answer: theirs.targets[row, place].item() for place, answer in enumerate(scenes.answers)}
+        assert {answer: value for answer, value in known.items() if value} == {
+            answer: value for answer, value in wanted.items() if value and answer in known
+        }
+    np.testing.assert_array_equal(own.features, theirs.features)
+    inside = (theirs.centres > 0.05) & (theirs.centres < 0.95)  # at the edge a box is cut off
+    np.testing.assert_allclose(own.centres[inside], theirs.centres[inside], atol=1e-3)
+    assert own.real.all()
+
+
+def test_pictures_are_trained_on_or_validated_or_tested(written: Path, tmp_path: Path) -> None:
+    loaded = config(written).load(tmp_path)
+    pictures = {name: set((split.ids // 1_000).tolist()) for name, split in loaded.splits.items()}
+    assert pictures["train"] | pictures["validation"] == set(range(1, 1 + SCENES))
+    assert pictures["test"] == set(range(1 + SCENES, 1 + SCENES + SCENES // 6))
+    assert not pictures["train"] & pictures["validation"]
+    assert all(pictures.values())
+    again = config(written).load(tmp_path)
+    assert again.checksum == loaded.checksum
+    assert {name: len(split) for name, split in again.splits.items()} == {
+        name: len(split) for name, split in loaded.splits.items()
+    }
+    for changes in ({"held_out": 0.5}, {"boxes": 5}, {"least": 12}, {"length": 3}):
+        assert config(written, **changes).load(tmp_path).checksum != loaded.checksum
+
+
+def test_packed_files_are_read_and_pairs_counted(written: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "packed"
+    shutil.copytree(written, folder)
+    plain = config(folder).load(tmp_path)
+    for path in folder.glob("*.json"):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    ids = plain.splits["test"].ids.tolist()
+    (folder / "v2_mscoco_val2014_complementary_pairs.json").write_text(json.dumps([[ids[0], ids[3]], [1, ids[2]]]))
+    packed = config(folder).load(tmp_path)
+    assert packed.checksum == plain.checksum
+    assert packed.splits["test"].pairs.tolist() == [[0, 3]]
+    assert packed.splits["train"].pairs.shape == (0, 2)
+
+
+SAID = st.sampled_from(
+    ["yes", "Yes", "no", "2", "two", "a dog", "dog", "the dog.", "t-shirt", "t shirt", "", "none", "unk"]
+)
+
+
+@given(st.lists(SAID, min_size=10, max_size=10), st.lists(SAID, min_size=1, max_size=6, unique=True), st.booleans())
+def test_options_are_the_official_accuracy(references: Sequence[str], answers: Sequence[str], normalizes: bool) -> None:
+    """Whatever is in the list: what its every answer scores, and how many people gave it."""
+    each = Annotation(id=1, question_type="", answer_type="", common="", answers=tuple(references))
+    listed = [UNKNOWN, *answers]
+    found = options_of([each], listed, normalized_targets=normalizes)
+    scores, people = np.zeros(len(listed)), np.zeros(len(listed))
+    for place, count, score in zip(found.places[0], found.people[0], found.scores[0], strict=True):
+        if place >= 0:
+            scores[place], people[place] = score, count
+    for place, answer in enumerate(listed):
+        expected = 0.0 if answer == UNKNOWN else accuracy(answer, references)
+        assert scores[place] == expected  # to the last bit
+        said = [normalized(cleaned(one)) if normalizes else one for one in references]
+        assert people[place] == (0 if answer == UNKNOWN else said.count(answer))
+
+
+def test_words_are_cut_as_pythias() -> None:
+    assert spelling.cut("Is this the dog's t-shirt, or not?") == [
+        "is", "this", "the", "dog", "'", "s", "t", "-", "shirt", "or", "not",
+    ]  # fmt: skip
+    cut = [["a", "b"], ["b", "c", "b"], []]
+    words = spelling.vocabulary(cut)
+    assert words == ["", "b", "a", "c"]
+    assert spelling.numbered([["c", "new", "b"], []], words, 2).tolist() == [[3, 0], [0, 0]]
+
+
+def test_glove_is_read_by_word(tmp_path: Path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("the 1 2 3\nb 0.5 -1 2e-1\n. . 7 8 9\n")
+    np.testing.assert_allclose(spelling.glove(path, ["", "a", "b"]), [[0] * 3, [0] * 3, [0.5, -1, 0.2]])
+    path.write_text("2 3\nb 1 2 3\n")  # as word2vec's text files begin
+    assert spelling.glove(path, ["", "b"])[1].tolist() == [1, 2, 3]
+    for text, message in (
+        ("b 1 2 3\nc 1 2\n", "line 2: expected a word and 3 numbers"), ("b 1 x 3\n", "line 1: could not convert"),
+        ("d 1 2 3\n", "none of the 3 words"), ("", "none of the 3 words"),
+    ):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(BadDataError, match=message):
+            spelling.glove(path, ["", "b", "c"])
+
+
+def test_detectors_rows_are_read_and_padded(tmp_path: Path) -> None:
+    """Of two parts, in any order, fewer boxes than asked for and more; a picture that is in none is a box of zeros."""
+    generator = np.random.default_rng(0)
+
+    def found(ids: Sequence[int]) -> list[Found]:
+        made = []
+        for number in ids:
+            low = generator.random((1 + number % 4, 2)) * 0.5
+            corners = np.concatenate([low, low + 0.2 + 0.3 * generator.random(low.shape)], axis=1) * [80, 60, 80, 60]
+            made.append(Found(id=number, size=(80, 60), boxes=corners,
+                              features=generator.integers(-9, 9, (len(low), 5)).astype(np.float32)))  # fmt: skip
+        return made
+
+    views: list[dict[int, Found]] = []
+    for name in "AB":
+        parts = {"one": found([3, 1, 2]), "two": found([7, 5])}
+        for part, some in parts.items():
+            write(tmp_path / name / part, some, detector=name, pictures=len(some), boxes=4, width=5, source="test")
+        views.append({each.id: each for some in parts.values() for each in some})
+    pictures = np.array([1, 2, 3, 5, 7, 9])
+    detectors = [read_detector(tmp_path / name) for name in "AB"]
+    data = Detected(
+        detectors=tuple(detectors), boxes=3,
+        part=np.stack([each.rows(pictures, 1)[0] for each in detectors], axis=1),
+        row=np.stack([each.rows(pictures, 1)[1] for each in detectors], axis=1),
+    )  # fmt: skip
+    asked_for = np.array([5, 3, 0, 4, 2])
+    seen, saw = data.read(asked_for), data.seen_by_primary(asked_for)
+    assert seen.features.shape == (5, 2, 3, 5)
+    for row, picture in enumerate(pictures[asked_for].tolist()):
+        for view, each in enumerate(views):
+            own = each.get(picture)
+            boxes = np.zeros((1, 4)) if own is None else own.boxes[:3] / [80, 60, 80, 60]
+            features = np.zeros((1, 5)) if own is None else own.features[:3]
+            count = len(boxes)
+            assert seen.real[row, view].tolist() == [True] * count + [False] * (3 - count)
+            np.testing.assert_array_equal(seen.features[row, view, :count], features)
+            np.testing.assert_allclose(seen.centres[row, view, :count], (boxes[:, :2] + boxes[:, 2:]) / 2, atol=1e-6)
+            if view == 1:
+                first = np.zeros((1, 4)) if own is None else views[0][picture].boxes[:3] / [80, 60, 80, 60]
+                expected = [int(max(overlap(box, other) for other in first) >= 0.3) for box in boxes]
+                assert saw[row, 0].tolist() == expected + [-1] * (3 - count)
+    assert 0 < (saw == 1).sum() < (saw >= 0).sum()
+    with pytest.raises(BadDataError, match="1 of 6 pictures are not in it, such as 9"):
+        detectors[0].rows(pictures, 0)
+    shutil.move(tmp_path / "B" / "one", tmp_path / "A" / "three")
+    with pytest.raises(BadDataError, match="regions of one detector"):
+        read_detector(tmp_path / "A")
+    with pytest.raises(BadDataError, match="no regions"):
+        read_detector(tmp_path / "C")
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    """Intersection over union, by the areas of three rectangles."""
+
+    def area(left: float, top: float, right: float, bottom: float) -> float:
+        return max(right - left, 0.0) * max(bottom - top, 0.0)
+
+    both = area(max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3]))
+    union = area(*one) + area(*other) - both
+    return both / union if union else 0.0
+
+
+def test_a_shortened_file_is_named(written: Path, tmp_path: Path) -> None:
+    shutil.copytree(written / "A", tmp_path / "A")
+    detector = read_detector(tmp_path / "A")
+    pictures = np.arange(1, SCENES + 1)
+    part, row = detector.rows(pictures, 0)
+    data = Detected(detectors=(detector,), boxes=8, part=part[:, None], row=row[:, None])
+    path = tmp_path / "A" / "train2014" / "features.npy"
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    with pytest.raises(BadDataError, match=r"features.npy is shorter than it says"):
+        data.read(np.array([SCENES - 1]))
+
+
+def genome(folder: Path, written: Path) -> None:
+    """Questions about a trained, a tested, another COCO picture and one of no COCO's; one answer is in no list."""
+    folder.mkdir()
+    (folder / "image_data.json").write_text(
+        json.dumps(
+            [{"image_id": 90 + coco, "coco_id": coco} for coco in range(1, 60)] + [{"image_id": 5, "coco_id": None}]
+        )
+    )
+    asked_of = [
+        {"id": image, "qas": [{"qa_id": image * 10 + number, "question": f"What is {text}?", "answer": text}
+                              for number, text in enumerate(("A wood.", "green cheese"))]}
+        for image in [*range(91, 150), 5]
+    ]  # fmt: skip
+    (folder / "question_answers.json").write_text(json.dumps(asked_of))
+
+
+def test_visual_genome_adds_trained_pictures_alone(written: Path, tmp_path: Path) -> None:
+    genome(tmp_path / "vg", written)
+    plain, more = (config(written, **each).load(tmp_path) for each in ({}, {"visual_genome": str(tmp_path / "vg")}))
+    trained = set((plain.splits["train"].ids // 1_000).tolist())
+    added = more.splits["train"]
+    extra = added.ids[len(plain.splits["train"]) :]
+    assert set((extra // 10 - 90).tolist()) == trained
+    assert (extra % 10 == 0).all()
+    wood = more.answers.index("wood")
+    assert (added.options[-1][added.people[-1] > 0] == wood).all()
+    assert added.people[-1].max() == 10
+    assert added.parts["answer_type"].of[-1] == -1
+    assert "cheese" not in more.words
+    assert more.checksum != plain.checksum
+    for name in ("validation", "test"):
+        np.testing.assert_array_equal(more.splits[name].ids, plain.splits[name].ids)
+    (tmp_path / "vg" / "question_answers.json").write_text("[]")
+    with pytest.raises(BadDataError, match="no question about the pictures that are trained on"):
+        config(written, visual_genome=str(tmp_path / "vg")).load(tmp_path)
+
+
+def broken(folder: Path, kind: str) -> dict[str, Any]:
+    """Breaks a copy of the files, and returns the settings to load it by."""
+    questions, annotations = (
+        folder / name for name in ("v2_OpenEnded_mscoco_val2014_questions.json", "v2_mscoco_val2014_annotations.json")
+    )
+    if kind == "annotation":
+        rewrite(annotations, lambda values: values["annotations"].pop())
+    elif kind == "picture":
+        rewrite(questions, lambda values: values["questions"][0].update(image_id=999))
+    elif kind == "file":
+        annotations.unlink()
+    elif kind == "regions":
+        shutil.rmtree(folder / "B")
+    elif kind == "list":
+        (folder / "list.json").write_text('["yes", "no"]')
+        return {"answer_list": str(folder / "list.json"), "answer_count": 3_129}
+    elif kind == "pickle":
+        return {"fc7": ("fc7.pkl",) * 3}
+    elif kind == "folder":
+        return {"path": str(folder / "nowhere")}
+    elif kind == "aligned":
+        return {"aligned": True}
+    elif kind == "count":
+        return {"answer_count": 3_129}
+    return {"width": 2_048} if kind == "width" else {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("annotation", "1 questions have no annotation, such as"),
+        ("picture", r"A: 1 of 5 pictures are not in it, such as 999; at most 0 may be missing \(--data.missing\)"),
+        ("file", "there is no v2_mscoco_val2014_annotations.json in it"),
+        ("regions", "B: no regions"),
+        ("list", "list.json: 2 answers, expected 3,129; --data.answer-count none"),
+        ("count", "answers that lead 1 questions: .* answers, expected 3,129"),
+        ("pickle", r"expected an .npz with weight and bias; a pickle may run code"),
+        ("folder", "expected a folder of VQA v2's files, found nothing"),
+        ("aligned", "the detectors looked at different boxes"),
+        ("width", "18 numbers a box by scenes A; data.width is 2048"),
+    ],
+)
+def test_files_that_do_not_belong_together_are_refused(kind: str, message: str, written: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(written, folder)
+    settings = broken(folder, kind)
+    with pytest.raises(BadDataError, match=message):
+        config(folder, **settings).load(tmp_path)
+
+
+def test_pictures_may_be_missing_up_to_a_limit(
+    written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(written, folder)
+    broken(folder, "picture")
+    loaded = config(folder, missing=1).load(tmp_path)
+    assert "1 pictures are not in it, such as 999; each is a box of zeros" in capsys.readouterr().err
+    batch = asked(loaded.splits["test"], np.array([0]), len(loaded.answers))
+    assert batch.real[0].sum(dim=1).tolist() == [1, 1, 1]
+    assert not batch.features.any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"regions": ()}, "data.regions: expected a folder for each detector"),
+        ({"path": None}, "data.path: expected the folder"),
+        ({"boxes": 0}, "data.boxes: expected at least 1"),
+        ({"held_out": 1.0}, "data.held_out between 0 and 1"),
+        ({"fc7": ("one.npz",)}, "data.fc7: expected 3 files"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(WrongUseError, match=words):
+        config(Path("somewhere"), **changes).check()
+
+
+def test_written_files_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_scenes(tmp_path, 6)
+    assert "kept in" in capsys.readouterr().err
+    before = (first / "v2_mscoco_val2014_annotations.json").stat().st_mtime_ns
+    assert write_scenes(tmp_path, 6) == first
+    assert (first / "v2_mscoco_val2014_annotations.json").stat().st_mtime_ns == before
+    assert not capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == [first.name]

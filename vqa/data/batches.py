@@ -1,0 +1,102 @@
+"""The batch of every step: pictures in a new order every epoch, each read once for all its questions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.counter import permutation
+from common.data import Batch, Indices
+from common.shapes import Centres, Places, Regions, RegionsReal, SoftTargets, Tokens
+from vqa.data import SHARE, Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Batch):
+    """Questions and their pictures, each picture once."""
+
+    words: Tokens
+    targets: SoftTargets
+    picture: Places
+    """Row of ``features`` that each question is about."""
+    features: Regions
+    centres: Centres
+    real: RegionsReal
+
+    def rows(self, start: int, stop: int) -> "Asked":
+        """Returns the questions from ``start`` up to ``stop`` with the pictures that they need."""
+        needed, picture = torch.unique(self.picture[start:stop], return_inverse=True)
+        return Asked(
+            words=self.words[start:stop], targets=self.targets[start:stop], picture=picture,
+            features=self.features[needed], centres=self.centres[needed], real=self.real[needed],
+        )  # fmt: skip
+
+    def token_count(self) -> int:
+        """Returns the number of real boxes that are read."""
+        return int(self.real.sum())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Asked":
+        return Asked(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
+
+
+def asked(split: Split, questions: Indices, answers: int) -> Asked:
+    """Returns a batch of some questions, of ``answers`` that there are."""
+    pictures, rows = np.unique(split.pictures[questions], return_inverse=True)
+    seen = split.views.read(pictures)
+    targets = np.zeros((len(questions), answers + 1))
+    shares = np.minimum(SHARE * split.people[questions], 1.0)
+    targets[np.arange(len(questions))[:, None], split.options[questions]] = shares  # -1 is the last column
+    return Asked(
+        words=torch.from_numpy(split.words[questions].astype(np.int64)),
+        targets=torch.from_numpy(targets[:, :-1]).float(),
+        picture=torch.from_numpy(rows.reshape(-1)),
+        features=torch.from_numpy(seen.features.astype(np.float32)),
+        centres=torch.from_numpy(seen.centres.astype(np.float32)),
+        real=torch.from_numpy(seen.real),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Which questions each step sees: pictures in a new order every epoch, all questions of one after the other.
+
+    So a batch reads few pictures; every question once an epoch.
+    """
+
+    pictures: Indices
+    """The picture of each question."""
+    batch_size: int
+    seed: int
+
+    def __getitem__(self, step: int) -> Indices:
+        """Returns the numbers of the ``batch_size`` questions of a step."""
+        positions = step * self.batch_size + np.arange(self.batch_size)
+        count = len(self.pictures)
+        epochs = positions // count
+        return np.concatenate(
+            [self._order(epoch)[positions[epochs == epoch] % count] for epoch in np.unique(epochs).tolist()]
+        )
+
+    def _order(self, epoch: int) -> Indices:
+        # An epoch's order is asked for at each of its steps; the last two (batches may straddle) are kept.
+        kept: dict[int, Indices] = self.__dict__.setdefault("_orders", {})
+        if epoch not in kept:
+            while len(kept) > 1:
+                kept.pop(min(kept))
+            rank = permutation(int(self.pictures.max()) + 1, self.seed, 0, epoch)
+            kept[epoch] = np.argsort(rank[self.pictures], kind="stable")
+        return kept[epoch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingBatches:
+    """The batch of every training step."""
+
+    split: Split
+    order: Grouped
+    answers: int
+
+    def __getitem__(self, step: int) -> Asked:
+        return asked(self.split, self.order[step], self.answers)

@@ -1,0 +1,186 @@
+"""What several detectors found in the pictures of a split: rows of the folders of regions (``vqa/regions.py``)."""
+
+import json
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from common.data import Indices
+from common.errors import BadDataError
+from vqa.data import Integers, Layer, Reals, Seen, Truths, Views
+from vqa.regions import Header, Regions, read, taken
+
+LOOKED_AT = 100
+"""Pictures whose boxes are compared."""
+OVERLAP = 0.3
+"""Intersection over union with some box of the primary's from which on it saw what a box is on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detector:
+    """A detector's regions: those of one folder, or of the folders in it."""
+
+    parts: tuple[Regions, ...]
+    folder: Path
+
+    @property
+    def header(self) -> Header:
+        """That of the first part; the others name the same detector and width."""
+        return self.parts[0].header
+
+    def rows(self, pictures: Indices, missing: int) -> tuple[Integers, Integers]:
+        """Returns the part and the row of each picture; -1 of at most ``missing`` that are in none.
+
+        Raises:
+            BadDataError: more are in none; says how many and which.
+        """
+        part, row = np.full(len(pictures), -1), np.full(len(pictures), -1)
+        for number, regions in enumerate(self.parts):
+            own = regions.rows(pictures, str(self.folder), missing=len(pictures))
+            part, row = np.where(own >= 0, number, part), np.where(own >= 0, own, row)
+        lost = np.unique(pictures[part < 0])
+        if len(lost) > missing:
+            raise BadDataError(
+                f"{self.folder}: {len(lost):,} of {len(np.unique(pictures)):,} pictures are not in it, such as "
+                f"{lost[0]}; at most {missing:,} may be missing (--data.missing)"
+            )
+        if len(lost):
+            print(
+                f"{self.folder}: {len(lost):,} pictures are not in it, such as {lost[0]}; each is a box of zeros",
+                file=sys.stderr,
+            )
+        return part, row
+
+
+def read_detector(folder: Path) -> Detector:
+    """Returns a detector's regions, of one folder or of all folders in it.
+
+    Raises:
+        BadDataError: no regions there, or of several detectors or widths.
+    """
+    inside = [folder] if (folder / "header.json").exists() else sorted(
+        each.parent for each in folder.glob("*/header.json")
+    )  # fmt: skip
+    parts = tuple(read(each) for each in inside or [folder])
+    kinds = {(part.header.detector, part.header.width) for part in parts}
+    if len(kinds) > 1:
+        raise BadDataError(f"{folder}: expected the regions of one detector, found {sorted(kinds)}")
+    return Detector(parts=parts, folder=folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detected(Views):
+    """Several detectors' boxes of a split's pictures; nothing of it is kept in memory."""
+
+    detectors: tuple[Detector, ...]
+    boxes: int
+    """Boxes that are read of each: the first ones."""
+    part: Integers
+    """Part of each detector that a picture is in (pictures, views)."""
+    row: Integers
+    """Row there; -1: in none."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Detectors, boxes of each, numbers of a box."""
+        return len(self.detectors), self.boxes, self.detectors[0].header.width
+
+    def read(self, pictures: Indices) -> Seen:
+        """Returns what was found in pictures; one that a detector does not know has a box of zeros."""
+        features = np.zeros((len(pictures), *self.sizes), dtype=np.float16)
+        for view, part, places, rows in self._parts(pictures):
+            found = taken(part.features, rows)[:, : self.boxes]
+            features[places, view, : found.shape[1]] = found
+        corners, real = self._boxes(pictures)
+        return Seen(features=features, centres=(corners[..., :2] + corners[..., 2:]) / 2, real=real)
+
+    def seen_by_primary(self, pictures: Indices) -> Integers:
+        """Returns whether some box of the primary overlaps, by 0.3 of what both cover; no label says it better."""
+        corners, real = self._boxes(pictures)
+        overlap = _overlap(corners[:, 1:, :, None], corners[:, :1, None])  # pictures views boxes boxes
+        best = np.where(real[:, :1, None], overlap, 0.0).max(axis=3)
+        return np.where(real[:, 1:], (best >= OVERLAP).astype(np.int64), -1)
+
+    def _boxes(self, pictures: Indices) -> tuple[Reals, Truths]:
+        views = len(self.detectors)
+        corners = np.zeros((len(pictures), views, self.boxes, 4), dtype=np.float32)
+        counts = np.ones((len(pictures), views), dtype=np.int64)
+        for view, part, places, rows in self._parts(pictures):
+            found = taken(part.boxes, rows)[:, : self.boxes]
+            corners[places, view, : found.shape[1]] = found
+            counts[places, view] = np.minimum(part.counts[rows], self.boxes)
+        return corners, np.arange(self.boxes) < counts[..., None]
+
+    def _parts(self, pictures: Indices) -> list[tuple[int, Regions, Indices, Indices]]:
+        """Returns each view, part of it, the places among ``pictures`` that are in it, and their rows."""
+        found = []
+        for view, detector in enumerate(self.detectors):
+            own = np.where(self.row[pictures, view] >= 0, self.part[pictures, view], -1)
+            for number, part in enumerate(detector.parts):
+                places = np.flatnonzero(own == number)
+                if len(places):
+                    found.append((view, part, places, self.row[pictures[places], view]))
+        return found
+
+
+def _overlap(one: Reals, other: Reals) -> Reals:
+    """Returns intersection over union of boxes (..., 4)."""
+    low, high = np.maximum(one[..., :2], other[..., :2]), np.minimum(one[..., 2:], other[..., 2:])
+    both = (high - low).clip(min=0).prod(axis=-1)
+    areas = [(each[..., 2:] - each[..., :2]).prod(axis=-1) for each in (one, other)]
+    found: Reals = both / np.maximum(areas[0] + areas[1] - both, 1e-12)
+    return found
+
+
+def detected(detectors: Sequence[Detector], pictures: Indices, *, boxes: int, width: int, missing: int) -> Detected:
+    """Returns the views of some pictures.
+
+    Raises:
+        BadDataError: a detector of another width, or without more than ``missing`` of the pictures.
+    """
+    for detector in detectors:
+        if detector.header.width != width:
+            raise BadDataError(
+                f"{detector.folder}: {detector.header.width} numbers a box by {detector.header.detector}; data.width "
+                f"is {width}"
+            )
+    found = [detector.rows(pictures, missing) for detector in detectors]
+    return Detected(
+        detectors=tuple(detectors), boxes=boxes, part=np.stack([part for part, _ in found], axis=1),
+        row=np.stack([row for _, row in found], axis=1),
+    )  # fmt: skip
+
+
+def require_aligned(views: Views, pictures: Indices) -> None:
+    """Raises a ``BadDataError`` if detectors looked at different boxes in the first pictures."""
+    centres = views.read(np.unique(pictures)[:LOOKED_AT]).centres
+    if np.abs(centres - centres[:, :1]).max() > 1e-3:
+        raise BadDataError("data.aligned: the detectors looked at different boxes; channels needs features of the same")
+
+
+def read_layer(path: Path) -> Layer:
+    """Returns weight and bias of an .npz file, a detector's last layer.
+
+    Raises:
+        BadDataError: another file, or other shapes.
+    """
+    if path.suffix != ".npz":
+        raise BadDataError(f"{path}: expected an .npz with weight and bias; a pickle may run code when it is read")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            weight, bias = (file[name].astype(np.float32) for name in ("weight", "bias"))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise BadDataError(f"{path}: expected an .npz with weight and bias ({error})") from error
+    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise BadDataError(f"{path}: expected weight (outputs inputs) and bias (outputs), found {weight.shape} and "
+                           f"{bias.shape}")  # fmt: skip
+    return Layer(weight=weight, bias=bias)
+
+
+def fingerprint_of(detectors: Sequence[Detector]) -> str:
+    """Returns what stands for all detectors and all that they found."""
+    return json.dumps([[part.header.detector, part.header.sha256] for each in detectors for part in each.parts])

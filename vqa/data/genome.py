@@ -1,0 +1,49 @@
+"""Visual Genome's questions about pictures that VQA v2 trains on, as more to train on (Pythia, MCAN)."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from common.errors import BadDataError
+from common.files import field, read_json
+from vqa.data import PEOPLE
+from vqa.data.files import Annotation, Question
+from vqa.official import normalized
+
+FILES = ("question_answers.json", "image_data.json")
+
+
+def read_genome(folder: Path, pictures: Collection[int], answers: Collection[str]) -> list[tuple[Question, Annotation]]:
+    """Returns the questions about some of COCO's pictures whose answer, normalised, is in the list; as all ten's.
+
+    Half of Visual Genome's pictures are COCO's, those that VQA v2 tests on among them: only ``pictures`` are taken.
+
+    Raises:
+        BadDataError: files that are missing or of another form, or no question about the pictures.
+    """
+    asked, known = (_rows(folder / name) for name in FILES)
+    coco = {field(row, "image_id", int, where): row.get("coco_id") for where, row in known}
+    found = []
+    for where, row in asked:
+        picture = coco.get(field(row, "id", int, where))
+        if picture is None or picture not in pictures:
+            continue
+        for each in field(row, "qas", list, where):
+            answer = normalized(field(each, "answer", str, where))
+            if answer in answers:
+                number = field(each, "qa_id", int, where)
+                question = Question(id=number, picture=picture, text=field(each, "question", str, where))
+                said = Annotation(
+                    id=number, question_type="", answer_type="", common=answer, answers=(answer,) * PEOPLE
+                )
+                found.append((question, said))
+    if not found:
+        raise BadDataError(f"{folder}: no question about the pictures that are trained on, with an answer in the list")
+    return found
+
+
+def _rows(path: Path) -> list[tuple[str, Any]]:
+    values = read_json(path)
+    if not isinstance(values, list):
+        raise BadDataError(f"{path}: expected Visual Genome's list of objects")
+    return [(f"{path}[{number}]", row) for number, row in enumerate(values)]

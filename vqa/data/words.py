@@ -1,0 +1,73 @@
+"""Questions as words: cut as Pythia's code does, numbered, with GloVe's vectors where a file is given."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import BadDataError
+from common.files import text_lines
+
+Numbers = npt.NDArray[np.int32]
+BETWEEN = re.compile(r"(\W+)")
+
+
+def cut(question: str) -> list[str]:
+    """Returns the words of a question: lower case, no commas and question marks, what else lies between words kept.
+
+    "dog's" is dog, ', s; "t-shirt" is t, -, shirt (Pythia v0.1).
+    """
+    text = question.lower().replace(",", "").replace("?", "").replace("'s", " 's")
+    return [part.strip() for part in BETWEEN.split(text) if part.strip()]
+
+
+def vocabulary(questions: Iterable[Sequence[str]]) -> list[str]:
+    """Returns all words, most frequent first, behind the empty one that stands for padding and unknown words."""
+    counts: dict[str, int] = {}
+    for words in questions:
+        for word in words:
+            counts[word] = counts.get(word, 0) + 1
+    return ["", *sorted(counts, key=lambda word: (-counts[word], word))]
+
+
+def numbered(questions: Sequence[Sequence[str]], words: Sequence[str], length: int) -> Numbers:
+    """Returns the numbers of each question's first words, 0 behind its end and for unknown ones (questions, length)."""
+    known = {word: number for number, word in enumerate(words)}
+    found = np.zeros((len(questions), length), dtype=np.int32)
+    for row, each in enumerate(questions):
+        numbers = [known.get(word, 0) for word in each[:length]]
+        found[row, : len(numbers)] = numbers
+    return found
+
+
+def glove(path: Path, words: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Returns the vectors of words from a text file, a word and its numbers a line; zeros of words not in it.
+
+    Raises:
+        BadDataError: no such file, a line of another width, or none of the words in it.
+    """
+    places = {word: place for place, word in enumerate(words) if word}
+    found: npt.NDArray[np.float32] | None = None
+    known = 0
+    for number, line in enumerate(text_lines(path), start=1):
+        # Some of GloVe's "words" hold blanks: the numbers are the last of a line.
+        word, *values = line.rstrip(" ").rsplit(" ", -1 if found is None else found.shape[1])
+        if number == 1 and len(values) == 1:
+            continue  # word2vec's text files say first how many words and numbers there are
+        if found is None:
+            found = np.zeros((len(words), len(values)), dtype=np.float32)
+        if len(values) != found.shape[1] or not values:
+            raise BadDataError(
+                f"{path}, line {number}: expected a word and {found.shape[1]} numbers, found {len(values)}"
+            )
+        if word in places:
+            try:
+                found[places[word]] = [float(value) for value in values]
+            except ValueError as error:
+                raise BadDataError(f"{path}, line {number}: {error}") from error
+            known += 1
+    if found is None or not known:
+        raise BadDataError(f"{path}: none of the {len(words):,} words of the questions is in it")
+    return found

@@ -1,0 +1,97 @@
+"""Generated scenes as the files that VQA v2 has: questions and annotations in JSON, a folder of regions a detector."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from common.checkpoint import write_json
+from vqa.data import Arrays, Split
+from vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled
+from vqa.regions import Found, write
+
+SIZE = (640, 480)
+"""Pixels of a picture."""
+EXTENT = 0.04
+"""Half of a box's width and height, as shares of the picture's."""
+NAMES = "ABC"
+TYPES = {"material": ("other", "what material"), "shape": ("other", "what shape"), "there": ("yes/no", "is there")}
+"""Of each kind of questions the type of answer and question."""
+
+
+def write_scenes(folder: Path, scenes: int) -> Path:
+    """Writes the files of so many training scenes, a sixth as many to test on, and returns their folder.
+
+    A folder that is there is taken as it is: it is made whole or not at all.
+    """
+    where = folder / f"written-scenes-{VERSION}-{scenes}"
+    if where.exists():
+        return where
+    print(f"generated scenes, written as VQA v2's files, kept in {where}", file=sys.stderr)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = Scenes(scenes=scenes, held_out=max(scenes // 6, 4))
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{where.name}-", dir=folder))
+    unfinished.chmod(folder.stat().st_mode)
+    try:
+        for number, (name, first, count) in enumerate(
+            (("train2014", 1, config.scenes), ("val2014", 1 + config.scenes, config.held_out))
+        ):
+            _write_split(unfinished, name, first, config.split(number, count))
+        try:
+            os.replace(unfinished, where)
+        except OSError:
+            if not where.exists():
+                raise  # otherwise another process finished the same files first
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return where
+
+
+def _write_split(folder: Path, name: str, first: int, split: Split) -> None:
+    """Writes the files of a split whose pictures are numbered from ``first``."""
+    kind = split.parts["kind"]
+    pictures = (first + split.pictures).tolist()
+    ids = [1_000 * picture + number for picture, number in zip(pictures, kind.of.tolist(), strict=True)]
+    head = {"info": {"description": "generated scenes in the form of VQA v2"}, "data_subtype": name}
+    questions = [
+        {"question_id": id, "image_id": picture, "question": spelled(words)}
+        for id, picture, words in zip(ids, pictures, split.words.tolist(), strict=True)
+    ]
+    annotations = [
+        {
+            "question_id": id, "image_id": picture, "answer_type": TYPES[kind.names[of]][0],
+            "question_type": TYPES[kind.names[of]][1],
+            "multiple_choice_answer": ANSWERS[options[int(np.argmax(people))]],
+            "answers": [
+                {"answer_id": number, "answer": answer, "answer_confidence": "yes"}
+                for number, answer in enumerate(_said(options, people), start=1)
+            ],
+        }
+        for id, picture, of, options, people in zip(
+            ids, pictures, kind.of.tolist(), split.options.tolist(), split.people.tolist(), strict=True
+        )
+    ]  # fmt: skip
+    write_json(folder / f"v2_OpenEnded_mscoco_{name}_questions.json", {**head, "questions": questions})
+    write_json(folder / f"v2_mscoco_{name}_annotations.json", {**head, "annotations": annotations})
+    assert isinstance(split.views, Arrays)
+    count, (_, boxes, width) = len(split.views.features), split.views.sizes
+    for view, letter in enumerate(NAMES):
+        write(
+            folder / letter / name, _found(split.views, view, first), detector=f"scenes {letter}", pictures=count,
+            boxes=boxes, width=width, source="generated",
+        )  # fmt: skip
+
+
+def _said(options: list[int], people: list[int]) -> list[str]:
+    return [ANSWERS[option] for option, count in zip(options, people, strict=True) for _ in range(count)]
+
+
+def _found(views: Arrays, view: int, first: int) -> Iterator[Found]:
+    for picture in range(len(views.features)):
+        middle = views.centres[picture, view].astype(np.float64)
+        corners = np.concatenate([middle - EXTENT, middle + EXTENT], axis=1).clip(0, 1) * [*SIZE, *SIZE]
+        yield Found(id=first + picture, size=SIZE, boxes=corners, features=views.features[picture, view])

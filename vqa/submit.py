@@ -1,0 +1,93 @@
+"""Answers questions by a finished run's model, in the form that VQA's server takes: ``seqarena vqa submit``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from common.checkpoint import load_weights
+from common.cli import Parser
+from common.config import from_json
+from common.errors import BadDataError, WrongUseError
+from common.results import Result
+from common.runtime import make_accelerator
+from vqa.data import Loaded, Split
+from vqa.data.detected import Detected, Detector, detected, read_detector
+from vqa.data.files import read_questions, write_submission
+from vqa.data.vqa2 import Vqa2
+from vqa.data.words import cut, numbered
+from vqa.evaluator import guess
+from vqa.model import Answerer
+from vqa.run import Run
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena vqa submit``."""
+    made = Parser(prog="seqarena vqa submit", description=__doc__)
+    made.add_argument("--run", type=Path, required=True, help="directory of a finished run of vqa2")
+    made.add_argument(
+        "--questions", type=Path, required=True, help="v2_OpenEnded_mscoco_test2015_questions.json, packed or not"
+    )
+    made.add_argument(
+        "--regions", type=Path, nargs="+", help="a folder a detector, in the run's order (default: those of the run)"
+    )
+    made.add_argument("--missing", type=int, default=0, help="pictures that a detector may lack (default: 0)")
+    made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data")
+    made.add_argument("--out", type=Path, required=True, help="the answers: a JSON list, one for every question")
+    return made
+
+
+def submit(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena vqa submit`` and returns its exit code."""
+    options = parser().parse_args(arguments)
+    if not options.out.parent.is_dir() or options.out.is_dir():
+        raise WrongUseError(f"--out {options.out}: expected a file in a folder that is there")
+    run, result = _finished(options.run)
+    questions = read_questions(options.questions)
+    loaded = run.data.load(options.data_folder)
+    if loaded.checksum != result.data_checksum:
+        raise BadDataError(
+            f"{options.run} was trained on data of sha256 {result.data_checksum}, now they are {loaded.checksum}: "
+            "words and answers would not be the model's; bring back the files of its run.json"
+        )
+    known = _detectors(loaded)
+    given = [read_detector(each) for each in options.regions] if options.regions else known
+    names, theirs = ([each.header.detector for each in some] for some in (given, known))
+    if names != theirs:
+        raise WrongUseError(f"--regions: made by {', '.join(names)}; the run was trained on {', '.join(theirs)}")
+    assert isinstance(run.data, Vqa2)
+    pictures, rows = np.unique([each.picture for each in questions], return_inverse=True)
+    count, nothing = len(questions), np.zeros((len(questions), 1))
+    split = Split(
+        ids=np.array([each.id for each in questions]), pictures=rows.reshape(-1),
+        words=numbered([cut(each.text) for each in questions], loaded.words, run.data.length),
+        options=np.full((count, 1), -1), people=nothing.astype(np.int64), scores=nothing,
+        views=detected(given, pictures, boxes=run.data.boxes, width=run.data.width, missing=options.missing),
+        parts={}, groups={}, pairs=np.zeros((0, 2), dtype=np.int64),
+    )  # fmt: skip
+    accelerator = make_accelerator(run.train.precision)
+    model = Answerer(run.model, loaded)
+    load_weights(options.run / "checkpoint" / f"chosen-{result.chosen_step:08d}.safetensors", model)
+    guesses, _ = guess(model.to(accelerator.device), split, loaded.answers, accelerator)
+    said = {int(id): loaded.answers[each] for id, each in zip(split.ids, guesses, strict=True)}
+    write_submission(options.out, said, split.ids.tolist())
+    print(f"{options.out}: {count:,} answers about {len(pictures):,} pictures, {len(set(said.values())):,} different")
+    return 0
+
+
+def _finished(folder: Path) -> tuple[Run, Result]:
+    """Returns a run and its result; a ``WrongUseError`` says that it is none that can answer."""
+    result = Result.read(folder)
+    if result is None or result.status != "finished" or (result.package, result.task) != ("vqa", "vqa2"):
+        found = "nothing" if result is None else f"{result.package} {result.task}, {result.status}"
+        raise WrongUseError(f"--run {folder}: expected a finished run of vqa vqa2, found {found}")
+    try:
+        return from_json(Run, result.run), result
+    except ValueError as error:
+        raise BadDataError(f"{folder}: not a run of this version ({error})") from error
+
+
+def _detectors(loaded: Loaded) -> Sequence[Detector]:
+    views = loaded.splits["test"].views
+    assert isinstance(views, Detected)
+    return views.detectors
