@@ -127,23 +127,22 @@ def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
     assert [event.step for event in accumulator.Scalars("validation/accuracy")] == [10, 20]
 
 
-SMALL = (
-    "--model.layers 1 --model.dim 16 --model.heads 2 --model.ffn-dim 16 --train.batch-size 12 --train.steps 6 "
-    "--train.eval-every 3 --train.log-every 1 --optim.schedule.warmup 2"
-).split()
+FEW = "--train.batch-size 12 --train.steps 6 --train.eval-every 3 --train.log-every 1 --optim.schedule.warmup 2"
+SMALL = f"--model.layers 1 --model.dim 16 --model.heads 2 --model.ffn-dim 16 {FEW}"
 
 
 @pytest.mark.parametrize(
     ("package", "given", "examples"),
     [
-        ("pretraining", "mlm --data.building order --data.length 32 --data.evaluated 90", 90),
-        ("qa", "squad2 --model.head conditioned --data.generated 700", 70),
-        ("qa", "mnli --data.generated 700", 70),
+        ("pretraining", f"mlm --data.building order --data.length 32 --data.evaluated 90 {SMALL}", 90),
+        ("qa", f"squad2 --model.head conditioned --data.generated 700 {SMALL}", 70),
+        ("qa", f"mnli --data.generated 700 {SMALL}", 70),
+        ("vqa", f"vqa2 --attention hnas --data.generated 100 --data.least 1 {FEW}", 48),
     ],
 )
 def test_two_processes_train_as_one(package: str, given: str, examples: int, tmp_path: Path) -> None:
     """Targets differ in number from example to example: shares must weigh by them. Evaluations are shared out too."""
-    fields = [*given.split(), *SMALL]
+    fields = given.split()
     results = []
     for name, launcher in (("two", ["-m", "torch.distributed.run", "--nproc_per_node", "2"]), ("one", [])):
         folders = ["--out", str(tmp_path / name), "--data-folder", str(tmp_path / "data")]

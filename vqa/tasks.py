@@ -36,6 +36,7 @@ VQA2 = Task(
     metric="accuracy",
     higher_is_better=True,
     beside=("yes/no", "number", "other"),
+    chance=0.0,
     splits="val2014 tests; 5 % of train2014's pictures, by a hash, validate; P2 scored test-dev, which has no answers",
     source="visualqa.org's questions and annotations (--data.path), detectors' regions of your own (--data.regions)",
     revision="VQA v2 of 26 April 2017, scored by the rules of March 2021",

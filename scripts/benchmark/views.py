@@ -5,25 +5,27 @@ reading, in alternating rounds.
 """
 
 import argparse
+import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.lib.format import open_memmap
 
 from common.attention import find_attention
 from common.cli import Parser
 from common.runtime import device_name, seed_torch
 from scripts.benchmark.chosen import at_least_one
 from scripts.tables import render
-from vqa.data import Arrays, Loaded, Split
+from vqa.data import Loaded, Split
 from vqa.data.batches import Asked, Grouped, asked
+from vqa.data.detected import Detected, detected, read_detector
 from vqa.fusion import Fusion
 from vqa.model import Answerer, Model
+from vqa.regions import Found, taken, write
 from vqa.trainer import loss
 
 WORDS, LENGTH, ANSWERS = 20_000, 14, 3_129
@@ -31,24 +33,47 @@ WORDS, LENGTH, ANSWERS = 20_000, 14, 3_129
 
 
 def random_split(folder: Path, pictures: int, questions: int, sizes: tuple[int, int, int]) -> Split:
-    """Returns a split whose features lie on disk, ``questions`` about each picture."""
+    """Returns a split whose regions lie on disk, as a run's do, ``questions`` about each picture."""
+    views, boxes, width = sizes
     generator = np.random.default_rng(0)
-    features = open_memmap(folder / "features.npy", mode="w+", dtype=np.float16, shape=(pictures, *sizes))
-    for picture in range(pictures):
-        features[picture] = generator.standard_normal(sizes, dtype=np.float32)
-    features.flush()
+
+    def found() -> Iterator[Found]:
+        for picture in range(pictures):
+            corners = generator.random((boxes, 2)) / 2
+            yield Found(
+                id=picture, size=(1, 1), boxes=np.concatenate([corners, corners + 0.5], axis=1),
+                features=generator.standard_normal((boxes, width), dtype=np.float32),
+            )  # fmt: skip
+
+    detectors = []
+    for view in range(views):
+        where = folder / f"{view}"
+        write(where, found(), detector=where.name, pictures=pictures, boxes=boxes, width=width, source="random")
+        detectors.append(read_detector(where))
     count = pictures * questions
     return Split(
         ids=np.arange(count), words=generator.integers(1, WORDS, (count, LENGTH)),
         pictures=np.arange(count) // questions, options=generator.integers(0, ANSWERS, (count, 1)),
         people=np.full((count, 1), 10), scores=np.ones((count, 1)),
-        views=Arrays(
-            features=np.load(folder / "features.npy", mmap_mode="r"),
-            centres=generator.random((pictures, *sizes[:2], 2), dtype=np.float32),
-            saw=np.zeros((pictures, sizes[0] - 1, sizes[1]), dtype=np.int64),
-        ),
+        views=detected(detectors, np.arange(pictures), boxes=boxes, width=width, missing=0),
         parts={}, groups={}, pairs=np.zeros((0, 2), dtype=np.int64),
     )  # fmt: skip
+
+
+def grown(split: Split, *, mapped: bool) -> float:
+    """Returns how many MiB more are resident once all features were read, picture by picture."""
+    assert isinstance(split.views, Detected)
+    before = _resident()
+    for detector in split.views.detectors:
+        for part in detector.parts:
+            for row in range(len(part.features)):
+                found = part.features[[row]] if mapped else taken(part.features, np.array([row]))
+                assert found.any()
+    return (_resident() - before) / 2**20
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def singly(split: Split, questions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Asked:
@@ -72,8 +97,8 @@ def parser() -> Parser:
     return made
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
-    """Returns the seconds of each round, grouped and singly."""
+def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Returns the seconds of each round, grouped and singly; and by how many MiB reading makes the process larger."""
     given = vars(options)
     sizes = (3, given["boxes"], given["width"])
     split = random_split(folder, -(-given["questions"] * (given["repeats"] + 1) // given["each"]), given["each"], sizes)
@@ -87,16 +112,17 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[float]]
     seconds: dict[str, list[float]] = {"grouped": [], "singly": []}
     for step in range(given["repeats"] + 1):
         losses = []
-        for name, taken in seconds.items():
+        for name, rounds in seconds.items():
             started = time.perf_counter()
             batch = asked(split, order[step], ANSWERS) if name == "grouped" else singly(split, order[step])
             value = loss(model, batch)
             model.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
-            taken.append(time.perf_counter() - started)
+            rounds.append(time.perf_counter() - started)
             losses.append(value.item())
         assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[0]), losses  # the same questions, the same answers
-    return {name: each[1:] for name, each in seconds.items()}
+    memory = {name: grown(split, mapped=mapped) for name, mapped in (("read by themselves", False), ("mapped", True))}
+    return {name: each[1:] for name, each in seconds.items()}, memory
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -105,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
     for name in ("questions", "each", "boxes", "width", "joint_dim", "repeats"):
         at_least_one(options, name)
     with tempfile.TemporaryDirectory() as folder:
-        seconds = measure(options, Path(folder))
+        seconds, memory = measure(options, Path(folder))
     medians = {name: statistics.median(each) for name, each in seconds.items()}
     rows = [
         [name, f"{options.questions / median:.1f}", f"{medians['singly'] / median:.2f}"]
@@ -113,7 +139,9 @@ def run(arguments: Sequence[str]) -> int:
     ]
     notes = [
         f"{options.questions} questions a batch, {options.each} about a picture, 3 x {options.boxes} x {options.width} "
-        f"features on disk; medians of {options.repeats} rounds; {device_name(torch.device('cpu'))}"
+        f"features on disk; medians of {options.repeats} rounds; {device_name(torch.device('cpu'))}",
+        "reading all pictures once makes the process larger by "
+        + ", ".join(f"{size:,.0f} MiB ({name})" for name, size in memory.items()),
     ]
     print(
         render(

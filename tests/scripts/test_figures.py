@@ -268,6 +268,7 @@ def test_one_layer_all_the_way_up_is_albert_s() -> None:
     assert np.mean(ours, axis=0)[0, -1] > 0.9
 
 
+@pytest.mark.extras
 def test_all_are_drawn_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

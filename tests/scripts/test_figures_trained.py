@@ -12,7 +12,7 @@ import torch
 from common.attention import attention_name, find_attention
 from common.attention.elementwise import Elementwise
 from common.errors import BadDataError, guarded
-from scripts.figures import depth, p1_training, p2_runs, p3_removal, vision
+from scripts.figures import depth, p1_training, p2_recall, p2_runs, p3_removal, vision
 from scripts.figures.drawing import Look, Matrix, MissingError
 from scripts.figures.p3_checkpoint import attentions, look_inside
 from scripts.figures.trainings import curve, end_of, kept
@@ -327,3 +327,37 @@ def test_checkpoints_of_the_transformers_library_are_looked_into(kind: str, tmp_
     (tmp_path / "model.safetensors").write_bytes(b"0" * 100)
     with pytest.raises(BadDataError, match="could not load it"):
         look_inside(tmp_path, texts=1, length=8)
+
+
+def test_the_gain_by_recall_says_what_it_found() -> None:
+    def told(gains: list[float], missed: float = 0.4, seen: float = -0.05) -> list[bool]:
+        found = {}
+        for recall, gain in zip((0.5, 0.7, 1.0), gains, strict=True):
+            for arm, more in (("softmax", 0.0), ("dnas", 1.0)):
+                found[arm, recall] = p2_recall.Scores(
+                    accuracy=0.7 + more * gain, material_missed=None if recall == 1 else 0.3 + more * missed,
+                    material_seen=0.9 + more * seen,
+                )  # fmt: skip
+        return [each.agrees for each in p2_recall.findings(found)]
+
+    assert told([0.09, 0.05, 0.0]) == [True, True, True]
+    assert told([0.05, 0.09, 0.0]) == [False, True, True]
+    assert told([0.09, 0.05, 0.03]) == [True, False, True]
+    assert told([0.09, 0.05, 0.0], missed=0.01, seen=0.0) == [True, True, False]
+    assert told([0.09, 0.05, 0.0], missed=0.1, seen=0.2) == [True, True, False]
+
+
+def test_a_scene_is_trained_as_a_run_is(tmp_path: Path) -> None:
+    """The same numbers as ``vqa scenes`` with these settings."""
+    scene = p2_recall.Scene(attention=find_attention("dnas"), recall=0.5, scenes=30, tested=8, steps=3)
+    found = p2_recall.train(scene, Look(data=tmp_path))
+    command = [
+        "vqa", "scenes", "--attention", "dnas", "--data.recall", "0.5", "--data.scenes", "30", "--data.held-out", "8",
+        "--train.steps", "3", "--train.select", "last", "--train.eval-every", "3", "--optim.schedule.warmup", "2",
+        "--train.precision", "float32", "--out", str(tmp_path / "run"),
+    ]  # fmt: skip
+    assert guarded(dispatch, command) == 0
+    metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
+    assert found == p2_recall.Scores(
+        **{name: metrics[name] for name in ("accuracy", "material_missed", "material_seen")}
+    )
