@@ -2,7 +2,8 @@
 
 import functools
 import itertools
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from common.attention import find_attention
@@ -21,6 +22,7 @@ VERSION = 1
 """Raised whenever a trial would go otherwise, so that what was kept is not taken for it."""
 RECALLS = (0.5, 0.7, 0.85, 1.0)
 ARMS = ("softmax", "dnas")
+SEEDS = (0, 1, 2)
 MISSED = "material_missed"
 GROUPS = {"all questions": "accuracy", "material of what A missed": MISSED, "material of what A saw": "material_seen"}
 LEVEL = 0.02
@@ -33,6 +35,8 @@ class Scene:
 
     attention: AttentionConfig = field(default_factory=Softmax)
     """The fusion's variant."""
+    seed: int
+    """Of weights and order; the scenes are the same."""
     recall: float
     """Share of the things that A finds."""
     scenes: int
@@ -55,12 +59,17 @@ class Scores:
     """On that of things that it saw."""
 
 
+Found = Mapping[tuple[str, float], Sequence[Scores]]
+"""How the trainings of each variant and recall ended, seed by seed."""
+
+
 def train(scene: Scene, look: Look) -> Scores:
     """Returns how the preset ``quick`` of vqa scenes ends with this variant and recall; its last weights are tested."""
     quick = PRESETS["scenes"]["quick"].run
     assert isinstance(quick.data, Scenes)
     run: Run = replace(
-        quick, data=replace(quick.data, recall=scene.recall, scenes=scene.scenes, held_out=scene.tested),
+        quick, seed=scene.seed,
+        data=replace(quick.data, recall=scene.recall, scenes=scene.scenes, held_out=scene.tested),
         model=replace(quick.model, attention=scene.attention), train=replace(quick.train, steps=scene.steps),
         optim=replace(quick.optim, schedule=replace(quick.optim.schedule, warmup=min(500, scene.steps - 1))),
     )  # fmt: skip
@@ -79,46 +88,62 @@ def train(scene: Scene, look: Look) -> Scores:
 
 def make(look: Look) -> Drawn:
     """Returns accuracy and gain over the primary's recall."""
-    recalls, count, tested, steps = ((0.5, 1.0), 100, 40, 20) if look.quick else (RECALLS, 20_000, 1_200, 3_000)
-    found = {
-        (arm, recall): kept(
-            look.trainings, f"recall-{VERSION}-{scenes.VERSION}", scene, Scores, functools.partial(train, scene, look)
-        )
-        for arm in ARMS
-        for recall in recalls
-        for scene in [Scene(attention=find_attention(arm), recall=recall, scenes=count, tested=tested, steps=steps)]
-    }
+    recalls, seeds = ((0.5, 1.0), (0,)) if look.quick else (RECALLS, SEEDS)
+    count, tested, steps = (100, 40, 20) if look.quick else (20_000, 1_200, 3_000)
+
+    def scored(arm: str, recall: float, seed: int) -> Scores:
+        scene = Scene(
+            attention=find_attention(arm), seed=seed, recall=recall, scenes=count, tested=tested, steps=steps
+        )  # fmt: skip
+        name = f"recall-{VERSION}-{scenes.VERSION}"
+        return kept(look.trainings, name, scene, Scores, functools.partial(train, scene, look))
+
+    found = {(arm, recall): [scored(arm, recall, seed) for seed in seeds] for recall in recalls for arm in ARMS}
     panels = [
         Panel(
             title=title, x="share of the things that A finds", y="accuracy, 0 to 1", limits=(0.0, 1.0),
             lines=[
-                Line(label=arm, x=list(points), y=list(points.values()))
+                _line(arm, {at: [getattr(each, name) for each in found[arm, at]] for at in recalls
+                            if name != MISSED or at < 1})
                 for arm in ARMS
-                for points in [{at: getattr(found[arm, at], name) for at in recalls if name != MISSED or at < 1}]
             ],
         )
         for title, name in GROUPS.items()
     ]  # fmt: skip
-    gains = {recall: found["dnas", recall].accuracy - found["softmax", recall].accuracy for recall in recalls}
     panels.append(
         Panel(title="what dnas gains", x="share of the things that A finds", y="accuracy of dnas less softmax's",
-              lines=[Line(label="all questions", x=list(gains), y=list(gains.values()))])
+              lines=[_line("all questions", {at: _gains(found, at) for at in recalls})])
     )  # fmt: skip
     return Drawn(panels=panels, findings=[] if look.quick else findings(found))
 
 
-def findings(found: Mapping[tuple[str, float], Scores]) -> list[Finding]:
+def _line(label: str, points: Mapping[float, Sequence[float]]) -> Line:
+    """Returns means over seeds, and their spread where there are several."""
+    spread = [statistics.stdev(each) for each in points.values()] if len(next(iter(points.values()))) > 1 else None
+    return Line(label=label, x=list(points), y=[statistics.fmean(each) for each in points.values()], spread=spread)
+
+
+def _gains(found: Found, recall: float) -> list[float]:
+    """Returns what dnas gains, seed by seed."""
+    return [
+        one.accuracy - other.accuracy
+        for one, other in zip(found["dnas", recall], found["softmax", recall], strict=True)
+    ]
+
+
+def findings(found: Found) -> list[Finding]:
     """Returns what P2's account of explaining away says of such scenes, and what is found."""
     recalls = sorted({recall for _, recall in found})
-    gains = [found["dnas", each].accuracy - found["softmax", each].accuracy for each in recalls]
+    gains = [statistics.fmean(_gains(found, each)) for each in recalls]
     spelled = ", ".join(f"{100 * gain:.1f} at {recall:g}" for gain, recall in zip(gains, recalls, strict=True))
     lowest = recalls[0]
-    missed = [found[arm, lowest].material_missed or 0.0 for arm in ARMS]
-    saw = [found[arm, lowest].material_seen for arm in ARMS]
+    missed = [statistics.fmean(each.material_missed or 0.0 for each in found[arm, lowest]) for arm in ARMS]
+    saw = [statistics.fmean(each.material_seen for each in found[arm, lowest]) for arm in ARMS]
     return [
         Finding(
             claim="the more the primary misses, the more dnas gains", found=f"{spelled} points",
-            agrees=all(one > other for one, other in itertools.pairwise(gains)),
+            agrees=gains[0] > gains[-1] + LEVEL
+            and all(one > other - LEVEL for one, other in itertools.pairwise(gains)),
         ),
         Finding(
             claim="where it misses nothing, dnas gains nothing", found=f"{100 * gains[-1]:.1f} points",
