@@ -17,7 +17,7 @@ from common.attention.visibility import ORDERS, Order, Visibility
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
-Implementation = Literal["features", "fused", "blockwise", "reference"]
+Implementation = Literal["features", "triton", "fused", "blockwise", "reference"]
 """In the order in which a kernel prefers them."""
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
@@ -34,8 +34,8 @@ class Kernel(nn.Module, ABC):
     """Evaluates one variant. ``dropout`` falls on the weights, in training only.
 
     A variant gives ``normalize``, its formula on the full matrix, and ``rule``, the same block by block: then nothing
-    of size N x M is kept, whatever the order, mask, bias or dropout. Where the algebra allows a faster exact form it
-    overrides ``fused`` or ``features``, which return None for what they cannot express.
+    of size N x M is kept, whatever the order, mask, bias or dropout. Where there is a faster exact form it overrides
+    ``features``, ``triton`` or ``fused``, which return None for what they cannot express.
     """
 
     rule: Rule | None = None
@@ -66,6 +66,10 @@ class Kernel(nn.Module, ABC):
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> Output | None:
         """Returns the output in time linear in the length, or None where that cannot express it or is slower."""
+        return None
+
+    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
+        """Returns the output by a CUDA kernel of ours, or None where there is none or it cannot run."""
         return None
 
     def blockwise(
@@ -113,6 +117,7 @@ class Kernel(nn.Module, ABC):
         self.check(visibility, bias, query=query, key=key, value=value)
         forms = {
             "features": self.features,
+            "triton": self.triton,
             "fused": self.fused,
             "blockwise": self.blockwise,
             "reference": self.reference,

@@ -12,6 +12,7 @@ from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
 from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch
+from common.attention.triton.available import can_run
 from common.attention.visibility import ORDERS, Order, Visibility
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
@@ -91,6 +92,16 @@ class DoublyNormalizedKernel(Kernel):
     ) -> tuple[Weights, KeyMass | None]:
         """Returns the weights and, for ordered queries, the keys' masses."""
         return doubly_normalized_weights(scores, visible, visibility, state, self.rule.rounds)
+
+    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
+        """Returns the output by the kernels in ``triton/doubly_normalized.py``, which have no order and no dropout."""
+        if self.active_dropout or self.rule.rounds > 1 or visibility.order != "none":
+            return None
+        if not can_run(query, value, visibility, bias):
+            return None
+        from common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
+
+        return attend_doubly_normalized(query, key, value, visibility)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output of the two passes; None with dropout or several iterations too, or where they are slow."""

@@ -12,6 +12,7 @@ from common.attention.doubly_normalized import DoublyNormalized, doubly_normaliz
 from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
 from common.attention.softmax import fused_softmax
+from common.attention.triton.available import can_run
 from common.attention.visibility import Order, Visibility
 from common.bounded import Bounded
 from common.errors import WrongUseError
@@ -88,6 +89,18 @@ class HybridKernel(Kernel):
         doubly, state = doubly_normalized_weights(scores, visible, visibility, state, self.rule.rounds)
         u = self.u().to(scores.dtype)
         return u * doubly + (1 - u) * reference.softmax(scores, visible), state
+
+    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
+        """Returns both halves mixed: the doubly-normalised one by our kernels, softmax by PyTorch's own."""
+        if self.active_dropout or visibility.order != "none" or not can_run(query, value, visibility, bias):
+            return None
+        softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
+        if softmax is None:
+            return None
+        from common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
+
+        doubly = attend_doubly_normalized(query, key, value, visibility)
+        return torch.lerp(softmax.float(), doubly.float(), self.u()).to(value.dtype)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output of fused passes where they are fast, exist, and no dropout must hit both halves alike.

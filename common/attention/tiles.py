@@ -243,7 +243,7 @@ class Call:
         torch.bitwise_right_shift(mixed.mul_(0x7FEB352D), 15, out=shifted)
         mixed.bitwise_xor_(shifted).mul_(0x846CA68B - 2**32).bitwise_right_shift_(1)
         # Numbers from -2^30 to 2^30: negative, and so all ones once shifted, where at least the probability.
-        limit = torch.tensor(round((self.dropout - 0.5) * 2**31) - 1, dtype=torch.int32, device=mixed.device)
+        limit = torch.tensor(self.limit_of(self.dropout), dtype=torch.int32, device=mixed.device)
         return torch.sub(limit, mixed, out=mixed).bitwise_right_shift_(31)
 
     @functools.cached_property
@@ -326,10 +326,20 @@ class Call:
 
     @functools.cached_property
     def _hashes(self) -> tuple[Tensor, Tensor]:
-        """32 random bits of each query and each key of each head; L N and L M."""
+        lengths = (self.query.shape[1], self.key.shape[1])
+        return self.bits_of(self.seed, len(self.query), lengths, self.query.device)
+
+    @staticmethod
+    def bits_of(seed: int, heads: int, lengths: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Returns 32 random bits of each query and each key of each head (L N and L M), from which dropout draws."""
         made = []
-        for which, tensor in enumerate((self.query, self.key)):
-            heads, positions = torch.arange(len(tensor))[:, None].numpy(), torch.arange(tensor.shape[1]).numpy()
-            bits = torch.from_numpy(hash64(self.seed, which, heads, positions).view("int64"))
-            made.append((bits >> 32).to(torch.int32).to(tensor.device))
+        for which, length in enumerate(lengths):
+            each, positions = torch.arange(heads)[:, None].numpy(), torch.arange(length).numpy()
+            bits = torch.from_numpy(hash64(seed, which, each, positions).view("int64"))
+            made.append((bits >> 32).to(torch.int32).to(device))
         return made[0], made[1]
+
+    @staticmethod
+    def limit_of(dropout: float) -> int:
+        """Returns below which number a weight is dropped; see ``kept``."""
+        return round((dropout - 0.5) * 2**31) - 1

@@ -15,7 +15,7 @@ from common.checkpoint import write_json
 from common.cli import Parser
 from common.errors import WrongUseError, look_up
 from common.runtime import code_version, device_name
-from scripts.benchmark.cases import PASSES, Case, Measured, Setting, expressible, matmul_ceiling, measure
+from scripts.benchmark.cases import PASSES, Case, Measured, Setting, expressible, matmul_ceiling, measure, refusal
 from scripts.benchmark.plot import plot
 from scripts.tables import render
 
@@ -35,8 +35,9 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
     )
     parser.add_argument("--orders", nargs="+", default=["none"], help=f"{', '.join(ORDERS)} (default: none)")
     parser.add_argument(
-        "--implementations", nargs="+", default=list(IMPLEMENTATIONS), help=f"of {', '.join(IMPLEMENTATIONS)}"
+        "--implementations", nargs="+", help=f"of {', '.join(IMPLEMENTATIONS)} (default: all that can run)"
     )
+    parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
     parser.add_argument("--batch", type=int, default=8, help="examples (default: 8)")
     parser.add_argument("--heads", type=int, default=2, help="heads (default: 2)")
     parser.add_argument("--head-dim", type=int, default=32, help="width of a head (default: 32)")
@@ -59,7 +60,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
             raise WrongUseError(f"--{name}: expected 0 up to below 1, found {getattr(options, name)}")
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     look_up(dtypes, options.precision, "precision")
-    for each in options.implementations:
+    for each in options.implementations or ():
         look_up(dict.fromkeys(IMPLEMENTATIONS, 0), each, "implementation")
     for order in options.orders:
         look_up(dict.fromkeys(ORDERS, 0), order, "order")
@@ -70,7 +71,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
         dropout=options.dropout,
         padding=options.padding,
         precision=options.precision,
-        device="cuda" if torch.cuda.is_available() else "cpu",
+        device=_device(options.device),
         repeats=options.repeats,
     )
     for variant in options.attention:
@@ -83,9 +84,22 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
         for variant in options.attention
         if order in find_attention(variant).orders
         for implementation in reversed(IMPLEMENTATIONS)
-        if implementation in options.implementations
+        if options.implementations is None or implementation in options.implementations
     ]
+    for each in options.implementations or ():
+        own = [case for case in cases if case.implementation == each]
+        if not any(expressible(setting, case) for case in own):
+            raise WrongUseError(f"--implementations {each}: {refusal(setting, own[0])}")
     return setting, cases, options.out, not options.no_memory, options.json
+
+
+def _device(asked: str | None) -> str:
+    known = {"cpu": True, "cuda": torch.cuda.is_available()}
+    if asked is None:
+        return "cuda" if known["cuda"] else "cpu"
+    if not look_up(known, asked, "device"):
+        raise WrongUseError("--device cuda: PyTorch finds none here (nvidia-smi tells more, if there is one)")
+    return asked
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from common.attention import find_attention
 from common.attention.base import Implementation
 from common.attention.elementwise import ElementwiseKernel
+from common.attention.triton.available import reason_against
 from common.attention.visibility import Order, Visibility
 from common.runtime import peak_memory_bytes, reset_peak_memory
 
@@ -118,6 +119,16 @@ def expressible(setting: Setting, case: Case) -> bool:
     small = replace(setting, batch=1, heads=1)
     with torch.no_grad():
         return forward(small, case)(small.tensors(case.length)) is not None
+
+
+def refusal(setting: Setting, case: Case) -> str:
+    """Returns why a case is not expressible."""
+    query, _, value, _ = replace(setting, batch=1, heads=1).tensors(16)
+    if case.implementation == "triton":
+        reason = reason_against(query, value, Visibility(), None)
+        if reason is not None:
+            return reason
+    return f"there is none of {case.variant} in order {case.order!r} at length {case.length:,} with these settings"
 
 
 def run_once(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[Tensor], both: bool) -> None:

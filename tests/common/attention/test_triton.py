@@ -1,0 +1,252 @@
+"""The CUDA kernels through Triton's interpreter: against float64 formulas, as operators, where they cannot run."""
+
+import copy
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from common.attention import ATTENTIONS, Kernel, Visibility, find_attention
+from common.attention.elementwise import Elementwise
+from common.attention.triton.available import can_run, reason_against
+from common.errors import guarded
+from scripts.seqarena import dispatch
+
+pytestmark = [
+    pytest.mark.extras,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs seqarena[triton]"),
+]
+NAMES = [name for name, config in ATTENTIONS.items() if isinstance(config, Elementwise)]
+ORDERS = ("none", "causal", "ordered_queries")
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Takes the interpreter, and fills memory that is not written with NaN."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def inputs(
+    rows: int, keys: int, width: int = 16, value_width: int = 16, dtype: torch.dtype = torch.float32, seed: int = 0,
+    times: float = 1.0,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Views that are not contiguous, as projections give them."""
+    generator = torch.Generator().manual_seed(seed)
+    made = [
+        torch.randn(2, length, 2, size, generator=generator).transpose(1, 2).to(dtype)
+        for length, size in ((rows, width), (keys, width), (keys, value_width))
+    ]
+    made[0] *= times
+    return [each.requires_grad_() for each in made]
+
+
+def padded(rows: int, keys: int, order: str = "none", memory: int = 0) -> Visibility:
+    """The second example is shorter; in its own row of the first, one key is missing in the middle."""
+    query_real, key_real = torch.ones(2, rows, dtype=torch.bool), torch.ones(2, keys, dtype=torch.bool)
+    query_real[1, rows - 3 :], key_real[1, keys - 4 :], key_real[0, 2] = False, False, False
+    if order == "causal":
+        query_real = key_real[:, memory:].clone()
+    return Visibility(query_real=query_real, key_real=key_real, order=order, memory=memory)  # type: ignore[arg-type]
+
+
+def poisoned(given: list[torch.Tensor], visibility: Visibility) -> list[torch.Tensor]:
+    """Returns the inputs with NaN where padding stands."""
+    query, key, value = (each.detach().clone() for each in given)
+    assert visibility.query_real is not None
+    assert visibility.key_real is not None
+    query.transpose(1, 2)[~visibility.query_real] = torch.nan
+    for each in (key, value):
+        each.transpose(1, 2)[~visibility.key_real] = torch.nan
+    return [each.requires_grad_() for each in (query, key, value)]
+
+
+def both(kernel: Kernel, given: list[torch.Tensor], visibility: Visibility, form: str = "triton") -> list[torch.Tensor]:
+    """Returns output, gradients of query, key, value, and of u where there is one."""
+    kernel.zero_grad()
+    for each in given:
+        each.grad = None
+    output = kernel.compute(form, *given, visibility)  # type: ignore[arg-type]
+    assert output is not None
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).to(output)
+    (output * weight).sum().backward()
+    shares = [each.grad for each in kernel.parameters() if each.grad is not None]
+    return [output.detach(), *(each.grad for each in given if each.grad is not None), *shares]
+
+
+def exact(kernel: Kernel, given: list[torch.Tensor], visibility: Visibility) -> list[torch.Tensor]:
+    """The same by the formula on the full matrix, in float64."""
+    wide = [each.detach().double().nan_to_num(0.0).requires_grad_() for each in given]
+    return both(copy.deepcopy(kernel).double(), wide, visibility, "reference")
+
+
+def require_close(found: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float = 3e-6) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.isfinite().all()
+        assert (one.double() - other).abs().max() <= tolerance * other.abs().max().clamp(min=1.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("order", ORDERS)
+def test_elementwise_is_the_formula(name: str, order: str) -> None:
+    """Several tiles each way, padding that is NaN, heads and values of other widths than a tile's."""
+    kernel, memory = find_attention(name).build(heads=2), 5 if order == "causal" else 0
+    rows, keys = 70, 70 + memory if order == "causal" else 45
+    visibility = padded(rows, keys, order, memory)
+    given = poisoned(inputs(rows, keys, width=20, value_width=24, times=0.5), visibility)
+    require_close(both(kernel, given, visibility), exact(kernel, given, visibility))
+
+
+@pytest.mark.parametrize("name", ["x3", "gelu"])
+def test_dropout_drops_what_blockwise_drops(name: str) -> None:
+    kernel = find_attention(name).build(heads=2, dropout=0.4)
+    visibility = padded(40, 45, "causal", 5)
+    given = inputs(40, 45)
+    torch.manual_seed(3)
+    found = both(kernel, given, visibility)
+    torch.manual_seed(3)
+    wide = [each.detach().double().requires_grad_() for each in given]
+    require_close(found, both(kernel, wide, visibility, "blockwise"))
+    kernel.eval()
+    assert (both(kernel, given, visibility)[0] - found[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "times"), [(70, 70, 1.0), (33, 90, 1.0), (90, 20, 10.0), (1, 17, 1.0), (40, 40, 40.0)]
+)
+def test_doubly_normalized_is_the_formula(rows: int, keys: int, times: float) -> None:
+    """Scores times 40 too, where a key far under its row's largest must live; one query; padding that is NaN."""
+    kernel = find_attention("dnas").build(heads=2)
+    visibility = padded(rows, keys) if rows > 3 else Visibility()
+    given = inputs(rows, keys, width=24, value_width=16, times=times)
+    given = poisoned(given, visibility) if rows > 3 else given
+    require_close(both(kernel, given, visibility), exact(kernel, given, visibility), 3e-6 * max(times, 1.0))
+    if rows > 3:
+        with torch.no_grad():
+            ones = torch.ones_like(given[2])
+            whole = kernel.compute("triton", given[0], given[1], ones, visibility)
+        assert visibility.query_real is not None
+        assert whole is not None
+        expected = visibility.query_real[:, None, :, None].expand_as(whole).float()
+        torch.testing.assert_close(whole, expected)  # weights of a row sum to 1; padded rows are 0
+
+
+def test_examples_of_nothing_but_padding_give_nothing() -> None:
+    real = torch.tensor([[True] * 20, [False] * 20])
+    for name in ("dnas", "x3", "hnas"):
+        given = inputs(20, 20)
+        found = both(find_attention(name).build(heads=2), given, Visibility(query_real=real, key_real=real))
+        assert all(each.isfinite().all() for each in found)
+        assert not any(each[1].any() for each in found[:4])
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_hybrid_is_the_formula_and_u_learns(per_head: bool) -> None:
+    kernel = find_attention("hnas").build(heads=2)
+    if per_head:
+        kernel = type(find_attention("hnas"))(u=0.3, per_head=True).build(heads=2)
+    visibility = padded(40, 40)
+    given = poisoned(inputs(40, 40, times=3.0), visibility)
+    found, expected = both(kernel, given, visibility), exact(kernel, given, visibility)
+    assert len(found) == 5
+    require_close(found, expected, 2e-5)
+
+
+@pytest.mark.parametrize("name", ["x3", "gelu", "dnas"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_no_worse_than_the_plain_form(name: str, dtype: torch.dtype) -> None:
+    """Errors against float64 of the same rounded inputs: at most twice those of the formula in that precision."""
+    kernel, visibility = find_attention(name).build(heads=2), padded(64, 64)
+    given = inputs(64, 64, width=32, dtype=dtype)
+    found, expected = both(kernel, given, visibility), exact(kernel, given, visibility)
+    plain = [each.detach().clone().requires_grad_() for each in given]
+    scores = (plain[0] @ plain[1].transpose(-1, -2)) * 32**-0.5
+    weights = kernel.normalize(scores, visibility.pairs(64, 64, scores.device), visibility, None)[0]
+    output = weights.to(dtype) @ plain[2]
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).to(output)
+    (output * weight).sum().backward()
+    for one, other, truth in zip(found, [output, *(each.grad for each in plain)], expected, strict=True):
+        assert other is not None
+        ours, theirs = ((each.double() - truth).abs().max() for each in (one, other))
+        assert ours <= 2 * theirs + torch.finfo(dtype).eps * truth.abs().max()
+
+
+@pytest.mark.parametrize("name", ["x3", "gelu", "dnas"])
+def test_operators_pass_pytorchs_own_check(name: str) -> None:
+    from common.attention.triton import operators  # noqa: PLC0415
+
+    query, key, value = inputs(20, 20)
+    if name == "dnas":
+        real = torch.ones(2, 20, dtype=torch.int8)
+        torch.library.opcheck(operators.doubly_normalized_forward, (query, key, value, real, real))
+        return
+    rule: Any = find_attention(name).build(heads=2).rule
+    nothing = torch.zeros(0, dtype=torch.int32)
+    scale = torch.ones(2, 20)
+    torch.library.opcheck(
+        operators.elementwise_forward,
+        (query, key, value, scale, nothing, nothing, 0, rule.phi, rule.power, True, 0),
+    )
+
+
+@pytest.mark.parametrize("name", ["x3", "dnas", "hnas"])
+def test_kernels_compile_as_one_graph_and_are_computed_again(name: str) -> None:
+    torch._dynamo.reset()
+    kernel, visibility = find_attention(name).build(heads=2), padded(20, 20)
+    given = inputs(20, 20)
+    compiled = torch.compile(
+        lambda *three: kernel.triton(*three, visibility, None), fullgraph=True, backend="aot_eager"
+    )
+    torch.testing.assert_close(compiled(*given), kernel.triton(*given, visibility, None))
+    whole = both(kernel, given, visibility)
+    kernel.zero_grad()
+    output = checkpoint(lambda *three: kernel.triton(*three, visibility, None), *given, use_reentrant=False)
+    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(5))
+    again = torch.autograd.grad((output * weight).sum(), given)
+    for one, other in zip(again, whole[1:4], strict=True):
+        assert torch.equal(one, other)
+
+
+def test_autocast_gives_half_precision_to_the_kernels() -> None:
+    kernel, given = find_attention("x3").build(heads=2), inputs(20, 20, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = kernel.compute("triton", *given, Visibility())
+    outside = kernel.compute("triton", *given, Visibility())
+    assert inside is not None
+    assert outside is not None
+    assert inside.dtype == torch.bfloat16
+    assert torch.equal(inside, outside)
+
+
+def test_where_they_cannot_run_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, key, value = inputs(20, 20)
+    plain = Visibility()
+    assert reason_against(query, value, plain, None) is None
+    for changed, words in (
+        ((query.double(), value, plain, None), "torch.float64 is none of"),
+        ((query[..., :8], value, plain, None), "heads are 8 and 16 wide, expected 16 to 128"),
+        ((query, value, plain, torch.zeros(1, 1, 20, 20)), "they take no bias"),
+        ((query, value, Visibility(segments=torch.zeros(2, 20, dtype=torch.int64)), None), "no segments and no window"),
+    ):
+        reason = reason_against(*changed)
+        assert reason is not None
+        assert words in reason
+        assert not can_run(*changed)
+    x3, dnas = (find_attention(name).build(heads=2) for name in ("x3", "dnas"))
+    assert x3.compute("triton", query, key, value, plain, torch.zeros(1, 1, 20, 20)) is None
+    assert dnas.compute("triton", query, key, value, Visibility(order="causal")) is None
+    assert find_attention("dnas").build(heads=2, dropout=0.1).compute("triton", query, key, value, plain) is None
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert reason_against(query, value, plain, None) == "tensors are on cpu, expected cuda"
+    assert x3.compute("triton", query, key, value, plain) is None
+    command = ["benchmark", "attention", "--lengths", "64", "--attention", "x3", "--implementations", "triton"]
+    assert guarded(dispatch, command) == 2
+    assert "triton: tensors are on cpu, expected cuda" in capsys.readouterr().err
