@@ -180,7 +180,7 @@ def _hint(flag: str, known: Sequence[str]) -> str:
         return f"a whole variant is chosen by --{flag.rpartition('.')[2]}"
     if flag == "seed":
         return "a single run takes --seed, a sweep --seeds"
-    return did_you_mean(flag, NAMED) or did_you_mean(flag, known) or "see --help for the fields"
+    return did_you_mean(flag, [*NAMED, *known]) or "see --help for the fields"
 
 
 def _groups(arguments: Sequence[str]) -> list[list[str]]:

@@ -97,13 +97,17 @@ class Shuffled:
         return np.concatenate(examples), epochs
 
     def _order(self, epoch: int) -> Indices:
-        # An epoch's order is asked for at each of its steps; the last two (batches may straddle) are kept.
         kept: dict[int, Indices] = self.__dict__.setdefault("_orders", {})
-        if epoch not in kept:
-            while len(kept) > 1:
-                kept.pop(min(kept))
-            kept[epoch] = permutation(len(self.lengths), self.seed, 0, epoch)
-        return kept[epoch]
+        return kept_order(kept, epoch, lambda: permutation(len(self.lengths), self.seed, 0, epoch))
+
+
+def kept_order(kept: dict[int, Indices], epoch: int, make: Callable[[], Indices]) -> Indices:
+    """Returns an epoch's order, asked for at each of its steps; the last two are kept, for batches may straddle."""
+    if epoch not in kept:
+        while len(kept) > 1:
+            kept.pop(min(kept))
+        kept[epoch] = make()
+    return kept[epoch]
 
 
 def in_order(

@@ -52,12 +52,16 @@ class Stepped(Schedule):
         super().check(steps)
         if self.shape != "constant":
             raise WrongUseError(f"optim.schedule.shape {self.shape}: with optim.schedule.milestones it is constant")
-        if not 0 < self.factor < 1 or not 0 <= self.warmup_from <= 1:
-            raise WrongUseError("expected optim.schedule.factor between 0 and 1, and warmup_from from 0 to 1")
-        if list(self.milestones) != sorted(set(self.milestones)) or min(self.milestones, default=steps) < self.warmup:
+        if not 0 < self.factor < 1 or not 0 < self.warmup_from <= 1:
             raise WrongUseError(
-                f"optim.schedule.milestones: expected steps that grow, none below the {self.warmup} of warm-up; "
-                f"found {self.milestones}"
+                "expected optim.schedule.factor between 0 and 1 and warmup_from above 0, at most 1; found "
+                f"{self.factor} and {self.warmup_from}"
+            )
+        grows = list(self.milestones) == sorted(set(self.milestones)) and len(self.milestones) > 0
+        if not grows or self.milestones[0] < self.warmup or self.milestones[-1] >= steps:
+            raise WrongUseError(
+                f"optim.schedule.milestones: expected steps that grow, from the {self.warmup} of warm-up to below the "
+                f"{steps} of train.steps; found {self.milestones}"
             )
 
 

@@ -29,10 +29,9 @@ OWN_FILES = (
 )  # fmt: skip
 """Files of the user's own that no task's record knows by a checksum; where a task has a number there, it is a count of
 examples and part of the protocol."""
-ASIDE = (
-    "train.diagnostics", "data.path", "data.extra", "data.regions", "data.answer_list", "data.glove", "data.fc7",
-    "data.visual_genome", *OWN_FILES,
-)  # fmt: skip
+GIVEN = ("data.answer_list", "data.glove", "data.fc7", "data.visual_genome")
+"""Files of the user's own without which a run is another one: part of a protocol is whether they are given."""
+ASIDE = ("train.diagnostics", "data.path", "data.extra", "data.regions", *OWN_FILES)
 """What makes no other protocol: what only looks on, and where the files are; their checksum says which they are."""
 
 
@@ -121,9 +120,12 @@ class Preset(Generic[AnyRun_co]):
 
 def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, Any]]:
     """Returns field path -> (preset's value, run's value), but for what a table's rows are about."""
-    changes = changed_fields(preset.run, run)
+    changes = {
+        path: tuple("given" if value else None for value in values) if path in GIVEN else values
+        for path, values in changed_fields(preset.run, run).items()
+    }
     return {
-        path: values
+        path: (values[0], values[1])
         for path, values in changes.items()
         if not any(path == row or path.startswith(f"{row}.") for row in (*ROW_FIELDS, *ASIDE))
         or (path in OWN_FILES and isinstance(values[0], int))
@@ -138,6 +140,11 @@ def settings(package: str, run: dict[str, Any]) -> str:
         holder = functools.reduce(lambda values, name: values.get(name, {}), outer, rest)
         if not (path in OWN_FILES and isinstance(holder.get(last), int)):
             holder.pop(last, None)
+    for path in GIVEN:
+        *outer, last = path.split(".")
+        holder = functools.reduce(lambda values, name: values.get(name, {}), outer, rest)
+        if last in holder:
+            holder[last] = bool(holder[last])
     return json.dumps([package, rest], sort_keys=True)
 
 

@@ -172,13 +172,13 @@ def fit(
             look = functools.partial(_look, stepper, batches) if train.diagnostics else None
             kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, look)
             if kept and accelerator.is_main_process:
-                save_weights(_weights(folder, progress.chosen_step), model)
+                save_weights(chosen_weights(folder, progress.chosen_step), model)
         if save_due:
             progress.loss_since_logged = losses.item()
             _save(folder, stepper, progress)
             saved = clock = time.monotonic()  # evaluations and checkpoints are not training time
     accelerator.wait_for_everyone()
-    load_weights(_weights(folder, progress.chosen_step), model)
+    load_weights(chosen_weights(folder, progress.chosen_step), model)
     model.eval()
     return progress
 
@@ -247,7 +247,8 @@ def require_finite_metrics(metrics: Mapping[str, float], step: int) -> None:
         raise DivergedError(step, f"{', '.join(broken)} of the evaluation at step {step:,} is not finite")
 
 
-def _weights(folder: Path, step: int) -> Path:
+def chosen_weights(folder: Path, step: int) -> Path:
+    """Returns the file of the weights of a step, in a run's ``checkpoint``."""
     return folder / f"chosen-{step:08d}.safetensors"
 
 
@@ -264,7 +265,7 @@ def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
 def _forget_others(folder: Path, progress: Progress) -> None:
     """Deletes chosen weights but those that ``progress`` names."""
     for weights in folder.glob("chosen-*.safetensors"):
-        if weights != _weights(folder, progress.chosen_step):
+        if weights != chosen_weights(folder, progress.chosen_step):
             weights.unlink()
 
 
@@ -285,9 +286,9 @@ def _restore(folder: Path, stepper: Stepper) -> Progress:
         raise BadDataError(
             f"{folder / 'last.pt'}: not of this model ({reason}); --overwrite starts it again"
         ) from error
-    if progress.chosen_step and not _weights(folder, progress.chosen_step).exists():
+    if progress.chosen_step and not chosen_weights(folder, progress.chosen_step).exists():
         raise BadDataError(
-            f"{_weights(folder, progress.chosen_step)} is missing, the weights chosen so far; "
+            f"{chosen_weights(folder, progress.chosen_step)} is missing, the weights chosen so far; "
             f"delete {folder} to start this run again"
         )
     return progress

@@ -68,6 +68,11 @@ def test_a_number_of_examples_is_part_of_a_protocol_and_a_file_of_ones_own_is_no
     fewer = replace(listops.run, data=replace(listops.run.data, train=9))  # type: ignore[attr-defined]
     assert changed_from(listops, fewer) == {"data.train": (listops.run.data.train, 9)}  # type: ignore[attr-defined]
     assert settings("lra", to_json(fewer)) != settings("lra", to_json(listops.run))
+    vqa2 = find_package("vqa").presets["vqa2"]["pythia-3x100"]
+    given = [replace(vqa2.run, data=replace(vqa2.run.data, path="here", glove=each)) for each in (None, "a", "b")]  # type: ignore[call-arg]
+    assert [changed_from(vqa2, each) for each in given[:2]] == [{}, {"data.glove": (None, "given")}]
+    written = [settings("vqa", to_json(each)) for each in given]
+    assert written[0] != written[1] == written[2]
     mine = replace(squad.run, data=replace(squad.run.data, train="a.json", dev="b.json"))  # type: ignore[attr-defined]
     assert changed_from(squad, mine) == {}
     assert settings("qa", to_json(mine)) == settings("qa", to_json(squad.run))

@@ -17,6 +17,8 @@ def floors(loaded: Loaded) -> Mapping[str, float]:
     found = {"most frequent answer": np.full(len(test), _likeliest(train, np.ones(len(train), dtype=bool), count))}
     for name, part in test.parts.items():
         of_train = train.parts[name]
+        if not part.names:
+            continue
         each: Integers = np.array([_likeliest(train, of_train.of == kind, count) for kind in range(len(part.names))])
         found[f"most frequent of its {name.replace('_', ' ')}"] = each[part.of]
     return {name: float(test.scored(guesses).mean()) for name, guesses in found.items()}

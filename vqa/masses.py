@@ -18,8 +18,8 @@ AT_ONCE = 32
 TENTH = 0.1
 ROUNDING = 1e-3
 """By which share a mass may lie below its bound and count as on it."""
-EDGES = (0.0, 1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-"""Of the histogram; a key's mass is at most the number of queries, P2's hundred."""
+EDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+"""Of the histogram, whose first bin holds all that is less and whose last all that is more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,16 @@ class Masses:
     """What no mass is below under doubly-normalised attention, of each softmax (pictures, views - 1, 1)."""
     real: Truths
     """Which boxes are no padding."""
+    is_normalized: bool
+    """Whether the weights of a query sum to 1, as softmax's, dnas's and hnas's do; then masses have a bound to be
+    compared with, and shares."""
     saw: Integers
     """Whether the primary saw what the box is on; see ``Views``."""
 
     def metrics(self) -> dict[str, float]:
-        """Returns the least, percentiles, shares below a tenth and the bound, and how many keys are used in effect.
+        """Returns the least, percentiles, the share below a tenth, and the means on what the primary missed or saw.
 
-        Of all views together; and the mean over keys on what the primary missed or saw.
+        Of normalised weights also the share below the bound, and which share of the keys is used in effect.
         """
         means = {
             f"key_mass_{name}": float(self.mass[inside].mean())
@@ -54,12 +57,14 @@ class Masses:
     def _told(self, inside: Truths) -> dict[str, float]:
         mass = self.mass[inside]
         least, low, middle = np.quantile(mass, (0.0, 0.01, 0.5)).tolist()
-        below = mass < np.broadcast_to(self.bound, self.mass.shape)[inside] * (1 - ROUNDING)
-        return {
+        found = {
             "key_mass_least": least, "key_mass_1_percent": low, "key_mass_median": middle,
-            "keys_below_a_tenth": float((mass < TENTH).mean()), "keys_below_bound": float(below.mean()),
-            "keys_used": self._used(inside),
+            "keys_below_a_tenth": float((mass < TENTH).mean()),
         }  # fmt: skip
+        if self.is_normalized:
+            below = mass < np.broadcast_to(self.bound, self.mass.shape)[inside] * (1 - ROUNDING)
+            found |= {"keys_below_bound": float(below.mean()), "keys_used": self._used(inside)}
+        return found
 
     def _used(self, inside: Truths) -> float:
         """Returns the share of a view's keys that are used in effect: exp of the entropy of their masses, the mean."""
@@ -76,7 +81,8 @@ class Masses:
             only = np.arange(self.real.shape[1]) == view
             kinds[f"view {view + 2}"] = self.real & only[:, None]
         told = {
-            name: self._told(inside) | {"histogram": np.histogram(self.mass[inside], EDGES)[0].tolist()}
+            name: self._told(inside)
+            | {"histogram": np.histogram(self.mass[inside], (-np.inf, *EDGES, np.inf))[0].tolist()}
             for name, inside in kinds.items()
             if inside.any()
         }
@@ -103,4 +109,8 @@ def masses_of(model: nn.Module, split: Split, accelerator: Accelerator) -> Masse
     keys = real.sum(axis=2, keepdims=True)
     if bare.config.fusion.keys == "joint":
         keys = np.broadcast_to(keys.sum(axis=1, keepdims=True), keys.shape)
-    return Masses(mass=masses, bound=1 / keys, real=real, saw=split.views.seen_by_primary(pictures))
+    rule = bare.fused.kernel.rule
+    normalized = rule is not None and rule.is_mixture
+    return Masses(
+        mass=masses, bound=1 / keys, real=real, is_normalized=normalized, saw=split.views.seen_by_primary(pictures)
+    )

@@ -47,7 +47,7 @@ SCENES = (
     toy("toy", TOY, 6_000,
         "per cent: softmax 80.0, dnas 85.4, hnas 84.5; three seeds", "two minutes on one core"),
     toy("toy-hard", HARD, 24_000,
-        "per cent: softmax 72.2, dnas 80.9; one seed", "seven minutes on one core"),
+        "per cent: softmax 72.5, dnas 80.0; three seeds", "seven to ten minutes on one core"),
     toy("toy-aligned", replace(TOY, aligned=True), 6_000,
         "per cent: softmax 83.1, dnas 83.2, side by side (kind channels) 83.5; one seed", "two minutes on one core"),
 )  # fmt: skip
@@ -77,7 +77,7 @@ VQA2 = (
         "test-dev); heads, residual sum, LayerNorm, fc7 and u's start are not stated",
         expected="P2, test-dev, per cent: primary 68.3, boxes in a row 68.8, softmax 69.1, dnas 69.7; Pythia "
         "trained on train2014 alone with its own boxes 66.7",
-        cost="11.3 million questions; not measured here",
+        cost="11.3 million questions, 151 GB of features on disk; not measured here",
         comparable=False,
         chosen_by="data.path",
     ),

@@ -71,20 +71,11 @@ class Regions:
     sizes: npt.NDArray[np.int32]
     ids: npt.NDArray[np.int64]
 
-    def rows(self, pictures: npt.NDArray[np.int64], where: str, missing: int = 0) -> npt.NDArray[np.int64]:
-        """Returns the place of each picture; -1 of at most ``missing`` that are not there.
-
-        Raises:
-            BadDataError: more are not there; says how many and which.
-        """
+    def rows(self, pictures: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the place of each picture; -1 of those that are not there."""
         order = np.argsort(self.ids, kind="stable")
         places = np.searchsorted(self.ids[order], pictures).clip(max=len(order) - 1)
         rows: npt.NDArray[np.int64] = np.where(self.ids[order][places] == pictures, order[places], -1)
-        lost = np.unique(pictures[rows < 0])
-        if len(lost) > missing:
-            raise BadDataError(
-                f"{where}: {len(lost):,} pictures are not in it, such as {lost[0]}; at most {missing:,} may be missing"
-            )
         return rows
 
 
@@ -158,10 +149,7 @@ def _opened(folder: Path, header: Header, source: str) -> tuple[dict[str, Any], 
     except ValueError:
         begun = {}  # damaged: from the beginning
     goes_on = begun.get("asked") == asked
-    shapes = {
-        "features": (header.pictures, header.boxes, header.width), "boxes": (header.pictures, header.boxes, 4),
-        "counts": (header.pictures,), "sizes": (header.pictures, 2), "ids": (header.pictures,),
-    }  # fmt: skip
+    shapes = _shapes(header)
     needed = sum(int(np.prod(shapes[name])) * np.dtype(kind).itemsize for name, kind in ARRAYS.items())
     if not goes_on and shutil.disk_usage(folder).free < needed:
         raise WrongUseError(f"{folder}: {needed / 2**30:.1f} GiB are needed, and not free there")
@@ -173,6 +161,14 @@ def _opened(folder: Path, header: Header, source: str) -> tuple[dict[str, Any], 
     if not goes_on:
         _save(folder, arrays, header, source, 0)
     return arrays, int(begun["done"]) if goes_on else 0
+
+
+def _shapes(header: Header) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each of ``ARRAYS``."""
+    return {
+        "features": (header.pictures, header.boxes, header.width), "boxes": (header.pictures, header.boxes, 4),
+        "counts": (header.pictures,), "sizes": (header.pictures, 2), "ids": (header.pictures,),
+    }  # fmt: skip
 
 
 def _save(folder: Path, arrays: dict[str, Any], header: Header, source: str, done: int) -> None:
@@ -216,16 +212,24 @@ def read(folder: Path, *, verify: bool = False) -> Regions:
     Raises:
         BadDataError: no such folder, a damaged one, or one of another version.
     """
+    if not (folder / "header.json").exists():
+        inside = sorted(str(each.parent.relative_to(folder)) for each in folder.glob("**/header.json"))
+        hint = f"in folders of it there are: {', '.join(inside[:4])}" if inside else "seqarena vqa features makes them"
+        raise BadDataError(f"{folder}: no regions, for there is no header.json; {hint}")
     try:
         header = Header(**json.loads((folder / "header.json").read_text()))
         arrays: dict[str, Any] = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
     except (OSError, ValueError, TypeError) as error:
-        hint = "make them by seqarena vqa features" if not folder.exists() else "delete the folder and make it again"
-        raise BadDataError(f"{folder}: no regions ({error}); {hint}") from error
-    shape = (header.pictures, header.boxes, header.width)
-    if header.version != VERSION or arrays["features"].shape != shape:
-        raise BadDataError(f"{folder}: expected version {VERSION} and {shape}, found version {header.version} and "
-                           f"{arrays['features'].shape}")  # fmt: skip
+        raise BadDataError(f"{folder}: damaged regions ({error}); delete the folder and make it again") from error
+    expected = {
+        name: (shape, kind) for (name, kind), shape in zip(ARRAYS.items(), _shapes(header).values(), strict=True)
+    }
+    found = {name: (array.shape, array.dtype.str) for name, array in arrays.items()}
+    if header.version != VERSION or found != expected:
+        raise BadDataError(f"{folder}: expected version {VERSION} and arrays {expected}, found version "
+                           f"{header.version} and {found}; delete the folder and make it again")  # fmt: skip
+    if not ((arrays["counts"] >= 1) & (arrays["counts"] <= header.boxes)).all():
+        raise BadDataError(f"{folder}: a picture without a box, or with more than {header.boxes}; make it again")
     if verify and _checksum(arrays, header) != header.sha256:
         raise BadDataError(f"{folder}: damaged, its sha256 is not {header.sha256}; delete the folder and make it again")
     return Regions(header=header, **arrays)

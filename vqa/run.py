@@ -29,5 +29,10 @@ class Run(BaseRun):
         super().check()
         self.data.check()
         self.model.check_data(self.data)
+        if self.model.fusion.kind in ("attention", "mean") and self.data.views[0] < 2:
+            raise WrongUseError(
+                f"model.fusion.kind {self.model.fusion.kind} needs two detectors at least, data.regions names "
+                f"{self.data.views[0]}; --model.fusion.kind primary reads one"
+            )
         if self.model.fusion.kind == "channels" and not self.data.aligned_views:
             raise WrongUseError("model.fusion.kind channels puts box i of all views together: it needs data.aligned")

@@ -11,6 +11,7 @@ from common.config import from_json
 from common.errors import BadDataError, WrongUseError
 from common.results import Result
 from common.runtime import make_accelerator
+from common.training import chosen_weights
 from vqa.data import Loaded, Split
 from vqa.data.detected import Detected, Detector, detected, read_detector
 from vqa.data.files import read_questions, write_submission
@@ -42,6 +43,8 @@ def submit(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     if not options.out.parent.is_dir() or options.out.is_dir():
         raise WrongUseError(f"--out {options.out}: expected a file in a folder that is there")
+    if options.missing < 0:
+        raise WrongUseError(f"--missing: expected at least 0, found {options.missing}")
     run, result = _finished(options.run)
     questions = read_questions(options.questions)
     loaded = run.data.load(options.data_folder)
@@ -67,7 +70,7 @@ def submit(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     accelerator = make_accelerator(run.train.precision)
     model = Answerer(run.model, loaded)
-    load_weights(options.run / "checkpoint" / f"chosen-{result.chosen_step:08d}.safetensors", model)
+    load_weights(chosen_weights(options.run / "checkpoint", result.chosen_step), model)
     guesses, _ = guess(model.to(accelerator.device), split, loaded.answers, accelerator)
     said = {int(id): loaded.answers[each] for id, each in zip(split.ids, guesses, strict=True)}
     write_submission(options.out, said, split.ids.tolist())

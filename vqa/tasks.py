@@ -40,6 +40,7 @@ VQA2 = Task(
     splits="val2014 tests; 5 % of train2014's pictures, by a hash, validate; P2 scored test-dev, which has no answers",
     source="visualqa.org's questions and annotations (--data.path), detectors' regions of your own (--data.regions)",
     revision="VQA v2 of 26 April 2017, scored by the rules of March 2021",
+    checksums=MappingProxyType({"quick": "6e2f5439fc3d05c8ef7e40b908fb9c191dd8ab5ee34a27c2a26eee6af1541670"}),
     licence="annotations CC BY 4.0, pictures COCO's; read from your copy, never shipped",
     published=(
         Published(name="softmax, primary", value=0.6833, source=PAPER),

@@ -1,5 +1,6 @@
 """Brings data, model and loss of a run together."""
 
+import sys
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 
 from common.package import OUTPUTS, Assembly, Evaluation
 from vqa.data.batches import Asked, Grouped, TrainingBatches
+from vqa.data.vqa2 import Vqa2
 from vqa.evaluator import Answers, evaluate
 from vqa.floors import floors
 from vqa.model import Answerer
@@ -29,6 +31,11 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     loaded = run.data.load(folder)
     train, answers = loaded.splits["train"], loaded.answers
     order = Grouped(pictures=train.pictures, batch_size=run.train.batch_size, seed=run.seed)
+    best = loaded.splits["test"].scores.max(axis=1).mean()
+    if isinstance(run.data, Vqa2) and accelerator.is_main_process:
+        print(
+            f"{run.task}: {len(answers):,} answers, of which the best scores {100 * best:.2f} on test", file=sys.stderr
+        )
     tested: list[Answers] = []
 
     def test(model: nn.Module) -> Evaluation:

@@ -20,7 +20,7 @@ from vqa.trainer import assemble
 
 VERSION = 1
 """Raised whenever a trial would go otherwise, so that what was kept is not taken for it."""
-RECALLS = (0.5, 0.7, 0.85, 1.0)
+RECALLS = (0.5, 0.7, 1.0)
 ARMS = ("softmax", "dnas")
 SEEDS = (0, 1, 2)
 MISSED = "material_missed"
@@ -64,14 +64,17 @@ Found = Mapping[tuple[str, float], Sequence[Scores]]
 
 
 def train(scene: Scene, look: Look) -> Scores:
-    """Returns how the preset ``quick`` of vqa scenes ends with this variant and recall; its last weights are tested."""
-    quick = PRESETS["scenes"]["quick"].run
-    assert isinstance(quick.data, Scenes)
+    """Returns how the preset ``toy`` of vqa scenes ends with this variant and recall; its last weights are tested.
+
+    Half of its steps, as in ``quick``, are too few: with some seeds, matching is learnt later.
+    """
+    toy = PRESETS["scenes"]["toy"].run
+    assert isinstance(toy.data, Scenes)
     run: Run = replace(
-        quick, seed=scene.seed,
-        data=replace(quick.data, recall=scene.recall, scenes=scene.scenes, held_out=scene.tested),
-        model=replace(quick.model, attention=scene.attention), train=replace(quick.train, steps=scene.steps),
-        optim=replace(quick.optim, schedule=replace(quick.optim.schedule, warmup=min(500, scene.steps - 1))),
+        toy, seed=scene.seed,
+        data=replace(toy.data, recall=scene.recall, scenes=scene.scenes, held_out=scene.tested),
+        model=replace(toy.model, attention=scene.attention), train=replace(toy.train, steps=scene.steps),
+        optim=replace(toy.optim, schedule=replace(toy.optim.schedule, warmup=min(500, scene.steps - 1))),
     )  # fmt: skip
     run.check()
     accelerator = make_accelerator("float32")
@@ -89,7 +92,7 @@ def train(scene: Scene, look: Look) -> Scores:
 def make(look: Look) -> Drawn:
     """Returns accuracy and gain over the primary's recall."""
     recalls, seeds = ((0.5, 1.0), (0,)) if look.quick else (RECALLS, SEEDS)
-    count, tested, steps = (100, 40, 20) if look.quick else (20_000, 1_200, 3_000)
+    count, tested, steps = (100, 40, 20) if look.quick else (20_000, 3_400, 6_000)
 
     def scored(arm: str, recall: float, seed: int) -> Scores:
         scene = Scene(

@@ -47,7 +47,8 @@ def test_stepped_is_pythias() -> None:
     pythia.check(22_000)
     assert rate(Stepped(milestones=(3,)), 0, 9) == 1.0
     for wrong in ({"milestones": (5, 5)}, {"milestones": (9, 7)}, {"milestones": (1,), "warmup": 2}, {"factor": 1.0},
-                  {"shape": "linear"}, {"warmup_from": 1.5}):  # fmt: skip
+                  {"shape": "linear"}, {"warmup_from": 1.5}, {"warmup_from": 0.0}, {"milestones": ()},
+                  {"milestones": (20,)}):  # fmt: skip
         with pytest.raises(WrongUseError, match=r"expected|with optim\.schedule\.milestones"):
             Stepped(**{"milestones": (5,), **wrong}).check(20)  # type: ignore[arg-type]
 

@@ -15,9 +15,12 @@ from common.errors import WrongUseError, guarded
 from common.runtime import make_accelerator
 from scripts.seqarena import dispatch
 from vqa.data import Arrays, Loaded
+from vqa.data.batches import Grouped
+from vqa.data.files import UNKNOWN
 from vqa.data.scenes import Scenes
 from vqa.evaluator import evaluate
 from vqa.fusion import Fused, Fusion
+from vqa.masses import Masses, masses_of
 from vqa.model import Answerer, Model
 from vqa.presets import MINI, PRESETS
 from vqa.run import Run
@@ -231,6 +234,79 @@ def test_scores_and_groups_are_counted_apart() -> None:
         assert found.metrics[name] == pytest.approx(sum(own) / len(own))
     assert found.metrics["there"] == 0.0
     assert "key_mass_least" not in found.metrics
+
+
+def test_unknown_is_never_answered_and_pairs_must_both_be_right() -> None:
+    """Consistency counts pairs both of whose accuracies are above a half; the same by hand."""
+    split = replace(SMALL, scenes=120).split(0, 120)
+    pairs = np.arange(2, len(split), 3).reshape(-1, 2)  # is there a thing
+    answers = [UNKNOWN, *SMALL.answers[1:]]
+
+    class Likes(torch.nn.Module):
+        def forward(self, words: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+            wanted = torch.zeros(len(words), 12)
+            wanted[:, 0], wanted[:, 10] = 9.0, 1.0 + words[:, 0] * 0.0
+            return wanted
+
+    found = evaluate(Likes(), replace(split, pairs=pairs), answers, make_accelerator("float32"))
+    assert set(found.guesses.tolist()) == {10}
+    scores = split.scored(np.full(len(split), 10))
+    both = [min(scores[one], scores[other]) > 0.5 for one, other in pairs]
+    assert found.evaluation.metrics["consistency"] == pytest.approx(sum(both) / len(both))
+    either = [max(scores[one], scores[other]) > 0.5 for one, other in pairs]
+    low = [min(scores[one], scores[other]) > 0.2 for one, other in pairs]
+    assert sum(both) not in {sum(either), sum(low)}
+
+
+def masses(mass: list[list[list[float]]], real: list[list[list[int]]], bound: float, *, normalized: bool) -> Masses:
+    kept = np.array(real, dtype=bool)
+    saw = np.where(kept, np.arange(kept.shape[2]) % 2, -1)
+    bounds = np.full((*kept.shape[:2], 1), bound)
+    return Masses(mass=np.array(mass), bound=bounds, real=kept, is_normalized=normalized, saw=saw)
+
+
+def test_masses_are_told_by_hand(tmp_path: Path) -> None:
+    """Two views of one picture; padding has no part. keys_used: exp of the entropy of shares, over their number."""
+    told = masses(
+        [[[0.05, 0.2, 1.0, 9.0], [2.0, 2.0, 0.3, 0.3]]], [[[1, 1, 1, 0], [1, 1, 0, 0]]], 0.15, normalized=True
+    )
+    found = told.metrics()
+    kept = np.array([0.05, 0.2, 1.0, 2.0, 2.0])
+    low, middle = np.quantile(kept, [0.01, 0.5])
+    shares = np.array([0.05, 0.2, 1.0]) / 1.25
+    used = (np.exp(-(shares * np.log(shares)).sum()) / 3 + 1.0) / 2
+    expected = {"key_mass_least": 0.05, "key_mass_1_percent": low, "key_mass_median": middle, "keys_below_a_tenth": 0.2,
+                "keys_below_bound": 0.2, "keys_used": used, "key_mass_missed": (0.05 + 1.0 + 2.0) / 3,
+                "key_mass_seen": 1.1}  # fmt: skip
+    assert found == pytest.approx(expected)
+    told.write(tmp_path)
+    file = json.loads((tmp_path / "key_masses.json").read_text())
+    assert file["view 3"]["histogram"] == [0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]
+    signed = masses([[[-1.0, 5.0, 500.0]]], [[[1, 1, 1]]], 0.3, normalized=False)
+    assert not {"keys_used", "keys_below_bound"} & set(signed.metrics())
+    signed.write(tmp_path)
+    assert json.loads((tmp_path / "key_masses.json").read_text())["view 2"]["histogram"] == [1, *[0] * 8, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("keys", "bound"), [("per_view", 1 / 8), ("joint", 1 / 16)])
+def test_bounds_are_of_the_softmax_that_a_key_is_in(keys: str, bound: float) -> None:
+    model = Answerer(replace(MINI, fusion=Fusion(keys=keys)), SMALL.load(Path()))  # type: ignore[arg-type]
+    found = masses_of(model, SMALL.split(0, 6), make_accelerator("float32"))
+    assert found is not None
+    assert (found.bound == bound).all()
+    assert found.is_normalized
+    x3 = Answerer(replace(MINI, attention=find_attention("x3")), SMALL.load(Path()))
+    plain = masses_of(x3, SMALL.split(0, 6), make_accelerator("float32"))
+    assert plain is not None
+    assert not plain.is_normalized
+
+
+def test_runs_of_a_seed_see_one_order_and_others_another(tmp_path: Path) -> None:
+    one, other = (assemble(replace(run_of(), seed=seed), tmp_path, make_accelerator("float32")) for seed in (0, 1))
+    assert not torch.equal(one.batches[0].features, other.batches[0].features)  # type: ignore[attr-defined]
+    order = Grouped(pictures=np.arange(40) // 2, batch_size=40, seed=0)
+    assert (order[0] != order[1]).any()
+    assert (order[0] != Grouped(pictures=np.arange(40) // 2, batch_size=40, seed=1)[0]).any()
 
 
 @pytest.mark.parametrize(

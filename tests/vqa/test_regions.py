@@ -119,7 +119,7 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], list[Found]]] = {
 
 
 def same(found: Regions, expected: list[Found]) -> None:
-    for row, each in zip(found.rows(np.array([each.id for each in expected]), "here"), expected, strict=True):
+    for row, each in zip(found.rows(np.array([each.id for each in expected])), expected, strict=True):
         count = found.counts[row]
         assert count == len(each.boxes)
         assert tuple(found.sizes[row]) == each.size
@@ -213,12 +213,10 @@ def test_features_that_cannot_be_are_refused(tmp_path: Path, found: list[Found],
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_pictures_are_named_and_counted(tmp_path: Path) -> None:
+def test_pictures_are_found_by_their_numbers(tmp_path: Path) -> None:
     made = whole(tmp_path / "out", pictures())
     asked = np.array([107, 100, 3, 107, 5])
-    with pytest.raises(BadDataError, match="2 pictures are not in it, such as 3; at most 1 may be missing"):
-        made.rows(asked, "here", missing=1)
-    assert made.rows(asked, "here", missing=2).tolist() == [1, 0, -1, 1, -1]
+    assert made.rows(asked).tolist() == [1, 0, -1, 1, -1]
 
 
 def test_what_is_beside_another_file_is_not_taken_for_its_own(tmp_path: Path) -> None:

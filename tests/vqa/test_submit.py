@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def test_submissions_that_cannot_be_are_refused(
         ),
         (submit(trained, out, questions=broken), "1 of 5 pictures are not in it, such as 9999"),
         (submit(trained, tmp_path / "no" / "answers.json"), "expected a file in a folder that is there"),
+        (submit(trained, out, "--missing", "-1"), "--missing: expected at least 0"),
         ([*submit(trained, out), "--run", str(tmp_path)], "expected a finished run of vqa vqa2, found nothing"),
     ):
         assert guarded(dispatch, command) in {1, 2}
@@ -148,6 +150,8 @@ def test_what_the_data_bring_is_where_training_begins(tmp_path: Path) -> None:
         expected = (features[:, view] @ torch.from_numpy(layer.weight).T + torch.from_numpy(layer.bias)).relu()
         torch.testing.assert_close(seen[:, view], expected)
     assert [each.multiplier for each in model.fc7] == [0.1] * 3
+    slower = Answerer(replace(config, fc7_lr_multiplier=0.5), loaded(tmp_path, vectors=vectors, fc7=layers))
+    assert [each.multiplier for each in slower.fc7] == [0.5] * 3
     assert [each.multiplier for each in Answerer(config, loaded(tmp_path)).fc7] == [1.0] * 3
     for wrong, words_of_it in (
         ({"vectors": vectors[:, :3]}, "data.glove has 3 numbers a word, model.word_dim is 4"),
@@ -193,7 +197,13 @@ def test_published_presets_are_the_recipe() -> None:
     assert (butd.model.attention_dropout, butd.model.answer_dropout, butd.optim.lr) == (0.2, 0.5, 0.002)
     assert butd.data.boxes == 36  # type: ignore[attr-defined]
     assert BUTD.joint_dim == 1_024
-    with pytest.raises(WrongUseError, match="are pythia's; butd has none"):
+    assert butd.optim.bounded_lr_multiplier == pythia.optim.bounded_lr_multiplier == 1.0
+    assert pythia.optim.schedule.milestones == (15_000, 18_000, 20_000, 21_000)
+    alone = replace(pythia, data=replace(pythia.data, path="vqa", regions=("one",)))  # type: ignore[call-arg]
+    with pytest.raises(WrongUseError, match=r"attention needs two detectors at least, data.regions names 1"):
+        alone.check()
+    replace(alone, model=replace(alone.model, fusion=Fusion(kind="primary"))).check()
+    with pytest.raises(WrongUseError, match=r"are pythia's; butd has none"):
         Model(backbone="butd", glimpses=1).check_data(pythia.data)
     with pytest.raises(WrongUseError, match=r"model.attention_dropout and model.answer_dropout"):
         Model(answer_dropout=1.0).check_data(pythia.data)

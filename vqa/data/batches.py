@@ -1,5 +1,6 @@
 """The batch of every step: pictures in a new order every epoch, each read once for all its questions."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from common.counter import permutation
-from common.data import Batch, Indices
+from common.data import Batch, Indices, kept_order
 from common.shapes import Centres, Places, Regions, RegionsReal, SoftTargets, Tokens
 from vqa.data import SHARE, Split
 
@@ -80,14 +81,9 @@ class Grouped:
         )
 
     def _order(self, epoch: int) -> Indices:
-        # An epoch's order is asked for at each of its steps; the last two (batches may straddle) are kept.
         kept: dict[int, Indices] = self.__dict__.setdefault("_orders", {})
-        if epoch not in kept:
-            while len(kept) > 1:
-                kept.pop(min(kept))
-            rank = permutation(int(self.pictures.max()) + 1, self.seed, 0, epoch)
-            kept[epoch] = np.argsort(rank[self.pictures], kind="stable")
-        return kept[epoch]
+        rank = functools.partial(permutation, int(self.pictures.max()) + 1, self.seed, 0, epoch)
+        return kept_order(kept, epoch, lambda: np.argsort(rank()[self.pictures], kind="stable"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,9 @@ from common.errors import BadDataError
 from vqa.data import Integers, Layer, Reals, Seen, Truths, Views
 from vqa.regions import Header, Regions, read, taken
 
-LOOKED_AT = 100
-"""Pictures whose boxes are compared."""
+COMPARED_AT_ONCE = 1_000
+SAME = 1e-3
+"""Largest difference of corners of the same box, as a share of the picture."""
 OVERLAP = 0.3
 """Intersection over union with some box of the primary's from which on it saw what a box is on."""
 
@@ -40,13 +41,13 @@ class Detector:
         """
         part, row = np.full(len(pictures), -1), np.full(len(pictures), -1)
         for number, regions in enumerate(self.parts):
-            own = regions.rows(pictures, str(self.folder), missing=len(pictures))
+            own = regions.rows(pictures)
             part, row = np.where(own >= 0, number, part), np.where(own >= 0, own, row)
         lost = np.unique(pictures[part < 0])
         if len(lost) > missing:
             raise BadDataError(
                 f"{self.folder}: {len(lost):,} of {len(np.unique(pictures)):,} pictures are not in it, such as "
-                f"{lost[0]}; at most {missing:,} may be missing (--data.missing)"
+                f"{lost[0]}; at most {missing:,} may be missing"
             )
         if len(lost):
             print(
@@ -56,8 +57,8 @@ class Detector:
         return part, row
 
 
-def read_detector(folder: Path) -> Detector:
-    """Returns a detector's regions, of one folder or of all folders in it.
+def read_detector(folder: Path, *, verify: bool = False) -> Detector:
+    """Returns a detector's regions, of one folder or of all folders in it; ``verify`` compares their checksums.
 
     Raises:
         BadDataError: no regions there, or of several detectors or widths.
@@ -65,7 +66,7 @@ def read_detector(folder: Path) -> Detector:
     inside = [folder] if (folder / "header.json").exists() else sorted(
         each.parent for each in folder.glob("*/header.json")
     )  # fmt: skip
-    parts = tuple(read(each) for each in inside or [folder])
+    parts = tuple(read(each, verify=verify) for each in inside or [folder])
     kinds = {(part.header.detector, part.header.width) for part in parts}
     if len(kinds) > 1:
         raise BadDataError(f"{folder}: expected the regions of one detector, found {sorted(kinds)}")
@@ -80,9 +81,9 @@ class Detected(Views):
     boxes: int
     """Boxes that are read of each: the first ones."""
     part: Integers
-    """Part of each detector that a picture is in (pictures, views)."""
+    """Part of each detector that a picture is in; -1: in none (pictures, views)."""
     row: Integers
-    """Row there; -1: in none."""
+    """Row there."""
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -115,13 +116,22 @@ class Detected(Views):
             counts[places, view] = np.minimum(part.counts[rows], self.boxes)
         return corners, np.arange(self.boxes) < counts[..., None]
 
+    def require_aligned(self) -> None:
+        """Raises a ``BadDataError`` if detectors looked at different boxes in a picture that all of them know."""
+        known = np.flatnonzero((self.part >= 0).all(axis=1))
+        for start in range(0, len(known), COMPARED_AT_ONCE):
+            some = known[start : start + COMPARED_AT_ONCE]
+            corners, real = self._boxes(some)
+            differ = np.abs(corners - corners[:, :1]).max(axis=(1, 2, 3)) > SAME
+            if (differ | (real != real[:, :1]).any(axis=(1, 2))).any():
+                raise BadDataError("data.aligned: the detectors looked at different boxes of a picture")
+
     def _parts(self, pictures: Indices) -> list[tuple[int, Regions, Indices, Indices]]:
         """Returns each view, part of it, the places among ``pictures`` that are in it, and their rows."""
         found = []
         for view, detector in enumerate(self.detectors):
-            own = np.where(self.row[pictures, view] >= 0, self.part[pictures, view], -1)
             for number, part in enumerate(detector.parts):
-                places = np.flatnonzero(own == number)
+                places = np.flatnonzero(self.part[pictures, view] == number)
                 if len(places):
                     found.append((view, part, places, self.row[pictures[places], view]))
         return found
@@ -155,13 +165,6 @@ def detected(detectors: Sequence[Detector], pictures: Indices, *, boxes: int, wi
     )  # fmt: skip
 
 
-def require_aligned(views: Views, pictures: Indices) -> None:
-    """Raises a ``BadDataError`` if detectors looked at different boxes in the first pictures."""
-    centres = views.read(np.unique(pictures)[:LOOKED_AT]).centres
-    if np.abs(centres - centres[:, :1]).max() > 1e-3:
-        raise BadDataError("data.aligned: the detectors looked at different boxes; channels needs features of the same")
-
-
 def read_layer(path: Path) -> Layer:
     """Returns weight and bias of an .npz file, a detector's last layer.
 
@@ -175,6 +178,8 @@ def read_layer(path: Path) -> Layer:
             weight, bias = (file[name].astype(np.float32) for name in ("weight", "bias"))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise BadDataError(f"{path}: expected an .npz with weight and bias ({error})") from error
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        raise BadDataError(f"{path}: a weight or bias is no number")
     if weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise BadDataError(f"{path}: expected weight (outputs inputs) and bias (outputs), found {weight.shape} and "
                            f"{bias.shape}")  # fmt: skip

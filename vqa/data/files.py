@@ -11,6 +11,10 @@ from common.checkpoint import write_atomically
 from common.errors import BadDataError
 from common.files import field, read_json, read_text
 
+QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
+ANNOTATIONS = "v2_mscoco_{}_annotations.json"
+PAIRS = "v2_mscoco_val2014_complementary_pairs.json"
+"""Official names; of the first two with train2014 or val2014 in the gap."""
 UNKNOWN = "<unk>"
 """Of some lists of answers, what stands for all that are not in them; never an answer."""
 
@@ -37,6 +41,8 @@ class Annotation:
     common: str
     """The most frequent answer, as the file has it."""
     answers: tuple[str, ...]
+    picture: int | None = None
+    """The question's; none: the file does not say."""
 
 
 def published(folder: Path, name: str) -> Path | None:
@@ -87,6 +93,7 @@ def read_annotations(path: Path) -> list[Annotation]:
             Annotation(
                 id=field(row, "question_id", int, where), question_type=types[0], answer_type=types[1], answers=answers,
                 common=common or max(answers, key=answers.count),
+                picture=field(row, "image_id", int, where) if "image_id" in row else None,
             )
         )  # fmt: skip
     _require_different([each.id for each in found], path)
@@ -111,13 +118,18 @@ def paired(questions: Sequence[Question], annotations: Sequence[Annotation], whe
     """Returns the annotation of each question, in their order.
 
     Raises:
-        BadDataError: a question without one; says how many and which.
+        BadDataError: a question without one, or one about another picture; says how many and which.
     """
     by_id = {each.id: each for each in annotations}
     missing = [each.id for each in questions if each.id not in by_id]
     if missing:
         raise BadDataError(f"{where}: {len(missing):,} questions have no annotation, such as {missing[0]}")
-    return [by_id[each.id] for each in questions]
+    found = [by_id[each.id] for each in questions]
+    other = [each.id for each, said in zip(questions, found, strict=True) if said.picture not in (None, each.picture)]
+    if other:
+        raise BadDataError(f"{where}: {len(other):,} annotations name another picture than their question, such as "
+                           f"{other[0]}")  # fmt: skip
+    return found
 
 
 def read_submission(path: Path) -> dict[int, str]:

@@ -16,7 +16,7 @@ FILES = ("question_answers.json", "image_data.json")
 def read_genome(folder: Path, pictures: Collection[int], answers: Collection[str]) -> list[tuple[Question, Annotation]]:
     """Returns the questions about some of COCO's pictures whose answer, normalised, is in the list; as all ten's.
 
-    Half of Visual Genome's pictures are COCO's, those that VQA v2 tests on among them: only ``pictures`` are taken.
+    Half of Visual Genome's pictures are COCO's, some of which VQA v2 tests on: only ``pictures`` are taken.
 
     Raises:
         BadDataError: files that are missing or of another form, or no question about the pictures.

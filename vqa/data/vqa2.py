@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +12,13 @@ import numpy as np
 from common.counter import hash64
 from common.errors import BadDataError, WrongUseError
 from vqa.answers import LEAST, vocabulary
-from vqa.data import Data, Layer, Loaded, Part, Split
+from vqa.data import PEOPLE, Data, Layer, Loaded, Part, Split
 from vqa.data import words as spelling
-from vqa.data.detected import Detector, detected, fingerprint_of, read_detector, read_layer, require_aligned
+from vqa.data.detected import Detected, Detector, detected, fingerprint_of, read_detector, read_layer
 from vqa.data.files import (
+    ANNOTATIONS,
+    PAIRS,
+    QUESTIONS,
     Annotation,
     Question,
     paired,
@@ -26,13 +30,11 @@ from vqa.data.files import (
 )
 from vqa.data.genome import read_genome
 from vqa.data.options import options_of
-from vqa.data.written import write_scenes
+from vqa.data.scenes import Scenes
+from vqa.data.written import NAMES, write_scenes
 
-QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
-ANNOTATIONS = "v2_mscoco_{}_annotations.json"
-PAIRS = "v2_mscoco_val2014_complementary_pairs.json"
 TYPES = ("answer_type", "question_type")
-Asked = Sequence[tuple[Question, Annotation]]
+Answered = Sequence[tuple[Question, Annotation]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,8 @@ class Vqa2(Data):
             raise WrongUseError(
                 "data.path: expected the folder of VQA v2's questions and annotations; without it scenes are generated"
             )
+        if len(set(self.regions)) < len(self.regions):
+            raise WrongUseError(f"data.regions: expected different folders, found {', '.join(self.regions)}")
         for name in ("boxes", "width", "least", "length"):
             if getattr(self, name) < 1:
                 raise WrongUseError(f"data.{name}: expected at least 1, found {getattr(self, name)}")
@@ -115,17 +119,32 @@ class Vqa2(Data):
         """
         self.check()
         if self.path is None:
+            if (self.boxes, self.width) != (Scenes.boxes, Scenes.width) or self.answer_count is not None:
+                raise WrongUseError(
+                    "data.path: expected the folder of VQA v2's questions and annotations; the scenes that are "
+                    f"generated without it have {Scenes.boxes} boxes of {Scenes.width} numbers (--preset quick)"
+                )
             where = write_scenes(folder / "vqa", self.generated)
-            return replace(self, path=str(where), regions=tuple(str(where / name) for name in "ABC")).load(folder)
-        path = Path(self.path)
+            try:
+                for name in NAMES:
+                    read_detector(where / name, verify=True)
+                there = replace(self, path=str(where), regions=tuple(str(where / name) for name in NAMES))
+                return there._read()
+            except BadDataError as error:
+                raise BadDataError(f"generated files are damaged: delete {where} and run again ({error})") from error
+        return self._read()
+
+    def _read(self) -> Loaded:
+        path = Path(self.path or "")
         detectors = [read_detector(Path(each)) for each in self.regions]
-        theirs, test = (read_asked(path, name) for name in ("train2014", "val2014"))
+        theirs, test = (read_answered(path, name) for name in ("train2014", "val2014"))
+        theirs = self._untested(theirs, test)
         answers = self._answers([annotation for _, annotation in (*theirs, *test)])
-        asked: dict[str, Asked] = {**self._apart(theirs), "test": test}
+        asked: dict[str, Answered] = {**self._apart(theirs), "test": test}
         if self.visual_genome is not None:
             pictures = {question.picture for question, _ in asked["train"]}
             asked["train"] = [*asked["train"], *read_genome(Path(self.visual_genome), pictures, set(answers))]
-        types = {name: sorted({getattr(said, name) for _, said in (*theirs, *test)}) for name in TYPES}
+        types = {name: sorted({getattr(said, name) for _, said in (*theirs, *test)} - {""}) for name in TYPES}
         cut = {name: [spelling.cut(question.text) for question, _ in some] for name, some in asked.items()}
         words = spelling.vocabulary(each for some in cut.values() for each in some)
         pairs = published(path, PAIRS)
@@ -136,13 +155,18 @@ class Vqa2(Data):
             )
             for name, some in asked.items()
         }  # fmt: skip
+        if not any(split.people.any() for split in splits.values()):
+            raise BadDataError(f"{self.answer_list}: nobody gave any of these {len(answers):,} answers")
         if self.aligned:
-            require_aligned(splits["train"].views, splits["train"].pictures)
+            for split in splits.values():
+                assert isinstance(split.views, Detected)
+                split.views.require_aligned()
         vectors = None if self.glove is None else spelling.glove(Path(self.glove), words)
         fc7 = [read_layer(Path(each)) for each in self.fc7]
         digest = hashlib.sha256(json.dumps([answers, words, self.boxes, fingerprint_of(detectors)]).encode())
-        for split in splits.values():
-            for array in (split.ids, split.words, split.pictures, split.options, split.people):
+        for name, split in splits.items():
+            about = np.array([question.picture for question, _ in asked[name]])
+            for array in (about, split.ids, split.words, split.options, split.people):
                 digest.update(np.ascontiguousarray(array, dtype="<i8").data)
             digest.update(np.ascontiguousarray(split.scores, dtype="<f8").data)
         for layer in (*fc7, *([] if vectors is None else [Layer(weight=vectors, bias=np.zeros(0))])):
@@ -167,7 +191,22 @@ class Vqa2(Data):
             )
         return found
 
-    def _apart(self, asked: Asked) -> dict[str, Asked]:
+    def _untested(self, theirs: Answered, test: Answered) -> Answered:
+        """Returns the questions about pictures that no question of the test is about; says how many are left out.
+
+        The official files share none; cuts of them that go around do.
+        """
+        tested = {question.picture for question, _ in test}
+        left = [each for each in theirs if each[0].picture not in tested]
+        if len(left) < len(theirs):
+            print(
+                f"{self.path}: {len(theirs) - len(left):,} of {len(theirs):,} questions of train2014 are left out: "
+                "val2014, which tests, asks about their pictures",
+                file=sys.stderr,
+            )
+        return left
+
+    def _apart(self, asked: Answered) -> dict[str, Answered]:
         """Returns the questions that are trained on and those that validate, told apart by their pictures."""
         out = hash64(np.array([question.picture for question, _ in asked])) / 2.0**64 < self.held_out
         found = {
@@ -180,19 +219,28 @@ class Vqa2(Data):
         return {**found}
 
 
-def read_asked(path: Path, name: str) -> Asked:
-    """Returns the questions of an official split, each with its annotation."""
+def read_answered(path: Path, name: str) -> Answered:
+    """Returns the questions of an official split, each with its annotation.
+
+    Raises:
+        BadDataError: files that are missing, damaged, or do not belong together; an annotation without ten answers.
+    """
     files = [published(path, each.format(name)) for each in (QUESTIONS, ANNOTATIONS)]
     for file, each in zip(files, (QUESTIONS, ANNOTATIONS), strict=True):
         if file is None:
             raise BadDataError(f"{path}: there is no {each.format(name)} in it, packed or not; visualqa.org has it")
     asked = [file for file in files if file is not None]
     questions = read_questions(asked[0])
-    return list(zip(questions, paired(questions, read_annotations(asked[1]), str(asked[1])), strict=True))
+    annotations = paired(questions, read_annotations(asked[1]), str(asked[1]))
+    other = [each for each in annotations if len(each.answers) != PEOPLE]
+    if other:
+        raise BadDataError(f"{asked[1]}: expected {PEOPLE} answers to each question, found {len(other[0].answers)} to "
+                           f"{other[0].id}")  # fmt: skip
+    return list(zip(questions, annotations, strict=True))
 
 
 def split_of(
-    asked: Asked, words: spelling.Numbers, answers: Sequence[str], types: Mapping[str, Sequence[str]],
+    asked: Answered, words: spelling.Numbers, answers: Sequence[str], types: Mapping[str, Sequence[str]],
     detectors: Sequence[Detector], config: Vqa2, pairs: Sequence[tuple[int, int]],
 ) -> Split:  # fmt: skip
     """Returns questions with what people answered and what detectors saw."""

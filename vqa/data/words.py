@@ -1,5 +1,6 @@
 """Questions as words: cut as Pythia's code does, numbered, with GloVe's vectors where a file is given."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -62,12 +63,20 @@ def glove(path: Path, words: Sequence[str]) -> npt.NDArray[np.float32]:
             raise BadDataError(
                 f"{path}, line {number}: expected a word and {found.shape[1]} numbers, found {len(values)}"
             )
+        if " " in word and _is_number(word.rsplit(" ", 1)[1]):
+            raise BadDataError(f"{path}, line {number}: expected a word and {found.shape[1]} numbers, found more")
         if word in places:
-            try:
-                found[places[word]] = [float(value) for value in values]
-            except ValueError as error:
-                raise BadDataError(f"{path}, line {number}: {error}") from error
+            if not all(_is_number(value) for value in values):
+                raise BadDataError(f"{path}, line {number}: expected {found.shape[1]} finite numbers, found {values}")
+            found[places[word]] = [float(value) for value in values]
             known += 1
     if found is None or not known:
         raise BadDataError(f"{path}: none of the {len(words):,} words of the questions is in it")
     return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

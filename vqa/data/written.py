@@ -11,15 +11,18 @@ import numpy as np
 
 from common.checkpoint import write_json
 from vqa.data import Arrays, Split
+from vqa.data.files import ANNOTATIONS, QUESTIONS
 from vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled
 from vqa.regions import Found, write
 
 SIZE = (640, 480)
 """Pixels of a picture."""
-EXTENT = 0.04
-"""Half of a box's width and height, as shares of the picture's."""
+EXTENT = 0.08
+"""Half of a box's width and height, as shares of the picture's: of boxes that large those on one thing overlap."""
 NAMES = "ABC"
-TYPES = {"material": ("other", "what material"), "shape": ("other", "what shape"), "there": ("yes/no", "is there")}
+WRITTEN = 2
+"""Version of what is written of scenes."""
+KINDS = {"material": ("other", "what material"), "shape": ("other", "what shape"), "there": ("yes/no", "is there")}
 """Of each kind of questions the type of answer and question."""
 
 
@@ -28,7 +31,7 @@ def write_scenes(folder: Path, scenes: int) -> Path:
 
     A folder that is there is taken as it is: it is made whole or not at all.
     """
-    where = folder / f"written-scenes-{VERSION}-{scenes}"
+    where = folder / f"written-scenes-{VERSION}.{WRITTEN}-{scenes}"
     if where.exists():
         return where
     print(f"generated scenes, written as VQA v2's files, kept in {where}", file=sys.stderr)
@@ -63,8 +66,8 @@ def _write_split(folder: Path, name: str, first: int, split: Split) -> None:
     ]
     annotations = [
         {
-            "question_id": id, "image_id": picture, "answer_type": TYPES[kind.names[of]][0],
-            "question_type": TYPES[kind.names[of]][1],
+            "question_id": id, "image_id": picture, "answer_type": KINDS[kind.names[of]][0],
+            "question_type": KINDS[kind.names[of]][1],
             "multiple_choice_answer": ANSWERS[options[int(np.argmax(people))]],
             "answers": [
                 {"answer_id": number, "answer": answer, "answer_confidence": "yes"}
@@ -75,8 +78,8 @@ def _write_split(folder: Path, name: str, first: int, split: Split) -> None:
             ids, pictures, kind.of.tolist(), split.options.tolist(), split.people.tolist(), strict=True
         )
     ]  # fmt: skip
-    write_json(folder / f"v2_OpenEnded_mscoco_{name}_questions.json", {**head, "questions": questions})
-    write_json(folder / f"v2_mscoco_{name}_annotations.json", {**head, "annotations": annotations})
+    write_json(folder / QUESTIONS.format(name), {**head, "questions": questions})
+    write_json(folder / ANNOTATIONS.format(name), {**head, "annotations": annotations})
     assert isinstance(split.views, Arrays)
     count, (_, boxes, width) = len(split.views.features), split.views.sizes
     for view, letter in enumerate(NAMES):
