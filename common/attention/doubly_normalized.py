@@ -13,6 +13,7 @@ from common.attention.base import AttentionConfig, Kernel
 from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch
 from common.attention.triton.available import can_run
+from common.attention.triton.proof import is_trusted
 from common.attention.visibility import ORDERS, Order, Visibility
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
@@ -97,7 +98,9 @@ class DoublyNormalizedKernel(Kernel):
         """Returns the output by the kernels in ``triton/doubly_normalized.py``, which have no order and no dropout."""
         if self.active_dropout or self.rule.rounds > 1 or visibility.order != "none":
             return None
-        if not can_run(query, value, visibility, bias):
+        if not can_run(query, value, visibility, bias) or not is_trusted(
+            self.rule, query, value, causal=False, dropout=0.0
+        ):
             return None
         from common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 

@@ -16,6 +16,7 @@ from common.attention.base import AttentionConfig, Kernel
 from common.attention.features import pays, power_features
 from common.attention.rule import Pulled, Rule, Scratch
 from common.attention.triton.available import can_run
+from common.attention.triton.proof import is_trusted
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
@@ -163,11 +164,14 @@ class ElementwiseKernel(Kernel):
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output by the kernels in ``triton/elementwise.py``."""
-        if not can_run(query, value, visibility, bias):
+        causal, dropout = visibility.order == "causal", self.active_dropout
+        if not can_run(query, value, visibility, bias) or not is_trusted(
+            self.rule, query, value, causal=causal, dropout=dropout
+        ):
             return None
         from common.attention.triton.operators import attend_elementwise  # noqa: PLC0415  # needs Triton
 
-        return attend_elementwise(self.rule, query, key, value, visibility, self.active_dropout)
+        return attend_elementwise(self.rule, query, key, value, visibility, dropout)
 
     def features(
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None

@@ -8,15 +8,19 @@ from torch import Tensor
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
-from common.attention.doubly_normalized import DoublyNormalized, doubly_normalized_weights
+from common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule, doubly_normalized_weights
 from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
 from common.attention.softmax import fused_softmax
 from common.attention.triton.available import can_run
+from common.attention.triton.proof import is_trusted
 from common.attention.visibility import Order, Visibility
 from common.bounded import Bounded
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+
+DOUBLY = DoublyNormalizedRule()
+"""What the kernels of its one half are looked at by; made once, where no compiler is looking."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +99,7 @@ class HybridKernel(Kernel):
         if self.active_dropout or visibility.order != "none" or not can_run(query, value, visibility, bias):
             return None
         softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
-        if softmax is None:
+        if softmax is None or not is_trusted(DOUBLY, query, value, causal=False, dropout=0.0):
             return None
         from common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 

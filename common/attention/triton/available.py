@@ -40,7 +40,8 @@ def reason_against(query: Tensor, value: Tensor, visibility: Visibility, bias: T
 
 
 @functools.cache
-def _told(reason: str) -> None:
+def say_once(reason: str) -> None:
+    """Warns that the kernels are not used, once for each reason."""
     warnings.warn(f"attention is computed block by block: of the Triton kernels, {reason}", stacklevel=5)
 
 
@@ -48,5 +49,5 @@ def can_run(query: Tensor, value: Tensor, visibility: Visibility, bias: Tensor |
     """Returns whether the kernels can compute this; on a GPU says once why not."""
     reason = reason_against(query, value, visibility, bias)
     if reason is not None and query.is_cuda and not torch.compiler.is_compiling():
-        _told(reason)
+        say_once(reason)
     return reason is None

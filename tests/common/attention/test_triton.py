@@ -250,3 +250,34 @@ def test_where_they_cannot_run_the_reason_is_told(
     command = ["benchmark", "attention", "--lengths", "64", "--attention", "x3", "--implementations", "triton"]
     assert guarded(dispatch, command) == 2
     assert "triton: tensors are on cpu, expected cuda" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["x3", "dnas"])
+def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at before the first use on a GPU, here by the interpreter."""
+    from common.attention.triton import operators, proof  # noqa: PLC0415
+
+    rule = find_attention(name).build(heads=2).rule
+    assert rule is not None
+    look = proof.fault.__wrapped__
+    given = (torch.float32, torch.device("cpu"), 16, 24, name == "x3", 0.2 if name == "x3" else 0.0)
+    state = torch.get_rng_state()
+    assert look(rule, *given) is None
+    assert torch.equal(state, torch.get_rng_state())
+    attend = "attend_elementwise" if name == "x3" else "attend_doubly_normalized"
+    right = getattr(operators, attend)
+    monkeypatch.setattr(operators, attend, lambda *three: right(*three) * 1.001)
+    assert "differs from the engine on this GPU" in look(rule, *given)
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("out of shared memory")
+
+    monkeypatch.setattr(operators, attend, fails)
+    assert "fails on this GPU (RuntimeError: out of shared memory)" in look(rule, *given)
+    query, key, value = inputs(20, 20)
+    monkeypatch.setattr(proof, "interprets", lambda: False)
+    monkeypatch.setattr(proof, "fault", lambda *_: f"the kernel of {name} is off")
+    with pytest.warns(
+        UserWarning, match=f"computed block by block: of the Triton kernels, the kernel of {name} is off"
+    ):
+        assert find_attention(name).build(heads=2).compute("triton", query, key, value, Visibility()) is None
