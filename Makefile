@@ -20,7 +20,8 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "unhooked and not extras"
 
 test-extras: $(EXTRAS)
-	$(BIN)/python -m pytest -m extras
+	$(BIN)/python -m pytest -m "extras and not interpreted"
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -m interpreted
 
 # Not in CI: a quarter of an hour on two cores. The score is in docs/reliability.md.
 mutations: $(READY)

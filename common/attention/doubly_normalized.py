@@ -98,7 +98,7 @@ class DoublyNormalizedKernel(Kernel):
         """Returns the output by the kernels in ``triton/doubly_normalized.py``, which have no order and no dropout."""
         if self.active_dropout or self.rule.rounds > 1 or visibility.order != "none":
             return None
-        if not can_run(query, value, visibility, bias) or not is_trusted(
+        if not can_run(query, key, value, visibility, bias) or not is_trusted(
             self.rule, query, value, causal=False, dropout=0.0
         ):
             return None

@@ -165,7 +165,7 @@ class ElementwiseKernel(Kernel):
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output by the kernels in ``triton/elementwise.py``."""
         causal, dropout = visibility.order == "causal", self.active_dropout
-        if not can_run(query, value, visibility, bias) or not is_trusted(
+        if not can_run(query, key, value, visibility, bias) or not is_trusted(
             self.rule, query, value, causal=causal, dropout=dropout
         ):
             return None

@@ -96,7 +96,7 @@ class HybridKernel(Kernel):
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns both halves mixed: the doubly-normalised one by our kernels, softmax by PyTorch's own."""
-        if self.active_dropout or visibility.order != "none" or not can_run(query, value, visibility, bias):
+        if self.active_dropout or visibility.order != "none" or not can_run(query, key, value, visibility, bias):
             return None
         softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
         if softmax is None or not is_trusted(DOUBLY, query, value, causal=False, dropout=0.0):

@@ -6,6 +6,7 @@ with them: without these the library passes none, and padding is silently read.
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,13 @@ SAVED = "attention.json"
 """File beside a model's weights: its attention, and u of each layer."""
 ASKS = "ALL_ATTENTION_FUNCTIONS.get_interface("
 """How a module of the library asks for its attention."""
-REFUSED = ("softcap", "position_bias", "s_aux", "cu_seq_lens_q", "cu_seq_lens_k", "block_table")
-"""What a model may want of its attention that ours has not: soft caps, biases, sinks, sequences end to end."""
+REFUSED = (
+    "softcap", "position_bias", "alibi", "s_aux", "sinks", "cu_seq_lens_q", "cu_seq_lens_k", "block_table",
+    "block_indices",
+)  # fmt: skip
+"""What a model may want of its attention that ours has not: soft caps, biases, sinks, sequences end to end, blocks."""
+HIDING = -1e4
+"""A number added to a score that hides its pair: many models' own masks have it, or less."""
 Kernels = dict[float, Kernel]
 """Dropout -> the kernel of a variant without weights; models that are compiled must find it made."""
 
@@ -74,15 +80,28 @@ def _refusing(theirs: Callable[..., str]) -> Callable[..., str]:
 
     @functools.wraps(theirs)
     def checked(self: Any, requested: str | None, *rest: Any, **named: Any) -> str:
-        if requested in ATTENTIONS and not self._can_set_attn_implementation():
+        if requested in ATTENTIONS and (not self._can_set_attn_implementation() or _own_softmax(type(self))):
             raise WrongUseError(
-                f"{type(self).__name__} computes its attention itself and would not ask for {requested!r}; expected a "
-                "model that uses the library's AttentionInterface, such as BERT, RoBERTa or ModernBERT"
+                f"{type(self).__name__} computes its attention itself, or some of it, and would not ask for "
+                f"{requested!r}; expected a model that uses the library's AttentionInterface, such as BERT, RoBERTa or "
+                "ModernBERT"
             )
         return theirs(self, requested, *rest, **named)
 
     checked.refuses = True  # type: ignore[attr-defined]
     return checked
+
+
+def _own_softmax(kind: type) -> list[str]:
+    """Returns the attention classes beside a model's that take a softmax themselves: the library looks at files."""
+    beside = vars(sys.modules[kind.__module__])
+    return [
+        name
+        for name, each in beside.items()
+        if "Attention" in name and isinstance(each, type) and issubclass(each, nn.Module)
+        for source in [inspect.getsource(each)]
+        if "softmax" in source and ASKS not in source
+    ]
 
 
 def real_tokens(
@@ -128,7 +147,7 @@ def attend(
     """
     causal = further.get("is_causal")
     causal = bool(getattr(module, "is_causal", False) if causal is None else causal)
-    _require_honoured(name, config, query, key, attention_mask, causal, further)
+    _require_honoured(name, config, module, query, key, attention_mask, causal, further)
     groups = getattr(module, "num_key_value_groups", 1)
     if groups > 1:
         key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
@@ -137,19 +156,23 @@ def attend(
     kernel, wanted = _kernel_of(name, config, kernels, module, dropout), bool(further.get("output_attentions"))
     told: Tensor | None = None
     if attention_mask is not None and attention_mask.dim() == 4:
-        weights = _weights_of_pairs(kernel, query, key, attention_mask)
+        weights = _weights_of_pairs(kernel, query, key, attention_mask, _sums_over_queries(config))
         output = F.dropout(weights, kernel.active_dropout).to(value.dtype) @ value
         told = weights if wanted else None
     else:
-        visibility = _visibility(query, key, attention_mask, causal)
+        visibility = _visibility(query, key, attention_mask, causal, _sums_over_queries(config))
         output = kernel(query, key, value, visibility)
         told = kernel.weights(query, key, visibility) if wanted else None
     return output.transpose(1, 2).contiguous(), told
 
 
+def _sums_over_queries(config: AttentionConfig) -> bool:
+    return isinstance(config, DoublyNormalized | Hybrid)
+
+
 def _require_honoured(
-    name: str, config: AttentionConfig, query: Tensor, key: Tensor, mask: Tensor | None, causal: bool,
-    further: dict[str, Any],
+    name: str, config: AttentionConfig, module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None,
+    causal: bool, further: dict[str, Any],
 ) -> None:  # fmt: skip
     """Raises a ``WrongUseError`` for what would be silently left out, or would let the future through."""
     asked = [each for each in REFUSED if further.get(each) is not None]
@@ -159,7 +182,7 @@ def _require_honoured(
     if further.get("sliding_window") is not None and not pairs:
         raise WrongUseError(f"attention {name!r}: this model asks for a sliding window without a mask that has it")
     require_order(config, "causal" if causal else "none")
-    if not isinstance(config, DoublyNormalized | Hybrid):
+    if not _sums_over_queries(config):
         return
     queries, keys = query.shape[2], key.shape[2]
     if causal and (queries != keys or pairs):
@@ -167,7 +190,8 @@ def _require_honoured(
             f"attention {name!r} in a causal model normalises over the queries so far: with a cache (use_cache=False "
             "goes without), a window or packed sequences these are not there"
         )
-    if not causal and queries != keys:
+    crosses = "Cross" in type(module).__name__ or (getattr(module, "is_decoder", False) and not causal)
+    if not causal and (crosses or queries != keys):
         raise WrongUseError(f"attention {name!r} between two sequences must know both's padding, and is told one's")
 
 
@@ -178,8 +202,6 @@ def _kernel_of(name: str, config: AttentionConfig, kernels: Kernels, module: nn.
         if not isinstance(own, HybridKernel):
             raise WrongUseError(f"attention {name!r} trains u, which this model has not: attach_hybrid(model)")
         own.dropout = dropout
-        if module.training:
-            own.u.clamp_()  # no optimiser of the library puts it back between 0 and 1
         return own
     if dropout not in kernels:
         if torch.compiler.is_compiling():
@@ -188,8 +210,11 @@ def _kernel_of(name: str, config: AttentionConfig, kernels: Kernels, module: nn.
     return kernels[dropout]
 
 
-def _visibility(query: Tensor, key: Tensor, real: Tensor | None, causal: bool) -> Visibility:
-    """Returns who sees whom, given which keys are real; the queries are the last of them, but in cross-attention."""
+def _visibility(query: Tensor, key: Tensor, real: Tensor | None, causal: bool, of_queries: bool) -> Visibility:
+    """Returns who sees whom, given which keys are real; ``of_queries``: the weights depend on which queries are, too.
+
+    Then queries and keys are one sequence. In cross-attention, which may have as many of both, they are not.
+    """
     queries, keys = query.shape[2], key.shape[2]
     if real is not None and real.shape[-1] != keys:
         raise WrongUseError(f"attention_mask: expected one number for each of {keys} keys, found {real.shape[-1]}")
@@ -197,14 +222,14 @@ def _visibility(query: Tensor, key: Tensor, real: Tensor | None, causal: bool) -
     if causal:
         asking = None if seen is None else seen[:, keys - queries :]
         return Visibility(query_real=asking, key_real=seen, order="causal", memory=keys - queries)
-    return Visibility(query_real=seen if queries == keys else None, key_real=seen)
+    return Visibility(query_real=seen if of_queries else None, key_real=seen)
 
 
-def _weights_of_pairs(kernel: Kernel, query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
+def _weights_of_pairs(kernel: Kernel, query: Tensor, key: Tensor, mask: Tensor, of_queries: bool) -> Tensor:
     """Returns the weights under a mask of all pairs, by the formula on the full matrix."""
-    visible = mask > torch.finfo(mask.dtype).min / 2 if mask.is_floating_point() else mask
+    visible = mask > HIDING if mask.is_floating_point() else mask
     bias = mask.masked_fill(~visible, 0.0) if mask.is_floating_point() else None
-    if query.shape[2] == key.shape[2]:
+    if of_queries:
         visible = visible & visible.diagonal(dim1=-2, dim2=-1)[..., None]
     return kernel.normalize(scaled_scores(query, key, bias), visible, Visibility(), None)[0]
 
@@ -212,12 +237,16 @@ def _weights_of_pairs(kernel: Kernel, query: Tensor, key: Tensor, mask: Tensor) 
 def attach_hybrid(model: nn.Module, *, u: float = 0.5, per_head: bool = False) -> nn.Module:
     """Gives each attention module of a model its u for hnas, and returns the model; call it after ``from_pretrained``.
 
+    An optimiser other than ``optimizer_of``'s must keep u between 0 and 1 itself: ``clamp_hybrid`` after each step.
+
     Raises:
-        WrongUseError: no module asks for its attention by name.
+        WrongUseError: no module asks for its attention by name, or they have their u already.
     """
     asking = [module for module in model.modules() if ASKS in inspect.getsource(type(module).forward)]
     if not asking:
         raise WrongUseError(f"{type(model).__name__}: none of its modules asks for its attention by name")
+    if any(hasattr(module, KERNEL) for module in asking):
+        raise WrongUseError(f"{type(model).__name__} has its u already; attaching again would forget what it is")
     for module in asking:
         config: Any = getattr(module, "config", None) or model.config
         kernel = Hybrid(u=u, per_head=per_head).build(heads=config.num_attention_heads)
@@ -226,16 +255,27 @@ def attach_hybrid(model: nn.Module, *, u: float = 0.5, per_head: bool = False) -
     return model
 
 
+def clamp_hybrid(model: nn.Module) -> None:
+    """Puts every u of a model back between 0 and 1."""
+    for _, module in bounded_modules(model):
+        module.clamp_()
+
+
 def optimizer_of(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
-    """Returns an optimiser for the library's Trainer: no decay of u, and ``bounded_lr_multiplier`` times its rate."""
+    """Returns an optimiser for the library's Trainer: u with ``bounded_lr_multiplier`` times the rate, never decayed.
+
+    Each of its steps leaves u between 0 and 1.
+    """
     made = build_optimizer(optim, model)
     for group in made.param_groups:
         group["lr"] = optim.lr * group["multiplier"]
+    made.register_step_post_hook(lambda *_: clamp_hybrid(model))
     return made
 
 
 def save(model: Any, folder: Path) -> None:
     """Saves a model as ``save_pretrained`` does, and beside it its attention's name and u, which that leaves out."""
+    clamp_hybrid(model)
     weights = {name: value for name, value in model.state_dict().items() if f".{KERNEL}." not in f".{name}"}
     model.save_pretrained(folder, state_dict=weights)
     shares = {name: module.raw.flatten().tolist() for name, module in bounded_modules(model)}

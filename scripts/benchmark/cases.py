@@ -123,9 +123,9 @@ def expressible(setting: Setting, case: Case) -> bool:
 
 def refusal(setting: Setting, case: Case) -> str:
     """Returns why a case is not expressible."""
-    query, _, value, _ = replace(setting, batch=1, heads=1).tensors(16)
+    query, key, value, _ = replace(setting, batch=1, heads=1).tensors(16)
     if case.implementation == "triton":
-        reason = reason_against(query, value, Visibility(), None)
+        reason = reason_against(query, key, value, Visibility(), None)
         if reason is not None:
             return reason
     return f"there is none of {case.variant} in order {case.order!r} at length {case.length:,} with these settings"

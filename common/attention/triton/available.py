@@ -23,13 +23,18 @@ def interprets() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def reason_against(query: Tensor, value: Tensor, visibility: Visibility, bias: Tensor | None) -> str | None:
+def reason_against(
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, bias: Tensor | None
+) -> str | None:
     """Returns why the kernels cannot compute this; none: they can."""
     widths = (query.shape[3], value.shape[3])
     reasons = {
         "Triton is not installed (pip install triton)": not INSTALLED,
         f"tensors are on {query.device.type}, expected cuda": not (query.is_cuda or interprets()),
         f"{query.dtype} is none of float16, bfloat16 and float32": query.dtype not in DTYPES,
+        f"query, key and value are {query.dtype}, {key.dtype}, {value.dtype}, expected one type": not (
+            query.dtype == key.dtype == value.dtype
+        ),
         f"heads are {widths[0]} and {widths[1]} wide, expected {LEAST_WIDTH} to {MOST_WIDTH}": not all(
             LEAST_WIDTH <= each <= MOST_WIDTH for each in widths
         ),
@@ -45,9 +50,9 @@ def say_once(reason: str) -> None:
     warnings.warn(f"attention is computed block by block: of the Triton kernels, {reason}", stacklevel=5)
 
 
-def can_run(query: Tensor, value: Tensor, visibility: Visibility, bias: Tensor | None) -> bool:
+def can_run(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, bias: Tensor | None) -> bool:
     """Returns whether the kernels can compute this; on a GPU says once why not."""
-    reason = reason_against(query, value, visibility, bias)
+    reason = reason_against(query, key, value, visibility, bias)
     if reason is not None and query.is_cuda and not torch.compiler.is_compiling():
         say_once(reason)
     return reason is None

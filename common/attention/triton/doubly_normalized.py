@@ -8,7 +8,7 @@ P_ij = exp(T_ij - rho_i) are the weights, X_ij = exp(T_ij) the shares of a key's
 import triton
 import triton.language as tl
 
-from common.attention.triton.tiles import product, tile
+from common.attention.triton.tiles import block_of, load_tile, product, store_tile
 
 FAR: tl.constexpr = tl.constexpr(-1e30)
 """Score of a hidden pair: finite, so that no difference of two is no number."""
@@ -32,16 +32,14 @@ def column_logsumexp(
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Writes c_j (L M) of a block of keys."""
-    start, head = tl.program_id(0) * KEYS, tl.program_id(1).to(tl.int64)
+    start, head = block_of(keys, KEYS)
     place = start + tl.arange(0, KEYS)
-    pointers, inside = tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-    own = tl.load(pointers, mask=inside, other=0.0)
+    own = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
     top = tl.full((KEYS,), FAR, dtype=tl.float32)
     total = tl.zeros((KEYS,), dtype=tl.float32)
     for first in range(0, rows, ROWS):
         row = first + tl.arange(0, ROWS)
-        pointers, inside = tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-        queries = tl.load(pointers, mask=inside, other=0.0)
+        queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
         real = real_of(query_real, head, heads, rows, row)[None, :]
         scores = tl.where(real, scores_of(own, queries, scale), FAR)  # a row a key
         higher = tl.maximum(top, tl.max(scores, 1))
@@ -58,19 +56,16 @@ def forward(
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Writes sum_j P_ij value_j and rho_i (L N) of a block of queries; 0 of padded ones."""
-    first, head = tl.program_id(0) * ROWS, tl.program_id(1).to(tl.int64)
+    first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
-    pointers, inside = tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-    own = tl.load(pointers, mask=inside, other=0.0)
+    own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     top = tl.full((ROWS,), FAR, dtype=tl.float32)
     total = tl.zeros((ROWS,), dtype=tl.float32)
     mean = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
     for start in range(0, keys, KEYS):
         place = start + tl.arange(0, KEYS)
-        pointers, inside = tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-        others = tl.load(pointers, mask=inside, other=0.0)
-        pointers, inside = tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        values = tl.load(pointers, mask=inside, other=0.0)
+        others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
+        values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
         real = real_of(key_real, head, heads, keys, place)[None, :]
         less = tl.load(mass + head * keys + place, mask=place < keys, other=0.0)
         shifted = tl.where(real, scores_of(own, others, scale) - less[None, :], FAR)
@@ -84,8 +79,7 @@ def forward(
     safe = tl.maximum(total, 1e-30)
     mean = tl.where(real[:, None], mean / safe[:, None], 0.0)
     tl.store(row_sum + head * rows + row, tl.where(real, top + tl.log(safe), 0.0), mask=row < rows)
-    pointers, inside = tile(out + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-    tl.store(pointers, mean.to(out.dtype.element_ty), mask=inside)
+    store_tile(out + head * rows * value_width, mean, rows, value_width, first, ROWS, VALUE_WIDTH)
 
 
 @triton.jit
@@ -105,12 +99,10 @@ def backward_keys(
 
     dK_j = scale (sum_i dT_ij q_i - g_j sum_i X_ij q_i): the second sum costs one product more, and no pass.
     """
-    start, head = tl.program_id(0) * KEYS, tl.program_id(1).to(tl.int64)
+    start, head = block_of(keys, KEYS)
     place = start + tl.arange(0, KEYS)
-    pointers, inside = tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-    own = tl.load(pointers, mask=inside, other=0.0)
-    pointers, inside = tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-    values = tl.load(pointers, mask=inside, other=0.0)
+    own = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
+    values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
     less = tl.load(mass + head * keys + place, mask=place < keys, other=0.0)
     seen = real_of(key_real, head, heads, keys, place)
     through = tl.zeros((KEYS,), dtype=tl.float32)
@@ -119,10 +111,8 @@ def backward_keys(
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
     for first in range(0, rows, ROWS):
         row = first + tl.arange(0, ROWS)
-        pointers, inside = tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-        queries = tl.load(pointers, mask=inside, other=0.0)
-        pointers, inside = tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-        grads = tl.load(pointers, mask=inside, other=0.0)
+        queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
+        grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
         asking = real_of(query_real, head, heads, rows, row)
         row_own = tl.load(row_sum + head * rows + row, mask=row < rows, other=0.0)
         row_delta = tl.load(delta + head * rows + row, mask=row < rows, other=0.0)
@@ -135,11 +125,9 @@ def backward_keys(
         direct += product(tl.trans(owed.to(queries.dtype)), queries)
         mean_query += product(tl.trans(shares.to(queries.dtype)), queries)
     tl.store(of_mass + head * keys + place, through, mask=place < keys)
-    pointers, inside = tile(of_key + head * keys * width, keys, width, start, KEYS, WIDTH)
     total = (direct - through[:, None] * mean_query) * scale
-    tl.store(pointers, total.to(of_key.dtype.element_ty), mask=inside)
-    pointers, inside = tile(of_value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-    tl.store(pointers, values_total.to(of_value.dtype.element_ty), mask=inside)
+    store_tile(of_key + head * keys * width, total, keys, width, start, KEYS, WIDTH)
+    store_tile(of_value + head * keys * value_width, values_total, keys, value_width, start, KEYS, VALUE_WIDTH)
 
 
 @triton.jit
@@ -149,22 +137,18 @@ def backward_queries(
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Writes scale sum_j (dT_ij - X_ij g_j) k_j of a block of queries; 0 of padded ones."""
-    first, head = tl.program_id(0) * ROWS, tl.program_id(1).to(tl.int64)
+    first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
-    pointers, inside = tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-    own = tl.load(pointers, mask=inside, other=0.0)
-    pointers, inside = tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-    grads = tl.load(pointers, mask=inside, other=0.0)
+    own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
+    grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
     asking = real_of(query_real, head, heads, rows, row)
     row_own = tl.load(row_sum + head * rows + row, mask=row < rows, other=0.0)
     row_delta = tl.load(delta + head * rows + row, mask=row < rows, other=0.0)
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     for start in range(0, keys, KEYS):
         place = start + tl.arange(0, KEYS)
-        pointers, inside = tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-        others = tl.load(pointers, mask=inside, other=0.0)
-        pointers, inside = tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        values = tl.load(pointers, mask=inside, other=0.0)
+        others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
+        values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
         seen = real_of(key_real, head, heads, keys, place)
         less = tl.load(mass + head * keys + place, mask=place < keys, other=0.0)
         through = tl.load(of_mass + head * keys + place, mask=place < keys, other=0.0)
@@ -173,5 +157,4 @@ def backward_queries(
         _, owed = pulled(shifted, asking[:, None] & seen[None, :], of_weights, row_own, row_delta)
         owed -= tl.where(asking[:, None], tl.exp(tl.minimum(shifted, 0.0)), 0.0) * through[None, :]
         total += product(owed.to(others.dtype), others)
-    pointers, inside = tile(of_query + head * rows * width, rows, width, first, ROWS, WIDTH)
-    tl.store(pointers, (total * scale).to(of_query.dtype.element_ty), mask=inside)
+    store_tile(of_query + head * rows * width, (total * scale), rows, width, first, ROWS, WIDTH)

@@ -8,7 +8,7 @@ that no mask is needed but that of time.
 import triton
 import triton.language as tl
 
-from common.attention.triton.tiles import product, tile
+from common.attention.triton.tiles import block_of, load_tile, product, store_tile
 
 ROOT_OF_HALF: tl.constexpr = tl.constexpr(0.7071067811865476)
 ROOT_OF_TWO_PI: tl.constexpr = tl.constexpr(2.5066282746310002)
@@ -73,19 +73,17 @@ def elementwise_forward(
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Writes sum_j phi(s_ij)^power value_j times the row's scale, for a block of rows of a head."""
-    first, head = tl.program_id(0) * ROWS, tl.program_id(1).to(tl.int64)
+    first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
-    pointers, inside = tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-    own = tl.load(pointers, mask=inside, other=0.0)
+    own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
+    share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[:, None]
     total = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
     stop = tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys
     if DROPS:
         own_bits = tl.load(row_bits + head * rows + row, mask=row < rows, other=0)
     for start in range(0, stop, KEYS):
-        pointers, inside = tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-        others = tl.load(pointers, mask=inside, other=0.0)
-        pointers, inside = tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        values = tl.load(pointers, mask=inside, other=0.0)
+        others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
+        values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
         scores = product(own, tl.trans(others)) * scale
         weights = power(activated(scores, PHI), POWER)
         place = start + tl.arange(0, KEYS)
@@ -94,10 +92,8 @@ def elementwise_forward(
         if DROPS:
             bits = tl.load(key_bits + head * keys + place, mask=place < keys, other=0)
             weights = tl.where(kept(own_bits, bits, limit), weights, 0.0)
-        total += product(weights.to(values.dtype), values)
-    share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)
-    pointers, inside = tile(out + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-    tl.store(pointers, (total * share[:, None]).to(out.dtype.element_ty), mask=inside)
+        total += product((weights * share).to(values.dtype), values)  # a cube itself may be beyond float16
+    store_tile(out + head * rows * value_width, (total), rows, value_width, first, ROWS, VALUE_WIDTH)
 
 
 @triton.jit
@@ -130,12 +126,10 @@ def elementwise_backward_keys(
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Writes the gradients of a block of keys and values of a head."""
-    start, head = tl.program_id(0) * KEYS, tl.program_id(1).to(tl.int64)
+    start, head = block_of(keys, KEYS)
     place = start + tl.arange(0, KEYS)
-    pointers, inside = tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-    own = tl.load(pointers, mask=inside, other=0.0)
-    pointers, inside = tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-    values = tl.load(pointers, mask=inside, other=0.0)
+    own = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
+    values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
     keys_total = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
     bits = place
@@ -144,10 +138,8 @@ def elementwise_backward_keys(
     begin = tl.maximum(start - memory, 0) // ROWS * ROWS if CAUSAL else 0
     for first in range(begin, rows, ROWS):
         row = first + tl.arange(0, ROWS)
-        pointers, inside = tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-        queries = tl.load(pointers, mask=inside, other=0.0)
-        pointers, inside = tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-        grads = tl.load(pointers, mask=inside, other=0.0)
+        queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
+        grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
         share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[:, None]
         row_own = row
         if DROPS:
@@ -159,10 +151,8 @@ def elementwise_backward_keys(
         )
         values_total += product(tl.trans((weights * share).to(grads.dtype)), grads)
         keys_total += product(tl.trans(pulled.to(queries.dtype)), queries)
-    pointers, inside = tile(of_key + head * keys * width, keys, width, start, KEYS, WIDTH)
-    tl.store(pointers, (keys_total * scale).to(of_key.dtype.element_ty), mask=inside)
-    pointers, inside = tile(of_value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-    tl.store(pointers, values_total.to(of_value.dtype.element_ty), mask=inside)
+    store_tile(of_key + head * keys * width, (keys_total * scale), keys, width, start, KEYS, WIDTH)
+    store_tile(of_value + head * keys * value_width, values_total, keys, value_width, start, KEYS, VALUE_WIDTH)
 
 
 @triton.jit
@@ -173,12 +163,10 @@ def elementwise_backward_queries(
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Writes the gradient of a block of queries of a head."""
-    first, head = tl.program_id(0) * ROWS, tl.program_id(1).to(tl.int64)
+    first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
-    pointers, inside = tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-    own = tl.load(pointers, mask=inside, other=0.0)
-    pointers, inside = tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-    grads = tl.load(pointers, mask=inside, other=0.0)
+    own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
+    grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
     share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[:, None]
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     own_bits = row
@@ -187,10 +175,8 @@ def elementwise_backward_queries(
     stop = tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys
     for start in range(0, stop, KEYS):
         place = start + tl.arange(0, KEYS)
-        pointers, inside = tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-        others = tl.load(pointers, mask=inside, other=0.0)
-        pointers, inside = tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        values = tl.load(pointers, mask=inside, other=0.0)
+        others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
+        values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
         bits = place
         if DROPS:
             bits = tl.load(key_bits + head * keys + place, mask=place < keys, other=0)
@@ -200,5 +186,4 @@ def elementwise_backward_queries(
             scores, of_weights, place, row, own_bits, bits, memory, limit, PHI, POWER, CAUSAL, DROPS
         )
         total += product(pulled.to(others.dtype), others)
-    pointers, inside = tile(of_query + head * rows * width, rows, width, first, ROWS, WIDTH)
-    tl.store(pointers, (total * scale).to(of_query.dtype.element_ty), mask=inside)
+    store_tile(of_query + head * rows * width, (total * scale), rows, width, first, ROWS, WIDTH)

@@ -3,6 +3,7 @@
 Operators of ``custom_op``, not of ``triton_op``: those fail PyTorch's own check under Triton's interpreter.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -24,44 +25,52 @@ class ElementwiseCall(NamedTuple):
     value: Tensor
     row_scale: Tensor
     """What each row is multiplied by (B, N), float32."""
-    row_bits: Tensor
-    """32 random bits of each query of each head (L N), of each key (L M); empty without dropout."""
-    key_bits: Tensor
-    limit: int
-    """Below it a weight is dropped; see ``tiles.Call.kept``."""
+    seed: Tensor
+    """Of dropout, a number on the CPU."""
+    dropout: float
     phi: str
     power: int
     causal: bool
     memory: int
 
-    def launch(self, kernel: Any, blocked: str, tensors: tuple[Tensor, ...]) -> None:
-        """Runs a kernel, one program for each block of ``blocked`` (rows or keys) of each head."""
+    def launcher(self) -> Callable[..., None]:
+        """Returns what runs a kernel, one program for each block of "rows" or "keys" of each head."""
         (batch, heads, rows, width), (keys, value_width) = self.query.shape, self.value.shape[2:]
-        tiles = tiles_for(self.query, max(width, value_width))
-        count, size = (rows, tiles.rows) if blocked == "rows" else (keys, tiles.keys)
-        kernel[(-(-count // size), batch * heads)](
-            *tensors, self.row_scale, self.row_bits, self.key_bits, heads, rows, keys, width, value_width,
-            width**-0.5, self.memory, self.limit, PHI=self.phi, POWER=self.power, CAUSAL=self.causal,
-            DROPS=self.row_bits.numel() > 0, ROWS=tiles.rows, KEYS=tiles.keys, WIDTH=room(width),
-            VALUE_WIDTH=room(value_width), num_warps=tiles.warps, num_stages=tiles.stages,
+        drops, device = self.dropout > 0, self.query.device
+        bits = (
+            Call.bits_of(int(self.seed), batch * heads, (rows, keys), device) if drops
+            else (torch.zeros(1, dtype=torch.int32, device=device),) * 2
         )  # fmt: skip
+        limit = Call.limit_of(self.dropout) if drops else 0
+
+        def launch(kernel: Any, blocked: str, *tensors: Tensor) -> None:
+            tiles = tiles_for(self.query, max(width, value_width), backward=len(tensors) > FORWARD_TENSORS)
+            count, size = (rows, tiles.rows) if blocked == "rows" else (keys, tiles.keys)
+            with torch.cuda.device_of(self.query):  # type: ignore[no-untyped-call]
+                kernel[(-(-count // size) * batch * heads,)](
+                    *tensors, self.row_scale, *bits, heads, rows, keys, width, value_width, width**-0.5, self.memory,
+                    limit, PHI=self.phi, POWER=self.power, CAUSAL=self.causal, DROPS=drops, ROWS=tiles.rows,
+                    KEYS=tiles.keys, WIDTH=room(width), VALUE_WIDTH=room(value_width), num_warps=tiles.warps,
+                    num_stages=tiles.stages,
+                )  # fmt: skip
+
+        return launch
+
+
+FORWARD_TENSORS = 4
+"""Query, key, value and output; a backward kernel takes more."""
 
 
 def attend_elementwise(
     rule: ElementwiseRule, query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, dropout: float
 ) -> Tensor:
     """Returns phi(s_ij)^power value_j summed over keys, each row over its divisor; drops what blockwise drops."""
-    batch, heads, rows, _ = query.shape
-    counts = visibility.counts(batch, rows, key.shape[2], query.device).float()
-    divisor = rule.row_divisor(counts)
-    scale = (counts > 0) / divisor / (1 - dropout)
-    bits, limit = (counts.new_empty(0, dtype=torch.int32),) * 2, 0
-    if dropout:
-        seed = int(torch.randint(2**62, ()))
-        bits, limit = Call.bits_of(seed, batch * heads, (rows, key.shape[2]), query.device), Call.limit_of(dropout)
+    counts = visibility.counts(query.shape[0], query.shape[2], key.shape[2], query.device).float()
+    scale = (counts > 0) / rule.row_divisor(counts) / (1 - dropout)
+    seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64)
     query, key, value = (each.contiguous() for each in visibility.cleared(query, key, value))
     output: Tensor = elementwise_forward(
-        query, key, value, scale.contiguous(), *bits, limit, rule.phi, rule.power, visibility.order == "causal",
+        query, key, value, scale.contiguous(), seed, dropout, rule.phi, rule.power, visibility.order == "causal",
         visibility.memory,
     )  # fmt: skip
     return output
@@ -69,31 +78,27 @@ def attend_elementwise(
 
 @torch.library.custom_op("seqarena::triton_elementwise", mutates_args=())
 def elementwise_forward(
-    query: Tensor, key: Tensor, value: Tensor, row_scale: Tensor, row_bits: Tensor, key_bits: Tensor, limit: int,
-    phi: str, power: int, causal: bool, memory: int,
+    query: Tensor, key: Tensor, value: Tensor, row_scale: Tensor, seed: Tensor, dropout: float, phi: str, power: int,
+    causal: bool, memory: int,
 ) -> Tensor:  # fmt: skip
     """Returns the output (B H N E) in the dtype of ``value``."""
-    given = ElementwiseCall(
-        query, key, value, row_scale, row_bits, key_bits, limit, phi, power, causal, memory
-    )  # fmt: skip
+    call = ElementwiseCall(query, key, value, row_scale, seed, dropout, phi, power, causal, memory)
     out = value.new_empty(*query.shape[:3], value.shape[3])
-    given.launch(elementwise.elementwise_forward, "rows", (query, key, value, out))
+    call.launcher()(elementwise.elementwise_forward, "rows", query, key, value, out)
     return out
 
 
 @torch.library.custom_op("seqarena::triton_elementwise_backward", mutates_args=())
 def elementwise_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, row_scale: Tensor, row_bits: Tensor, key_bits: Tensor,
-    limit: int, phi: str, power: int, causal: bool, memory: int,
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, row_scale: Tensor, seed: Tensor, dropout: float, phi: str,
+    power: int, causal: bool, memory: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key and value."""
-    given = ElementwiseCall(
-        query, key, value, row_scale, row_bits, key_bits, limit, phi, power, causal, memory
-    )  # fmt: skip
+    call = ElementwiseCall(query, key, value, row_scale, seed, dropout, phi, power, causal, memory)
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
-    tensors = (query, key, value, grad.contiguous())
-    given.launch(elementwise.elementwise_backward_queries, "rows", (*tensors, of_query))
-    given.launch(elementwise.elementwise_backward_keys, "keys", (*tensors, of_key, of_value))
+    launch, given = call.launcher(), (query, key, value, grad.contiguous())
+    launch(elementwise.elementwise_backward_queries, "rows", *given, of_query)
+    launch(elementwise.elementwise_backward_keys, "keys", *given, of_key, of_value)
     return of_query, of_key, of_value
 
 
@@ -109,13 +114,13 @@ def _(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tupl
 
 def _keep_elementwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     del output
-    ctx.save_for_backward(*inputs[:6])
-    ctx.settings = inputs[6:]
+    ctx.save_for_backward(*inputs[:5])
+    ctx.settings = inputs[5:]
 
 
 def _pull_elementwise(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     found = elementwise_backward(grad, *ctx.saved_tensors, *ctx.settings)
-    return *found, *([None] * 8)
+    return *found, *([None] * 7)
 
 
 elementwise_forward.register_autograd(_pull_elementwise, setup_context=_keep_elementwise)
@@ -135,15 +140,17 @@ class DoublyNormalizedCall(NamedTuple):
     def launch(self, kernel: Any, blocked: str, *tensors: Tensor) -> None:
         """Runs a kernel, one program for each block of ``blocked`` (rows or keys) of each head."""
         (batch, heads, rows, width), (keys, value_width) = self.query.shape, self.value.shape[2:]
-        tiles = tiles_for(self.query, max(width, value_width))
+        is_backward = kernel in (doubly_normalized.backward_keys, doubly_normalized.backward_queries)
+        tiles = tiles_for(self.query, max(width, value_width), backward=is_backward)
         count, size = (rows, tiles.rows) if blocked == "rows" else (keys, tiles.keys)
         reads_values = kernel is not doubly_normalized.column_logsumexp
         sizes = (heads, rows, keys, width, *([value_width] if reads_values else []), width**-0.5)
         room_for_values = {"VALUE_WIDTH": room(value_width)} if reads_values else {}
-        kernel[(-(-count // size), batch * heads)](
-            *tensors, *sizes, ROWS=tiles.rows, KEYS=tiles.keys, WIDTH=room(width), **room_for_values,
-            num_warps=tiles.warps, num_stages=tiles.stages,
-        )  # fmt: skip
+        with torch.cuda.device_of(self.query):  # type: ignore[no-untyped-call]
+            kernel[(-(-count // size) * batch * heads,)](
+                *tensors, *sizes, ROWS=tiles.rows, KEYS=tiles.keys, WIDTH=room(width), **room_for_values,
+                num_warps=tiles.warps, num_stages=tiles.stages,
+            )  # fmt: skip
 
 
 def attend_doubly_normalized(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility) -> Tensor:

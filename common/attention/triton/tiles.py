@@ -19,15 +19,19 @@ class Tiles(NamedTuple):
     stages: int
 
 
-TILES = {16: Tiles(128, 64, 4, 3), 32: Tiles(128, 64, 4, 3), 64: Tiles(128, 64, 4, 3), 128: Tiles(128, 64, 8, 3)}
+FORWARD = {16: Tiles(128, 64, 4, 2), 32: Tiles(128, 64, 4, 2), 64: Tiles(128, 64, 4, 2), 128: Tiles(64, 64, 4, 2)}
+BACKWARD = {16: Tiles(64, 64, 4, 2), 32: Tiles(64, 64, 4, 2), 64: Tiles(64, 64, 4, 1), 128: Tiles(32, 32, 4, 1)}
 """Width of a head, up to the next power of two -> tiles of numbers of two bytes; of four bytes, half the rows and keys.
-A fixed table, so that nobody waits for a search. Not measured: no GPU was at hand."""
+Fixed tables, so that nobody waits for a search; chosen so that the shared memory of every card since 2020 holds them
+(99 KiB), which is tested by compiling them. How fast they are was not measured: no GPU was at hand."""
 
 
-def tiles_for(query: Tensor, width: int) -> Tiles:
+def tiles_for(query: Tensor, width: int, *, backward: bool) -> Tiles:
     """Returns the tiles for tensors like ``query`` whose wider heads have ``width`` numbers."""
-    found = TILES[room(width)]
-    return found if query.element_size() == 2 else found._replace(rows=found.rows // 2, keys=found.keys // 2)
+    found = (BACKWARD if backward else FORWARD)[room(width)]
+    if query.element_size() == 2:
+        return found
+    return found._replace(rows=max(found.rows // 2, 16), keys=max(found.keys // 2, 16))
 
 
 def room(width: int) -> int:
@@ -42,6 +46,27 @@ def tile(start, rows, width, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     column = tl.arange(0, WIDTH)
     inside = (row[:, None] < rows) & (column[None, :] < width)
     return start + row[:, None].to(tl.int64) * width + column[None, :], inside
+
+
+@triton.jit
+def load_tile(start, rows, width, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Returns ROWS rows from ``first`` on, 0 beyond the last and beyond their width."""
+    pointers, inside = tile(start, rows, width, first, ROWS, WIDTH)
+    return tl.load(pointers, mask=inside, other=0.0)
+
+
+@triton.jit
+def store_tile(start, values, rows, width, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Writes ROWS rows from ``first`` on, in the type that is there."""
+    pointers, inside = tile(start, rows, width, first, ROWS, WIDTH)
+    tl.store(pointers, values.to(start.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def block_of(length, SIZE: tl.constexpr):
+    """Returns where a program's block begins, and its head: blocks first, for CUDA has room for many along one axis."""
+    blocks = tl.cdiv(length, SIZE)
+    return (tl.program_id(0) % blocks) * SIZE, (tl.program_id(0) // blocks).to(tl.int64)
 
 
 @triton.jit

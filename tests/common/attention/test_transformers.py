@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from common.bounded import bounded_modules
 from common.errors import BadDataError, WrongUseError
 from common.optim import Optim
 from common.runtime import seed_torch
@@ -83,8 +84,9 @@ def test_packed_sequences_equal_separate_runs(name: str) -> None:
     segments = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 1, 2])
     pairs = (segments[:, None] == segments) & (segments < 2)
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 0]])
-    numbers = torch.zeros(1, 1, 10, 10, dtype=torch.float64).masked_fill(~pairs, torch.finfo(torch.float64).min)
-    for mask in (pairs[None, None], numbers):
+    nothing = torch.zeros(1, 1, 10, 10, dtype=torch.float64)
+    hiding = [nothing.masked_fill(~pairs, each) for each in (torch.finfo(torch.float64).min, -torch.inf, -1e4, -1e9)]
+    for mask in (pairs[None, None], *hiding):
         packed = hidden(model, ids, attention_mask=mask, position_ids=positions)
         for start, stop in ((0, 4), (4, 9)):
             alone = hidden(model, ids[:, start:stop])
@@ -103,6 +105,46 @@ def test_a_model_is_one_graph(name: str) -> None:
         )
     compiled.train()
     compiled(tokens(), attention_mask=lengths(9, 5)).last_hidden_state.sum().backward()
+
+
+@pytest.mark.parametrize("name", ["softmax", "x3", "dnas"])
+def test_a_llama_shares_keys_between_heads_and_may_be_padded_in_front(name: str) -> None:
+    """Two heads a key; softmax is sdpa; padding in front of a sequence changes nothing; other scalings."""
+    model, theirs = (made("Llama", each, num_attention_heads=4, num_key_value_heads=2) for each in (name, "sdpa"))
+    ids = tokens()
+    alone = hidden(model, ids, use_cache=False)
+    if name == "softmax":
+        torch.testing.assert_close(alone, hidden(theirs, ids, use_cache=False), atol=1e-5, rtol=1e-5)
+    padded = torch.cat([torch.full((2, 4), 7), ids], dim=1)
+    positions = torch.cat([torch.zeros(2, 4, dtype=torch.long), torch.arange(9).expand(2, 9)], dim=1)
+    found = hidden(model, padded, attention_mask=1 - lengths(4, 4, total=13), position_ids=positions, use_cache=False)
+    torch.testing.assert_close(found[:, 4:], alone, atol=2e-6, rtol=1e-6)
+    for layer, other in zip(model.layers, theirs.layers, strict=True):
+        layer.self_attn.scaling = other.self_attn.scaling = 0.7
+    scaled = hidden(model, ids, use_cache=False)
+    assert (scaled - alone).abs().max() > 1e-3
+    if name == "softmax":
+        torch.testing.assert_close(scaled, hidden(theirs, ids, use_cache=False), atol=1e-5, rtol=1e-5)
+
+
+def test_an_encoder_and_its_decoder_take_what_needs_no_padding_of_queries() -> None:
+    import transformers  # noqa: PLC0415
+
+    made("Bert", "x3")
+    small = {"vocab_size": 60, "d_model": 24, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 3,
+             "decoder_attention_heads": 3, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "init_std": 0.5}  # fmt: skip
+    for name, theirs in (("softmax", "sdpa"), ("x3", "x3")):
+        both = []
+        for implementation in (name, theirs):
+            seed_torch(0)
+            both.append(transformers.BartModel(transformers.BartConfig(**small, attn_implementation=implementation))
+                        .double().eval())  # fmt: skip
+        one, other = (hidden(each, tokens(), attention_mask=lengths(9, 5), use_cache=False) for each in both)
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    seed_torch(0)
+    doubly = transformers.BartModel(transformers.BartConfig(**small, attn_implementation="dnas")).double().eval()
+    with pytest.raises(WrongUseError, match=r"between two sequences"):
+        doubly(tokens(), use_cache=False)  # as many queries as keys
 
 
 @pytest.mark.parametrize("name", ["softmax", "x3", "dnas"])
@@ -144,13 +186,15 @@ def test_what_cannot_be_honoured_is_refused(tmp_path: Path) -> None:
     from common.attention.transformers import attach_hybrid  # noqa: PLC0415
 
     model = made("Bert", "dnas")
-    for asked in ("softcap", "position_bias"):
+    for asked in ("softcap", "position_bias", "s_aux", "sinks", "cu_seq_lens_q", "cu_seq_lens_k", "alibi"):
         with pytest.raises(WrongUseError, match=f"attention 'dnas' has no {asked}"):
             model(tokens(), **{asked: torch.ones(1)})
     with pytest.raises(WrongUseError, match="a sliding window without a mask"):
         model(tokens(), sliding_window=4)
     with pytest.raises(WrongUseError, match="'recency' is not defined for order 'none'"):
         made("Bert", "recency")(tokens())
+    with pytest.raises(WrongUseError, match="PegasusXModel computes its attention itself, or some of it"):
+        transformers.PegasusXModel(transformers.PegasusXConfig(attn_implementation="x3", d_model=16, encoder_layers=1))
     for kind in ("DebertaV2", "MPNet"):
         config = getattr(transformers, f"{kind}Config")(**TINY, attn_implementation="dnas")
         with pytest.raises(WrongUseError, match=f"{kind}Model computes its attention itself"):
@@ -181,13 +225,20 @@ def test_u_is_saved_and_comes_back(per_head: bool, tmp_path: Path) -> None:
         optimizer.zero_grad()
         model(tokens()).last_hidden_state.square().sum().backward()
         optimizer.step()
-    model(tokens())
     shares = [value for name, value in model.state_dict().items() if name.endswith("attention_kernel.u.raw")]
     assert len(shares) == 2
     assert all(share.numel() == (3 if per_head else 1) for share in shares)
     assert all(0 <= value <= 1 for share in shares for value in share.flatten().tolist())
     assert any(abs(value - 0.25) > 0.05 for share in shares for value in share.flatten().tolist())
+    with pytest.raises(WrongUseError, match="has its u already"):
+        attach_hybrid(model)
+    (model(tokens()).last_hidden_state + model(tokens()).last_hidden_state).sum().backward()  # two calls, one graph
+    with torch.no_grad():
+        next(bounded_modules(model))[1].raw.fill_(1.3)
     save(model, tmp_path)
+    assert all(
+        0 <= each <= 1 for some in json.loads((tmp_path / "attention.json").read_text())["u"].values() for each in some
+    )
     again = load(BertModel, tmp_path)
     torch.testing.assert_close(again.eval()(tokens()).last_hidden_state, model.eval()(tokens()).last_hidden_state)
     assert again.config._attn_implementation == "hnas"
