@@ -18,6 +18,9 @@ from common.attention.visibility import ORDERS, Order, Visibility
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
+LACK = "those of doubly-normalised attention have no order, no dropout and no iterations"
+"""Why Triton's kernels leave a call to the engine."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DoublyNormalized(AttentionConfig):
@@ -96,9 +99,8 @@ class DoublyNormalizedKernel(Kernel):
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns the output by the kernels in ``triton/doubly_normalized.py``, which have no order and no dropout."""
-        if self.active_dropout or self.rule.rounds > 1 or visibility.order != "none":
-            return None
-        if not can_run(query, key, value, visibility, bias) or not is_trusted(
+        asked = self.active_dropout or self.rule.rounds > 1 or visibility.order != "none"
+        if not can_run(query, key, value, visibility, bias, LACK if asked else None) or not is_trusted(
             self.rule, query, value, causal=False, dropout=0.0
         ):
             return None

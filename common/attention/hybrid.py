@@ -8,7 +8,7 @@ from torch import Tensor
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
-from common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule, doubly_normalized_weights
+from common.attention.doubly_normalized import LACK, DoublyNormalized, DoublyNormalizedRule, doubly_normalized_weights
 from common.attention.fused import fused_doubly_normalized, pays
 from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
 from common.attention.softmax import fused_softmax
@@ -96,7 +96,8 @@ class HybridKernel(Kernel):
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns both halves mixed: the doubly-normalised one by our kernels, softmax by PyTorch's own."""
-        if self.active_dropout or visibility.order != "none" or not can_run(query, key, value, visibility, bias):
+        lack = LACK if self.active_dropout or visibility.order != "none" else None
+        if not can_run(query, key, value, visibility, bias, lack):
             return None
         softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
         if softmax is None or not is_trusted(DOUBLY, query, value, causal=False, dropout=0.0):

@@ -17,6 +17,7 @@ from common.attention import find_attention
 from common.attention.base import Implementation
 from common.attention.elementwise import ElementwiseKernel
 from common.attention.triton.available import reason_against
+from common.attention.triton.proof import LOOKED_AT
 from common.attention.visibility import Order, Visibility
 from common.runtime import peak_memory_bytes, reset_peak_memory
 
@@ -126,6 +127,8 @@ def refusal(setting: Setting, case: Case) -> str:
     query, key, value, _ = replace(setting, batch=1, heads=1).tensors(16)
     if case.implementation == "triton":
         reason = reason_against(query, key, value, Visibility(), None)
+        faults = (each for each in LOOKED_AT.values() if each is not None)
+        reason = reason or next(faults, None)
         if reason is not None:
             return reason
     return f"there is none of {case.variant} in order {case.order!r} at length {case.length:,} with these settings"

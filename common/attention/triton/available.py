@@ -50,9 +50,11 @@ def say_once(reason: str) -> None:
     warnings.warn(f"attention is computed block by block: of the Triton kernels, {reason}", stacklevel=5)
 
 
-def can_run(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, bias: Tensor | None) -> bool:
-    """Returns whether the kernels can compute this; on a GPU says once why not."""
-    reason = reason_against(query, key, value, visibility, bias)
+def can_run(
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, bias: Tensor | None, lack: str | None = None
+) -> bool:
+    """Returns whether the kernels can compute this; on a GPU says once why not. ``lack``: what a variant's have not."""
+    reason = lack or reason_against(query, key, value, visibility, bias)
     if reason is not None and query.is_cuda and not torch.compiler.is_compiling():
         say_once(reason)
     return reason is None

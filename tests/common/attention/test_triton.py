@@ -281,6 +281,8 @@ def test_where_they_cannot_run_the_reason_is_told(
     assert x3.compute("triton", query, key, value, plain, torch.zeros(1, 1, 20, 20)) is None
     assert dnas.compute("triton", query, key, value, Visibility(order="causal")) is None
     assert find_attention("dnas").build(heads=2, dropout=0.1).compute("triton", query, key, value, plain) is None
+    assert find_attention("hnas").build(heads=2, dropout=0.1).compute("triton", query, key, value, plain) is None
+    assert not can_run(query, key, value, plain, None, "they lack it")
     monkeypatch.delenv("TRITON_INTERPRET")
     assert reason_against(query, key, value, plain, None) == "tensors are on cpu, expected cuda"
     assert x3.compute("triton", query, key, value, plain) is None
