@@ -3,27 +3,20 @@
 import gzip
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from common.errors import BadDataError, WrongUseError
-from vqa.data import words as spelling
 from vqa.data.batches import asked
 from vqa.data.detected import Detected, read_detector
-from vqa.data.files import UNKNOWN, Annotation
-from vqa.data.options import options_of
 from vqa.data.scenes import WORDS, Scenes
 from vqa.data.vqa2 import Vqa2
 from vqa.data.written import write_scenes
-from vqa.official import accuracy, cleaned, normalized
-from vqa.regions import Found, write
 
 SCENES = 24
 TESTED_QUESTIONS = "v2_OpenEnded_mscoco_val2014_questions.json"
@@ -165,119 +158,6 @@ def test_packed_files_are_read_and_pairs_counted(written: Path, tmp_path: Path) 
     assert packed.checksum == plain.checksum
     assert packed.splits["test"].pairs.tolist() == [[0, 3]]
     assert packed.splits["train"].pairs.shape == (0, 2)
-
-
-SAID = st.sampled_from(
-    ["yes", "Yes", "no", "2", "two", "a dog", "dog", "the dog.", "t-shirt", "t shirt", "", "none", "unk"]
-)
-
-
-@given(st.lists(SAID, min_size=10, max_size=10), st.lists(SAID, min_size=1, max_size=6, unique=True), st.booleans())
-def test_options_are_the_official_accuracy(references: Sequence[str], answers: Sequence[str], normalizes: bool) -> None:
-    """Whatever is in the list: what its every answer scores, and how many people gave it."""
-    each = Annotation(id=1, question_type="", answer_type="", common="", answers=tuple(references))
-    listed = [UNKNOWN, *answers]
-    found = options_of([each], listed, normalized_targets=normalizes)
-    scores, people = np.zeros(len(listed)), np.zeros(len(listed))
-    for place, count, score in zip(found.places[0], found.people[0], found.scores[0], strict=True):
-        if place >= 0:
-            scores[place], people[place] = score, count
-    for place, answer in enumerate(listed):
-        expected = 0.0 if answer == UNKNOWN else accuracy(answer, references)
-        assert scores[place] == expected  # to the last bit
-        said = [normalized(cleaned(one)) if normalizes else one for one in references]
-        assert people[place] == (0 if answer == UNKNOWN else said.count(answer))
-
-
-def test_words_are_cut_as_pythias() -> None:
-    assert spelling.cut("Is this the dog's t-shirt, or not?") == [
-        "is", "this", "the", "dog", "'", "s", "t", "-", "shirt", "or", "not",
-    ]  # fmt: skip
-    cut = [["a", "b"], ["b", "c", "b"], []]
-    words = spelling.vocabulary(cut)
-    assert words == ["", "b", "a", "c"]
-    assert spelling.numbered([["c", "new", "b"], []], words, 2).tolist() == [[3, 0], [0, 0]]
-
-
-def test_glove_is_read_by_word(tmp_path: Path) -> None:
-    path = tmp_path / "glove.txt"
-    path.write_text("the 1 2 3\nb 0.5 -1 2e-1\n. . 7 8 9\n")
-    np.testing.assert_allclose(spelling.glove(path, ["", "a", "b"]), [[0] * 3, [0] * 3, [0.5, -1, 0.2]])
-    path.write_text("2 3\nb 1 2 3\n")  # as word2vec's text files begin
-    assert spelling.glove(path, ["", "b"])[1].tolist() == [1, 2, 3]
-    for text, message in (
-        ("b 1 2 3\nc 1 2\n", "line 2: expected a word and 3 numbers"), ("b 1 nan 3\n", "expected 3 finite"),
-        ("b 1 x 3\n", "line 1: expected 3 finite numbers"),
-        ("b 1 2 3\nblue 1 2 3 4\n", "line 2: expected a word and 3 numbers, found more"),
-        ("d 1 2 3\n", "none of the 3 words"), ("", "none of the 3 words"),
-    ):  # fmt: skip
-        path.write_text(text)
-        with pytest.raises(BadDataError, match=message):
-            spelling.glove(path, ["", "b", "c"])
-
-
-def test_detectors_rows_are_read_and_padded(tmp_path: Path) -> None:
-    """Of two parts, in any order, fewer boxes than asked for and more; a picture that is in none is a box of zeros."""
-    generator = np.random.default_rng(0)
-
-    def found(ids: Sequence[int]) -> list[Found]:
-        made = []
-        for number in ids:
-            low = generator.random((1 + number % 4, 2)) * 0.5
-            corners = np.concatenate([low, low + 0.2 + 0.3 * generator.random(low.shape)], axis=1) * [80, 60, 80, 60]
-            made.append(Found(id=number, size=(80, 60), boxes=corners,
-                              features=generator.integers(-9, 9, (len(low), 5)).astype(np.float32)))  # fmt: skip
-        return made
-
-    views: list[dict[int, Found]] = []
-    for name in "AB":
-        parts = {"one": found([3, 1, 2]), "two": found([7, 5])}
-        for part, some in parts.items():
-            write(tmp_path / name / part, some, detector=name, pictures=len(some), boxes=4, width=5, source="test")
-        views.append({each.id: each for some in parts.values() for each in some})
-    pictures = np.array([1, 2, 3, 5, 7, 9])
-    detectors = [read_detector(tmp_path / name) for name in "AB"]
-    data = Detected(
-        detectors=tuple(detectors), boxes=3,
-        part=np.stack([each.rows(pictures, 1)[0] for each in detectors], axis=1),
-        row=np.stack([each.rows(pictures, 1)[1] for each in detectors], axis=1),
-    )  # fmt: skip
-    asked_for = np.array([5, 3, 0, 4, 2])
-    seen, saw = data.read(asked_for), data.seen_by_primary(asked_for)
-    assert seen.features.shape == (5, 2, 3, 5)
-    for row, picture in enumerate(pictures[asked_for].tolist()):
-        for view, each in enumerate(views):
-            own = each.get(picture)
-            boxes = np.zeros((1, 4)) if own is None else own.boxes[:3] / [80, 60, 80, 60]
-            features = np.zeros((1, 5)) if own is None else own.features[:3]
-            count = len(boxes)
-            assert seen.real[row, view].tolist() == [True] * count + [False] * (3 - count)
-            np.testing.assert_array_equal(seen.features[row, view, :count], features)
-            np.testing.assert_allclose(seen.centres[row, view, :count], (boxes[:, :2] + boxes[:, 2:]) / 2, atol=1e-6)
-            if view == 1:
-                first = np.zeros((1, 4)) if own is None else views[0][picture].boxes[:3] / [80, 60, 80, 60]
-                expected = [int(max(overlap(box, other) for other in first) >= 0.3) for box in boxes]
-                assert saw[row, 0].tolist() == expected + [-1] * (3 - count)
-    assert 0 < (saw == 1).sum() < (saw >= 0).sum()
-    assert data.seen_by_primary(np.array([5])).tolist() == [[[0, -1, -1]]]  # in no part
-    with pytest.raises(BadDataError, match="1 of 6 pictures are not in it, such as 9"):
-        detectors[0].rows(pictures, 0)
-    shutil.move(tmp_path / "B" / "one", tmp_path / "A" / "three")
-    with pytest.raises(BadDataError, match="regions of one detector"):
-        read_detector(tmp_path / "A")
-    with pytest.raises(BadDataError, match="no regions"):
-        read_detector(tmp_path / "C")
-
-
-def overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """Intersection over union, by the areas of three rectangles."""
-
-    def area(left: float, top: float, right: float, bottom: float) -> float:
-        return max(right - left, 0.0) * max(bottom - top, 0.0)
-
-    both = area(max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3]))
-    union = area(*one) + area(*other) - both
-    return both / union if union else 0.0
 
 
 def test_a_shortened_file_is_named(written: Path, tmp_path: Path) -> None:
