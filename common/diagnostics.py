@@ -124,6 +124,17 @@ def attention_size(
     Raises:
         TypeError: a variant without a rule.
     """
+    call = call_of(kernel, query, key, visibility, bias)
+    with torch.autocast(query.device.type, enabled=False):
+        return _summed(call)
+
+
+def call_of(kernel: Kernel, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None) -> Call:
+    """Returns a kernel's call without dropout, in blocks of whole rows.
+
+    Raises:
+        TypeError: a variant without a rule.
+    """
     kernel.check(visibility, bias, query=query, key=key)
     rule = kernel.rule
     if rule is None:
@@ -132,9 +143,7 @@ def attention_size(
     keys = key.shape[2]
     blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, 0.0, query.device)
     blocking = Blocking(heads=blocking.heads, rows=min(blocking.rows, 64), keys=keys)
-    call = Call.of(query, key, key, bias, visibility, rule, kernel.share(), blocking, 0.0, 0)
-    with torch.autocast(query.device.type, enabled=False):
-        return _summed(call)
+    return Call.of(query, key, key, bias, visibility, rule, kernel.share(), blocking, 0.0, 0)
 
 
 def _summed(call: Call) -> AttentionSize:
@@ -142,7 +151,7 @@ def _summed(call: Call) -> AttentionSize:
     squared, jacobian = (call.query.new_zeros(len(call.query)) for _ in range(2))
     mass = call.key.new_zeros(call.key.shape[:2])
     for some in call.head_blocks():
-        for tile, weights, slope in _weights(call, some):
+        for tile, weights, slope in whole_rows(call, some):
             squared[some] += weights.square().sum(dim=(1, 2))
             mass[some, tile.keys] += weights.sum(dim=1)
             jacobian[some] += slope
@@ -163,8 +172,11 @@ def _summed(call: Call) -> AttentionSize:
     )
 
 
-def _weights(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor]]:
-    """Yields whole rows of weights, and the squared norm of their derivative by the scores (G) where it is defined."""
+def whole_rows(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor]]:
+    """Yields whole rows of weights (G rows keys), and the squared norm of their derivative by the scores (G).
+
+    The norm is 0 where it is not defined.
+    """
     mass = column_masses(call, heads)[:, -1:] if call.column_rounds else None
     carry = carried(call, None)[heads] if call.is_prefix else None
     column_norm = torch.zeros(())

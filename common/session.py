@@ -12,6 +12,7 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from common.attention import attention_name
+from common.attention_maps import FILE
 from common.bounded import bounded_modules
 from common.checkpoint import locked, write_json
 from common.config import fingerprint, from_json, to_json
@@ -203,7 +204,7 @@ def _opened(folder: Path, run: BaseRun, session: Session, accelerator: Accelerat
 
 
 def _empty(folder: Path) -> None:
-    for name in ("result.json", "run.json", "metrics.jsonl"):  # the result first: without it nothing counts
+    for name in ("result.json", "run.json", "metrics.jsonl", FILE):  # the result first: without it nothing counts
         (folder / name).unlink(missing_ok=True)
     for name in ("checkpoint", OUTPUTS):
         shutil.rmtree(folder / name, ignore_errors=True)

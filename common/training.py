@@ -13,9 +13,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from common.attention_maps import write_maps
 from common.bounded import bounded_modules
 from common.checkpoint import load_state, load_weights, save_state, save_weights
-from common.data import Batches
+from common.data import Batch, Batches
 from common.diagnostics import diagnose
 from common.errors import BadDataError, WrongUseError
 from common.log import Log
@@ -56,7 +57,8 @@ class Train:
     """Least time between checkpoints; there is one after each evaluation in any case."""
     diagnostics: bool = False
     """Whether each evaluation also records, layer by layer, token similarity, norms of the attention and its gradient,
-    key masses and hybrid weights on a few training examples. Changes no number of the run."""
+    key masses and hybrid weights on a few training examples, and the end leaves heat maps of the trained attention in
+    ``attention.json``. Changes no number of the run."""
 
     def stepper(self, model: nn.Module, loss: Loss, optim: Optim, seed: int, accelerator: Accelerator) -> Stepper:
         """Returns what takes the steps of such a training."""
@@ -180,6 +182,9 @@ def fit(
     accelerator.wait_for_everyone()
     load_weights(chosen_weights(folder, progress.chosen_step), model)
     model.eval()
+    if train.diagnostics and accelerator.is_main_process:
+        few = _first_examples(batches)
+        write_maps(out, model, lambda: stepper.forward(model, few))
     return progress
 
 
@@ -217,9 +222,13 @@ def _evaluate(
 
 def _look(stepper: Stepper, batches: Batches) -> dict[str, list[float]]:
     """Returns the diagnostics of the first examples of the first batch, the same at every evaluation."""
-    batch = batches[0]
-    few = batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES))
+    few = _first_examples(batches)
     return diagnose(stepper.model, lambda: stepper.forward(stepper.model, few))
+
+
+def _first_examples(batches: Batches) -> Batch:
+    batch = batches[0]
+    return batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES))
 
 
 def _require_finite(model: nn.Module, unseen: list[Tensor], step: int) -> None:

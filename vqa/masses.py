@@ -8,6 +8,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from common.attention_maps import EDGES
 from common.checkpoint import write_json
 from vqa.data import Integers, Reals, Split, Truths
 from vqa.model import Answerer
@@ -18,8 +19,6 @@ AT_ONCE = 32
 TENTH = 0.1
 ROUNDING = 1e-3
 """By which share a mass may lie below its bound and count as on it."""
-EDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-"""Of the histogram, whose first bin holds all that is less and whose last all that is more."""
 
 
 @dataclass(frozen=True, kw_only=True)
