@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from common.attention.base import Kernel
+from common.attention.visibility import Visibility
 from common.checkpoint import write_json
 from common.diagnostics import call_of, whole_rows
 
@@ -34,8 +35,9 @@ def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, A
     def after(kernel: nn.Module, given: tuple[Any, ...], _: Tensor) -> None:
         assert isinstance(kernel, Kernel)
         if kernel.rule is not None:
-            bias = given[4] if len(given) > 4 else None
-            found.append({"name": names[kernel].removesuffix(".kernel"), **_seen(kernel, *given[:2], given[3], bias)})
+            query, key, _, visibility = given[:4]
+            seen = _seen(kernel, query, key, visibility, given[4] if len(given) > 4 else None)
+            found.append({"name": names[kernel].removesuffix(".kernel"), **seen})
 
     handles = [kernel.register_forward_hook(after) for kernel in names if isinstance(kernel, Kernel)]
     try:
@@ -46,7 +48,7 @@ def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, A
     return found
 
 
-def _seen(kernel: Kernel, query: Tensor, key: Tensor, visibility: Any, bias: Tensor | None) -> dict[str, Any]:
+def _seen(kernel: Kernel, query: Tensor, key: Tensor, visibility: Visibility, bias: Tensor | None) -> dict[str, Any]:
     with torch.autocast(query.device.type, enabled=False):
         call = call_of(kernel, query, key, visibility, bias)
         batch, heads, queries, keys = *query.shape[:3], key.shape[2]
@@ -64,7 +66,7 @@ def _seen(kernel: Kernel, query: Tensor, key: Tensor, visibility: Any, bias: Ten
                 drawn[tile.rows, tile.keys] += weights[own].sum(dim=0) / heads
     shown = drawn[real_query[longest]][:, real_key[longest]]
     shown = shown * shown.shape[1]
-    small = nn.functional.adaptive_avg_pool2d(shown[None], [min(SIDE, length) for length in shown.shape])[0]
+    small = nn.functional.adaptive_avg_pool2d(shown[None], (min(SIDE, len(shown)), min(SIDE, shown.shape[1])))[0]
     masses = mass[real_key.repeat_interleave(heads, dim=0)].cpu().numpy()
     return {
         "queries": shown.shape[0],

@@ -12,14 +12,14 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from common.attention import attention_name
-from common.attention_maps import FILE
+from common.attention_maps import FILE, write_maps
 from common.bounded import bounded_modules
 from common.checkpoint import locked, write_json
 from common.config import fingerprint, from_json, to_json
 from common.errors import BadDataError, WrongUseError
 from common.log import Log
 from common.named import changed_fields
-from common.package import OUTPUTS, Package
+from common.package import OUTPUTS, Assembly, Package
 from common.results import Result
 from common.run import BaseRun, changed_from, row_name
 from common.runtime import (
@@ -30,7 +30,7 @@ from common.runtime import (
     reset_peak_memory,
     seed_torch,
 )
-from common.training import DivergedError, Progress, fit, require_finite_metrics
+from common.training import DivergedError, Progress, first_examples, fit, require_finite_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +120,8 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
             )
         test = assembly.test(assembly.model)
         require_finite_metrics(test.metrics, progress.step)
+        if run.train.diagnostics and accelerator.is_main_process:
+            _leave_maps(assembly, accelerator, folder)
         if assembly.leave is not None and accelerator.is_main_process:
             assembly.leave(assembly.model, folder)
     except DivergedError as error:
@@ -164,6 +166,12 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
         command=session.command,
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
+
+
+def _leave_maps(assembly: Assembly, accelerator: Accelerator, folder: Path) -> None:
+    few = first_examples(assembly.batches).to(accelerator.device)
+    with accelerator.autocast():
+        write_maps(folder, assembly.model, lambda: assembly.loss(assembly.model, few))
 
 
 def _refuse_other_data(folder: Path, checksum: str, accelerator: Accelerator) -> None:

@@ -13,7 +13,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.attention_maps import write_maps
 from common.bounded import bounded_modules
 from common.checkpoint import load_state, load_weights, save_state, save_weights
 from common.data import Batch, Batches
@@ -182,9 +181,6 @@ def fit(
     accelerator.wait_for_everyone()
     load_weights(chosen_weights(folder, progress.chosen_step), model)
     model.eval()
-    if train.diagnostics and accelerator.is_main_process:
-        few = _first_examples(batches)
-        write_maps(out, model, lambda: stepper.forward(model, few))
     return progress
 
 
@@ -222,11 +218,12 @@ def _evaluate(
 
 def _look(stepper: Stepper, batches: Batches) -> dict[str, list[float]]:
     """Returns the diagnostics of the first examples of the first batch, the same at every evaluation."""
-    few = _first_examples(batches)
+    few = first_examples(batches)
     return diagnose(stepper.model, lambda: stepper.forward(stepper.model, few))
 
 
-def _first_examples(batches: Batches) -> Batch:
+def first_examples(batches: Batches) -> Batch:
+    """Returns the few examples that diagnostics look at."""
     batch = batches[0]
     return batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES))
 

@@ -11,8 +11,11 @@ from torch import nn
 
 from common.attention import ATTENTIONS
 from common.attention_maps import EDGES, FILE, SIDE, attention_maps
-from tests.common.attention.cases import HEADS, RULED, cases
-from tests.common.toy import TRAIN, toy_fit
+from common.errors import guarded
+from common.results import read_results
+from scripts.seqarena import dispatch
+from tests.common.attention.cases import HEADS, RULED, Case, cases
+from tests.common.test_cli import TINY
 
 
 class Holder(nn.Module):
@@ -26,22 +29,23 @@ class Holder(nn.Module):
 @pytest.mark.parametrize(("name", "order"), RULED)
 def test_maps_and_histograms_are_those_of_the_full_matrix(name: str, order: str) -> None:
     for each in cases(order):
-        model = Holder(name)
-        weights = model.kernel.weights(each.query, each.key, each.visibility)
-        batch, _, queries, keys = weights.shape
-        real_query, real_key = (
-            torch.ones(batch, length, dtype=torch.bool) if real is None else real
-            for real, length in ((each.visibility.query_real, queries), (each.visibility.key_real, keys))
-        )
-        (found,) = attention_maps(model, lambda: model.kernel(each.query, each.key, each.key, each.visibility))
-        longest = int(real_query.sum(dim=1).argmax())
-        shown = weights[longest].mean(dim=0)[real_query[longest]][:, real_key[longest]]
-        assert (found["name"], found["queries"], found["keys"]) == ("kernel", *shown.shape)
-        torch.testing.assert_close(
-            torch.tensor(found["map"], dtype=torch.float64), shown * shown.shape[1], rtol=0, atol=6e-5
-        )
-        masses = weights.sum(dim=2).transpose(1, 2)[real_key].detach().numpy()
-        assert found["histogram"] == np.histogram(masses, (-np.inf, *EDGES, np.inf))[0].tolist()
+        compare(Holder(name), each)
+
+
+def compare(model: Holder, each: Case) -> None:
+    weights = model.kernel.weights(each.query, each.key, each.visibility).detach()
+    batch, _, queries, keys = weights.shape
+    seen = each.visibility
+    real_query = torch.ones(batch, queries, dtype=torch.bool) if seen.query_real is None else seen.query_real
+    real_key = torch.ones(batch, keys, dtype=torch.bool) if seen.key_real is None else seen.key_real
+    (found,) = attention_maps(model, lambda: model.kernel(each.query, each.key, each.key, seen))
+    longest = int(real_query.sum(dim=1).argmax())
+    shown = weights[longest].mean(dim=0)[real_query[longest]][:, real_key[longest]]
+    assert (found["name"], found["queries"], found["keys"]) == ("kernel", *shown.shape)
+    drawn = torch.tensor(found["map"], dtype=torch.float64)
+    torch.testing.assert_close(drawn, shown * shown.shape[1], rtol=0, atol=6e-5)
+    masses = weights.sum(dim=2).transpose(1, 2)[real_key].numpy()
+    assert found["histogram"] == np.histogram(masses, (-np.inf, *EDGES, np.inf))[0].tolist()
 
 
 def test_a_long_sequence_is_drawn_in_blocks() -> None:
@@ -55,12 +59,15 @@ def test_a_long_sequence_is_drawn_in_blocks() -> None:
     torch.testing.assert_close(drawn, blocks, rtol=0, atol=1e-4)
 
 
-def test_a_diagnosed_training_leaves_its_maps_and_the_same_numbers(tmp_path: Path) -> None:
-    plain, looked = (
-        toy_fit(tmp_path / name, train=replace(TRAIN, diagnostics=on)) for name, on in (("a", False), ("b", True))
-    )
-    assert plain[1].chosen_metrics == looked[1].chosen_metrics
-    assert not (tmp_path / "a" / FILE).exists()
-    told = json.loads((tmp_path / "b" / FILE).read_text())
+def test_a_diagnosed_run_leaves_its_maps_and_the_same_numbers(tmp_path: Path) -> None:
+    folders = ["--runs", str(tmp_path / "runs"), "--data-folder", str(tmp_path)]
+    command = ["lra", "listops", "--attention", "hnas", *folders, *TINY]
+    assert guarded(dispatch, command) == 0
+    assert guarded(dispatch, [*command, "--train.diagnostics"]) == 0
+    plain, looked = sorted(read_results(tmp_path / "runs")[0], key=lambda each: each.run["train"]["diagnostics"])
+    assert plain.score == looked.score
+    (path,) = (tmp_path / "runs").rglob(FILE)
+    told = json.loads(path.read_text())
     assert told["edges"] == list(EDGES)
-    assert all(sum(each["histogram"]) > 0 for each in told["attentions"])
+    assert [each["name"] for each in told["attentions"]] == ["encoder.layers.0.attention"]
+    assert sum(told["attentions"][0]["histogram"]) > 0
