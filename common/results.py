@@ -1,6 +1,8 @@
 """One finished measurement with everything needed to repeat it; written once a run, read by the leaderboard."""
 
 import json
+import types
+import typing
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -87,8 +89,12 @@ class Result:
         if not isinstance(values, dict) or values.get("format") != FORMAT or set(values) != known:
             found = values.get("format") if isinstance(values, dict) else type(values).__name__
             raise BadDataError(f"{path}: not a seqarena result of format {FORMAT} (format found: {found})")
-        if not isinstance(values["score"], float | int | None) or not isinstance(values["run"], dict):
-            raise BadDataError(f"{path}: score or run is not what a result has; delete it to measure again")
+        hints = typing.get_type_hints(Result)
+        wrong = next((name for name in sorted(known) if not _fits(hints[name], values[name])), None)
+        if wrong is not None:
+            raise BadDataError(
+                f"{path}: {wrong} is {str(values[wrong])[:40]!r}, as in no result; delete it to measure again"
+            )
         return Result(**values)
 
     @property
@@ -98,9 +104,26 @@ class Result:
         return json.dumps([settings(self.package, self.run), self.task_version, self.data_checksum, precision])
 
 
-def read_results(folder: Path) -> tuple[list[Result], list[str]]:
-    """Returns all results below a folder, in the order of their paths, and a message for each unreadable file."""
-    results: list[Result] = []
+def _fits(hint: Any, value: Any) -> bool:
+    """Returns whether a JSON value is one of a field's: its own kind, and that of what is in it."""
+    origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is Literal:
+        return value in inner
+    if origin is Any:
+        return True
+    if origin is types.UnionType:
+        return any(_fits(each, value) for each in inner)
+    if origin is float:
+        return type(value) in (int, float)
+    if type(value) is not origin:
+        return False
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(_fits(inner[-1], each) for each in items)
+
+
+def read_results(folder: Path) -> tuple[dict[Path, Result], list[str]]:
+    """Returns all results below a folder by their directories, in order, and a message for each unreadable file."""
+    results: dict[Path, Result] = {}
     problems: list[str] = []
     for path in _result_folders(folder):
         try:
@@ -108,7 +131,7 @@ def read_results(folder: Path) -> tuple[list[Result], list[str]]:
         except BadDataError as error:
             problems.append(str(error))
         else:
-            results += [result] if result else []
+            results |= {path: result} if result else {}
     return results, problems
 
 

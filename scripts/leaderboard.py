@@ -9,6 +9,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,23 @@ FORMATS = (*RENDERERS, "csv", "json")
 """The last two hold numbers, the others words."""
 
 
-def missing_runs(folder: Path) -> list[dict[str, Any]]:
-    """Returns the entries of all saved sweep plans below ``folder`` whose run has no result."""
+PLANNED = ("folder", "package", "task", "preset", "changed", "run", "row", "seed", "command")
+"""What a sweep's plan says of each run."""
+
+
+def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns the entries of all saved sweep plans below ``folder`` whose run has no result, and what was no plan."""
     entries: dict[str, dict[str, Any]] = {}
+    problems = []
     for path in sorted((folder / "sweeps").glob("*.json")):
         try:
             planned = json.loads(path.read_text())["runs"]
-            entries |= {each["folder"]: each for each in planned}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            print(f"skipped {path}: not a sweep's plan ({error})", file=sys.stderr)
-    return [entry for entry in entries.values() if not _readable(folder / entry["folder"])]
+            entries |= {
+                each["folder"]: {name: each[name] for name in PLANNED} for each in planned if each["run"]["model"]
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            problems.append(f"{path}: not a sweep's plan ({error})")
+    return [entry for entry in entries.values() if not _readable(folder / entry["folder"])], problems
 
 
 def _readable(folder: Path) -> bool:
@@ -54,24 +62,37 @@ def _readable(folder: Path) -> bool:
         return False
 
 
-def tables(results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
-    """Returns a table for each protocol; results of different protocols never meet."""
-    groups: dict[str, list[Result]] = defaultdict(list)
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The results of one protocol, and the planned runs of it that have none."""
+
+    results: list[Result] = field(default_factory=list)
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    """Entries of sweep plans."""
+
+
+def groups(results: Sequence[Result], missing: Sequence[dict[str, Any]]) -> list[Group]:
+    """Returns a group for each protocol; results of different protocols never meet."""
+    found: dict[str, Group] = {}
     for result in results:
-        groups[result.protocol].append(result)
+        found.setdefault(result.protocol, Group()).results.append(result)
     waiting: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry in missing:
         waiting[settings(entry["package"], entry["run"])].append(entry)
-    made = []
-    for group in groups.values():
-        first = group[0]
-        absent = waiting.pop(settings(first.package, first.run), [])
-        made.append(_table(group, absent, baseline))
-    made += [_table([], entries, baseline) for entries in waiting.values()]
-    return made
+    for group in found.values():
+        some = group.results[0]
+        group.missing.extend(waiting.pop(settings(some.package, some.run), []))
+    return [*found.values(), *(Group(missing=entries) for entries in waiting.values())]
 
 
-def _table(group: Sequence[Result], absent: Sequence[dict[str, Any]], baseline: str) -> Table:
+def tables(results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
+    """Returns a table for each protocol."""
+    return [table_of(group, baseline) for group in groups(results, missing)]
+
+
+def table_of(held: Group, baseline: str) -> Table:
+    """Returns the table of a group: a row a variant, each compared with the baseline."""
+    group, absent = held.results, held.missing
     some = group[0] if group else None
     package, name = (some.package, some.task) if some else (absent[0]["package"], absent[0]["task"])
     preset, changed = (some.preset, some.changed) if some else (absent[0]["preset"], absent[0]["changed"])
@@ -215,16 +236,20 @@ def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Compariso
     return paired_comparison([mine[seed] for seed in common], [theirs[seed] for seed in common])
 
 
-def newest(results: Sequence[Result]) -> list[Result]:
-    """Returns one result for each (protocol, row, seed): the newest, if somebody ran it in two directories."""
-    chosen: dict[tuple[str, str, int], Result] = {}
-    for result in sorted(results, key=lambda each: each.finished_at):
+def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str]]:
+    """Returns one result for each (protocol, row, seed), the newest, and a message for each that does not count."""
+    chosen: dict[tuple[str, str, int], Path] = {}
+    messages = []
+    for folder, result in sorted(results.items(), key=lambda each: each[1].finished_at):
         key = (result.protocol, result.row, result.seed)
         if key in chosen:
-            print(f"two results of {result.task} {result.row} seed {result.seed}; the newest counts", file=sys.stderr)
-        chosen[key] = result
-    kept = {id(result) for result in chosen.values()}
-    return [result for result in results if id(result) in kept]
+            messages.append(
+                f"two results of {result.task} {result.row} seed {result.seed}: the newest counts, {folder}, "
+                f"and not {chosen[key]}"
+            )
+        chosen[key] = folder
+    kept = set(chosen.values())
+    return {folder: result for folder, result in results.items() if folder in kept}, messages
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -243,15 +268,18 @@ def run(arguments: Sequence[str]) -> int:
     if not options.runs.is_dir():
         raise WrongUseError(f"no folder {options.runs}; seqarena quickstart makes results, or name one with --runs")
     results, problems = read_results(options.runs)
-    for problem in problems:
+    missing, broken = missing_runs(options.runs)
+    for problem in (*problems, *broken):
         print(f"skipped {problem}", file=sys.stderr)
-    missing = missing_runs(options.runs)
     if not results and not missing:
         raise WrongUseError(f"no results below {options.runs}; seqarena quickstart makes some")
     baseline = ALIASES.get(options.baseline, options.baseline)
     if baseline != parser.get_default("baseline"):
-        look_up({result.attention: result for result in results}, baseline, "attention among these results")
-    made = tables(newest(results), missing, baseline)
+        look_up({result.attention: result for result in results.values()}, baseline, "attention among these results")
+    kept, twice = newest(results)
+    for message in twice:
+        print(message, file=sys.stderr)
+    made = tables(list(kept.values()), missing, baseline)
     if options.json or options.format == "json":
         print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
         return 0

@@ -64,7 +64,9 @@ def test_a_diagnosed_run_leaves_its_maps_and_the_same_numbers(tmp_path: Path) ->
     command = ["lra", "listops", "--attention", "hnas", *folders, *TINY]
     assert guarded(dispatch, command) == 0
     assert guarded(dispatch, [*command, "--train.diagnostics"]) == 0
-    plain, looked = sorted(read_results(tmp_path / "runs")[0], key=lambda each: each.run["train"]["diagnostics"])
+    plain, looked = sorted(
+        read_results(tmp_path / "runs")[0].values(), key=lambda each: each.run["train"]["diagnostics"]
+    )
     assert plain.score == looked.score
     (path,) = (tmp_path / "runs").rglob(FILE)
     told = json.loads(path.read_text())

@@ -2,7 +2,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +108,16 @@ def test_diverged_and_missing_runs_are_shown(
         each.write(folder)
     entries = [
         {"folder": f"{row}-{seed}", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "row": row,
-         "seed": seed, "run": run(row, "quick", 1000)}
+         "seed": seed, "run": run(row, "quick", 1000), "command": "seqarena lra listops"}
         for row in ("softmax", "dnas", "x1") for seed in range(3)
     ]  # fmt: skip
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "plan.json").write_text(json.dumps({"runs": entries}))
     (tmp_path / "sweeps" / "cut.json").write_text('{"runs": [')
-    assert len(missing_runs(tmp_path)) == 9 - 5
+    (tmp_path / "sweeps" / "foreign.json").write_text('{"runs": [{"folder": "x3-0", "run": {}}]}')
+    missing, problems = missing_runs(tmp_path)
+    assert len(missing) == 9 - 5
+    assert [problem.split(":")[0].rsplit("/", 1)[1] for problem in problems] == ["cut.json", "foreign.json"]
     assert leaderboard.run(["--runs", str(tmp_path), "--format", "markdown"]) == 0
     told = capsys.readouterr()
     lines = {line.split("|")[1].strip(): line for line in told.out.splitlines() if line.startswith("|")}
@@ -209,15 +212,12 @@ def test_scores_of_other_examples_are_refused(results: list[Result]) -> None:
         tables([*results[:3], replace(results[3], example_scores=[1.0] * 199)], [], "softmax")
 
 
-def test_two_results_that_claim_the_same_run_count_once(
-    results: list[Result], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_results_that_claim_the_same_run_count_once(results: list[Result]) -> None:
     again = replace(results[0], score=0.9, finished_at="2026-01-02")
-    kept = newest([*results, again])
-    assert len(kept) == len(results)
-    assert again in kept
-    assert results[0] not in kept
-    assert "two results of listops softmax seed 0" in capsys.readouterr().err
+    folders = {Path(str(number)): each for number, each in enumerate([*results, again])}
+    kept, messages = newest(folders)
+    assert list(kept.values()) == [*results[1:], again]
+    assert messages == [f"two results of listops softmax seed 0: the newest counts, {len(results)}, and not 0"]
 
 
 def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results: list[Result]) -> None:
@@ -226,19 +226,22 @@ def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results:
         ("foreign", '{"accuracy": 1}'),
         ("list", "[]"),
         ("old", '{"format": 0}'),
+        ("scores", json.dumps(asdict(results[0]) | {"example_scores": [0.5, None]})),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(text)
     (tmp_path / "whole").mkdir()
     results[0].write(tmp_path / "whole")
     found, problems = read_results(tmp_path)
-    assert found == results[:1]
+    assert found == {tmp_path / "whole": results[0]}
     assert [problem.split("/result.json")[0].rsplit("/", 1)[1] for problem in problems] == [
         "cut",
         "foreign",
         "list",
         "old",
+        "scores",
     ]
+    assert "example_scores is '[0.5, None]'" in problems[-1]
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "json"])
