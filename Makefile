@@ -48,5 +48,5 @@ $(READY): constraints.txt pyproject.toml
 	@touch $@
 
 $(EXTRAS): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,tensorboard,lamb,transformers,regions,triton]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,tensorboard,lamb,transformers,regions,triton,ray,browser]'
 	@touch $@

@@ -32,6 +32,9 @@ from common.runtime import (
 )
 from common.training import DivergedError, Progress, first_examples, fit, require_finite_metrics
 
+MAPPED_BATCHES = 4
+"""The first so many are looked through for what the heat maps show."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
@@ -169,7 +172,9 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
 
 
 def _leave_maps(assembly: Assembly, accelerator: Accelerator, folder: Path) -> None:
-    few = first_examples(assembly.batches).to(accelerator.device)
+    # Batches are of examples of like length: of several the longest shows most.
+    found = [first_examples(assembly.batches, step) for step in range(MAPPED_BATCHES)]
+    few = max(found, key=lambda each: each.token_count()).to(accelerator.device)
     with accelerator.autocast():
         write_maps(folder, assembly.model, lambda: assembly.loss(assembly.model, few))
 

@@ -218,13 +218,13 @@ def _evaluate(
 
 def _look(stepper: Stepper, batches: Batches) -> dict[str, list[float]]:
     """Returns the diagnostics of the first examples of the first batch, the same at every evaluation."""
-    few = first_examples(batches)
+    few = first_examples(batches, 0)
     return diagnose(stepper.model, lambda: stepper.forward(stepper.model, few))
 
 
-def first_examples(batches: Batches) -> Batch:
-    """Returns the few examples that diagnostics look at."""
-    batch = batches[0]
+def first_examples(batches: Batches, step: int) -> Batch:
+    """Returns the first few examples of a step: as many as diagnostics look at."""
+    batch = batches[step]
     return batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES))
 
 

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import itertools
 import json
 import re
 import sys
@@ -19,13 +18,14 @@ from common.attention import ALIASES
 from common.cli import Parser
 from common.config import from_json, to_json
 from common.errors import BadDataError, WrongUseError, look_up
-from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
+from common.metrics import Comparison, holm, paired_comparison
 from common.results import Result, read_results
 from common.run import OWN_FILES, BaseRun, Preset, settings, task_title
-from common.tasks import Task, Unit
+from common.tasks import Task
 from scripts import side_by_side
+from scripts.cells import cells, footnotes, headings
 from scripts.packages import PACKAGES, find_package
-from scripts.rows import Row, Table, number, told
+from scripts.rows import Row, Table
 from scripts.tables import RENDERERS, render
 
 PRETRAINING = "model.pretraining"
@@ -113,6 +113,7 @@ def table_of(held: Group, baseline: str) -> Table:
     compared = []
     for row in rows:
         against = _reference(row.name, by_row, baseline)
+        row.against = against or ""
         row.comparison = None if against is None else _compare(by_row[row.name], by_row[against])
         compared += [row] if row.comparison and row.comparison.p_value is not None else []
     p_values = [row.comparison.p_value for row in compared if row.comparison and row.comparison.p_value is not None]
@@ -291,18 +292,8 @@ def run(arguments: Sequence[str]) -> int:
             print(render(title, columns, rows, notes, options.format))
         return 0
     for table in made:
-        metrics = list(dict.fromkeys(metric for row in table.rows for metric in row.beside))
-        headings = ["variant", "mean", "sd", *(metric.replace("_", " ") for metric in metrics), "seeds",
-                    f"vs {baseline} [95 %]", "p (Holm)", "parameters", "tokens/s", "memory"]  # fmt: skip
-        print(
-            render(
-                table.title,
-                headings,
-                [_cells(row, metrics, table.unit) for row in table.rows],
-                _footnotes(table),
-                options.format,
-            )
-        )
+        rows = [cells(row, table) for row in table.rows]
+        print(render(table.title, headings(table), rows, footnotes(table), options.format))
     return 0
 
 
@@ -319,62 +310,3 @@ def comma_separated(made: Sequence[Table]) -> str:
             words = [" ".join(map(str, value)) if isinstance(value, list) else value for value in values]
             writer.writerow([table.title, *words, *(getattr(row.comparison, name, None) for name in compared)])
     return file.getvalue()
-
-
-def _difference(comparison: Comparison | None, unit: Unit) -> str:
-    if comparison is None:
-        return ""
-    shown = number(comparison.difference, unit, "+")
-    if comparison.low is None or comparison.high is None:
-        return f"{shown} (no spread)"
-    star = "" if comparison.over_seeds else " *"
-    return f"{shown} [{number(comparison.low, unit, '+')}, {number(comparison.high, unit, '+')}]{star}"
-
-
-def _cells(row: Row, metrics: Sequence[str], unit: Unit) -> list[str]:
-    seeds = str(len(row.seeds))
-    if row.diverged or row.missing:
-        seeds += "".join(
-            f", {len(some)} {what}" for some, what in ((row.diverged, "diverged"), (row.missing, "missing")) if some
-        )
-    return [
-        row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
-        "" if row.mean is None else told(row.mean, unit),
-        "" if row.deviation is None else number(row.deviation, unit),
-        *("" if metric not in row.beside else told(row.beside[metric][0], unit) for metric in metrics),
-        seeds,
-        _difference(row.comparison, unit),
-        "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",
-        "" if row.parameters is None else f"{row.parameters:,}",
-        "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",
-        "" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 2**20:,.0f} MiB",
-    ]  # fmt: skip
-
-
-def _footnotes(table: Table) -> list[str]:
-    notes = []
-    if table.floors:
-        notes.append(
-            "floors: " + ", ".join(f"{name} {told(value, table.unit)}" for name, value in table.floors.items())
-        )
-    if table.chance is not None:
-        notes.append(f"chance: {told(table.chance, table.unit)}")
-    rows = {re.split(r"[,\[]", row.name)[0] for row in table.rows} | {table.baseline}
-    shown = [figure for figure in table.published if table.comparable or figure.name in rows]
-    for source, figures in itertools.groupby(shown, key=lambda figure: figure.source):
-        listed = ", ".join(f"{figure.name} {told(figure.value, table.unit)}" for figure in figures)
-        notes.append(f"published: {listed} ({source})")
-    if shown and not table.comparable:
-        notes.append("published figures: of other data or settings than these")
-    if any(row.comparison and not row.comparison.over_seeds for row in table.rows):
-        notes.append(
-            f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown; interval and p speak of other "
-            "test examples only"
-        )
-    if len(table.rows) > 1 and not any(row.comparison for row in table.rows):
-        notes.append(f"no comparison: {table.baseline} has no finished seed in common with another row")
-    if table.devices:
-        notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")
-    if table.measured:
-        notes.append(table.measured)
-    return notes

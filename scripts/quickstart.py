@@ -1,9 +1,11 @@
-"""The first thing to run: four variants on short ListOps, then the leaderboard beside the floors."""
+"""The first thing to run: four variants on short ListOps, then the leaderboard beside the floors, and the page."""
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from common.cli import Parser, add_session_options
-from scripts import leaderboard, sweep
+from scripts import leaderboard, report, sweep
 
 VARIANTS = ("softmax", "dnas", "hnas", "x3")
 
@@ -16,8 +18,11 @@ def run(arguments: Sequence[str]) -> int:
     folders = ["--runs", str(options.runs), "--data-folder", str(options.data_folder)]
     flags = ["--overwrite"] if options.overwrite else []
     flags += ["--tracker", *options.tracker] if options.tracker else []
-    planned, session, _ = sweep.plan(["lra", "listops", "--attention", *VARIANTS, *folders, *flags])
+    fields = ["--train.diagnostics"]  # the page shows what was inside
+    planned, session, _ = sweep.plan(["lra", "listops", "--attention", *VARIANTS, *folders, *flags, *fields])
     sweep.save_plan(planned, session)
     results = sweep.run_all(planned)
     leaderboard.run(["--runs", str(options.runs), *(["--json"] if options.json else [])])
+    path, _ = report.make(options.runs, options.runs / "report.html", Path("benchmarks"), "softmax")
+    print(f"the same and more as a page, to be opened in a browser: {path}", file=sys.stderr)
     return 0 if all(result.status == "finished" for result in results) else 1

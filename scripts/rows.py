@@ -32,8 +32,10 @@ class Row:
     """Standard deviation over seeds; none with one."""
     beside: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     """Of the task's other metrics, mean and standard deviation."""
+    against: str = ""
+    """The row it is compared with: the baseline, under the same norm and depth; empty: there is none."""
     comparison: Comparison | None = None
-    """Against the baseline, over the seeds that both have."""
+    """With that row, over the seeds that both have."""
     p_corrected: float | None = None
     """Holm's, over the variants of the table."""
     parameters: int | None = None

@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "prepare": "make a task's data ahead of its runs",
         "sweep": "run the product of tasks, variants, norms and seeds; skips what is finished",
         "leaderboard": "tables of the results below a folder",
+        "report": "everything below a folder of runs as one page that opens from disk",
         "curves": "draw what runs recorded while they went, diagnostics of each layer included",
         "figures": "draw and check what the papers claim without big training",
         "benchmark": "time and memory of each variant: attention alone, or a training step",

@@ -16,7 +16,7 @@ from pretraining.wikitext import perplexity
 from pretraining.wikitext.presets import PRESETS as WIKITEXT
 from pretraining.wikitext.run import LanguageRun
 from qa import official
-from scripts import figures, prepare, sweep
+from scripts import figures, prepare, report, sweep
 from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl, views
 from scripts.benchmark.chosen import chosen
 from scripts.leaderboard import FORMATS
@@ -76,6 +76,8 @@ def test_every_command_parses(line: str) -> None:
     rest = words[words.index("-m") + 1 :] if "-m" in words else words[1:]
     if rest[0] == "sweep":
         assert sweep.plan(rest[1:])[0]
+    elif rest[0] == "report":
+        assert report.parser().parse_args(rest[1:])
     elif rest[0] == "leaderboard":
         assert rest[1:] in ([], ["--side-by-side"], ["--format", rest[-1]])
         assert rest[1:2] != ["--format"] or rest[-1] in FORMATS

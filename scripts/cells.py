@@ -1,0 +1,94 @@
+"""A leaderboard's table in words: headings, cells, and what is said below it."""
+
+import itertools
+import re
+
+from common.metrics import FEWEST_SEEDS, Comparison
+from common.tasks import Published, Unit
+from scripts.rows import Row, Table, number, told
+
+
+def _difference(comparison: Comparison | None, unit: Unit) -> str:
+    if comparison is None:
+        return ""
+    shown = number(comparison.difference, unit, "+")
+    if comparison.low is None or comparison.high is None:
+        return f"{shown} (no spread)"
+    star = "" if comparison.over_seeds else " *"
+    return f"{shown} [{number(comparison.low, unit, '+')}, {number(comparison.high, unit, '+')}]{star}"
+
+
+def _metrics(table: Table) -> list[str]:
+    return list(dict.fromkeys(metric for row in table.rows for metric in row.beside))
+
+
+def headings(table: Table) -> list[str]:
+    """Returns the headings of a table's columns."""
+    beside = (metric.replace("_", " ") for metric in _metrics(table))
+    return ["variant", "mean", "sd", *beside, "seeds", f"vs {table.baseline} [95 %]", "p (Holm)", "parameters",
+            "tokens/s", "memory"]  # fmt: skip
+
+
+def cells(row: Row, table: Table) -> list[str]:
+    """Returns a row as words, a cell a heading."""
+    unit = table.unit
+    seeds = str(len(row.seeds))
+    if row.diverged or row.missing:
+        seeds += "".join(
+            f", {len(some)} {what}" for some, what in ((row.diverged, "diverged"), (row.missing, "missing")) if some
+        )
+    return [
+        row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
+        "" if row.mean is None else told(row.mean, unit),
+        "" if row.deviation is None else number(row.deviation, unit),
+        *("" if metric not in row.beside else told(row.beside[metric][0], unit) for metric in _metrics(table)),
+        seeds,
+        _difference(row.comparison, unit),
+        "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",
+        "" if row.parameters is None else f"{row.parameters:,}",
+        "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",
+        "" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 2**20:,.0f} MiB",
+    ]  # fmt: skip
+
+
+def orders(row: Row, table: Table) -> list[float | int | str | None]:
+    """Returns by what each column of a row is sorted; None goes last."""
+    beside = (row.beside.get(metric, (None, None))[0] for metric in _metrics(table))
+    difference = None if row.comparison is None else row.comparison.difference
+    return [row.name, row.mean, row.deviation, *beside, len(row.seeds), difference, row.p_corrected, row.parameters,
+            row.tokens_per_second, row.peak_memory_bytes]  # fmt: skip
+
+
+def published(table: Table) -> list[Published]:
+    """Returns the published figures that a table shows: all where they are of its data, else its own variants'."""
+    rows = {re.split(r"[,\[]", row.name)[0] for row in table.rows} | {table.baseline}
+    return [figure for figure in table.published if table.comparable or figure.name in rows]
+
+
+def footnotes(table: Table) -> list[str]:
+    """Returns what is said below a table."""
+    notes = []
+    if table.floors:
+        notes.append(
+            "floors: " + ", ".join(f"{name} {told(value, table.unit)}" for name, value in table.floors.items())
+        )
+    if table.chance is not None:
+        notes.append(f"chance: {told(table.chance, table.unit)}")
+    shown = published(table)
+    for source, figures in itertools.groupby(shown, key=lambda figure: figure.source):
+        listed = ", ".join(f"{figure.name} {told(figure.value, table.unit)}" for figure in figures)
+        notes.append(f"published: {listed} ({source})")
+    if shown and not table.comparable:
+        notes.append("published figures: of other data or settings than these")
+    if any(row.comparison and not row.comparison.over_seeds for row in table.rows):
+        notes.append(
+            f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown; interval and p speak of other "
+            "test examples only"
+        )
+    if len(table.rows) > 1 and not any(row.comparison for row in table.rows):
+        notes.append(f"no comparison: {table.baseline} has no finished seed in common with another row")
+    if table.devices:
+        notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")
+    if table.measured:
+        notes.append(table.measured)
+    return notes

@@ -1,0 +1,60 @@
+"""``seqarena report``: everything below a folder of runs as one page that opens from disk."""
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.attention import ALIASES
+from common.cli import Parser
+from common.errors import look_up
+from common.runtime import code_version
+from scripts.report.gathered import gather
+from scripts.report.page import build, write
+from scripts.report.speed import speed
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena report``."""
+    made = Parser(prog="seqarena report", description=__doc__)
+    made.add_argument("--runs", type=Path, default=Path("runs"), help="folder of results (default: runs)")
+    made.add_argument("--out", type=Path, help="the page (default: report.html in the folder of results)")
+    made.add_argument(
+        "--benchmarks",
+        type=Path,
+        default=Path("benchmarks"),
+        help="folder of what `seqarena benchmark attention` measured (default: benchmarks)",
+    )
+    made.add_argument(
+        "--baseline", default="softmax", help="attention that the others are compared with (default: softmax)"
+    )
+    return made
+
+
+def make(runs: Path, out: Path, benchmarks: Path, baseline: str) -> tuple[Path, list[str]]:
+    """Writes the page of a folder of runs and returns its file, and what was skipped.
+
+    Raises:
+        WrongUseError: no results there, or no such baseline among them.
+    """
+    baseline = ALIASES.get(baseline, baseline)
+    gathered = gather(runs, baseline)
+    if baseline != parser().get_default("baseline"):
+        look_up({run.result.attention: run for run in gathered.shown if run.result}, baseline, "attention among these")
+    measured = speed(benchmarks, gathered.problems)
+    moment = datetime.datetime.now(datetime.UTC).isoformat(sep=" ", timespec="minutes")
+    code = code_version()
+    commit = "" if code["commit"] is None else f"{code['commit'][:10]}{'' if code['clean'] else ', with changes'}"
+    write(out, build(gathered, measured, {"moment": moment.replace("+00:00", " UTC"), "commit": commit}))
+    return out, gathered.problems
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena report`` and returns its exit code."""
+    options = parser().parse_args(arguments)
+    path, problems = make(
+        options.runs, options.out or options.runs / "report.html", options.benchmarks, options.baseline
+    )
+    for problem in problems:
+        print(f"skipped {problem}")
+    print(path)
+    return 0

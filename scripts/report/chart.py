@@ -1,0 +1,68 @@
+"""What all charts of the page share: a Plotly figure as plain values, which the page draws when it comes into view."""
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.tasks import Unit
+
+COLOURS = ("#0a7cc4", "#d55e00", "#009e73", "#c2629a", "#c98a00", "#7b6fd0", "#8a8a8a", "#a0522d")
+"""Of rows, told apart by colour-blind eyes, on white and on black."""
+REFERENCE = "#8a8a8a"
+MOST_LINES = 60
+"""In a chart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One figure."""
+
+    title: str
+    data: list[dict[str, Any]]
+    """Plotly's traces."""
+    layout: dict[str, Any]
+    height: int = 300
+    """Pixels."""
+    is_wide: bool = False
+    """Whether it takes the whole width of the page."""
+    note: str = ""
+    """What the reader must know of it."""
+
+
+def colour(number: int) -> str:
+    """Returns the colour of a row by its place."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def label(name: str) -> str:
+    """Returns a name as Plotly shows it letter by letter: it reads some of HTML's tags."""
+    return html.escape(name, quote=False)
+
+
+def scaled(value: float, unit: Unit) -> float:
+    """Returns a score as people read it."""
+    return 100 * value if unit == "share" else value
+
+
+def percent(unit: Unit) -> str:
+    """Returns what an axis of scores says of their unit."""
+    return ", %" if unit == "share" else ""
+
+
+def rounded(value: float) -> float | None:
+    """Returns a number with the digits that a chart can show; None for what is no number."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def thinned(line: Sequence[tuple[float, float]], points: int) -> list[tuple[float, float]]:
+    """Returns at most so many of a line's points, the first and the last among them."""
+    if len(line) <= points:
+        return list(line)
+    return [line[round(at * (len(line) - 1) / (points - 1))] for at in range(points)]
+
+
+def sentence(title: str) -> str:
+    """Returns a title with its first letter large; names of variants stay as they are."""
+    return title[0].upper() + title[1:]

@@ -1,0 +1,202 @@
+"""What the page is about: every protocol's table with its runs, read from a folder; nothing is dropped in silence."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.attention_maps import FILE as MAPS
+from common.config import to_json
+from common.errors import BadDataError, WrongUseError
+from common.package import OUTPUTS
+from common.results import Result, read_results
+from scripts.curves import Curves, read_curves
+from scripts.leaderboard import Group, groups, missing_runs, newest, table_of
+from scripts.packages import PACKAGES, find_package
+from scripts.rows import Table
+
+KEY_MASSES = Path(OUTPUTS) / "key_masses.json"
+"""What vqa leaves of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One run of a row: its result, or what a sweep planned, and what it left beside."""
+
+    folder: str
+    """Below the folder of all runs."""
+    result: Result | None
+    planned: dict[str, Any] | None
+    """The entry of a sweep's plan, where there is no result."""
+    curves: Curves
+    """As ``seqarena curves`` draws them; empty where the run left none."""
+    maps: list[dict[str, Any]]
+    """Heat maps and histograms of key masses, an attention each."""
+    masses: dict[str, list[int]]
+    """Kind of keys -> histogram of their masses."""
+    edges: list[float]
+    """Of the histograms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One protocol: its table, and the runs of each row."""
+
+    table: Table
+    runs: dict[str, list[Shown]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """All that a page shows."""
+
+    folder: Path
+    views: list[View]
+    problems: list[str]
+    """What was skipped, and why; what claims to be a run that another result is."""
+
+    @property
+    def shown(self) -> list[Shown]:
+        """All runs."""
+        return [run for view in self.views for runs in view.runs.values() for run in runs]
+
+
+def gather(folder: Path, baseline: str) -> Gathered:
+    """Returns everything below a folder of runs.
+
+    Raises:
+        WrongUseError: no such folder, or nothing in it.
+    """
+    if not folder.is_dir():
+        raise WrongUseError(f"no folder {folder}; seqarena quickstart makes results, or name one with --runs")
+    results, problems = read_results(folder)
+    missing, broken = missing_runs(folder)
+    kept, twice = newest(results)
+    problems = [*problems, *broken, *twice]
+    if not kept and not missing:
+        told = f" ({len(problems)} files were skipped: {problems[0]})" if problems else ""
+        raise WrongUseError(f"no results below {folder}{told}; seqarena quickstart makes some")
+    folders = {id(result): path for path, result in kept.items()}
+    views = [_view(group, baseline, folder, folders, problems) for group in groups(list(kept.values()), missing)]
+    views.sort(key=lambda view: PACKAGES.index(view.table.package) if view.table.package in PACKAGES else 99)
+    return Gathered(folder=folder, views=views, problems=problems)
+
+
+def _view(group: Group, baseline: str, root: Path, folders: Mapping[int, Path], problems: list[str]) -> View:
+    try:
+        table = table_of(group, baseline)
+    except BadDataError as error:
+        problems.append(f"no comparisons: {error}")
+        table = table_of(group, "")
+    runs: dict[str, list[Shown]] = {row.name: [] for row in table.rows}
+    for result in sorted(group.results, key=lambda each: each.seed):
+        runs[result.row].append(_shown(folders[id(result)], root, result, problems))
+    for entry in sorted(group.missing, key=lambda each: each["seed"]):
+        nothing = Shown(folder=entry["folder"], result=None, planned=entry, curves={}, maps=[], masses={}, edges=[])
+        runs[entry["row"]].append(nothing)
+    return View(table=table, runs=runs)
+
+
+def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> Shown:
+    curves: Curves = {}
+    if (path / "metrics.jsonl").exists():
+        try:
+            curves = read_curves(path)
+        except BadDataError as error:
+            problems.append(f"no learning curve: {error}")
+    maps, edges = _maps(path / MAPS, problems)
+    masses, other = _masses(path / KEY_MASSES, problems)
+    if maps:
+        sums = [sum(counts) for counts in zip(*(each["histogram"] for each in maps), strict=True)]
+        masses = {"all attentions": sums} | (masses if other == edges else {})
+    return Shown(
+        folder=str(path.relative_to(root)), result=result, planned=None, curves=curves, maps=maps, masses=masses,
+        edges=edges or other,
+    )  # fmt: skip
+
+
+def _read(path: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        problems.append(f"{path}: not readable as JSON ({error})")
+        return {}
+    if not isinstance(values, dict) or not _are_numbers(values.get("edges")):
+        problems.append(f"{path}: not what a run leaves under this name")
+        return {}
+    return values
+
+
+def _are_numbers(values: Any, length: int | None = None) -> bool:
+    return (
+        isinstance(values, list)
+        and all(isinstance(each, int | float) for each in values)
+        and length in (None, len(values))
+    )
+
+
+def _maps(path: Path, problems: list[str]) -> tuple[list[dict[str, Any]], list[float]]:
+    values = _read(path, problems)
+    edges, maps = values.get("edges", []), values.get("attentions", [])
+    whole = isinstance(maps, list) and all(
+        isinstance(each, dict)
+        and isinstance(each.get("name"), str)
+        and _are_numbers(each.get("histogram"), len(edges) + 1)
+        and isinstance(each.get("map"), list)
+        and all(_are_numbers(row) for row in each["map"])
+        for each in maps
+    )
+    if not whole:
+        problems.append(f"{path}: not what a run leaves under this name")
+    return (maps, edges) if whole else ([], [])
+
+
+def _masses(path: Path, problems: list[str]) -> tuple[dict[str, list[int]], list[float]]:
+    values = _read(path, problems)
+    edges = values.get("edges", [])
+    histograms = {
+        kind: each["histogram"] for kind, each in values.items() if isinstance(each, dict) and "histogram" in each
+    }
+    if not all(_are_numbers(each, len(edges) + 1) for each in histograms.values()):
+        problems.append(f"{path}: not what a run leaves under this name")
+        return {}, []
+    return histograms, edges
+
+
+def differences(shown: Shown) -> list[tuple[str, Any, Any]]:
+    """Returns every field in which a run differs from its preset, what its row is about included: path, preset's, own.
+
+    Empty where the preset is not known here any more.
+    """
+    package, task, preset, own = (
+        (shown.result.package, shown.result.task, shown.result.preset, shown.result.run)
+        if shown.result is not None
+        else tuple((shown.planned or {})[name] for name in ("package", "task", "preset", "run"))
+    )
+    known = find_package(package).presets.get(task, {}).get(preset) if package in PACKAGES else None
+    if known is None:
+        return []
+    before, after = _flat(to_json(known.run)), _flat(own)
+    return [
+        (path, before.get(path), after.get(path))
+        for path in dict.fromkeys([*before, *after])
+        if path != "seed" and before.get(path) != after.get(path)
+    ]
+
+
+def _flat(values: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {path: values}
+    return {
+        key: each
+        for name, value in values.items()
+        for key, each in _flat(value, f"{path}.{name}" if path else name).items()
+    }
+
+
+def of_status(runs: Sequence[Shown], status: str) -> int:
+    """Returns how many runs are finished, diverged or missing."""
+    return sum((run.result.status if run.result else "missing") == status for run in runs)

@@ -1,0 +1,198 @@
+"""Charts of what happened inside runs: learning curves, trained shares, layers, key masses, heat maps."""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from common.tasks import Unit
+from scripts.report.chart import MOST_LINES, Chart, colour, label, percent, rounded, scaled, sentence, thinned
+from scripts.report.gathered import Shown, View
+
+LAYERS = ("#5a2a8a", "#3b6fb6", "#21918c", "#4fb35a", "#c8a020")
+"""Colours of layers, from the first to the last."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+"""Kinds of lines, of seeds."""
+MOST_MAPS = 6
+"""Of a run: its first attention, its last, and some between."""
+LAYERED = {
+    "token similarity": "token similarity after each layer (1: all tokens alike)",
+    "attention norm": "Frobenius norm of the attention matrix",
+    "attention jacobian norm": "Frobenius norm of its derivative by the scores",
+    "smallest key mass": "smallest attention that a key gets",
+}
+"""Panels of ``seqarena curves`` that are drawn against the layer."""
+
+
+def curves(view: View, panel: str, line: str, title: str, points: int, unit: Unit) -> Chart | None:
+    """Returns one quantity of all runs against the step; a colour a row, a kind of line a seed."""
+    found = [
+        (name, run, run.curves[panel][line])
+        for name, runs in view.runs.items()
+        for run in runs
+        if run.result is not None and line in run.curves.get(panel, {})
+    ]
+    rows = list(dict.fromkeys(name for name, _, _ in found))
+    note = ""
+    if len(found) > MOST_LINES:
+        first = {name: run for name, run, _ in reversed(found)}
+        kept = [each for each in found if first[each[0]] is each[1]][:MOST_LINES]
+        note, found = f"{len(kept)} of {len(found)} runs: one seed a row.", kept
+    if not found:
+        return None
+    data, named = [], set()
+    for name, run, values in found:
+        assert run.result is not None
+        steps, heights = zip(*thinned(values, points), strict=True)
+        data.append(
+            {
+                "type": "scatter", "mode": "lines+markers" if len(steps) < 12 else "lines", "name": label(name),
+                "legendgroup": label(name), "showlegend": name not in named, "x": steps,
+                "y": [rounded(scaled(each, unit)) for each in heights],
+                "line": {"color": colour(rows.index(name)), "width": 1.6,
+                         "dash": DASHES[run.result.seed % len(DASHES)]},
+                "marker": {"size": 4},
+                "hovertemplate": f"%{{y:.4g}} at step %{{x:,}}, seed {run.result.seed}",
+            }
+        )  # fmt: skip
+        named.add(name)
+    layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": f"{panel}{percent(unit)}"}}}
+    return Chart(title=sentence(title), data=data, layout=layout, note=note)
+
+
+def shares(name: str, runs: Sequence[Shown], points: int) -> Chart | None:
+    """Returns the trained shares of a row against the step: u of hnas, tau; a colour a layer."""
+    found = [(run, run.curves["trained shares"]) for run in runs if run.result and "trained shares" in run.curves]
+    if not found:
+        return None
+    order = list(dict.fromkeys(line for _, lines in found for line in lines))
+    data = []
+    for number, (run, lines) in enumerate(found[: max(1, MOST_LINES // len(order))]):
+        assert run.result is not None
+        for line, values in lines.items():
+            steps, heights = zip(*thinned(values, points), strict=True)
+            data.append(
+                {
+                    "type": "scatter", "mode": "lines", "name": label(line.replace(".kernel", "")),
+                    "legendgroup": label(line), "showlegend": number == 0, "x": steps,
+                    "y": [rounded(each) for each in heights],
+                    "line": {"color": _of_layer(order.index(line), len(order)), "width": 1.6,
+                             "dash": DASHES[run.result.seed % len(DASHES)]},
+                    "hovertemplate": f"%{{y:.3f}} at step %{{x:,}}, seed {run.result.seed}",
+                }
+            )  # fmt: skip
+    layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "share"}, "range": [-0.02, 1.02]}}
+    return Chart(title=f"{name}: trained shares, layer by layer", data=data, layout=layout)
+
+
+def _of_layer(layer: int, layers: int) -> str:
+    return LAYERS[round(layer * (len(LAYERS) - 1) / max(1, layers - 1))]
+
+
+def layered(view: View, panel: str, title: str) -> Chart | None:
+    """Returns the last values of a diagnostic against the layer, a line a row: the mean of its seeds."""
+    data: list[dict[str, Any]] = []
+    for number, (name, runs) in enumerate(view.runs.items()):
+        ends = [[line[-1][1] for line in run.curves[panel].values()] for run in runs if panel in run.curves]
+        ends = [each for each in ends if len(each) == len(ends[0])]
+        if ends and len(data) < MOST_LINES:
+            values = np.mean(ends, axis=0).tolist()
+            data.append(
+                {
+                    "type": "scatter", "mode": "lines+markers", "name": label(name),
+                    "x": list(range(1, len(values) + 1)), "y": [rounded(each) for each in values],
+                    "line": {"color": colour(number), "width": 1.6}, "marker": {"size": 5},
+                    "hovertemplate": f"%{{y:.4g}} after layer %{{x}}, {len(ends)} seeds",
+                }
+            )  # fmt: skip
+    if not data:
+        return None
+    logarithmic = panel != "token similarity" and all(each and each > 0 for line in data for each in line["y"])
+    layout = {
+        "xaxis": {"title": {"text": "layer"}, "dtick": max(1, math.ceil(max(len(line["x"]) for line in data) / 12))},
+        "yaxis": {"title": {"text": panel}, "type": "log" if logarithmic else "linear"},
+    }
+    return Chart(title=sentence(title), data=data, layout=layout)
+
+
+def masses(view: View) -> Iterator[Chart]:
+    """Yields a chart for each kind of keys: which share of them gets how much attention, a colour a row."""
+    for kind in dict.fromkeys(kind for runs in view.runs.values() for run in runs for kind in run.masses):
+        data: list[dict[str, Any]] = []
+        edges: list[float] = []
+        for number, (name, runs) in enumerate(view.runs.items()):
+            found = [run for run in runs if sum(run.masses.get(kind, [])) > 0]
+            edges = edges or (found[0].edges if found else [])
+            counts = [run.masses[kind] for run in found if run.edges == edges]
+            if counts and len(data) < MOST_LINES:
+                total = np.sum(counts, axis=0)
+                data.append(
+                    {
+                        "type": "bar", "name": label(name), "x": _bins(edges),
+                        "y": [rounded(each) for each in (100 * total / total.sum()).tolist()],
+                        "marker": {"color": colour(number)},
+                        "hovertemplate": "%{y:.2f} % of keys",
+                    }
+                )  # fmt: skip
+        if data:
+            filled = [at for at in range(len(edges) + 1) if any(line["y"][at] for line in data)]
+            for line in data:
+                line |= {axis: line[axis][filled[0] : filled[-1] + 1] for axis in ("x", "y")}
+            layout = {
+                "barmode": "group",
+                "xaxis": {
+                    "title": {"text": "attention that a key gets, summed over queries"},
+                    "type": "category",
+                    "tickangle": -30,
+                },
+                "yaxis": {"title": {"text": "keys, %"}},
+            }
+            yield Chart(title=f"How much attention keys get: {kind}", data=data, layout=layout)
+
+
+def _bins(edges: Sequence[float]) -> list[str]:
+    return [f"< {edges[0]:g}", *(f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges)),
+            f"> {edges[-1]:g}"]  # fmt: skip
+
+
+def maps(name: str, run: Shown) -> Chart:
+    """Returns the heat maps of some of a run's attentions, side by side on one scale."""
+    count = min(MOST_MAPS, len(run.maps))
+    chosen = [run.maps[round(at * (len(run.maps) - 1) / max(1, count - 1))] for at in range(count)]
+    data: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {"annotations": [], "coloraxis": {"colorscale": "Viridis", "colorbar": {"thickness": 10}}}
+    for number, each in enumerate(chosen, start=1):
+        left, right = (number - 1) / count, (number - 0.12) / count
+        axis = "" if number == 1 else str(number)
+        data.append(
+            {
+                "type": "heatmap", "z": [[rounded(cell) for cell in row] for row in each["map"]],
+                "coloraxis": "coloraxis", "xaxis": f"x{axis}", "yaxis": f"y{axis}",
+                "hovertemplate": "query %{y}, key %{x}: %{z:.3g}<extra></extra>",
+            }
+        )  # fmt: skip
+        layout[f"xaxis{axis}"] = {
+            "domain": [left, right],
+            "showticklabels": False,
+            "showgrid": False,
+            "zeroline": False,
+        }
+        layout[f"yaxis{axis}"] = {"anchor": f"x{axis}", "autorange": "reversed", "showticklabels": False,
+                                  "showgrid": False, "zeroline": False, "constrain": "domain",
+                                  "scaleanchor": f"x{axis}"}  # fmt: skip
+        layout["annotations"].append(
+            {"text": label(f"{each['name'].replace('.attention', '')}, {each['queries']} x {each['keys']}"),
+             "x": left, "y": 1.0, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom",
+             "showarrow": False, "font": {"size": 10}}
+        )  # fmt: skip
+    seed = run.result.seed if run.result is not None else 0
+    some = f" {count} of {len(run.maps)} attentions." if count < len(run.maps) else ""
+    note = (
+        "Queries from above, keys from the left, the mean over heads; 1 is as if all keys got alike. One training "
+        f"example.{some}"
+    )
+    return Chart(
+        title=f"{name}, seed {seed}: trained attention", data=data, layout=layout, height=240, is_wide=True, note=note
+    )

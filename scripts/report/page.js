@@ -1,0 +1,160 @@
+"use strict";
+// What the page does: unpacks its data, sorts, filters, unfolds, draws charts when they come into view.
+
+const unpacked = {};
+
+// Returns the text that an element of the page holds compressed.
+async function unpack(id) {
+  const letters = atob(document.getElementById(id).textContent);
+  const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+function values() {
+  unpacked.values ??= unpack("values").then(JSON.parse);
+  return unpacked.values;
+}
+
+// The library takes longest to read: only once a chart is to be drawn.
+function library() {
+  unpacked.library ??= unpack("library").then((source) => {
+    const script = document.createElement("script");
+    script.textContent = source;
+    document.head.append(script);
+    return window.Plotly;
+  });
+  return unpacked.library;
+}
+
+function element(name, text = "", className = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  made.className = className;
+  return made;
+}
+
+// Charts ----------------------------------------------------------------------------------------------------------------
+
+const SHARED = {
+  autosize: true,
+  margin: { l: 56, r: 14, t: 18, b: 72 },
+  paper_bgcolor: "rgba(0,0,0,0)",
+  plot_bgcolor: "rgba(0,0,0,0)",
+  font: { family: "system-ui, sans-serif", size: 11 },
+  legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0 },
+  hovermode: "closest",
+  dragmode: false,
+};
+const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
+
+async function draw(plot) {
+  if (plot.dataset.drawn) return;
+  plot.dataset.drawn = "yes";
+  try {
+    const [plotly, { charts }] = await Promise.all([library(), values()]);
+    const { data, layout } = charts[plot.dataset.chart];
+    await plotly.newPlot(plot, data, { ...SHARED, ...layout }, CONFIG);
+  } catch (error) {
+    plot.replaceChildren(element("p", `This chart could not be drawn: ${error}`, "failed"));
+  }
+}
+
+const seen = new IntersectionObserver(
+  (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => draw(entry.target)),
+  { rootMargin: "300px" },
+);
+const plots = [...document.querySelectorAll(".plot")];
+plots.forEach((plot) => seen.observe(plot));
+window.addEventListener("beforeprint", () => plots.forEach(draw));
+
+// Fold-outs -------------------------------------------------------------------------------------------------------------
+
+function told(run) {
+  const article = element("article");
+  article.append(element("h4", run.heading), element("pre", run.command));
+  const list = element("dl");
+  for (const [name, text] of run.facts) list.append(element("dt", name), element("dd", text));
+  article.append(list);
+  if (run.changes.length) {
+    article.append(element("h4", "what differs from the preset"));
+    const changes = element("dl");
+    for (const [path, before, after] of run.changes) {
+      changes.append(element("dt", path), element("dd", `${before} → ${after}`));
+    }
+    article.append(changes);
+  }
+  return article;
+}
+
+async function unfold(button) {
+  const body = button.closest("tbody");
+  const open = button.getAttribute("aria-expanded") === "true";
+  button.setAttribute("aria-expanded", String(!open));
+  if (open) {
+    body.querySelectorAll(".fold").forEach((row) => row.remove());
+    return;
+  }
+  const { runs } = await values();
+  if (button.getAttribute("aria-expanded") === "false" || body.querySelector(".fold")) return;
+  const row = element("tr", "", "fold");
+  const cell = element("td");
+  cell.colSpan = body.rows[0].cells.length;
+  cell.append(...runs[button.dataset.runs].map(told));
+  row.append(cell);
+  body.append(row);
+}
+
+// Sorting: text from A, numbers from the largest; what has no number stays last ------------------------------------------
+
+function sort(heading) {
+  const table = heading.closest("table");
+  const column = heading.cellIndex;
+  const before = heading.getAttribute("aria-sort");
+  table.querySelectorAll("th[aria-sort]").forEach((each) => each.removeAttribute("aria-sort"));
+  const first = column === 0 ? "ascending" : "descending";
+  const second = column === 0 ? "descending" : "ascending";
+  const order = before === first ? second : first;
+  heading.setAttribute("aria-sort", order);
+  const sign = order === "ascending" ? 1 : -1;
+  const key = (body) => body.rows[0].cells[column].dataset.order;
+  const bodies = [...table.tBodies].sort((one, other) => {
+    const [left, right] = [key(one), key(other)];
+    if (left === "" || right === "") return (left === "") - (right === "");
+    return sign * (column === 0 ? left.localeCompare(right) : Number(left) - Number(right));
+  });
+  table.append(...bodies);
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("th button");
+  if (button) button.dataset.runs === undefined ? sort(button.closest("th")) : unfold(button);
+});
+
+// Filtering -------------------------------------------------------------------------------------------------------------
+
+const words = document.getElementById("words");
+const protocol = document.getElementById("protocol");
+
+function filter() {
+  const asked = words.value.trim().toLowerCase();
+  let rows = 0;
+  for (const section of document.querySelectorAll(".protocol")) {
+    const chosen = protocol.value === "" || protocol.value === section.dataset.place;
+    const titled = section.dataset.title.includes(asked);
+    let shown = 0;
+    for (const body of section.querySelectorAll("tbody")) {
+      body.hidden = !(titled || body.dataset.name.includes(asked));
+      shown += !body.hidden;
+    }
+    section.hidden = !chosen || shown === 0;
+    if (!section.hidden) rows += shown;
+  }
+  const total = document.querySelectorAll(".protocol tbody").length;
+  document.getElementById("matches").textContent = rows < total ? `${rows} of ${total} rows` : "";
+}
+
+document.querySelector(".filter").addEventListener("submit", (event) => event.preventDefault());
+words.addEventListener("input", filter);
+protocol.addEventListener("change", filter);
+filter();

@@ -1,0 +1,156 @@
+"""The page itself: one file that opens from disk, in which script, style, library and data are all inside."""
+
+import base64
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.offline
+
+from common.checkpoint import write_atomically
+from scripts.cells import cells, footnotes, headings, orders
+from scripts.report.chart import Chart
+from scripts.report.gathered import Gathered, Shown, View, differences, of_status
+from scripts.report.inside import LAYERED, curves, layered, maps, masses, shares
+from scripts.report.scored import comparisons, price, scores
+from scripts.report.words import sentences
+
+HERE = Path(__file__).parent
+MOST_POINTS = 150_000
+"""Of all learning curves together; what keeps the page small, with the next."""
+MOST_DRAWN_MAPS = 120
+"""Runs whose heat maps are drawn."""
+MOST_ROWS_WITH_MAPS = 12
+"""Of a protocol."""
+FEWEST_POINTS = 8
+
+
+def build(gathered: Gathered, speed: Sequence[Chart], made: dict[str, Any]) -> str:
+    """Returns the page's HTML; ``made`` says when and from which code."""
+    charts: list[Chart] = []
+    runs: list[list[dict[str, Any]]] = []
+    lines = sum(len(panel) for run in gathered.shown for panel in run.curves.values())
+    points = max(FEWEST_POINTS, min(100, MOST_POINTS // max(1, lines)))
+    with_maps = MOST_DRAWN_MAPS
+    sections = []
+    for view in gathered.views:
+        own = charts_of(view, points, min(MOST_ROWS_WITH_MAPS, with_maps))
+        with_maps -= sum(chart.data[0]["type"] == "heatmap" for chart in own)
+        sections.append(_section(view, len(runs)) | {"charts": _placed(own, len(charts))})
+        charts += own
+        runs += [[_run(run) for run in view.runs[row.name]] for row in view.table.rows]
+    placed = _placed(speed, len(charts))
+    charts += speed
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("page.html").render(
+        style=(HERE / "page.css").read_text(),
+        script=(HERE / "page.js").read_text(),
+        library=packed(plotly.offline.get_plotlyjs()),
+        values=packed(json.dumps({"charts": [asdict(each) for each in charts], "runs": runs}, allow_nan=False)),
+        counts={status: of_status(gathered.shown, status) for status in ("finished", "diverged", "missing")},
+        folder=str(gathered.folder),
+        problems=gathered.problems,
+        sections=sections,
+        speed=placed,
+        **made,
+    )
+
+
+def charts_of(view: View, points: int, most_maps: int) -> list[Chart]:
+    """Returns the charts of a protocol for which there is something to draw; lines are thinned to so many points."""
+    metric = view.table.metric.replace("_", " ")
+    mapped = [(name, next((run for run in runs if run.maps), None)) for name, runs in view.runs.items()]
+    made = [
+        scores(view.table, view.runs),
+        comparisons(view.table),
+        price(view.table),
+        curves(view, metric, "validation", f"{metric} on the validation set", points, view.table.unit),
+        curves(view, "loss", "training", "training loss", points, "nats"),
+        *(shares(name, runs, points) for name, runs in view.runs.items()),
+        *(layered(view, panel, title) for panel, title in LAYERED.items()),
+        *masses(view),
+        *[maps(name, run) for name, run in mapped if run is not None][:most_maps],
+    ]
+    return [each for each in made if each is not None]
+
+
+def packed(text: str) -> str:
+    """Returns a text compressed, in letters that no HTML is made of."""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+def _placed(charts: Sequence[Chart], first: int) -> list[dict[str, Any]]:
+    return [
+        {"number": first + at, "title": each.title, "note": each.note, "height": each.height,
+         "wide": each.is_wide}
+        for at, each in enumerate(charts)
+    ]  # fmt: skip
+
+
+def _section(view: View, first: int) -> dict[str, Any]:
+    table = view.table
+    return {
+        "title": table.title,
+        "package": table.package,
+        "headings": headings(table),
+        "rows": [
+            {"name": row.name, "cells": list(zip(cells(row, table), orders(row, table), strict=True)),
+             "runs": first + at, "incomplete": bool(row.diverged or row.missing)}
+            for at, row in enumerate(table.rows)
+        ],
+        "words": sentences(table),
+        "notes": footnotes(table),
+    }  # fmt: skip
+
+
+def _run(shown: Shown) -> dict[str, Any]:
+    """Returns what a row's fold-out tells of one run: a heading, pairs of words, the command, what differs."""
+    result = shown.result
+    changes = [[path, _plain(before), _plain(after)] for path, before, after in differences(shown)]
+    if result is None:
+        planned = shown.planned or {}
+        return {
+            "heading": f"seed {planned['seed']}: missing, though a sweep planned it",
+            "command": str(planned["command"]), "changes": changes, "facts": [["directory", shown.folder]],
+        }  # fmt: skip
+    made = result.environment
+    libraries = made.get("libraries", {})
+    score = result.message if result.score is None else f"{result.metric} {result.score:.6g}"
+    commit = f"{made.get('commit')}{'' if made.get('clean') else ', with changes that are not committed'}"
+    facts = {
+        "other metrics": ", ".join(
+            f"{name} {value:.5g}" for name, value in result.metrics.items() if name != result.metric
+        ),
+        "steps": f"{result.steps:,}, tested by the checkpoint of step {result.chosen_step:,}",
+        "time": f"{result.training_seconds:,.1f} s of training, {result.tokens_per_second:,.0f} tokens/s, "
+        f"{result.peak_memory_bytes / 2**20:,.0f} MiB at most",
+        "device": f"{made.get('device')}; {made.get('precision')}; processes: {made.get('processes')}",
+        "data, sha256": result.data_checksum,
+        "task version": str(result.task_version),
+        "commit": commit,
+        "libraries": ", ".join(f"{name} {version}" for name, version in libraries.items())
+        + f"; Python {made.get('python')}; {made.get('platform')}",
+        "finished": result.finished_at,
+        "directory": shown.folder,
+    }
+    return {
+        "heading": f"seed {result.seed}: {result.status}, {score}", "command": result.command, "changes": changes,
+        "facts": [[name, text] for name, text in facts.items() if text],
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def write(path: Path, text: str) -> None:
+    """Writes the page, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda file: file.write(text.encode()))

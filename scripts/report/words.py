@@ -1,0 +1,50 @@
+"""Each comparison spelled out, so that nobody has to read it off a column of numbers."""
+
+from common.metrics import FEWEST_SEEDS
+from scripts.rows import Row, Table, number
+
+CERTAIN = 0.05
+
+
+def sentences(table: Table) -> list[tuple[str, str]]:
+    """Returns what is to be said of each row but the baseline's: the row's name, and the rest of the sentence."""
+    return [(row.name, _sentence(row, table)) for row in table.rows if row.name != table.baseline]
+
+
+def _sentence(row: Row, table: Table) -> str:
+    found = row.comparison
+    if row.mean is None:
+        missed = ((row.diverged, "diverged"), (row.missing, "not run"))
+        return f"has no score: {' and '.join(f'{_seeds(len(some))} {what}' for some, what in missed if some)}."
+    if found is None:
+        return f"is not compared: no finished seed in common with {row.against or table.baseline}."
+    unit = " points" if table.unit == "share" else " nats"
+    direction = _direction(found.difference)
+    distance = f"{number(abs(found.difference), table.unit)}{unit}"
+    said = f"scores {distance} {direction} than {row.against} on {_seeds(found.seeds)}"
+    if found.low is None or found.high is None:
+        return f"{said}; nothing varies by which that could be judged."
+    ends = " to ".join(f"{number(abs(end), table.unit)} {_direction(end)}" for end in (found.low, found.high))
+    p_value = row.p_corrected
+    chance = "" if p_value is None else f", p {'< 0.001' if p_value < 0.001 else f'= {p_value:.3f}'} after Holm"
+    if not found.over_seeds:
+        verdict = (
+            f"With fewer than {FEWEST_SEEDS} seeds this speaks of other test examples only: what other seeds would "
+            "give is not known"
+        )
+    elif p_value is not None and p_value < CERTAIN:
+        better = (found.difference > 0) == table.higher_is_better
+        verdict = f"It is {'better' if better else 'worse'} than {row.against}"
+    else:
+        verdict = f"No difference from {row.against} is shown"
+    return f"{said} (95 % interval: {ends}{chance}). {verdict}."
+
+
+def _direction(value: float) -> str:
+    if value == 0:
+        return "apart"
+    return "higher" if value > 0 else "lower"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'' if count == 1 else 's'}"

@@ -1,0 +1,209 @@
+"""The page: what it holds, what it says, what it makes of files that are none of ours."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import plotly.graph_objects
+import pytest
+
+from common.attention_maps import EDGES, FILE
+from common.errors import guarded
+from common.results import Result, read_results
+from scripts.report.chart import thinned
+from scripts.report.gathered import gather
+from scripts.report.page import charts_of
+from scripts.report.scored import interval
+from scripts.report.words import sentences
+from scripts.seqarena import dispatch
+from tests.common.test_cli import TINY
+from tests.scripts.test_leaderboard import result
+
+HTML = "<script>alert(1)</script><b>x"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a real sweep of two variants, of which one run is missing, and one of the other task."""
+    folder = tmp_path_factory.mktemp("trained")
+    names = ["--runs", str(folder / "runs"), "--data-folder", str(folder), *TINY, "--train.diagnostics"]
+    sweep = ["sweep", "lra", "listops", "--attention", "softmax", "hnas", "--seeds", "0", "1", *names]
+    assert guarded(dispatch, sweep) == 0
+    lost = next(path for path in (folder / "runs" / "lra" / "listops").glob("*hnas*seed1*"))
+    shutil.rmtree(lost)
+    return folder / "runs"
+
+
+def page(folder: Path, *more: str) -> tuple[str, dict]:
+    """Writes the page, and returns it and the values packed in it."""
+    out = folder / "page.html"
+    assert (
+        guarded(dispatch, ["report", "--runs", str(folder), "--out", str(out), "--benchmarks", str(folder), *more]) == 0
+    )
+    text = out.read_text()
+    packed = re.search(r'id="values">([^<]*)<', text)
+    assert packed
+    return text, json.loads(gzip.decompress(base64.b64decode(packed[1])))
+
+
+def write(folder: Path, *results: Result) -> Path:
+    for number, each in enumerate(results):
+        (folder / str(number)).mkdir(parents=True)
+        each.write(folder / str(number))
+    return folder
+
+
+def test_a_page_holds_tables_runs_and_charts(trained: Path) -> None:
+    text, values = page(trained)
+    assert "3 finished runs, <strong>1 missing</strong>" in text
+    assert re.search(r"lra listops \(version \d+\), preset quick", text)
+    assert "hnas" in text
+    assert "2, 1 missing" not in text
+    assert "1, 1 missing" in text
+    assert "majority class" in text
+    titles = [chart["title"] for chart in values["charts"]]
+    assert titles[:3] == ["Scores", "Difference from softmax", "What it costs"]
+    assert {"Accuracy on the validation set", "Training loss", "hnas, 1 layers: trained shares, layer by layer",
+            "Frobenius norm of the attention matrix", "How much attention keys get: all attentions",
+            "softmax, 1 layers, seed 0: trained attention", "hnas, 1 layers, seed 0: trained attention"} <= set(titles)  # fmt: skip
+    (found, missing) = next(runs for runs in values["runs"] if len(runs) == 2 and "missing" in runs[1]["heading"])
+    (kept,) = (each for each in read_results(trained)[0].values() if each.attention == "hnas")
+    assert found["command"] == kept.command
+    facts = dict(found["facts"])
+    assert facts["data, sha256"] == kept.data_checksum
+    assert str(kept.environment["commit"]) in facts["commit"]
+    assert kept.environment["device"] in facts["device"]
+    changes = {path: (before, after) for path, before, after in found["changes"]}
+    assert changes["train.steps"][1] == str(kept.run["train"]["steps"])
+    assert changes["model.attention.class"] == ("Softmax", "Hybrid")
+    assert missing["heading"] == "seed 1: missing, though a sweep planned it"
+    assert "--attention hnas --seed 1" in missing["command"]
+
+
+def test_every_chart_is_one_that_plotly_knows(trained: Path) -> None:
+    """Plotly's own validators read each trace and layout, name by name."""
+    for view in gather(trained, "softmax").views:
+        charts = charts_of(view, 20, 5)
+        assert len(charts) > 8
+        for chart in charts:
+            assert plotly.graph_objects.Figure(data=chart.data, layout=chart.layout).data
+
+
+def test_nothing_on_the_page_comes_from_elsewhere(trained: Path) -> None:
+    text, _ = page(trained)
+    without = re.sub(r'<script type="application/gzip".*?</script>', "", text, flags=re.DOTALL)
+    assert not re.search(r"https?://|<link|\bsrc=|@import|url\(", without)
+    assert "default-src 'none'" in without
+
+
+def test_html_in_a_name_stays_text(tmp_path: Path) -> None:
+    made = [result("softmax", seed, 90) for seed in range(3)]
+    made += [
+        replace(result("x3", seed, 100), row=HTML, attention=HTML, notes=[HTML], command=HTML) for seed in range(3)
+    ]
+    text, values = page(write(tmp_path, *made))
+    assert "<script>alert" not in text
+    assert "<b>x" not in text
+    assert "&lt;script&gt;alert(1)" in text
+    shown = [
+        name for chart in values["charts"] for line in chart["data"] for name in (*line.get("y", ()), line.get("name"))
+    ]
+    assert not [each for each in shown if isinstance(each, str) and "<" in each]
+
+
+def test_files_that_are_no_results_are_named_and_counted(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs"
+    shutil.copytree(trained, folder)
+    runs = sorted((folder / "lra" / "listops").iterdir())
+    (runs[0] / "metrics.jsonl").write_text('{"step": 1, "loss": "none"}\n{"step": 2}\n')
+    (runs[0] / FILE).write_text('{"edges": [1], "attentions": [{"name": 3}]}')
+    (runs[1] / FILE).write_text('{"edges"')
+    (folder / "cut").mkdir()
+    (folder / "cut" / "result.json").write_text('{"format": 1,')
+    (folder / "sweeps" / "foreign.json").write_text("[]")
+    again = replace(read_results(folder)[0][runs[2]], finished_at="2099-01-01")
+    (folder / "again").mkdir()
+    again.write(folder / "again")
+    (folder / "measured.json").write_text('{"matmul_flops_per_second": 1, "measurements": [{"case": 1}]}')
+    text, _ = page(folder)
+    told = capsys.readouterr().out
+    assert "7 skipped" in text
+    for name in ("metrics.jsonl, line 1", f"{runs[0].name}/{FILE}", f"{runs[1].name}/{FILE}", "cut/result.json",
+                 "foreign.json", "the newest counts", "measured.json"):  # fmt: skip
+        assert name in told, name
+        assert name in text.split('id="skipped"')[1], name
+    assert text.count("3 finished runs") == 1
+
+
+def test_scores_that_cannot_be_paired_leave_a_table_without_comparisons(tmp_path: Path) -> None:
+    odd = replace(result("x3", 0, 90), example_scores=[1.0] * 199)
+    text, _ = page(write(tmp_path, result("softmax", 0, 90), odd))
+    assert "no comparisons: x3 and softmax, seed 0" in text
+    assert "is not compared" in text
+
+
+def test_a_diverged_run_is_seen(tmp_path: Path) -> None:
+    text, values = page(write(tmp_path, result("softmax", 0, 90), result("x3", 0, None)))
+    assert "<strong>1 diverged</strong>" in text
+    assert "has no score: 1 seed diverged" in text
+    assert "diverged" in values["runs"][1][0]["heading"]
+    assert "x3 (1 diverged)" in values["charts"][0]["layout"]["yaxis"]["categoryarray"]
+
+
+def test_hundreds_of_runs_are_a_small_page(tmp_path: Path) -> None:
+    made = [result(f"v{row}" if row else "softmax", seed, 90 + row % 7) for row in range(50) for seed in range(4)]
+    text, values = page(write(tmp_path, *made))
+    assert len(text) < 2.5e6  # of which 2.0e6 are the library
+    assert sum(len(runs) for runs in values["runs"]) == 200
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ((90, 120), r"scores 15.00 points higher than softmax on 3 seeds .*It is better than softmax"),
+        ((90, 90), r"scores 0.00 points apart"),
+        ((120, 60), r"scores 30.00 points lower .*It is worse than softmax"),
+    ],
+)
+def test_comparisons_are_said_in_words(scores: tuple[int, int], said: str, tmp_path: Path) -> None:
+    made = [result(name, seed, right + seed) for name, right in zip(("softmax", "x3"), scores, strict=True)
+            for seed in range(3)]  # fmt: skip
+    (view,) = gather(write(tmp_path, *made), "softmax").views
+    ((name, sentence),) = sentences(view.table)
+    assert name == "x3"
+    assert re.search(said, sentence), sentence
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(dispatch, ["report", "--runs", str(tmp_path)]) == 2
+    assert guarded(dispatch, ["report", "--runs", str(tmp_path / "none")]) == 2
+    told = capsys.readouterr().err
+    assert "no results below" in told
+    assert "no folder" in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_baseline(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = page(trained, "--baseline", "hnas")
+    assert "vs hnas" in text
+    assert guarded(dispatch, ["report", "--runs", str(trained), "--baseline", "hna"]) == 2
+    assert "did you mean 'hnas'" in capsys.readouterr().err
+
+
+def test_lines_are_thinned_but_for_their_ends() -> None:
+    line = [(float(step), 0.0) for step in range(1000)]
+    short = thinned(line, 10)
+    assert (len(short), short[0], short[-1]) == (10, line[0], line[-1])
+    assert thinned(line[:5], 10) == line[:5]
+
+
+def test_the_interval_of_a_mean_is_students() -> None:
+    assert interval([1.0]) is None
+    assert interval([1.0, 2.0, 3.0]) == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    assert len(EDGES) + 1 == 12
