@@ -201,7 +201,7 @@ def _opened(folder: Path, run: BaseRun, session: Session, accelerator: Accelerat
         if accelerator.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder))
-            _refuse_another(folder, run, session.overwrite)
+            _refuse_another(folder, run, overwrite=session.overwrite)
             if session.overwrite:
                 _empty(folder)
             is_new = not (folder / "run.json").exists()
@@ -216,6 +216,18 @@ def _opened(folder: Path, run: BaseRun, session: Session, accelerator: Accelerat
             raise
 
 
+def start_anew(run: BaseRun, folder: Path) -> None:
+    """Deletes what an earlier run left in the directory of this run.
+
+    Raises:
+        WrongUseError: the directory holds something else, or somebody runs in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        _refuse_another(folder, run, overwrite=True)
+        _empty(folder)
+
+
 def _empty(folder: Path) -> None:
     for name in ("result.json", "run.json", "metrics.jsonl", FILE):  # the result first: without it nothing counts
         (folder / name).unlink(missing_ok=True)
@@ -223,7 +235,7 @@ def _empty(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _refuse_another(folder: Path, run: BaseRun, overwrite: bool) -> None:
+def _refuse_another(folder: Path, run: BaseRun, *, overwrite: bool) -> None:
     path = folder / "run.json"
     if not path.exists():
         strangers = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))

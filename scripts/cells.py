@@ -61,7 +61,7 @@ def orders(row: Row, table: Table) -> list[float | int | str | None]:
 
 def published(table: Table) -> list[Published]:
     """Returns the published figures that a table shows: all where they are of its data, else its own variants'."""
-    rows = {re.split(r"[,\[]", row.name)[0] for row in table.rows} | {table.baseline}
+    rows = {name for row in table.rows for name in (row.name, re.split(r"[,\[]", row.name)[0])} | {table.baseline}
     return [figure for figure in table.published if table.comparable or figure.name in rows]
 
 

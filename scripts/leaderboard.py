@@ -210,15 +210,18 @@ def _spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def _reference(name: str, by_row: dict[str, list[Result]], baseline: str) -> str | None:
-    """Returns the row to compare with: the baseline under the same norm and depth; for that row, the baseline alone.
+    """Returns the row to compare with: the baseline of the same norm and depth; for that, of the preset's norm.
 
     The baseline is that attention everywhere: in a decoder's places too, and in what a checkpoint was trained with.
     """
     if name not in by_row or not by_row[name]:
         return None
-    own = baseline + PARTS.sub("", name.removeprefix(by_row[name][0].attention))
-    against = baseline if name == own else own
-    return against if against != name and by_row.get(against) else None
+    some = by_row[name][0]
+    rest = PARTS.sub("", name.removeprefix(some.attention))
+    candidates = (
+        [baseline + rest] if name != baseline + rest else [baseline + rest.replace(f", {some.norm}", "", 1), baseline]
+    )
+    return next((each for each in candidates if each != name and by_row.get(each)), None)
 
 
 def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Comparison | None:
@@ -253,19 +256,22 @@ def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str
     return {folder: result for folder, result in results.items() if folder in kept}, messages
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Runs ``seqarena leaderboard`` and returns its exit code."""
-    parser = Parser(prog="seqarena leaderboard", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of results (default: runs)")
-    parser.add_argument(
+def parser() -> Parser:
+    """Returns the parser of ``seqarena leaderboard``."""
+    made = Parser(prog="seqarena leaderboard", description=__doc__)
+    made.add_argument("--runs", type=Path, default=Path("runs"), help="folder of results (default: runs)")
+    made.add_argument(
         "--baseline", default="softmax", help="attention that the others are compared with (default: softmax)"
     )
-    parser.add_argument("--format", default="terminal", choices=[*FORMATS], help="how to print (default: terminal)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
-    parser.add_argument(
-        "--side-by-side", action="store_true", help="the tasks of a package in the columns of one table"
-    )
-    options = parser.parse_args(arguments)
+    made.add_argument("--format", default="terminal", choices=[*FORMATS], help="how to print (default: terminal)")
+    made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    made.add_argument("--side-by-side", action="store_true", help="the tasks of a package in the columns of one table")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena leaderboard`` and returns its exit code."""
+    options = parser().parse_args(arguments)
     if not options.runs.is_dir():
         raise WrongUseError(f"no folder {options.runs}; seqarena quickstart makes results, or name one with --runs")
     results, problems = read_results(options.runs)
@@ -275,7 +281,7 @@ def run(arguments: Sequence[str]) -> int:
     if not results and not missing:
         raise WrongUseError(f"no results below {options.runs}; seqarena quickstart makes some")
     baseline = ALIASES.get(options.baseline, options.baseline)
-    if baseline != parser.get_default("baseline"):
+    if baseline != parser().get_default("baseline"):
         look_up({result.attention: result for result in results.values()}, baseline, "attention among these results")
     kept, twice = newest(results)
     for message in twice:

@@ -16,10 +16,9 @@ from pretraining.wikitext import perplexity
 from pretraining.wikitext.presets import PRESETS as WIKITEXT
 from pretraining.wikitext.run import LanguageRun
 from qa import official
-from scripts import figures, prepare, report, sweep
+from scripts import figures, leaderboard, prepare, report, sweep
 from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl, views
 from scripts.benchmark.chosen import chosen
-from scripts.leaderboard import FORMATS
 from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import COMMANDS
 from summarization import score
@@ -32,7 +31,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCKS = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if not kind]
 PYTHON = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if kind == "python"]
-SCRIPTS = [path.read_text().replace('"$seqarena"', "seqarena").replace('"$@"', "").replace("\\\n", " ")
+SCRIPTS = [re.sub(r'"\$(\w+)"', lambda word: word[1].lower(), path.read_text()).replace('"$@"', "").replace("\\\n", " ")
            for path in sorted((ROOT / "scripts" / "reproduce").glob("*.sh"))]  # fmt: skip
 PROSE = [FENCED.sub("", path.read_text()) for path in DOCUMENTS]
 INLINE = [" ".join(each.split()) for text in PROSE for each in re.findall(r"`((?:seqarena|make) [^`]+)`", text)]
@@ -79,8 +78,7 @@ def test_every_command_parses(line: str) -> None:
     elif rest[0] == "report":
         assert report.parser().parse_args(rest[1:])
     elif rest[0] == "leaderboard":
-        assert rest[1:] in ([], ["--side-by-side"], ["--format", rest[-1]])
-        assert rest[1:2] != ["--format"] or rest[-1] in FORMATS
+        assert leaderboard.parser().parse_args(rest[1:])
     elif tuple(rest[:2]) in PARSERS:
         assert rest[2:] == [] or PARSERS[rest[0], rest[1]](rest[2:])
     elif rest[0] == "benchmark":

@@ -11,8 +11,10 @@ import pytest
 
 from common.errors import BadDataError, WrongUseError
 from common.results import Result, read_results
+from common.tasks import Published
 from lra.tasks import LISTOPS
 from scripts import leaderboard
+from scripts.cells import published
 from scripts.leaderboard import Table, missing_runs, newest, tables
 
 CORRECT = {
@@ -177,6 +179,20 @@ def test_rows_are_compared_under_the_same_norm_and_depth() -> None:
     table = only(tables(made, [], "softmax"))
     found = {row.name: row.comparison.difference * 200 for row in table.rows if row.comparison}
     assert found == pytest.approx({"softmax, post": 20, "dnas, post": 5, "x3": 5})
+
+
+def test_norms_are_compared_at_their_own_depth() -> None:
+    """Where no row is of the preset's depth; and a figure published of a whole row's name is shown beside it."""
+    made = [
+        replace(result("softmax", seed, right), row=f"softmax{norm}, 80 layers", norm=label)
+        for norm, label, right in (("", "pre", 50), (", post", "post", 60)) for seed in range(3)
+    ]  # fmt: skip
+    table = only(tables(made, [], "softmax"))
+    assert {row.name: row.against for row in table.rows} == {
+        "softmax, 80 layers": "", "softmax, post, 80 layers": "softmax, 80 layers",
+    }  # fmt: skip
+    figures = [Published(name=name, value=0.5, source="s") for name in ("softmax, post, 80 layers", "softmax", "x3")]
+    assert published(replace(table, published=figures, comparable=False)) == figures[:2]
 
 
 def test_rows_that_differ_in_a_decoder_too_are_compared_with_the_baseline_everywhere() -> None:

@@ -1,0 +1,132 @@
+"""The product of tasks, variants, norms and seeds, one after the other or several at once, and a saved plan of them."""
+
+import argparse
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.checkpoint import write_json
+from common.cli import Parser, add_session_options, described, session_of
+from common.config import fingerprint
+from common.errors import WrongUseError, look_up
+from common.results import Result
+from common.runtime import make_accelerator
+from common.session import Session
+from scripts.packages import find_package
+from scripts.sweep.on_ray import run_on_ray
+from scripts.sweep.planned import Planned
+from scripts.sweep.processes import fitting, run_processes
+
+LAUNCHERS = ("processes", "ray")
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena sweep``."""
+    made = Parser(prog="seqarena sweep", description=f"{__doc__}\nFields are set for all runs: --path value.")
+    made.add_argument("package", help="task package")
+    made.add_argument("task", nargs="+", help="tasks of the package")
+    made.add_argument("--preset", help="named run to start from (default: quick)")
+    made.add_argument("--attention", nargs="+", default=[None], metavar="A", help="variants (default: the preset's)")
+    made.add_argument("--norm", nargs="+", default=[None], metavar="N", help="norms (default: the preset's)")
+    made.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="S", help="seeds (default: 0)")
+    at_once = made.add_argument_group("several runs at once")
+    at_once.add_argument(
+        "--parallel", nargs="?", type=int, const=0, metavar="N",
+        help="so many runs at once on this machine; without a number one a GPU, or one a core (default: 1)",
+    )  # fmt: skip
+    at_once.add_argument("--launcher", default="processes", help=f"{' or '.join(LAUNCHERS)} (default: processes)")
+    at_once.add_argument("--cpus", type=float, help="of a run, on Ray (default: 1)")
+    at_once.add_argument("--gpus", type=float, help="of a run, on Ray (default: 1 where the cluster has any)")
+    add_session_options(made)
+    return made
+
+
+def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, argparse.Namespace]:
+    """Returns the runs that the arguments mean, each checked, and the options.
+
+    Raises:
+        WrongUseError: an unknown name or field, a run that could not work, or options that do not go together.
+    """
+    options, fields = parser().parse_known_args(arguments)
+    look_up(dict.fromkeys(LAUNCHERS), options.launcher, "launcher")
+    if options.parallel is not None and (options.launcher == "ray" or options.parallel < 0):
+        raise WrongUseError(
+            "--parallel: expected at least 1, and not with --launcher ray, which fills its cluster itself"
+        )
+    if options.launcher != "ray" and (options.cpus, options.gpus) != (None, None):
+        raise WrongUseError("--cpus and --gpus: what a run gets on Ray; name --launcher ray with them")
+    package = find_package(options.package)
+    planned = []
+    for task in options.task:
+        for attention in options.attention:
+            for norm in options.norm:
+                for seed in options.seeds:
+                    run = described(package, task, options.preset, attention, norm, seed, fields, "seqarena sweep")
+                    names = [
+                        ("--preset", run.preset),
+                        ("--attention", attention),
+                        ("--norm", norm),
+                        ("--seed", seed),
+                    ]
+                    words = [word for flag, name in names if name is not None for word in (flag, str(name))]
+                    command = shlex.join(["seqarena", package.name, task, *words, *fields])
+                    planned.append(Planned(package=package, run=run, session=session_of(options, command)))
+    return planned, session_of(options, shlex.join(["seqarena", "sweep", *arguments])), options
+
+
+def save_plan(planned: Sequence[Planned], session: Session) -> Path:
+    """Writes the plan below ``runs/sweeps`` and returns its file; the same sweep has the same file."""
+    path = session.runs / "sweeps" / f"{fingerprint([each.entry() for each in planned])}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"command": session.command, "runs": [each.entry() for each in planned]})
+    return path
+
+
+def prepare_all(planned: Sequence[Planned], *, at_once: bool = False) -> None:
+    """Makes or checks the data of every task once, before the first run: files that are missing are missed now.
+
+    Of a single task its first run does, unless several begin ``at_once``.
+    """
+    first: dict[str, Planned] = {}
+    for each in planned:
+        if each.session.overwrite or not (each.folder / "result.json").exists():
+            first.setdefault(each.run.task, each)
+    for each in first.values() if at_once or len(first) > 1 else ():
+        each.package.assembly(each.run, each.session.data, make_accelerator(each.run.train.precision))
+
+
+def run_all(planned: Sequence[Planned]) -> list[Result]:
+    """Measures every run in turn and returns their results; a diverged run does not stop the others."""
+    results = []
+    for number, each in enumerate(planned, start=1):
+        told = " (finished before)" if each.finished() is not None else ""
+        print(f"[{number}/{len(planned)}] {each.title}{told}", file=sys.stderr)
+        results.append(each.measure())
+    return results
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena sweep`` and returns its exit code."""
+    planned, session, options = plan(arguments)
+    path = save_plan(planned, session)
+    logs = path.with_suffix("")
+    parallel = fitting() if options.parallel == 0 else options.parallel or 1
+    prepare_all(planned, at_once=parallel > 1 or options.launcher == "ray")
+    results: Sequence[Result | None]
+    if options.launcher == "ray":
+        results = run_on_ray(planned, session.runs, logs, options.cpus or 1.0, options.gpus)
+    elif parallel > 1:
+        results = run_processes(planned, parallel, logs)
+    else:
+        results = run_all(planned)
+    if options.json:
+        print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results if each]}))
+    else:
+        for each, result in zip(planned, results, strict=True):
+            told = "failed" if result is None else result.message or f"{result.metric} {result.score:.4f}"
+            print(f"{each.package.name} {each.title}  {told}")
+        print(f"plan: {path}; tables: seqarena leaderboard --runs {session.runs}")
+    return 0 if all(result is not None and result.status == "finished" for result in results) else 1

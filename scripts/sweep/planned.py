@@ -1,0 +1,93 @@
+"""One run of a sweep: its place, the command that makes it alone, and how another process is told of it."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.config import from_json, to_json
+from common.errors import BadDataError, WrongUseError
+from common.package import Package
+from common.results import Result
+from common.run import BaseRun, changed_from, row_name
+from common.session import Session, execute, run_folder
+from scripts.packages import find_package
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One run of a sweep, and the command that makes it alone."""
+
+    package: Package
+    run: BaseRun
+    session: Session
+
+    @property
+    def folder(self) -> Path:
+        """The directory the run will be in."""
+        return run_folder(self.run, self.package.name, self.session)
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return f"{self.run.task} {row_name(self.run, self.package.preset(self.run))} seed {self.run.seed}"
+
+    def entry(self) -> dict[str, Any]:
+        """Returns what the saved plan says of this run, enough to show it as missing."""
+        preset = self.package.preset(self.run)
+        changes = changed_from(preset, self.run)
+        return {
+            "folder": str(self.folder.relative_to(self.session.runs)),
+            "package": self.package.name,
+            "task": self.run.task,
+            "preset": self.run.preset,
+            "changed": {path: [to_json(old), to_json(new)] for path, (old, new) in changes.items()},
+            "run": to_json(self.run),
+            "row": row_name(self.run, preset),
+            "seed": self.run.seed,
+            "command": self.session.command,
+        }
+
+    def result(self) -> Result | None:
+        """Returns the result that is there; none where there is none that can be read."""
+        try:
+            return Result.read(self.folder)
+        except BadDataError:  # the run itself says what is wrong with it
+            return None
+
+    def finished(self) -> Result | None:
+        """Returns the result that is there and is not to be made anew."""
+        return None if self.session.overwrite else self.result()
+
+    def measure(self) -> Result:
+        """Runs it, or returns its result if it is finished."""
+        return execute(self.package, self.run, self.session)
+
+    def described(self) -> dict[str, Any]:
+        """Returns plain values from which ``from_description`` makes the same on another machine: paths are whole."""
+        session = self.session
+        return {
+            "package": self.package.name,
+            "run": to_json(self.run),
+            "session": dataclasses.asdict(session)
+            | {"runs": str(session.runs.absolute()), "data": str(session.data.absolute())},
+        }
+
+
+def from_description(values: Mapping[str, Any]) -> Planned:
+    """Returns the run that ``described`` told of.
+
+    Raises:
+        WrongUseError: of another version of seqarena.
+    """
+    package = find_package(values["package"])
+    told = values["session"]
+    session = Session(
+        **told | {name: Path(told[name]) for name in ("runs", "data")} | {"trackers": tuple(told["trackers"])}
+    )
+    try:
+        kind = type(package.presets[values["run"]["task"]][values["run"]["preset"]].run)
+        return Planned(package=package, run=from_json(kind, values["run"]), session=session)
+    except (KeyError, ValueError) as error:
+        raise WrongUseError(f"not a run of this version of seqarena: {error}") from error

@@ -1,0 +1,114 @@
+"""Several runs of a sweep at once on this machine, a process each."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from common.results import Result
+from scripts.sweep.planned import Planned
+from scripts.sweep.progress import FAILED, RUNNING, Board
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A run that is under way."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    slot: int
+
+
+def fitting() -> int:
+    """Returns how many runs this machine has room for: one a GPU, or one a core."""
+    return len(_devices()) or os.cpu_count() or 1
+
+
+def _devices() -> list[str]:
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(number) for number in range(count)]
+
+
+def run_processes(planned: Sequence[Planned], parallel: int, logs: Path) -> list[Result | None]:
+    """Measures all runs, so many at a time, and returns their results; none for a run that went wrong.
+
+    What a run says goes to a file of its own in ``logs``. One that goes wrong does not stop the others; whoever stops
+    the sweep stops them all, and the same command goes on.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    results: list[Result | None] = [None] * len(planned)
+    waiting = list(range(len(planned)))
+    running: list[Started] = []
+    with Board(planned) as board:
+        try:
+            while waiting or running:
+                free = sorted(set(range(parallel)) - {each.slot for each in running})
+                while waiting and free:
+                    number = waiting.pop(0)
+                    results[number] = planned[number].finished()
+                    if (found := results[number]) is not None:
+                        board.ended(number, found, " (finished before)")
+                        continue
+                    running.append(_start(planned[number], number, free.pop(0), parallel, logs))
+                    board.tell(number, RUNNING)
+                for each in [each for each in running if each.process.poll() is not None]:
+                    running.remove(each)
+                    _wait(each.process)
+                    results[each.number] = _collected(planned[each.number], each, board)
+                time.sleep(POLL_SECONDS)
+        finally:
+            for each in running:
+                each.process.terminate()
+            for each in running:
+                _wait(each.process)
+    return results
+
+
+def _start(each: Planned, number: int, slot: int, parallel: int, logs: Path) -> Started:
+    devices = _devices()
+    threads = max(1, (os.cpu_count() or 1) // parallel)
+    environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
+    if devices:
+        environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+    log = logs / f"{each.folder.name}.log"
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scripts.sweep.worker"],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            env=environment,
+        )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it went at once: its log says why
+        process.stdin.write(f"{json.dumps(each.described())}\n".encode())
+        process.stdin.flush()  # and stays open: the process leaves when it closes
+    return Started(number=number, process=process, log=log, slot=slot)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+def _collected(each: Planned, started: Started, board: Board) -> Result | None:
+    found = each.result() if started.process.returncode in (0, 1) else None
+    if found is None:
+        lines = started.log.read_text(errors="replace").strip().splitlines()
+        board.tell(started.number, FAILED, f"{lines[-1] if lines else 'it said nothing'} (all of it: {started.log})")
+    else:
+        board.ended(started.number, found)
+    return found

@@ -1,0 +1,30 @@
+"""One run in a process of its own: ``python -m scripts.sweep.worker`` reads what to run from standard input.
+
+It goes when the sweep goes: standard input stays open as long as that lives.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+
+from common.errors import guarded
+from scripts.sweep.planned import from_description
+
+
+def work(_: Sequence[str]) -> int:
+    """Runs what the first line of standard input describes, and returns the exit code."""
+    description = json.loads(sys.stdin.readline())
+    threading.Thread(target=_leave_with_the_sweep, daemon=True).start()
+    result = from_description(description).measure()
+    return 0 if result.status == "finished" else 1
+
+
+def _leave_with_the_sweep() -> None:
+    sys.stdin.read()
+    os._exit(1)  # like a kill: the next process goes on from the last checkpoint
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(work, sys.argv[1:]))

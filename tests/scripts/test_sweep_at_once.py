@@ -1,0 +1,218 @@
+"""Several runs at once: the same results as one after the other, and what went wrong in one stays its own."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from common.checkpoint import locked
+from common.errors import WrongUseError, guarded
+from common.results import Result, read_results
+from scripts import sweep
+from scripts.packages import PACKAGES, find_package
+from scripts.seqarena import dispatch
+from scripts.sweep import on_ray
+from scripts.sweep.planned import Planned, from_description
+from scripts.sweep.progress import FAILED, FINISHED, MOST_SHOWN, RUNNING, Board, latest
+from tests.common.test_cli import TINY
+
+
+def arguments(folder: Path, *more: str, attention: str = "softmax x3") -> list[str]:
+    folders = ["--runs", str(folder / "runs"), "--data-folder", str(folder / "data")]
+    return ["sweep", "lra", "listops", "--attention", *attention.split(), *folders, *TINY, *more]
+
+
+def numbers(folder: Path) -> dict[str, list[float]]:
+    found = read_results(folder / "runs")[0].values()
+    return {f"{each.row} {each.seed}": each.example_scores for each in found}
+
+
+@pytest.mark.extras
+def test_runs_at_once_are_those_one_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(dispatch, arguments(tmp_path / "one", "--seeds", "0", "1")) == 0
+    both = arguments(tmp_path / "both", "--seeds", "0", "1", "--parallel", "2")
+    (folder, *_) = [each.folder for each in sweep.plan(both[1:])[0]]
+    folder.mkdir(parents=True)
+    capsys.readouterr()
+    with locked(folder):  # as if somebody else ran in it: this one fails, the others do not
+        assert guarded(dispatch, both) == 1
+    told = capsys.readouterr()
+    assert "lra listops softmax, 1 layers seed 0  failed" in told.out
+    assert "failed, seqarena: " in told.err
+    assert "another process is running here" in told.err
+    assert len(numbers(tmp_path / "both")) == 3
+    assert guarded(dispatch, [*both, "--json"]) == 0
+    told = capsys.readouterr()
+    assert told.err.count("(finished before)") == 3
+    assert len(json.loads(told.out.splitlines()[-1])["results"]) == 4
+    assert numbers(tmp_path / "both") == numbers(tmp_path / "one")
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_who_stops_the_sweep_stops_its_runs_and_it_goes_on(sent: signal.Signals, tmp_path: Path) -> None:
+    """Killed it can do nothing more; its runs leave by themselves."""
+    long = arguments(tmp_path, "--train.steps", "3000", "--train.eval-every", "20", "--parallel", "2")
+    code = "import sys; from scripts.seqarena import main; sys.exit(main())"
+    process = subprocess.Popen([sys.executable, "-c", code, *long], stderr=subprocess.DEVNULL, start_new_session=True)
+    folders = [each.folder for each in sweep.plan(long[1:])[0]]
+    deadline = time.monotonic() + 100
+    while not all((latest(folder)[0] or 0) > 40 for folder in folders):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(sent)
+    process.wait(20)
+    for folder in folders:
+        for _ in range(100):
+            try:
+                with locked(folder):
+                    break
+            except WrongUseError:
+                time.sleep(0.1)
+        else:
+            pytest.fail(f"a run is still in {folder}")
+    assert not numbers(tmp_path)
+    seen = [latest(folder)[0] for folder in folders]
+    time.sleep(1)
+    assert [latest(folder)[0] for folder in folders] == seen
+
+
+def test_another_process_is_told_all_of_a_run() -> None:
+    for name in PACKAGES:
+        package = find_package(name)
+        for presets in package.presets.values():
+            for preset in presets.values():
+                planned = Planned(package=package, run=preset.run, session=sweep.Session(runs=Path("/r"), command="c"))
+                again = from_description(json.loads(json.dumps(planned.described())))
+                assert again.run == planned.run
+                assert again.folder == planned.folder
+                assert again.session.data.is_absolute()
+
+
+def test_a_run_of_another_version_is_refused() -> None:
+    planned, _, _ = sweep.plan(arguments(Path("x"))[1:])
+    told = json.loads(json.dumps(planned[0].described()))
+    told["run"]["train"]["later"] = 1
+    with pytest.raises(WrongUseError, match="not a run of this version"):
+        from_description(told)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--launcher", "slurm"], "unknown launcher 'slurm'"),
+        (["--launcher", "ray", "--parallel", "2"], "fills its cluster itself"),
+        (["--parallel", "-1"], "expected at least 1"),
+        (["--cpus", "2"], "name --launcher ray"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(WrongUseError, match=said):
+        sweep.plan([*arguments(tmp_path)[1:], *options])
+
+
+def test_the_board_shows_what_matters(tmp_path: Path) -> None:
+    seeds = [str(seed) for seed in range(30)]
+    planned, _, _ = sweep.plan([*arguments(tmp_path, attention="softmax")[1:], "--seeds", *seeds])
+    board = Board(planned)
+    for number in range(20):
+        board.tell(number, FINISHED, "accuracy 0.5")
+    board.tell(28, RUNNING)
+    board.tell(29, FAILED, "[no] space left")
+    planned[28].folder.mkdir(parents=True)
+    (planned[28].folder / "metrics.jsonl").write_text('{"step": 7, "validation": {"accuracy": 0.25}}\n{"step": 8, "lo')
+    console = Console(file=io.StringIO(), width=150)
+    console.print(board._table())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "30 runs: 20 finished, 8 waiting, 1 running, 1 failed" in shown
+    assert "[no] space left" in shown
+    assert f"7 / {planned[28].run.train.steps}" in shown
+    assert "validation accuracy 0.2500" in shown
+    assert shown.count("seed ") == MOST_SHOWN
+
+
+def test_a_copy_of_a_run_is_whole(tmp_path: Path) -> None:
+    files = {"run.json": b"{}", "checkpoint/last.pt": b"state", "checkpoint/chosen-00000002.safetensors": b"new"}
+    old = tmp_path / "checkpoint" / "chosen-00000001.safetensors"
+    old.parent.mkdir()
+    old.write_bytes(b"old")
+    (tmp_path / ".lock").touch()
+    on_ray.write_files(tmp_path, files)
+    assert on_ray.read_files(tmp_path) == files
+    on_ray.write_files(tmp_path, {})
+    assert on_ray.read_files(tmp_path) == files
+
+
+def held_by(folder: Path) -> int | None:
+    """The process that has a run's directory locked."""
+    inode = (folder / ".lock").stat().st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        words = line.split()
+        if "FLOCK" in words and words[5].endswith(f":{inode}"):
+            return int(words[4])
+    return None
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("shared", [True, False], ids=["a folder that all see", "a folder of the sweep's alone"])
+def test_a_lost_worker_of_ray_is_made_good(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two workers, one of which is killed in the middle: every result arrives, none twice, all as without Ray."""
+    pytest.importorskip("ray")
+    short = Path("/tmp") / f"seqarena-test-{os.getpid()}-{int(shared)}"  # Ray's sockets have short paths
+    short.mkdir()
+    monkeypatch.setenv("TMPDIR", str(short))
+    monkeypatch.setattr(on_ray, "COPY_SECONDS", 0.2)
+    if not shared:
+        monkeypatch.setattr(Path, "touch", lambda _: None)  # nobody sees the mark
+    longer = [
+        "--seeds",
+        "0",
+        "1",
+        "--train.steps",
+        "1500",
+        "--train.eval-every",
+        "50",
+        "--train.checkpoint-seconds",
+        "1",
+    ]
+    command = arguments(tmp_path, *longer, "--launcher", "ray", attention="softmax")
+    planned, _, _ = sweep.plan(command[1:])
+    killed = []
+
+    def kill() -> None:
+        root = tmp_path / "runs" if shared else short / f"seqarena-{os.getuid()}" / "runs"
+        folder = root / planned[0].folder.relative_to(tmp_path / "runs")
+        kept = planned[0].folder / "checkpoint" / "last.pt"
+        while not ((latest(folder)[0] or 0) > 300 and kept.exists()):
+            time.sleep(0.05)
+        worker = held_by(folder)
+        assert worker is not None
+        os.kill(worker, signal.SIGKILL)
+        killed.append(worker)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    assert guarded(dispatch, command) == 0
+    assert killed
+    told = capsys.readouterr()
+    assert told.err.count(": finished, ") == 2
+    assert ", again" in told.err
+    (log,) = (tmp_path / "runs" / "sweeps").rglob(f"{planned[0].folder.name}.log")
+    assert "going on from step" in log.read_text()
+    monkeypatch.undo()
+    assert len(list((tmp_path / "runs").rglob("result.json"))) == 2
+    assert not list((tmp_path / "runs").glob(".sweep-*"))
+    assert guarded(dispatch, arguments(tmp_path / "plain", *longer, attention="softmax")) == 0
+    assert numbers(tmp_path) == numbers(tmp_path / "plain")
+    assert isinstance(Result.read(planned[0].folder), Result)
