@@ -1,6 +1,5 @@
 """Charts of what happened inside runs: learning curves, trained shares, layers, key masses, heat maps."""
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -112,7 +111,7 @@ def layered(view: View, panel: str, title: str) -> Chart | None:
     logarithmic = panel != "token similarity" and all(each and each > 0 for line in data for each in line["y"])
     layout = {
         "xaxis": {"title": {"text": "layer"}, "dtick": max(1, math.ceil(max(len(line["x"]) for line in data) / 12))},
-        "yaxis": {"title": {"text": panel}, "type": "log" if logarithmic else "linear"},
+        "yaxis": {"title": {"text": panel}, "type": "log" if logarithmic else "linear", "exponentformat": "power"},
     }
     return Chart(title=sentence(title), data=data, layout=layout)
 
@@ -149,12 +148,17 @@ def masses(view: View) -> Iterator[Chart]:
                 },
                 "yaxis": {"title": {"text": "keys, %"}},
             }
-            yield Chart(title=f"How much attention keys get: {kind}", data=data, layout=layout)
+            yield Chart(
+                title=f"How much attention keys get: {kind}",
+                data=data,
+                layout=layout,
+                note="Each bin ends where its label says and begins where the one before ends.",
+            )
 
 
 def _bins(edges: Sequence[float]) -> list[str]:
-    return [f"< {edges[0]:g}", *(f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges)),
-            f"> {edges[-1]:g}"]  # fmt: skip
+    """Returns a word for each bin: below which edge its masses are."""
+    return [*(f"< {edge:g}" for edge in edges), f"≥ {edges[-1]:g}"]
 
 
 def maps(name: str, run: Shown) -> Chart:
@@ -173,15 +177,11 @@ def maps(name: str, run: Shown) -> Chart:
                 "hovertemplate": "query %{y}, key %{x}: %{z:.3g}<extra></extra>",
             }
         )  # fmt: skip
-        layout[f"xaxis{axis}"] = {
-            "domain": [left, right],
-            "showticklabels": False,
-            "showgrid": False,
-            "zeroline": False,
-        }
-        layout[f"yaxis{axis}"] = {"anchor": f"x{axis}", "autorange": "reversed", "showticklabels": False,
-                                  "showgrid": False, "zeroline": False, "constrain": "domain",
-                                  "scaleanchor": f"x{axis}"}  # fmt: skip
+        hidden = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False, "constrain": "domain"}
+        layout[f"xaxis{axis}"] = hidden | {"domain": [left, right], "constraintoward": "left"}
+        layout[f"yaxis{axis}"] = hidden | {
+            "anchor": f"x{axis}", "scaleanchor": f"x{axis}", "autorange": "reversed", "constraintoward": "top",
+        }  # fmt: skip
         layout["annotations"].append(
             {"text": label(f"{each['name'].replace('.attention', '')}, {each['queries']} x {each['keys']}"),
              "x": left, "y": 1.0, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom",
@@ -194,5 +194,10 @@ def maps(name: str, run: Shown) -> Chart:
         f"example.{some}"
     )
     return Chart(
-        title=f"{name}, seed {seed}: trained attention", data=data, layout=layout, height=240, is_wide=True, note=note
+        title=f"{name}, seed {seed}: trained attention",
+        data=data,
+        layout=layout,
+        height=240,
+        is_wide=count > 2,
+        note=note,
     )
