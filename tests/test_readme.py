@@ -1,8 +1,10 @@
 """The README and the documents say what is true: commands parse, targets exist, the tree is the tree."""
 
+import json
 import math
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 from common.attention import ATTENTIONS, attend
 from common.attention.hybrid import Hybrid
 from common.blocks import NORMS
-from common.cli import choose, override
+from common.cli import choose, override, run_package
 from pretraining.wikitext import perplexity
 from pretraining.wikitext.presets import PRESETS as WIKITEXT
 from pretraining.wikitext.run import LanguageRun
@@ -36,8 +38,10 @@ SCRIPTS = [re.sub(r'"\$(\w+)"', lambda word: word[1].lower(), path.read_text()).
 PROSE = [FENCED.sub("", path.read_text()) for path in DOCUMENTS]
 INLINE = [" ".join(each.split()) for text in PROSE for each in re.findall(r"`((?:seqarena|make) [^`]+)`", text)]
 LINES = [line.split("#")[0].strip() for block in [*BLOCKS, *SCRIPTS] for line in block.splitlines()] + INLINE
-WHOLE = [line for line in LINES if not re.search(r"\b[A-Z]{4,}\b|--help", line)]  # no words to be filled in
-COMMAND_LINES = sorted({line for line in WHOLE if line.startswith(("seqarena ", "make ", "torchrun ", "python -m "))})
+PLAIN = [re.sub(r"^[A-Z_]+=\S+ ", "", line) for line in LINES]  # without a variable set in front
+WHOLE = [line for line in PLAIN if not re.search(r"\b[A-Z]{4,}\b|--help", line)]  # no words to be filled in
+BEGINNINGS = ("seqarena ", "make ", "torchrun ", "accelerate ", "python -m ", "pip install ", "scripts/reproduce/")
+COMMAND_LINES = sorted({line for line in WHOLE if line.startswith(BEGINNINGS)})
 
 
 def rescored(arguments: list[str]) -> object:
@@ -45,6 +49,22 @@ def rescored(arguments: list[str]) -> object:
     return perplexity.changed(WIKITEXT["wikitext2"]["quick"].run, fields)
 
 
+def target(words: list[str]) -> bool:
+    return re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE) is not None
+
+
+def installed(words: list[str]) -> bool:
+    project = (ROOT / "pyproject.toml").read_text()
+    extras = re.findall(r"seqarena\[(\w+)\]", " ".join(words))
+    return all(re.search(rf"^{each} = \[", project, re.MULTILINE) for each in extras)
+
+
+def script(words: list[str]) -> bool:
+    return (ROOT / words[0]).exists() and bool(sweep.parser().parse_known_args(["lra", "listops", *words[1:]]))
+
+
+OTHERS = {"make": target, "pip": installed}
+"""Commands that are not seqarena's; scripts hand their arguments to sweeps."""
 PARSERS = {
     ("benchmark", "attention"): attention.parse,
     ("benchmark", "squad"): squad.parser().parse_args,
@@ -69,12 +89,14 @@ def test_there_are_commands() -> None:
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_every_command_parses(line: str) -> None:
     words = shlex.split(line)
-    if words[0] == "make":
-        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    if words[0] in OTHERS or words[0].endswith(".sh"):
+        assert OTHERS.get(words[0], script)(words)
         return
     rest = words[words.index("-m") + 1 :] if "-m" in words else words[1:]
     if rest[0] == "sweep":
         assert sweep.plan(rest[1:])[0]
+    elif rest[0] == "quickstart":
+        assert rest[1:] == []
     elif rest[0] == "report":
         assert report.parser().parse_args(rest[1:])
     elif rest[0] == "leaderboard":
@@ -161,11 +183,47 @@ def test_the_variant_example_is_a_variant() -> None:
     torch.testing.assert_close(kernel(query, key, value, visibility), weights @ value)
 
 
+def test_the_task_example_is_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of docs/adding.md, as written: registered, trained for some steps, its result read."""
+    block = next(block for block in PYTHON if "class Rows" in block)
+    names: dict = {"__name__": "tests.rows"}
+    exec(block, names)
+    package = find_package("lra")
+    tasks = package.tasks | {"sorted": names["SORTED"]}
+    package = replace(package, tasks=tasks, presets=package.presets | {"sorted": {"quick": names["QUICK"]}})
+    folders = ["--runs", str(tmp_path), "--data-folder", str(tmp_path / "data")]
+    small = "--train.steps 200 --train.eval-every 100 --train.batch-size 32 --model.layers 1".split()
+    assert run_package(package, ["sorted", "--attention", "dnas", *small, *folders, "--json"], "seqarena lra") == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["floors"]["majority class"] == 0.5 < result["floors"]["first two digits"] < 0.65
+    assert result["score"] > 0.8
+    assert len(result["example_scores"]) == 500
+
+
 def test_every_test_that_a_document_names_is_there() -> None:
     named = {match for path in DOCUMENTS for match in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text())}
     assert len(named) > 30
     for file, test in named:
         assert f"def {test}(" in (ROOT / file).read_text(), (file, test)
+
+
+def test_every_error_that_the_document_explains_is_raised() -> None:
+    """The words in its first column stand in the sources, as they are told."""
+    joined = re.compile(r'"\s*\n\s*f?"')  # a message over several lines
+    sources = "\n".join(
+        joined.sub("", path.read_text())
+        for top in ("common", "scripts", *PACKAGES)
+        for path in (ROOT / top).rglob("*.py")
+    )
+    rows = re.findall(r"^\| (`[^|]+) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    assert len(rows) > 15
+    for words in re.findall(r"`([^`]+)`", " ".join(rows)):
+        assert words in sources, words
+
+
+def test_every_document_is_in_the_list() -> None:
+    listed = set(re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs" / "README.md").read_text()))
+    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
 def test_every_fault_can_still_be_put_in() -> None:

@@ -157,6 +157,14 @@ def test_a_diverged_run_is_seen(tmp_path: Path) -> None:
     assert "x3 (1 diverged)" in values["charts"][0]["layout"]["yaxis"]["categoryarray"]
 
 
+def test_the_results_that_are_kept_here_are_a_page(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "results", tmp_path / "results")
+    text, values = page(tmp_path / "results")
+    assert "30 finished runs" in text
+    assert text.count('class="protocol"') == 2
+    assert all(run["command"].startswith("seqarena lra") for runs in values["runs"] for run in runs)
+
+
 def test_hundreds_of_runs_are_a_small_page(tmp_path: Path) -> None:
     made = [result(f"v{row}" if row else "softmax", seed, 90 + row % 7) for row in range(50) for seed in range(4)]
     text, values = page(write(tmp_path, *made))
