@@ -48,9 +48,14 @@ const SHARED = {
 };
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 
-async function draw(plot) {
-  if (plot.dataset.drawn) return;
-  plot.dataset.drawn = "yes";
+const drawn = new Map();
+
+function draw(plot) {
+  if (!drawn.has(plot)) drawn.set(plot, drawing(plot));
+  return drawn.get(plot);
+}
+
+async function drawing(plot) {
   try {
     const [plotly, { charts }] = await Promise.all([library(), values()]);
     const { data, layout } = charts[plot.dataset.chart];
@@ -66,7 +71,20 @@ const seen = new IntersectionObserver(
 );
 const plots = [...document.querySelectorAll(".plot")];
 plots.forEach((plot) => seen.observe(plot));
-window.addEventListener("beforeprint", () => plots.forEach(draw));
+
+// Paper has its own width: two charts side by side, or one over both columns (page.css has the same numbers).
+const PRINTED = { narrow: 330, wide: 676 };
+
+function printed(plot) {
+  return plot.closest("figure").classList.contains("wide") ? PRINTED.wide : PRINTED.narrow;
+}
+
+window.addEventListener("beforeprint", () => {
+  for (const plot of plots) draw(plot).then(() => window.Plotly?.relayout(plot, { width: printed(plot) }));
+});
+window.addEventListener("afterprint", () => {
+  for (const plot of plots) if (plot.data) window.Plotly.relayout(plot, { width: null, autosize: true });
+});
 
 // Fold-outs -------------------------------------------------------------------------------------------------------------
 

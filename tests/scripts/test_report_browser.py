@@ -137,5 +137,10 @@ def test_it_prints_with_its_charts(browser: Any, page: str) -> None:
     assert printed.startswith(b"%PDF")
     assert len(printed) > 20_000
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    browser.execute_async_script("setTimeout(arguments[0], 1000)")
+    wide = "return [...document.querySelectorAll('.plot')].map((each) =>"
+    wide += " each.querySelector('.main-svg').getBoundingClientRect().width - each.clientWidth)"
+    assert max(browser.execute_script(wide)) < 1  # none lies over its neighbour
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not browser.find_element("css selector", ".filter").is_displayed()
