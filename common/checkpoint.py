@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,26 @@ def write_json(path: Path, values: Any) -> None:
     """Writes plain values as JSON, atomically."""
     text = json.dumps(values, indent=1, allow_nan=False) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def read_json(path: Path) -> Any:
+    """Returns the plain values in a JSON file, which may come from anybody.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no JSON, or holds what JSON has no word for (NaN, infinities), or is nested without end.
+    """
+    try:
+        return json.loads(path.read_text(), parse_constant=_number, parse_float=_number)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number that JSON has")
+    return value
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:

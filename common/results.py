@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from common.checkpoint import write_json
+from common.checkpoint import read_json, write_json
 from common.errors import BadDataError
 from common.run import settings
 
@@ -80,7 +80,7 @@ class Result:
         """
         path = folder / "result.json"
         try:
-            values = json.loads(path.read_text())
+            values = read_json(path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -95,7 +95,21 @@ class Result:
             raise BadDataError(
                 f"{path}: {wrong} is {str(values[wrong])[:40]!r}, as in no result; delete it to measure again"
             )
-        return Result(**values)
+        result = Result(**values)
+        if not result.is_whole():
+            raise BadDataError(
+                f"{path}: its run, changes or environment are those of no result; delete it to measure again"
+            )
+        return result
+
+    def is_whole(self) -> bool:
+        """Returns whether what tables look up inside the plain values is there."""
+        environment = all(isinstance(self.environment.get(name), str) for name in ("device", "precision"))
+        nested = isinstance(self.run.get("model"), dict) and all(len(pair) == 2 for pair in self.changed.values())
+        try:
+            return environment and nested and bool(self.protocol)
+        except AttributeError:  # a plain value where there should be fields
+            return False
 
     @property
     def protocol(self) -> str:
@@ -107,17 +121,15 @@ class Result:
 def _fits(hint: Any, value: Any) -> bool:
     """Returns whether a JSON value is one of a field's: its own kind, and that of what is in it."""
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if origin is Literal:
-        return value in inner
-    if origin is Any:
-        return True
-    if origin is types.UnionType:
-        return any(_fits(each, value) for each in inner)
-    if origin is float:
-        return type(value) in (int, float)
+    if origin in (Literal, types.UnionType):
+        return value in inner if origin is Literal else any(_fits(each, value) for each in inner)
+    if origin in (Any, float):
+        return origin is Any or type(value) in (int, float)
     if type(value) is not origin:
         return False
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if inner[-1:] == (float,):  # thousands of scores
+        return {type(each) for each in items} <= {int, float}
     return all(_fits(inner[-1], each) for each in items)
 
 

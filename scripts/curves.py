@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -25,47 +26,41 @@ def read_curves(folder: Path) -> Curves:
     if not path.exists():
         raise WrongUseError(f"{path} does not exist; name the directory of a run, such as runs/lra/listops/quick-...")
     curves: Curves = {}
-    lines = path.read_text().splitlines()
+    lines = path.read_text(errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-            step = float(record.pop("step"))
-        except (ValueError, KeyError, AttributeError) as error:
+            step = _number(record.pop("step"))
+            for panel, name, value in _series(record):
+                curves.setdefault(panel, {}).setdefault(name, []).append((step, _number(value)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if number == len(lines):  # cut short by a kill
                 break
             raise BadDataError(f"{path}, line {number}: not a record of a step ({error})") from error
-        told = [each for each in _numbers(record) if not isinstance(each, float | int)]
-        if told:
-            raise BadDataError(f"{path}, line {number}: expected a number, found {told[0]!r}")
-        for group, values in record.items():
-            for name, value in values.items() if isinstance(values, dict) else [(group, values)]:
-                if group == "diagnostics":
-                    for layer, number_ in enumerate(value):
-                        _add(curves, name.replace("_", " "), f"layer {layer + 1}", step, number_)
-                elif group == "bounded":
-                    for index, number_ in enumerate(value):
-                        _add(curves, "trained shares", f"{name} {index}" if len(value) > 1 else name, step, number_)
-                else:
-                    _add(
-                        curves,
-                        name.replace("_", " "),
-                        "validation" if group == "validation" else "training",
-                        step,
-                        value,
-                    )
     return curves
 
 
-def _numbers(record: object) -> Iterator[object]:
-    if isinstance(record, dict | list):
-        for each in record.values() if isinstance(record, dict) else record:
-            yield from _numbers(each)
-    else:
-        yield record
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number, found {value!r}")
+    return float(value)
 
 
-def _add(curves: Curves, panel: str, line: str, step: float, value: float) -> None:
-    curves.setdefault(panel, {}).setdefault(line, []).append((step, value))
+def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
+    """Yields panel, line and value of every number of a record."""
+    for group, values in record.items():
+        for name, value in values.items() if isinstance(values, dict) else [(group, values)]:
+            if group == "diagnostics":
+                yield from (
+                    (name.replace("_", " "), f"layer {layer}", each) for layer, each in enumerate(value, start=1)
+                )
+            elif group == "bounded":
+                several = len(value) > 1
+                yield from (
+                    ("trained shares", f"{name} {index}" if several else name, each) for index, each in enumerate(value)
+                )
+            else:
+                yield name.replace("_", " "), "validation" if group == "validation" else "training", value
 
 
 def draw(curves: Curves, title: str, path: Path) -> None:

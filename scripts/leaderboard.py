@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from common.attention import ALIASES
+from common.checkpoint import read_json
 from common.cli import Parser
 from common.config import from_json, to_json
 from common.errors import BadDataError, WrongUseError, look_up
@@ -36,7 +37,8 @@ FORMATS = (*RENDERERS, "csv", "json")
 """The last two hold numbers, the others words."""
 
 
-PLANNED = ("folder", "package", "task", "preset", "changed", "run", "row", "seed", "command")
+PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": str,
+           "seed": int, "command": str}  # fmt: skip
 """What a sweep's plan says of each run."""
 
 
@@ -46,13 +48,24 @@ def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     problems = []
     for path in sorted((folder / "sweeps").glob("*.json")):
         try:
-            planned = json.loads(path.read_text())["runs"]
-            entries |= {
-                each["folder"]: {name: each[name] for name in PLANNED} for each in planned if each["run"]["model"]
-            }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            planned = [{name: each[name] for name in PLANNED} for each in read_json(path)["runs"]]
+            if not all(_is_entry(each) for each in planned):
+                raise ValueError("an entry is none of a run")
+            entries |= {each["folder"]: each for each in planned}
+        except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(f"{path}: not a sweep's plan ({error})")
     return [entry for entry in entries.values() if not _readable(folder / entry["folder"])], problems
+
+
+def _is_entry(values: dict[str, Any]) -> bool:
+    if not all(isinstance(values[name], kind) for name, kind in PLANNED.items()):
+        return False
+    try:
+        settings(values["package"], values["run"])
+    except AttributeError:  # a plain value where there should be fields
+        return False
+    pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in values["changed"].values())
+    return pairs and isinstance(values["run"].get("model"), dict)
 
 
 def _readable(folder: Path) -> bool:

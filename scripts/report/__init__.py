@@ -39,7 +39,11 @@ def make(runs: Path, out: Path, benchmarks: Path, baseline: str) -> tuple[Path, 
     baseline = ALIASES.get(baseline, baseline)
     gathered = gather(runs, baseline)
     if baseline != parser().get_default("baseline"):
-        look_up({run.result.attention: run for run in gathered.shown if run.result}, baseline, "attention among these")
+        look_up(
+            {run.result.attention: run for run in gathered.shown if run.result},
+            baseline,
+            "attention among these results",
+        )
     measured = speed(benchmarks, gathered.problems)
     moment = datetime.datetime.now(datetime.UTC).isoformat(sep=" ", timespec="minutes")
     code = code_version()

@@ -1,12 +1,12 @@
 """What the page is about: every protocol's table with its runs, read from a folder; nothing is dropped in silence."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.attention_maps import FILE as MAPS
+from common.checkpoint import read_json
 from common.config import to_json
 from common.errors import BadDataError, WrongUseError
 from common.package import OUTPUTS
@@ -103,7 +103,7 @@ def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> Shown
     if (path / "metrics.jsonl").exists():
         try:
             curves = read_curves(path)
-        except BadDataError as error:
+        except (BadDataError, OSError) as error:
             problems.append(f"no learning curve: {error}")
     maps, edges = _maps(path / MAPS, problems)
     masses, other = _masses(path / KEY_MASSES, problems)
@@ -118,7 +118,7 @@ def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> Shown
 
 def _read(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text())
+        values = read_json(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -127,7 +127,7 @@ def _read(path: Path, problems: list[str]) -> dict[str, Any]:
     if not isinstance(values, dict) or not _are_numbers(values.get("edges")):
         problems.append(f"{path}: not what a run leaves under this name")
         return {}
-    return values
+    return values | {"edges": [float(each) for each in values["edges"]]}
 
 
 def _are_numbers(values: Any, length: int | None = None) -> bool:

@@ -1,9 +1,9 @@
 """Charts of speed and memory against length, from what ``seqarena benchmark attention`` measured."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from common.checkpoint import read_json
 from scripts.report.chart import Chart, colour, label, rounded
 
 DASHES = {"reference": "dot", "blockwise": "solid", "fused": "dash", "features": "dashdot", "triton": "longdash"}
@@ -14,10 +14,10 @@ def speed(folder: Path, problems: list[str]) -> list[Chart]:
     made = []
     for path in sorted(folder.glob("*.json")):
         try:
-            record = json.loads(path.read_text())
-            if "matmul_flops_per_second" in record and record["measurements"]:  # of attention, not of something else
-                made += _charts(record)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            record = read_json(path)
+            if isinstance(record, dict) and "matmul_flops_per_second" in record:  # of attention, not of something else
+                made += _charts(record) if record["measurements"] else []
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
             problems.append(f"{path}: not measurements of attention ({type(error).__name__}: {error})")
     return made
 

@@ -5,7 +5,7 @@ import gzip
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import plotly.graph_objects
@@ -14,6 +14,7 @@ import pytest
 from common.attention_maps import EDGES, FILE
 from common.errors import guarded
 from common.results import Result, read_results
+from scripts.leaderboard import PLANNED
 from scripts.report.chart import thinned
 from scripts.report.gathered import gather
 from scripts.report.page import charts_of
@@ -140,6 +141,45 @@ def test_files_that_are_no_results_are_named_and_counted(
         assert name in told, name
         assert name in text.split('id="skipped"')[1], name
     assert text.count("3 finished runs") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"edges": [1], "attentions": 5}', '{"edges": [NaN], "attentions": []}', "[" * 100_000, "[]", '{"edges": "x"}',
+     '{"edges": [1.0], "attentions": [{"name": "a", "queries": 1, "keys": 1, "map": [["x"]], "histogram": [1, 2]}]}'],
+    ids=range(6),
+)  # fmt: skip
+def test_what_a_run_left_may_be_anything(text: str, tmp_path: Path) -> None:
+    write(tmp_path, result("softmax", 0, 90))
+    (tmp_path / "0" / FILE).write_text(text)
+    (tmp_path / "0" / "outputs").mkdir()
+    (tmp_path / "0" / "outputs" / "key_masses.json").write_text(text.replace("attentions", "kind"))
+    (tmp_path / "0" / "metrics.jsonl").write_text(f"{text}\n{text}\n")
+    (tmp_path / "measured.json").write_text(text)
+    shown, _ = page(tmp_path)
+    assert "1 finished run" in shown
+    assert f"0/{FILE}" in shown
+    assert "metrics.jsonl, line 1" in shown
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"environment": {}}, {"run": {}}, {"run": {"model": 5}}, {"run": {"model": {}, "data": 3}},
+     {"changed": {"a": [1]}}, {"score": "1"}, {"metrics": {"a": None}}, {"tokens_per_second": float("nan")},
+     {"peak_memory_bytes": 1.5}],
+    ids=str,
+)  # fmt: skip
+def test_a_result_with_something_else_inside_is_skipped(change: dict, tmp_path: Path) -> None:
+    write(tmp_path, result("softmax", 0, 90))
+    (tmp_path / "odd").mkdir()
+    values = asdict(result("x3", 0, 90)) | change
+    (tmp_path / "odd" / "result.json").write_text(json.dumps(values))
+    entry = {name: values.get(name, "c") for name in PLANNED} | {"folder": "planned"}
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "a.json").write_text(json.dumps({"runs": [entry]}))
+    text, _ = page(tmp_path)
+    assert "1 finished run," in text
+    assert "odd/result.json" in text
 
 
 def test_scores_that_cannot_be_paired_leave_a_table_without_comparisons(tmp_path: Path) -> None:
