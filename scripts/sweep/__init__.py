@@ -16,7 +16,7 @@ from common.results import Result
 from common.runtime import make_accelerator
 from common.session import Session
 from scripts.packages import find_package
-from scripts.sweep.on_ray import run_on_ray
+from scripts.sweep.on_ray import imported, run_on_ray
 from scripts.sweep.planned import Planned
 from scripts.sweep.processes import fitting, run_processes
 
@@ -111,6 +111,8 @@ def run_all(planned: Sequence[Planned]) -> list[Result]:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena sweep`` and returns its exit code."""
     planned, session, options = plan(arguments)
+    if options.launcher == "ray":
+        imported()  # missed now, not when all data are there
     path = save_plan(planned, session)
     logs = path.with_suffix("")
     parallel = fitting() if options.parallel == 0 else options.parallel or 1

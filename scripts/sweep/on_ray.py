@@ -33,6 +33,19 @@ RESULT = "result.json"
 STATE = "checkpoint/last.pt"
 
 
+def imported() -> Any:
+    """Returns Ray, which is slow to import.
+
+    Raises:
+        WrongUseError: it is not installed.
+    """
+    try:
+        import ray  # noqa: PLC0415
+    except ImportError as error:
+        raise WrongUseError("--launcher ray: Ray is not installed; pip install 'seqarena[ray]'") from error
+    return ray
+
+
 def run_on_ray(
     planned: Sequence[Planned], runs: Path, logs: Path, cpus: float, gpus: float | None
 ) -> list[Result | None]:
@@ -41,12 +54,9 @@ def run_on_ray(
     ``gpus`` None: one a run where the cluster has any. What a run says goes to a file of its own in ``logs``.
 
     Raises:
-        WrongUseError: Ray is not installed, or no node of the cluster has room for a run.
+        WrongUseError: no node of the cluster has room for a run.
     """
-    try:
-        import ray  # noqa: PLC0415  # an extra, and slow to import
-    except ImportError as error:
-        raise WrongUseError("--launcher ray: Ray is not installed; pip install 'seqarena[ray]'") from error
+    ray = imported()
     todo = [number for number, each in enumerate(planned) if each.finished() is None]
     for number in todo:
         if planned[number].session.overwrite:  # once, now: a retry must not begin again
@@ -120,8 +130,7 @@ def _collected(ray: Any, planned: Sequence[Planned], waiting: Mapping[Any, int],
 
 def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any, commit: str | None) -> dict[str, Any]:
     """Runs on a node: measures a run and returns its result, once all that it left is where the sweep's runs are."""
-    import ray  # noqa: PLC0415
-
+    ray = imported()
     own = code_version()["commit"]
     if None not in (own, commit) and own != commit:
         raise WrongUseError(
@@ -138,8 +147,7 @@ def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any, c
 
 def _fetched(planned: Planned, keeper: Any) -> dict[str, Any]:
     """Measures in a folder of this node and gives what was left to the keeper."""
-    import ray  # noqa: PLC0415
-
+    ray = imported()
     outside = planned.session.runs
     place = Path(tempfile.gettempdir()) / f"seqarena-{os.getuid()}"
     local = dataclasses.replace(
@@ -161,8 +169,7 @@ def _fetched(planned: Planned, keeper: Any) -> dict[str, Any]:
 
 
 def _copy(folder: Path, name: str, keeper: Any, stop: threading.Event) -> None:
-    import ray  # noqa: PLC0415
-
+    ray = imported()
     copied = None
     while not stop.wait(COPY_SECONDS):
         if (found := _moment(folder)) not in (None, copied):

@@ -120,6 +120,15 @@ def test_options_that_do_not_go_together(options: list[str], said: str, tmp_path
         sweep.plan([*arguments(tmp_path)[1:], *options])
 
 
+def test_ray_is_missed_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert guarded(dispatch, arguments(tmp_path, "--launcher", "ray")) == 2
+    assert "pip install 'seqarena[ray]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_board_shows_what_matters(tmp_path: Path) -> None:
     seeds = [str(seed) for seed in range(30)]
     planned, _, _ = sweep.plan([*arguments(tmp_path, attention="softmax")[1:], "--seeds", *seeds])
