@@ -1,5 +1,6 @@
 """How far the runs of a sweep are: one table on a terminal, a line a change elsewhere."""
 
+import datetime
 import json
 import sys
 import time
@@ -28,6 +29,8 @@ class Board:
         self.states = [WAITING] * len(planned)
         self.news = [""] * len(planned)
         self.changed = [0.0] * len(planned)
+        self.first: dict[int, tuple[float, int]] = {}
+        """When a run was first seen to have taken a step, and which: by that its time left is told."""
         self.console = Console(file=sys.stderr)
         self.live = Live(get_renderable=self._table, console=self.console, refresh_per_second=2)
 
@@ -60,13 +63,24 @@ class Board:
     def _table(self) -> Table:
         counts = {state: self.states.count(state) for state in dict.fromkeys(self.states)}
         title = ", ".join(f"{count} {state}" for state, count in counts.items())
-        table = Table("run", "state", "step", "", title=f"{len(self.planned)} runs: {title}", title_justify="left")
+        table = Table(
+            "run", "state", "step", "left", "", title=f"{len(self.planned)} runs: {title}", title_justify="left"
+        )
         for number in self._shown():
             each = self.planned[number]
             step, news = latest(each.folder) if self.states[number] == RUNNING else (None, "")
             shown = "" if step is None else f"{step:,} / {each.run.train.steps:,}"
-            table.add_row(escape(each.title), self.states[number], shown, escape(self.news[number] or news))
+            left = "" if step is None else self._left(number, step)
+            table.add_row(escape(each.title), self.states[number], shown, left, escape(self.news[number] or news))
         return table
+
+    def _left(self, number: int, step: int) -> str:
+        now = time.monotonic()
+        since, first = self.first.setdefault(number, (now, step))
+        if step <= first:
+            return ""
+        seconds = (now - since) / (step - first) * (self.planned[number].run.train.steps - step)
+        return str(datetime.timedelta(seconds=round(seconds)))
 
     def _shown(self) -> list[int]:
         ranks = {RUNNING: 0, FAILED: 1, DIVERGED: 1}

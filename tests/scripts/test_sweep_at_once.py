@@ -131,7 +131,8 @@ def test_ray_is_missed_before_anything_is_made(
 
 def test_the_board_shows_what_matters(tmp_path: Path) -> None:
     seeds = [str(seed) for seed in range(30)]
-    planned, _, _ = sweep.plan([*arguments(tmp_path, attention="softmax")[1:], "--seeds", *seeds])
+    longer = ["--seeds", *seeds, "--train.steps", "10"]
+    planned, _, _ = sweep.plan([*arguments(tmp_path, attention="softmax")[1:], *longer])
     board = Board(planned)
     for number in range(20):
         board.tell(number, FINISHED, "accuracy 0.5")
@@ -147,6 +148,10 @@ def test_the_board_shows_what_matters(tmp_path: Path) -> None:
     assert f"7 / {planned[28].run.train.steps}" in shown
     assert "validation accuracy 0.2500" in shown
     assert shown.count("seed ") == MOST_SHOWN
+    since, first = board.first[28]
+    board.first[28] = (since - 60, 5)  # two steps a minute
+    assert (first, planned[28].run.train.steps) == (7, 10)
+    assert board._left(28, 7).startswith("0:01:3")
 
 
 def test_a_copy_of_a_run_is_whole(tmp_path: Path) -> None:
