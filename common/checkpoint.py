@@ -15,6 +15,9 @@ from torch import nn
 
 from common.errors import BadDataError, WrongUseError
 
+LONGEST_INTEGER = 20
+"""Digits and sign of a number of 64 bits."""
+
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Writes a file so that ``path`` holds the old content or the whole new one, whatever happens in between.
@@ -50,7 +53,7 @@ def read_json(path: Path) -> Any:
         ValueError: it is no JSON, or holds what JSON has no word for (NaN, infinities), or is nested without end.
     """
     try:
-        return json.loads(path.read_text(), parse_constant=_number, parse_float=_number)
+        return json.loads(path.read_text(), parse_constant=_number, parse_float=_number, parse_int=_integer)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -60,6 +63,12 @@ def _number(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} is no number that JSON has")
     return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > LONGEST_INTEGER:
+        raise ValueError(f"{text[:10]}... is larger than any number of ours")
+    return int(text)
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Draws what runs told while they went: loss, validation, trained shares, and the diagnostics of each layer."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def read_curves(folder: Path) -> Curves:
             step = _number(record.pop("step"))
             for panel, name, value in _series(record):
                 curves.setdefault(panel, {}).setdefault(name, []).append((step, _number(value)))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             if number == len(lines):  # cut short by a kill
                 break
             raise BadDataError(f"{path}, line {number}: not a record of a step ({error})") from error
@@ -43,7 +44,10 @@ def read_curves(folder: Path) -> Curves:
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected a number, found {value!r}")
-    return float(value)
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"expected a finite number, found {number}")
+    return number
 
 
 def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, object]]:

@@ -64,6 +64,9 @@ def _is_entry(values: dict[str, Any]) -> bool:
         settings(values["package"], values["run"])
     except AttributeError:  # a plain value where there should be fields
         return False
+    place = Path(values["folder"])
+    if place.is_absolute() or ".." in place.parts:
+        return False
     pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in values["changed"].values())
     return pairs and isinstance(values["run"].get("model"), dict)
 
@@ -116,7 +119,7 @@ def table_of(held: Group, baseline: str) -> Table:
     for result in group:
         by_row[result.row].append(result)
     names = list(dict.fromkeys([*by_row, *(entry["row"] for entry in absent)]))
-    names.sort(key=lambda name: name != baseline)  # the baseline first, the others as they came
+    names.sort(key=lambda name: (name != baseline, name.split(",")[0] != baseline))  # the baseline first
     rows = [
         _row(
             name, by_row[name], [entry["seed"] for entry in absent if entry["row"] == name], task.beside if task else ()

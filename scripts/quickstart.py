@@ -23,6 +23,7 @@ def run(arguments: Sequence[str]) -> int:
     sweep.save_plan(planned, session)
     results = sweep.run_all(planned)
     leaderboard.run(["--runs", str(options.runs), *(["--json"] if options.json else [])])
-    path, _ = report.make(options.runs, options.runs / "report.html", Path("benchmarks"), "softmax")
+    path = options.runs / "report.html"
+    report.make(options.runs, path, Path("benchmarks"), "softmax")
     print(f"the same and more as a page, to be opened in a browser: {path}", file=sys.stderr)
     return 0 if all(result.status == "finished" for result in results) else 1

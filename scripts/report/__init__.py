@@ -1,6 +1,7 @@
 """``seqarena report``: everything below a folder of runs as one page that opens from disk."""
 
 import datetime
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,8 +31,8 @@ def parser() -> Parser:
     return made
 
 
-def make(runs: Path, out: Path, benchmarks: Path, baseline: str) -> tuple[Path, list[str]]:
-    """Writes the page of a folder of runs and returns its file, and what was skipped.
+def make(runs: Path, out: Path, benchmarks: Path, baseline: str) -> None:
+    """Writes the page of a folder of runs, and tells on standard error what was skipped.
 
     Raises:
         WrongUseError: no results there, or no such baseline among them.
@@ -49,16 +50,14 @@ def make(runs: Path, out: Path, benchmarks: Path, baseline: str) -> tuple[Path, 
     code = code_version()
     commit = "" if code["commit"] is None else f"{code['commit'][:10]}{'' if code['clean'] else ', with changes'}"
     write(out, build(gathered, measured, {"moment": moment.replace("+00:00", " UTC"), "commit": commit}))
-    return out, gathered.problems
+    for told in (*(f"skipped {each}" for each in gathered.problems), *gathered.remarks):
+        print(told, file=sys.stderr)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena report`` and returns its exit code."""
     options = parser().parse_args(arguments)
-    path, problems = make(
-        options.runs, options.out or options.runs / "report.html", options.benchmarks, options.baseline
-    )
-    for problem in problems:
-        print(f"skipped {problem}")
+    path = options.out or options.runs / "report.html"
+    make(options.runs, path, options.benchmarks, options.baseline)
     print(path)
     return 0

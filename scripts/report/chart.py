@@ -11,8 +11,8 @@ from common.tasks import Unit
 COLOURS = ("#0a7cc4", "#d55e00", "#009e73", "#c2629a", "#c98a00", "#7b6fd0", "#8a8a8a", "#a0522d")
 """Of rows, told apart by colour-blind eyes, on white and on black."""
 REFERENCE = "#8a8a8a"
-MOST_LINES = 60
-"""In a chart."""
+LONGEST = 36
+"""Letters of a name beside a chart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,11 @@ def label(name: str) -> str:
 def scaled(value: float, unit: Unit) -> float:
     """Returns a score as people read it."""
     return 100 * value if unit == "share" else value
+
+
+def short(name: str) -> str:
+    """Returns a name that leaves room for the chart beside it."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def percent(unit: Unit) -> str:

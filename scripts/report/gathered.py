@@ -54,7 +54,9 @@ class Gathered:
     folder: Path
     views: list[View]
     problems: list[str]
-    """What was skipped, and why; what claims to be a run that another result is."""
+    """Which files were skipped, and why."""
+    remarks: list[str]
+    """What else a reader must know: results that claim the same run, tables without comparisons."""
 
     @property
     def shown(self) -> list[Shown]:
@@ -73,22 +75,28 @@ def gather(folder: Path, baseline: str) -> Gathered:
     results, problems = read_results(folder)
     missing, broken = missing_runs(folder)
     kept, twice = newest(results)
-    problems = [*problems, *broken, *twice]
+    problems, remarks = [*problems, *broken], list(twice)
     if not kept and not missing:
         told = f" ({len(problems)} files were skipped: {problems[0]})" if problems else ""
         raise WrongUseError(f"no results below {folder}{told}; seqarena quickstart makes some")
     folders = {id(result): path for path, result in kept.items()}
-    views = [_view(group, baseline, folder, folders, problems) for group in groups(list(kept.values()), missing)]
+    views = [
+        _view(_table(group, baseline, remarks), group, folder, folders, problems)
+        for group in groups(list(kept.values()), missing)
+    ]
     views.sort(key=lambda view: PACKAGES.index(view.table.package) if view.table.package in PACKAGES else 99)
-    return Gathered(folder=folder, views=views, problems=problems)
+    return Gathered(folder=folder, views=views, problems=problems, remarks=remarks)
 
 
-def _view(group: Group, baseline: str, root: Path, folders: Mapping[int, Path], problems: list[str]) -> View:
+def _table(group: Group, baseline: str, remarks: list[str]) -> Table:
     try:
-        table = table_of(group, baseline)
+        return table_of(group, baseline)
     except BadDataError as error:
-        problems.append(f"no comparisons: {error}")
-        table = table_of(group, "")
+        remarks.append(f"no comparisons: {error}")
+        return table_of(group, "")
+
+
+def _view(table: Table, group: Group, root: Path, folders: Mapping[int, Path], problems: list[str]) -> View:
     runs: dict[str, list[Shown]] = {row.name: [] for row in table.rows}
     for result in sorted(group.results, key=lambda each: each.seed):
         runs[result.row].append(_shown(folders[id(result)], root, result, problems))
@@ -144,6 +152,8 @@ def _maps(path: Path, problems: list[str]) -> tuple[list[dict[str, Any]], list[f
     whole = isinstance(maps, list) and all(
         isinstance(each, dict)
         and isinstance(each.get("name"), str)
+        and isinstance(each.get("queries"), int)
+        and isinstance(each.get("keys"), int)
         and _are_numbers(each.get("histogram"), len(edges) + 1)
         and isinstance(each.get("map"), list)
         and all(_are_numbers(row) for row in each["map"])

@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 
 from common.tasks import Unit
-from scripts.report.chart import MOST_LINES, Chart, colour, label, percent, rounded, scaled, sentence, thinned
+from scripts.report.chart import Chart, colour, label, percent, rounded, scaled, sentence, thinned
 from scripts.report.gathered import Shown, View
 
 LAYERS = ("#5a2a8a", "#3b6fb6", "#21918c", "#4fb35a", "#c8a020")
 """Colours of layers, from the first to the last."""
+SEEDS = "Kinds of lines are seeds."
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 """Kinds of lines, of seeds."""
+BINS = "Each bin ends where its label says and begins where the one before ends; what is negative is in the first."
+MOST_LINES = 60
+"""In a chart; beyond it one seed a row is drawn."""
 MOST_MAPS = 6
 """Of a run: its first attention, its last, and some between."""
 LAYERED = {
@@ -33,8 +37,8 @@ def curves(view: View, panel: str, line: str, title: str, points: int, unit: Uni
         for run in runs
         if run.result is not None and line in run.curves.get(panel, {})
     ]
-    rows = list(dict.fromkeys(name for name, _, _ in found))
-    note = ""
+    places = {name: place for place, name in enumerate(view.runs)}
+    note = SEEDS if any(run.result and run.result.seed for _, run, _ in found) else ""
     if len(found) > MOST_LINES:
         first = {name: run for name, run, _ in reversed(found)}
         kept = [each for each in found if first[each[0]] is each[1]][:MOST_LINES]
@@ -48,9 +52,9 @@ def curves(view: View, panel: str, line: str, title: str, points: int, unit: Uni
         data.append(
             {
                 "type": "scatter", "mode": "lines+markers" if len(steps) < 12 else "lines", "name": label(name),
-                "legendgroup": label(name), "showlegend": name not in named, "x": steps,
+                "legendgroup": f"row {places[name]}", "showlegend": name not in named, "x": steps,
                 "y": [rounded(scaled(each, unit)) for each in heights],
-                "line": {"color": colour(rows.index(name)), "width": 1.6,
+                "line": {"color": colour(places[name]), "width": 1.6,
                          "dash": DASHES[run.result.seed % len(DASHES)]},
                 "marker": {"size": 4},
                 "hovertemplate": f"%{{y:.4g}} at step %{{x:,}}, seed {run.result.seed}",
@@ -75,7 +79,7 @@ def shares(name: str, runs: Sequence[Shown], points: int) -> Chart | None:
             data.append(
                 {
                     "type": "scatter", "mode": "lines", "name": label(line.replace(".kernel", "")),
-                    "legendgroup": label(line), "showlegend": number == 0, "x": steps,
+                    "legendgroup": f"line {order.index(line)}", "showlegend": number == 0, "x": steps,
                     "y": [rounded(each) for each in heights],
                     "line": {"color": _of_layer(order.index(line), len(order)), "width": 1.6,
                              "dash": DASHES[run.result.seed % len(DASHES)]},
@@ -83,7 +87,8 @@ def shares(name: str, runs: Sequence[Shown], points: int) -> Chart | None:
                 }
             )  # fmt: skip
     layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "share"}, "range": [-0.02, 1.02]}}
-    return Chart(title=f"{name}: trained shares, layer by layer", data=data, layout=layout)
+    note = SEEDS if len(found) > 1 else ""
+    return Chart(title=f"{name}: trained shares, layer by layer", data=data, layout=layout, note=note)
 
 
 def _of_layer(layer: int, layers: int) -> str:
@@ -96,14 +101,15 @@ def layered(view: View, panel: str, title: str) -> Chart | None:
     for number, (name, runs) in enumerate(view.runs.items()):
         ends = [[line[-1][1] for line in run.curves[panel].values()] for run in runs if panel in run.curves]
         ends = [each for each in ends if len(each) == len(ends[0])]
-        if ends and len(data) < MOST_LINES:
+        if ends:
             values = np.mean(ends, axis=0).tolist()
             data.append(
                 {
                     "type": "scatter", "mode": "lines+markers", "name": label(name),
-                    "x": list(range(1, len(values) + 1)), "y": [rounded(each) for each in values],
+                    "legendgroup": f"row {number}", "x": list(range(1, len(values) + 1)),
+                    "y": [rounded(each) for each in values],
                     "line": {"color": colour(number), "width": 1.6}, "marker": {"size": 5},
-                    "hovertemplate": f"%{{y:.4g}} after layer %{{x}}, {len(ends)} seeds",
+                    "hovertemplate": f"%{{y:.4g}} after layer %{{x}}, seeds: {len(ends)}",
                 }
             )  # fmt: skip
     if not data:
@@ -125,11 +131,11 @@ def masses(view: View) -> Iterator[Chart]:
             found = [run for run in runs if sum(run.masses.get(kind, [])) > 0]
             edges = edges or (found[0].edges if found else [])
             counts = [run.masses[kind] for run in found if run.edges == edges]
-            if counts and len(data) < MOST_LINES:
+            if counts:
                 total = np.sum(counts, axis=0)
                 data.append(
                     {
-                        "type": "bar", "name": label(name), "x": _bins(edges),
+                        "type": "bar", "name": label(name), "legendgroup": f"row {number}", "x": _bins(edges),
                         "y": [rounded(each) for each in (100 * total / total.sum()).tolist()],
                         "marker": {"color": colour(number)},
                         "hovertemplate": "%{y:.2f} % of keys",
@@ -166,7 +172,11 @@ def maps(name: str, run: Shown) -> Chart:
     count = min(MOST_MAPS, len(run.maps))
     chosen = [run.maps[round(at * (len(run.maps) - 1) / max(1, count - 1))] for at in range(count)]
     data: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {"annotations": [], "coloraxis": {"colorscale": "Viridis", "colorbar": {"thickness": 10}}}
+    signed = any(cell < 0 for each in chosen for row in each["map"] for cell in row)
+    scale = {"colorscale": "RdBu", "cmid": 0} if signed else {"colorscale": "Viridis"}
+    layout: dict[str, Any] = {
+        "annotations": [], "coloraxis": scale | {"colorbar": {"thickness": 10}}, "margin": {"l": 4, "b": 8, "t": 24},
+    }  # fmt: skip
     for number, each in enumerate(chosen, start=1):
         left, right = (number - 1) / count, (number - 0.12) / count
         axis = "" if number == 1 else str(number)

@@ -38,31 +38,77 @@ function element(name, text = "", className = "") {
 
 const SHARED = {
   autosize: true,
-  margin: { l: 56, r: 14, t: 18, b: 72 },
   paper_bgcolor: "rgba(0,0,0,0)",
   plot_bgcolor: "rgba(0,0,0,0)",
   font: { family: "system-ui, sans-serif", size: 11 },
-  legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0 },
+  showlegend: false, // the page has its own, which never lies over an axis
   hovermode: "closest",
   dragmode: false,
 };
+const MARGIN = { l: 56, r: 14, t: 8, b: 40 };
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 
-const drawn = new Map();
+// Returns a chart's layout with what all share; titles and labels of axes make room for themselves.
+function whole(layout) {
+  const made = { ...SHARED, ...layout, margin: { ...MARGIN, ...layout.margin } };
+  for (const name of Object.keys(made).filter((key) => /^[xy]axis/.test(key))) {
+    made[name] = { automargin: true, ...made[name] };
+  }
+  return made;
+}
 
-function draw(plot) {
-  if (!drawn.has(plot)) drawn.set(plot, drawing(plot));
-  return drawn.get(plot);
+// Names come escaped for Plotly; here they are read back as text, never as tags.
+function plain(name) {
+  return new DOMParser().parseFromString(name, "text/html").documentElement.textContent;
+}
+
+// Returns the entries of a chart, a button each: a click hides its lines, another shows them.
+function legend(plot, data) {
+  const groups = new Map();
+  data.forEach((trace, number) => {
+    const group = trace.legendgroup ?? `trace ${number}`;
+    if (!groups.has(group)) groups.set(group, { name: "", colour: "", traces: [] });
+    const entry = groups.get(group);
+    entry.traces.push(number);
+    if (trace.showlegend === false || !trace.name) return;
+    entry.name = plain(trace.name);
+    entry.colour = trace.line?.color ?? trace.marker?.color ?? "";
+  });
+  const named = [...groups.values()].filter((entry) => entry.name);
+  const list = element("div", "", "legend");
+  for (const entry of named.length > 1 ? named : []) {
+    const button = element("button");
+    const mark = element("i");
+    button.type = "button";
+    button.ariaPressed = "true";
+    mark.style.background = entry.colour;
+    button.append(mark, element("bdi", entry.name));
+    button.addEventListener("click", () => {
+      const shown = button.ariaPressed === "true";
+      button.ariaPressed = String(!shown);
+      window.Plotly.restyle(plot, { visible: !shown }, entry.traces);
+    });
+    list.append(button);
+  }
+  return list;
 }
 
 async function drawing(plot) {
   try {
     const [plotly, { charts }] = await Promise.all([library(), values()]);
     const { data, layout } = charts[plot.dataset.chart];
-    await plotly.newPlot(plot, data, { ...SHARED, ...layout }, CONFIG);
+    await plotly.newPlot(plot, data, whole(layout), CONFIG);
+    if (data[0]?.type !== "heatmap") plot.before(legend(plot, data));
   } catch (error) {
     plot.replaceChildren(element("p", `This chart could not be drawn: ${error}`, "failed"));
   }
+}
+
+const drawn = new Map();
+
+function draw(plot) {
+  if (!drawn.has(plot)) drawn.set(plot, drawing(plot));
+  return drawn.get(plot);
 }
 
 const seen = new IntersectionObserver(
@@ -72,18 +118,34 @@ const seen = new IntersectionObserver(
 const plots = [...document.querySelectorAll(".plot")];
 plots.forEach((plot) => seen.observe(plot));
 
+// A browser does not wait for charts when it prints: those below are drawn as soon as there is time for them.
+const AHEAD = 150;
+
+async function drawAhead() {
+  for (const plot of plots.slice(0, AHEAD)) {
+    await new Promise((next) => (window.requestIdleCallback ?? setTimeout)(next));
+    await draw(plot);
+  }
+}
+
+window.addEventListener("load", drawAhead);
+
 // Paper has its own width: two charts side by side, or one over both columns (page.css has the same numbers).
 const PRINTED = { narrow: 330, wide: 676 };
 
-function printed(plot) {
-  return plot.closest("figure").classList.contains("wide") ? PRINTED.wide : PRINTED.narrow;
-}
-
 window.addEventListener("beforeprint", () => {
-  for (const plot of plots) draw(plot).then(() => window.Plotly?.relayout(plot, { width: printed(plot) }));
+  for (const plot of plots.filter((each) => each.data)) {
+    const wide = plot.closest("figure").classList.contains("wide");
+    window.Plotly.relayout(plot, { width: wide ? PRINTED.wide : PRINTED.narrow });
+  }
 });
 window.addEventListener("afterprint", () => {
-  for (const plot of plots) if (plot.data) window.Plotly.relayout(plot, { width: null, autosize: true });
+  for (const plot of plots.filter((each) => each.data)) window.Plotly.relayout(plot, { width: null, autosize: true });
+});
+
+document.getElementById("print").addEventListener("click", async () => {
+  await Promise.all(plots.map(draw));
+  window.print();
 });
 
 // Fold-outs -------------------------------------------------------------------------------------------------------------

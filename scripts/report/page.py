@@ -4,7 +4,7 @@ import base64
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ MOST_POINTS = 150_000
 """Of all learning curves together; what keeps the page small, with the next."""
 MOST_DRAWN_MAPS = 120
 """Runs whose heat maps are drawn."""
-MOST_ROWS_WITH_MAPS = 12
-"""Of a protocol."""
+MOST_ROWS = 60
+"""Of a protocol, in a chart."""
+MOST_ROWS_INSIDE = 12
+"""Of a protocol, with charts of their own."""
 FEWEST_POINTS = 8
 
 
@@ -38,7 +40,7 @@ def build(gathered: Gathered, speed: Sequence[Chart], made: dict[str, Any]) -> s
     with_maps = MOST_DRAWN_MAPS
     sections = []
     for view in gathered.views:
-        own = charts_of(view, points, min(MOST_ROWS_WITH_MAPS, with_maps))
+        own = charts_of(view, points, with_maps)
         with_maps -= sum(chart.data[0]["type"] == "heatmap" for chart in own)
         sections.append(_section(view, len(runs)) | {"charts": _placed(own, len(charts))})
         charts += own
@@ -57,28 +59,45 @@ def build(gathered: Gathered, speed: Sequence[Chart], made: dict[str, Any]) -> s
         counts={status: of_status(gathered.shown, status) for status in ("finished", "diverged", "missing")},
         folder=str(gathered.folder),
         problems=gathered.problems,
+        remarks=gathered.remarks,
         sections=sections,
         speed=placed,
         **made,
     )
 
 
-def charts_of(view: View, points: int, most_maps: int) -> list[Chart]:
-    """Returns the charts of a protocol for which there is something to draw; lines are thinned to so many points."""
-    metric = view.table.metric.replace("_", " ")
+def charts_of(whole: View, points: int, most_maps: int) -> list[Chart]:
+    """Returns the charts of a protocol for which there is something to draw; lines are thinned to so many points.
+
+    What is left out for want of room is told in a chart's note.
+    """
+    table = replace(whole.table, rows=whole.table.rows[:MOST_ROWS])
+    view = View(table=table, runs={row.name: whole.runs[row.name] for row in table.rows})
+    metric = table.metric.replace("_", " ")
     mapped = [(name, next((run for run in runs if run.maps), None)) for name, runs in view.runs.items()]
     made = [
-        scores(view.table, view.runs),
-        comparisons(view.table),
-        price(view.table),
-        curves(view, metric, "validation", f"{metric} on the validation set", points, view.table.unit),
+        scores(table, view.runs),
+        comparisons(table),
+        price(table),
+        curves(view, metric, "validation", f"{metric} on the validation set", points, table.unit),
         curves(view, "loss", "training", "training loss", points, "nats"),
-        *(shares(name, runs, points) for name, runs in view.runs.items()),
+        *_first([shares(name, runs, points) for name, runs in view.runs.items()], MOST_ROWS_INSIDE),
         *(layered(view, panel, title) for panel, title in LAYERED.items()),
         *masses(view),
-        *[maps(name, run) for name, run in mapped if run is not None][:most_maps],
+        *_first([maps(name, run) for name, run in mapped if run is not None], min(most_maps, MOST_ROWS_INSIDE)),
     ]
-    return [each for each in made if each is not None]
+    cut = len(whole.table.rows) - len(table.rows)
+    note = f" The first {MOST_ROWS} of {MOST_ROWS + cut} rows." if cut else ""
+    return [replace(each, note=f"{each.note}{note}".strip()) for each in made if each is not None]
+
+
+def _first(charts: Sequence[Chart | None], most: int) -> list[Chart]:
+    """Returns the first charts of a kind; the last of them says how many rows have none."""
+    there = [each for each in charts if each is not None]
+    if len(there) > most > 0:
+        said = f"{there[most - 1].note} {len(there) - most} more rows have such a chart, which is not drawn.".strip()
+        there[most - 1] = replace(there[most - 1], note=said)
+    return there[:most]
 
 
 def packed(text: str) -> str:
@@ -153,4 +172,4 @@ def _plain(value: Any) -> str:
 def write(path: Path, text: str) -> None:
     """Writes the page, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode(errors="replace")))

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from common.metrics import FEWEST_SEEDS
 from scripts.cells import published
-from scripts.report.chart import COLOURS, REFERENCE, Chart, colour, label, percent, scaled
+from scripts.report.chart import COLOURS, REFERENCE, Chart, colour, label, percent, scaled, short
 from scripts.report.gathered import Shown
 from scripts.rows import Row, Table
 
@@ -26,139 +27,136 @@ def scores(table: Table, runs: dict[str, list[Shown]]) -> Chart:
     references = [(f"floor: {name}", value) for name, value in table.floors.items()]
     references += [("chance", table.chance)] if table.chance is not None else []
     references += [(f"{each.name}: {each.source}", each.value) for each in published(table)]
-    names = {row.name: _row_label(row) for row in table.rows}
-    data: list[dict[str, Any]] = []
     seeds = [
-        (names[name], scaled(run.result.score, table.unit), f"seed {run.result.seed}")
-        for name, some in runs.items() for run in some if run.result is not None and run.result.score is not None
+        (place, scaled(run.result.score, table.unit), f"{short(row.name)}, seed {run.result.seed}")
+        for place, row in enumerate(table.rows) for run in runs[row.name]
+        if run.result is not None and run.result.score is not None
     ]  # fmt: skip
-    data.append(
-        {
-            "type": "scatter", "mode": "markers", "name": "a seed", "y": [each[0] for each in seeds],
-            "x": [each[1] for each in seeds], "text": [each[2] for each in seeds],
-            "hovertemplate": "%{x:.2f}, %{text}<extra></extra>",
-            "marker": {"size": 6, "color": REFERENCE, "opacity": 0.7},
-        }
-    )  # fmt: skip
-    measured = [row for row in table.rows if row.mean is not None]
-    halves = {
-        row.name: interval([run.result.score for run in runs[row.name] if run.result and run.result.score is not None])
-        for row in measured
-    }
-    data.append(
-        {
-            "type": "scatter", "mode": "markers", "name": "mean, 95 % interval over seeds",
-            "y": [names[row.name] for row in measured],
-            "x": [scaled(row.mean, table.unit) for row in measured if row.mean is not None],
-            "error_x": {
-                "type": "data", "thickness": 2, "width": 5, "color": COLOURS[0],
-                "array": [scaled(halves[row.name] or 0.0, table.unit) for row in measured],
-            },
-            "hovertemplate": "%{x:.2f} ± %{error_x.array:.2f}<extra></extra>",
-            "marker": {"size": 9, "symbol": "diamond", "color": COLOURS[0]},
-        }
-    )  # fmt: skip
-    told = [(label(_short(name)), label(name), scaled(value, table.unit)) for name, value in references]
-    data.append(
-        {
-            "type": "scatter", "mode": "markers", "name": "floors and published figures", "showlegend": bool(told),
-            "y": [each[0] for each in told], "x": [each[2] for each in told], "text": [each[1] for each in told],
-            "hovertemplate": "%{text}: %{x:.2f}<extra></extra>",
-            "marker": {"size": 11, "symbol": "line-ns-open", "color": COLOURS[1], "line": {"width": 2}},
-        }
-    )  # fmt: skip
-    order = list(dict.fromkeys([*names.values(), *(each[0] for each in told)]))
-    lines = [
-        {"type": "line", "xref": "x", "yref": "paper", "x0": each[2], "x1": each[2], "y0": 0, "y1": 1, "layer": "below",
-         "line": {"color": COLOURS[1], "width": 1, "dash": "dot"}, "opacity": 0.45}
-        for each in told
+    means = [(place, row, scaled(row.mean, table.unit)) for place, row in enumerate(table.rows) if row.mean is not None]
+    halves = [interval([score for at, score, _ in seeds if at == place]) or 0.0 for place, _, _ in means]
+    places = range(len(table.rows), len(table.rows) + len(references))
+    told = [(place, scaled(value, table.unit), name) for place, (name, value) in zip(places, references, strict=True)]
+    data = [
+        _points("a seed", seeds, "%{x:.2f}, %{text}", {"size": 6, "color": REFERENCE, "opacity": 0.7}),
+        _points(
+            "mean, 95 % interval over seeds", [(place, mean, short(row.name)) for place, row, mean in means],
+            "%{text}: %{x:.2f} ± %{error_x.array:.2f}", {"size": 9, "symbol": "diamond", "color": COLOURS[0]},
+        )
+        | {"error_x": {"type": "data", "thickness": 2, "width": 5, "color": COLOURS[0], "array": halves}},
+        _points(
+            "floors and published figures", told, "%{text}: %{x:.2f}",
+            {"size": 11, "symbol": "line-ns-open", "color": COLOURS[1], "line": {"width": 2}},
+        ),
     ]  # fmt: skip
+    labels = [_row_label(row) for row in table.rows] + [short(name) for name, _ in references]
+    # Two seeds have intervals of Student's t that say nothing but that two are few: they may leave the picture.
+    ends = [mean + sign * half for (_, row, mean), half in zip(means, halves, strict=True) for sign in (-1, 1)
+            if len(row.seeds) >= FEWEST_SEEDS]  # fmt: skip
+    shown = [*(value for _, value, _ in (*seeds, *told)), *ends]
+    margin = 0.04 * (max(shown) - min(shown)) or 1.0 if shown else 0.0
     layout = {
-        "xaxis": {"title": {"text": f"{table.metric.replace('_', ' ')} on the test set{percent(table.unit)}"}},
-        "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": order[::-1], "automargin": True,
-                  "range": [-0.6, len(order) - 0.4]},
-        "shapes": lines,
-    }  # fmt: skip
-    better = "" if table.higher_is_better else "Lower is better."
-    other = (
-        "" if table.comparable or not table.published else "Published figures: of other data or settings than these."
-    )
+        "xaxis": {"title": {"text": f"{table.metric.replace('_', ' ')} on the test set{percent(table.unit)}"}}
+        | ({"range": [min(shown) - margin, max(shown) + margin]} if shown else {}),
+        "yaxis": _rows(labels),
+        "shapes": [_upright(value, {"color": COLOURS[1], "width": 1, "dash": "dot"}, 0.45) for _, value, _ in told],
+    }
+    notes = [
+        "" if table.higher_is_better else "Lower is better.",
+        "" if table.comparable or not table.published else "Published figures: of other data or settings than these.",
+    ]
     return Chart(
-        title="Scores",
-        data=data,
-        layout=layout,
-        height=150 + 22 * len(order),
-        is_wide=True,
-        note=f"{better} {other}".strip(),
-    )
+        title="Scores", data=data, layout=layout, height=80 + 22 * len(labels), is_wide=True,
+        note=" ".join(note for note in notes if note),
+    )  # fmt: skip
+
+
+def _points(name: str, points: Sequence[tuple[int, float, str]], hover: str, marker: dict[str, Any]) -> dict[str, Any]:
+    """Returns points by the place of their row, their value, and what they are."""
+    return {
+        "type": "scatter", "mode": "markers", "name": name, "showlegend": bool(points), "marker": marker,
+        "y": [place for place, _, _ in points], "x": [value for _, value, _ in points],
+        "text": [label(text) for _, _, text in points], "hovertemplate": f"{hover}<extra></extra>",
+    }  # fmt: skip
+
+
+def _rows(labels: Sequence[str]) -> dict[str, Any]:
+    """Returns an axis with a row a label, from above. Places are numbers: a name may be anything."""
+    return {
+        "tickmode": "array", "tickvals": list(range(len(labels))), "ticktext": [label(each) for each in labels],
+        "range": [len(labels) - 0.4, -0.6], "automargin": True, "zeroline": False,
+    }  # fmt: skip
+
+
+def _upright(at: float, line: dict[str, Any], opacity: float = 1.0) -> dict[str, Any]:
+    return {
+        "type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "layer": "below",
+        "line": line, "opacity": opacity,
+    }  # fmt: skip
 
 
 def _row_label(row: Row) -> str:
     missed = ((row.diverged, "diverged"), (row.missing, "missing"))
     told = ", ".join(f"{len(seeds)} {what}" for seeds, what in missed if seeds)
-    return label(row.name + (f" ({told})" if told else ""))
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 36 else f"{name[:35]}…"
+    return short(row.name) + (f" ({told})" if told else "")
 
 
 def comparisons(table: Table) -> Chart | None:
-    """Returns the differences from the baseline with their intervals."""
-    rows = [row for row in table.rows if row.comparison is not None]
-    found = [(label(row.name), row.comparison) for row in rows if row.comparison is not None]
-    if not found:
+    """Returns the differences from the rows compared with, and their intervals."""
+    rows = [(row, row.comparison) for row in table.rows if row.comparison is not None]
+    if not rows:
         return None
-    ends = [
-        [scaled(end - each.difference, table.unit) for end in (each.low, each.high)]
-        if each.low is not None and each.high is not None
-        else [0.0, 0.0]
-        for _, each in found
+    points = [
+        (place, scaled(found.difference, table.unit), f"{short(row.name)} against {short(row.against)}")
+        for place, (row, found) in enumerate(rows)
     ]
-    trace = {
-        "type": "scatter", "mode": "markers", "showlegend": False, "y": [name for name, _ in found],
-        "x": [scaled(each.difference, table.unit) for _, each in found],
+    above, below = (
+        [
+            0.0 if end is None else scaled(abs(end - found.difference), table.unit)
+            for _, found in rows
+            for end in (getattr(found, side),)
+        ]
+        for side in ("high", "low")
+    )
+    colours = [COLOURS[0] if found.over_seeds else REFERENCE for _, found in rows]
+    trace = _points("", points, "%{x:.2f}, %{text}", {"size": 9, "symbol": "diamond", "color": colours}) | {
+        "showlegend": False,
         "error_x": {"type": "data", "symmetric": False, "thickness": 2, "width": 5, "color": COLOURS[0],
-                    "array": [high for _, high in ends], "arrayminus": [-low for low, _ in ends]},
-        "text": [f"against {label(row.against)}" for row in rows],
-        "hovertemplate": "%{x:.2f} %{text}<extra></extra>",
-        "marker": {"size": 9, "symbol": "diamond",
-                   "color": [COLOURS[0] if each.over_seeds else REFERENCE for _, each in found]},
+                    "array": above, "arrayminus": below},
     }  # fmt: skip
-    zero = {"type": "line", "xref": "x", "yref": "paper", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "layer": "below",
-            "line": {"color": REFERENCE, "width": 1}}  # fmt: skip
     layout = {
         "xaxis": {"title": {"text": f"difference, {'points' if table.unit == 'share' else 'nats'}"}},
-        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
-        "shapes": [zero],
+        "yaxis": _rows([short(row.name) for row, _ in rows]),
+        "shapes": [_upright(0.0, {"color": REFERENCE, "width": 1})],
     }
-    note = "95 % intervals over seeds and test examples."
-    if not all(each.over_seeds for _, each in found):
-        note += " Grey: fewer than 3 seeds, over test examples alone."
+    kinds = {found.over_seeds for _, found in rows}
+    notes = {
+        True: "95 % intervals over seeds and test examples.",
+        False: f"Grey: fewer than {FEWEST_SEEDS} seeds, 95 % intervals over test examples alone.",
+    }
     return Chart(
-        title=f"Difference from {table.baseline}", data=[trace], layout=layout, height=130 + 24 * len(found), note=note
-    )
+        title=f"Difference from {table.baseline}", data=[trace], layout=layout, height=80 + 24 * len(rows),
+        note=" ".join(notes[kind] for kind in (True, False) if kind in kinds),
+    )  # fmt: skip
 
 
 def price(table: Table) -> Chart | None:
     """Returns what a score costs in speed."""
-    rows = [row for row in table.rows if row.mean is not None and row.tokens_per_second]
+    rows = [(place, row) for place, row in enumerate(table.rows) if row.mean is not None and row.tokens_per_second]
     if len(rows) < 2:
         return None
     data = [
         {
-            "type": "scatter", "mode": "markers+text" if len(rows) <= 12 else "markers", "name": label(row.name),
-            "showlegend": False, "x": [row.tokens_per_second], "y": [scaled(row.mean or 0.0, table.unit)],
-            "text": [label(row.name)], "textposition": "top center", "cliponaxis": False,
-            "hovertemplate": "%{text}: %{y:.2f} at %{x:,.0f} tokens/s<extra></extra>",
-            "marker": {"size": 9, "color": colour(number)},
+            "type": "scatter", "mode": "markers", "name": label(row.name), "legendgroup": f"row {place}",
+            "x": [row.tokens_per_second], "y": [scaled(row.mean or 0.0, table.unit)],
+            "text": [label(short(row.name))], "hovertemplate": "%{text}: %{y:.2f} at %{x:,.0f} tokens/s<extra></extra>",
+            "marker": {"size": 9, "color": colour(place)},
         }
-        for number, row in enumerate(rows)
+        for place, row in rows
     ]  # fmt: skip
     layout = {
         "xaxis": {
             "title": {"text": "tokens a second while training"},
-            "range": [0, 1.15 * max(row.tokens_per_second or 0.0 for row in rows)],
+            "range": [0, 1.15 * max(row.tokens_per_second or 0.0 for _, row in rows)],
         },
         "yaxis": {"title": {"text": f"{table.metric.replace('_', ' ')}{percent(table.unit)}"}},
     }

@@ -17,11 +17,13 @@ def _sentence(row: Row, table: Table) -> str:
         missed = ((row.diverged, "diverged"), (row.missing, "not run"))
         return f"has no score: {' and '.join(f'{_seeds(len(some))} {what}' for some, what in missed if some)}."
     if found is None:
-        return f"is not compared: no finished seed in common with {row.against or table.baseline}."
+        if row.against:
+            return f"is not compared: no finished seed in common with {row.against}."
+        return f"is not compared: there is no other {table.baseline} of the same depth to compare it with."
     unit = " points" if table.unit == "share" else " nats"
     direction = _direction(found.difference)
-    distance = f"{number(abs(found.difference), table.unit)}{unit}"
-    said = f"scores {distance} {direction} than {row.against} on {_seeds(found.seeds)}"
+    distance = f"{number(abs(found.difference), table.unit)}{unit} {direction} than"
+    said = f"scores {distance if found.difference else 'the same as'} {row.against} on {_seeds(found.seeds)}"
     if found.low is None or found.high is None:
         return f"{said}; nothing varies by which that could be judged."
     ends = " to ".join(f"{number(abs(end), table.unit)} {_direction(end)}" for end in (found.low, found.high))
@@ -37,12 +39,12 @@ def _sentence(row: Row, table: Table) -> str:
         verdict = f"It is {'better' if better else 'worse'} than {row.against}"
     else:
         verdict = f"No difference from {row.against} is shown"
+        if found.low * found.high > 0:
+            verdict += ": among so many comparisons one such interval is not enough"
     return f"{said} (95 % interval: {ends}{chance}). {verdict}."
 
 
 def _direction(value: float) -> str:
-    if value == 0:
-        return "apart"
     return "higher" if value > 0 else "lower"
 
 

@@ -59,6 +59,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "report.html").as_uri()
 
 
+OVERLAPPING = """
+    const box = (part) => part.getBoundingClientRect();
+    return [...document.querySelectorAll(".plot")].flatMap((plot) => {
+        const title = plot.querySelector(".xtitle"), frame = box(plot);
+        const over = (one, other) => one.left < other.right - 1 && other.left < one.right - 1 &&
+            one.top < other.bottom - 1 && other.top < one.bottom - 1;
+        const parts = [...plot.querySelectorAll(".xtick text")].map(box);
+        return [...parts.filter((each) => title && over(each, box(title))),
+                ...[title && box(title), ...parts].filter((each) => each && each.bottom > frame.bottom + 1)];
+    }).map((each) => [each.left, each.top]);"""
+
+
 def opened(browser: Any, page: str, *, width: int = 1200, scheme: str = "light") -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -67,7 +79,6 @@ def opened(browser: Any, page: str, *, width: int = 1200, scheme: str = "light")
     browser.get(page)
     browser.execute_async_script(
         """const done = arguments[0];
-        window.dispatchEvent(new Event("beforeprint"));
         const drawn = (plot) => plot.querySelector(".main-svg, .failed");
         const wait = () => [...document.querySelectorAll(".plot")].every(drawn) ? done() : setTimeout(wait, 50);
         wait();"""
@@ -86,6 +97,7 @@ def test_everything_is_drawn_and_readable(browser: Any, page: str, scheme: str, 
     assert not browser.find_elements("css selector", ".failed")
     assert len(browser.find_elements("css selector", ".plot .main-svg")) >= 8
     assert not [entry for entry in browser.get_log("browser") if entry["level"] in ("WARNING", "SEVERE")]
+    assert browser.execute_script(OVERLAPPING) == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     colours = browser.execute_script(
         "const of = (name) => getComputedStyle(document.querySelector(name));"
@@ -128,6 +140,18 @@ def test_a_row_unfolds_to_its_runs(browser: Any, page: str) -> None:
     button.click()
     assert not browser.find_elements("css selector", ".fold")
     assert not browser.find_elements("css selector", "body b")
+
+
+def test_a_click_in_a_legend_hides_a_row(browser: Any, page: str) -> None:
+    opened(browser, page)
+    legend = next(each for each in browser.find_elements("css selector", ".legend") if HTML in each.text)
+    button = next(each for each in legend.find_elements("css selector", "button") if each.text == "dnas")
+    points = "return arguments[0].nextElementSibling.querySelectorAll('.scatterlayer .trace path.point').length"
+    before = browser.execute_script(points, legend)
+    button.click()
+    assert browser.execute_script(points, legend) == before - 1
+    button.click()
+    assert browser.execute_script(points, legend) == before
 
 
 def test_it_prints_with_its_charts(browser: Any, page: str) -> None:
