@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -58,8 +59,12 @@ def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, argparse.Nam
         )
     if options.launcher != "ray" and (options.cpus, options.gpus) != (None, None):
         raise WrongUseError("--cpus and --gpus: what a run gets on Ray; name --launcher ray with them")
+    for name, least in (("cpus", "above 0"), ("gpus", "of at least 0")):
+        value = getattr(options, name)
+        if value is not None and not (math.isfinite(value) and value >= 0 and (value > 0 or name == "gpus")):
+            raise WrongUseError(f"--{name}: expected a number {least}, found {value:g}")
     package = find_package(options.package)
-    planned = []
+    planned: dict[Path, Planned] = {}
     for task in options.task:
         for attention in options.attention:
             for norm in options.norm:
@@ -73,8 +78,9 @@ def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, argparse.Nam
                     ]
                     words = [word for flag, name in names if name is not None for word in (flag, str(name))]
                     command = shlex.join(["seqarena", package.name, task, *words, *fields])
-                    planned.append(Planned(package=package, run=run, session=session_of(options, command)))
-    return planned, session_of(options, shlex.join(["seqarena", "sweep", *arguments])), options
+                    each = Planned(package=package, run=run, session=session_of(options, command))
+                    planned.setdefault(each.folder, each)  # lnas is softmax: the same run twice is one
+    return list(planned.values()), session_of(options, shlex.join(["seqarena", "sweep", *arguments])), options
 
 
 def save_plan(planned: Sequence[Planned], session: Session) -> Path:
@@ -119,7 +125,7 @@ def run(arguments: Sequence[str]) -> int:
     prepare_all(planned, at_once=parallel > 1 or options.launcher == "ray")
     results: Sequence[Result | None]
     if options.launcher == "ray":
-        results = run_on_ray(planned, session.runs, logs, options.cpus or 1.0, options.gpus)
+        results = run_on_ray(planned, session.runs, logs, 1.0 if options.cpus is None else options.cpus, options.gpus)
     elif parallel > 1:
         results = run_processes(planned, parallel, logs)
     else:
@@ -130,5 +136,5 @@ def run(arguments: Sequence[str]) -> int:
         for each, result in zip(planned, results, strict=True):
             told = "failed" if result is None else result.message or f"{result.metric} {result.score:.4f}"
             print(f"{each.package.name} {each.title}  {told}")
-        print(f"plan: {path}; tables: seqarena leaderboard --runs {session.runs}")
+        print(f"plan: {path}; tables: seqarena leaderboard --runs {shlex.quote(str(session.runs))}")
     return 0 if all(result is not None and result.status == "finished" for result in results) else 1

@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import threading
+import traceback
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -64,6 +65,7 @@ def run_on_ray(
     runs.mkdir(parents=True, exist_ok=True)
     mark = runs.absolute() / f".sweep-{uuid.uuid4().hex}"
     mark.touch()
+    logging.getLogger("ray").setLevel(logging.ERROR)
     ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
     try:
         gpus = _room(ray, cpus, gpus)
@@ -72,7 +74,7 @@ def run_on_ray(
         )
         keeper = (
             ray.remote(Keeper)
-            .options(num_cpus=0, scheduling_strategy=here)
+            .options(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)
             .remote(str(runs.absolute()), str(logs.absolute()))
         )
         task = ray.remote(_measure).options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)
@@ -124,7 +126,8 @@ def _collected(ray: Any, planned: Sequence[Planned], waiting: Mapping[Any, int],
                     board.ended(number, found)
                 except ray.exceptions.RayError as error:
                     cause = getattr(error, "cause", None) or error
-                    board.tell(number, FAILED, str(cause).strip().splitlines()[-1])
+                    said = str(cause).strip().splitlines() or [type(cause).__name__]
+                    board.tell(number, FAILED, said[-1])
     return results
 
 
@@ -140,9 +143,11 @@ def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any, c
     node = ray.util.get_node_ip_address()
     ray.get(keeper.tell.remote(number, f"on {node}"))
     with _logged(keeper, planned.folder.name):
-        if Path(mark).exists():
-            return dataclasses.asdict(planned.measure())
-        return _fetched(planned, keeper)
+        try:
+            return dataclasses.asdict(planned.measure()) if Path(mark).exists() else _fetched(planned, keeper)
+        except Exception:
+            traceback.print_exc()
+            raise
 
 
 def _fetched(planned: Planned, keeper: Any) -> dict[str, Any]:
@@ -197,12 +202,12 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files, each whole or not at all; what says that a checkpoint or a run is whole comes last.
+    """Makes a run's directory hold these files and no others, each whole or not at all.
 
-    Files that were there and are not among these go: chosen weights that others have followed.
+    What says that a checkpoint or a run is whole comes last; a result that is not among them goes first.
     """
-    if not files:
-        return
+    if RESULT not in files:
+        (folder / RESULT).unlink(missing_ok=True)
     late = [name for name in (STATE, RESULT) if name in files]
     for name in (*(each for each in files if each not in late), *late):
         path = folder / name

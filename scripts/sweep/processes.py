@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -26,12 +27,18 @@ class Started:
     number: int
     process: subprocess.Popen[bytes]
     log: Path
+    said: int
+    """Bytes of the log that are of earlier tries."""
     slot: int
 
 
 def fitting() -> int:
     """Returns how many runs this machine has room for: one a GPU, or one a core."""
-    return len(_devices()) or os.cpu_count() or 1
+    return len(_devices()) or _cores()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))  # those this process may use
 
 
 def _devices() -> list[str]:
@@ -77,12 +84,13 @@ def run_processes(planned: Sequence[Planned], parallel: int, logs: Path) -> list
 
 def _start(each: Planned, number: int, slot: int, parallel: int, logs: Path) -> Started:
     devices = _devices()
-    threads = max(1, (os.cpu_count() or 1) // parallel)
+    threads = max(1, _cores() // parallel)
     environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
     if devices:
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     log = logs / f"{each.folder.name}.log"
     with log.open("ab") as file:
+        said = file.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "scripts.sweep.worker"],
             stdin=subprocess.PIPE,
@@ -94,7 +102,7 @@ def _start(each: Planned, number: int, slot: int, parallel: int, logs: Path) -> 
     with contextlib.suppress(BrokenPipeError):  # it went at once: its log says why
         process.stdin.write(f"{json.dumps(each.described())}\n".encode())
         process.stdin.flush()  # and stays open: the process leaves when it closes
-    return Started(number=number, process=process, log=log, slot=slot)
+    return Started(number=number, process=process, log=log, said=said, slot=slot)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
@@ -105,10 +113,15 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def _collected(each: Planned, started: Started, board: Board) -> Result | None:
-    found = each.result() if started.process.returncode in (0, 1) else None
-    if found is None:
-        lines = started.log.read_text(errors="replace").strip().splitlines()
-        board.tell(started.number, FAILED, f"{lines[-1] if lines else 'it said nothing'} (all of it: {started.log})")
-    else:
+    """Returns the result that a process has left, or tells why it has not."""
+    code = started.process.returncode
+    found = each.result()
+    if found is not None and code == {"finished": 0, "diverged": 1}[found.status]:
         board.ended(started.number, found)
-    return found
+        return found
+    said = f"killed by signal {-code}" + (": out of memory?" if code == -signal.SIGKILL else "")
+    if code >= 0:
+        lines = started.log.read_bytes()[started.said :].decode(errors="replace").strip().splitlines()
+        said = lines[-1] if lines else "it said nothing"
+    board.tell(started.number, FAILED, f"{said} (all of it: {started.log})")
+    return None

@@ -113,6 +113,8 @@ def test_a_run_of_another_version_is_refused() -> None:
         (["--launcher", "ray", "--parallel", "2"], "fills its cluster itself"),
         (["--parallel", "-1"], "expected at least 1"),
         (["--cpus", "2"], "name --launcher ray"),
+        (["--launcher", "ray", "--cpus", "0"], "--cpus: expected a number above 0, found 0"),
+        (["--launcher", "ray", "--gpus", "-1"], "--gpus: expected a number of at least 0"),
     ],
 )
 def test_options_that_do_not_go_together(options: list[str], said: str, tmp_path: Path) -> None:
@@ -162,8 +164,12 @@ def test_a_copy_of_a_run_is_whole(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     on_ray.write_files(tmp_path, files)
     assert on_ray.read_files(tmp_path) == files
+    (tmp_path / "result.json").write_bytes(b"of an earlier run")
+    on_ray.write_files(tmp_path, {"run.json": b"{}"})
+    assert on_ray.read_files(tmp_path) == {"run.json": b"{}"}
     on_ray.write_files(tmp_path, {})
-    assert on_ray.read_files(tmp_path) == files
+    assert on_ray.read_files(tmp_path) == {}
+    assert (tmp_path / ".lock").exists()
 
 
 def held_by(folder: Path) -> int | None:
