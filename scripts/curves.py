@@ -35,7 +35,7 @@ def read_curves(folder: Path) -> Curves:
             for panel, name, value in _series(record):
                 curves.setdefault(panel, {}).setdefault(name, []).append((step, _number(value)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            if number == len(lines):  # cut short by a kill
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):  # cut short by a kill
                 break
             raise BadDataError(f"{path}, line {number}: not a record of a step ({error})") from error
     return curves
