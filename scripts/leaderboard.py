@@ -234,10 +234,20 @@ def _reference(name: str, by_row: dict[str, list[Result]], baseline: str) -> str
         return None
     some = by_row[name][0]
     rest = PARTS.sub("", name.removeprefix(some.attention))
-    candidates = (
-        [baseline + rest] if name != baseline + rest else [baseline + rest.replace(f", {some.norm}", "", 1), baseline]
-    )
+    candidates = [baseline + rest]
+    if name == baseline + rest:
+        candidates = [baseline + rest.replace(f", {some.norm}", "", 1), baseline]
+        # Where no row has the preset's norm: the first baseline of this depth, among those with most seeds.
+        alike = [
+            row for row, held in by_row.items() if _is_plain(row, baseline) and held and held[0].layers == some.layers
+        ]
+        most = max(len(by_row[row]) for row in alike)
+        candidates += [row for row in alike if len(by_row[row]) == most][:1]
     return next((each for each in candidates if each != name and by_row.get(each)), None)
+
+
+def _is_plain(row: str, baseline: str) -> bool:
+    return row.split(",", maxsplit=1)[0] == baseline and not PARTS.search(row)
 
 
 def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Comparison | None:

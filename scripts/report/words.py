@@ -7,8 +7,13 @@ CERTAIN = 0.05
 
 
 def sentences(table: Table) -> list[tuple[str, str]]:
-    """Returns what is to be said of each row but the baseline's: the row's name, and the rest of the sentence."""
-    return [(row.name, _sentence(row, table)) for row in table.rows if row.name != table.baseline]
+    """Returns what is to be said of each row: its name, and the rest of the sentence.
+
+    Nothing is said of those that others are compared with, if they are compared with none themselves.
+    """
+    references = {table.baseline, *(row.against for row in table.rows)}
+    told = [row for row in table.rows if row.against or row.mean is None or row.name not in references]
+    return [(row.name, _sentence(row, table)) for row in told]
 
 
 def _sentence(row: Row, table: Table) -> str:

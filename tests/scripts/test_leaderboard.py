@@ -191,6 +191,14 @@ def test_norms_are_compared_at_their_own_depth() -> None:
     assert {row.name: row.against for row in table.rows} == {
         "softmax, 80 layers": "", "softmax, post, 80 layers": "softmax, 80 layers",
     }  # fmt: skip
+    others = [replace(each, row=each.row.replace("softmax, 80", "softmax, deescalated, 80")) for each in made]
+    few = replace(result("softmax", 0, 40), row="softmax, pre, 80 layers", norm="pre")
+    table = only(tables([few, *others], [], "softmax"))  # none of the preset's norm: the first with most seeds
+    assert {row.name: row.against for row in table.rows} == {
+        "softmax, pre, 80 layers": "softmax, deescalated, 80 layers", "softmax, deescalated, 80 layers": "",
+        "softmax, post, 80 layers": "softmax, deescalated, 80 layers",
+    }  # fmt: skip
+    table = only(tables(made, [], "softmax"))
     figures = [Published(name=name, value=0.5, source="s") for name in ("softmax, post, 80 layers", "softmax", "x3")]
     assert published(replace(table, published=figures, comparable=False)) == figures[:2]
 

@@ -229,6 +229,17 @@ def test_comparisons_are_said_in_words(scores: tuple[int, int], said: str, tmp_p
     assert re.search(said, sentence), sentence
 
 
+def test_nothing_is_said_of_what_others_are_compared_with(tmp_path: Path) -> None:
+    made = [replace(result(name, seed, 90), row=f"{name}, {norm}", norm=norm)
+            for name in ("softmax", "x3") for norm in ("post", "deescalated") for seed in range(3)]  # fmt: skip
+    (view,) = gather(write(tmp_path, *made, result("tanh", 0, None)), "softmax").views
+    told = dict(sentences(view.table))
+    assert set(told) == {row.name for row in view.table.rows} - {"softmax, post"}
+    assert "than softmax, post" in told["softmax, deescalated"] or "as softmax, post" in told["softmax, deescalated"]
+    assert "as softmax, deescalated" in told["x3, deescalated"]
+    assert told["tanh"] == "has no score: 1 seed diverged."
+
+
 def test_a_folder_without_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(dispatch, ["report", "--runs", str(tmp_path)]) == 2
     assert guarded(dispatch, ["report", "--runs", str(tmp_path / "none")]) == 2
