@@ -108,7 +108,7 @@ class Result:
         nested = isinstance(self.run.get("model"), dict) and all(len(pair) == 2 for pair in self.changed.values())
         try:
             return environment and nested and bool(self.protocol)
-        except AttributeError:  # a plain value where there should be fields
+        except (AttributeError, TypeError):  # a plain value where there should be fields
             return False
 
     @property

@@ -21,7 +21,7 @@ def read_curves(folder: Path) -> Curves:
 
     Raises:
         WrongUseError: no such file.
-        BadDataError: a line before the last that is no record.
+        BadDataError: a line that is no record; but for a last one that is cut short.
     """
     path = folder / "metrics.jsonl"
     if not path.exists():

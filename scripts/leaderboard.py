@@ -62,7 +62,7 @@ def _is_entry(values: dict[str, Any]) -> bool:
         return False
     try:
         settings(values["package"], values["run"])
-    except AttributeError:  # a plain value where there should be fields
+    except (AttributeError, TypeError):  # a plain value where there should be fields
         return False
     place = Path(values["folder"])
     if place.is_absolute() or ".." in place.parts:
@@ -97,8 +97,15 @@ def groups(results: Sequence[Result], missing: Sequence[dict[str, Any]]) -> list
         waiting[settings(entry["package"], entry["run"])].append(entry)
     for group in found.values():
         some = group.results[0]
-        group.missing.extend(waiting.pop(settings(some.package, some.run), []))
-    return [*found.values(), *(Group(missing=entries) for entries in waiting.values())]
+        there = {(result.row, result.seed) for result in group.results}
+        entries = _once(waiting.pop(settings(some.package, some.run), []))
+        group.missing.extend(entry for entry in entries if (entry["row"], entry["seed"]) not in there)
+    return [*found.values(), *(Group(missing=_once(entries)) for entries in waiting.values())]
+
+
+def _once(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns one entry for each row and seed: what only looks on, such as diagnostics, makes another directory."""
+    return list({(entry["row"], entry["seed"]): entry for entry in entries}.values())
 
 
 def tables(results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
@@ -119,7 +126,7 @@ def table_of(held: Group, baseline: str) -> Table:
     for result in group:
         by_row[result.row].append(result)
     names = list(dict.fromkeys([*by_row, *(entry["row"] for entry in absent)]))
-    names.sort(key=lambda name: (name != baseline, name.split(",")[0] != baseline))  # the baseline first
+    names.sort(key=lambda name: (name != baseline, not _is_plain(name, baseline)))  # the baseline first
     rows = [
         _row(
             name, by_row[name], [entry["seed"] for entry in absent if entry["row"] == name], task.beside if task else ()
@@ -241,13 +248,14 @@ def _reference(name: str, by_row: dict[str, list[Result]], baseline: str) -> str
         alike = [
             row for row, held in by_row.items() if _is_plain(row, baseline) and held and held[0].layers == some.layers
         ]
-        most = max(len(by_row[row]) for row in alike)
+        most = max((len(by_row[row]) for row in alike), default=0)
         candidates += [row for row in alike if len(by_row[row]) == most][:1]
     return next((each for each in candidates if each != name and by_row.get(each)), None)
 
 
 def _is_plain(row: str, baseline: str) -> bool:
-    return row.split(",", maxsplit=1)[0] == baseline and not PARTS.search(row)
+    """Returns whether a row's attention is the baseline, whose fields in brackets may have commas, and nothing else."""
+    return (row == baseline or row.startswith(f"{baseline},")) and not PARTS.search(row)
 
 
 def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Comparison | None:

@@ -1,7 +1,7 @@
 """What the page is about: every protocol's table with its runs, read from a folder; nothing is dropped in silence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class View:
 
     table: Table
     runs: dict[str, list[Shown]]
+    is_compared: bool = True
+    """Whether scores could be paired; else a remark says why not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,29 +83,32 @@ def gather(folder: Path, baseline: str) -> Gathered:
         raise WrongUseError(f"no results below {folder}{told}; seqarena quickstart makes some")
     folders = {id(result): path for path, result in kept.items()}
     views = [
-        _view(_table(group, baseline, remarks), group, folder, folders, problems)
+        _view(*_table(group, baseline, remarks), group, folder, folders, problems)
         for group in groups(list(kept.values()), missing)
     ]
     views.sort(key=lambda view: PACKAGES.index(view.table.package) if view.table.package in PACKAGES else 99)
     return Gathered(folder=folder, views=views, problems=problems, remarks=remarks)
 
 
-def _table(group: Group, baseline: str, remarks: list[str]) -> Table:
+def _table(group: Group, baseline: str, remarks: list[str]) -> tuple[Table, bool]:
+    """Returns the group's table, and whether its scores could be paired."""
     try:
-        return table_of(group, baseline)
+        return table_of(group, baseline), True
     except BadDataError as error:
         remarks.append(f"no comparisons: {error}")
-        return table_of(group, "")
+        return replace(table_of(group, ""), baseline=baseline), False
 
 
-def _view(table: Table, group: Group, root: Path, folders: Mapping[int, Path], problems: list[str]) -> View:
+def _view(
+    table: Table, is_compared: bool, group: Group, root: Path, folders: Mapping[int, Path], problems: list[str]
+) -> View:
     runs: dict[str, list[Shown]] = {row.name: [] for row in table.rows}
     for result in sorted(group.results, key=lambda each: each.seed):
         runs[result.row].append(_shown(folders[id(result)], root, result, problems))
     for entry in sorted(group.missing, key=lambda each: each["seed"]):
         nothing = Shown(folder=entry["folder"], result=None, planned=entry, curves={}, maps=[], masses={}, edges=[])
         runs[entry["row"]].append(nothing)
-    return View(table=table, runs=runs)
+    return View(table=table, runs=runs, is_compared=is_compared)
 
 
 def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> Shown:
@@ -132,17 +137,19 @@ def _read(path: Path, problems: list[str]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         problems.append(f"{path}: not readable as JSON ({error})")
         return {}
-    if not isinstance(values, dict) or not _are_numbers(values.get("edges")):
+    if not isinstance(values, dict) or not _are_numbers(values.get("edges")) or not values["edges"]:
         problems.append(f"{path}: not what a run leaves under this name")
         return {}
     return values | {"edges": [float(each) for each in values["edges"]]}
 
 
-def _are_numbers(values: Any, length: int | None = None) -> bool:
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(each, int | float) for each in values)
+
+
+def _are_counts(values: Any, length: int) -> bool:
     return (
-        isinstance(values, list)
-        and all(isinstance(each, int | float) for each in values)
-        and length in (None, len(values))
+        isinstance(values, list) and len(values) == length and all(type(each) is int and each >= 0 for each in values)
     )
 
 
@@ -154,7 +161,7 @@ def _maps(path: Path, problems: list[str]) -> tuple[list[dict[str, Any]], list[f
         and isinstance(each.get("name"), str)
         and isinstance(each.get("queries"), int)
         and isinstance(each.get("keys"), int)
-        and _are_numbers(each.get("histogram"), len(edges) + 1)
+        and _are_counts(each.get("histogram"), len(edges) + 1)
         and isinstance(each.get("map"), list)
         and all(_are_numbers(row) for row in each["map"])
         for each in maps
@@ -170,7 +177,7 @@ def _masses(path: Path, problems: list[str]) -> tuple[dict[str, list[int]], list
     histograms = {
         kind: each["histogram"] for kind, each in values.items() if isinstance(each, dict) and "histogram" in each
     }
-    if not all(_are_numbers(each, len(edges) + 1) for each in histograms.values()):
+    if not all(_are_counts(each, len(edges) + 1) for each in histograms.values()):
         problems.append(f"{path}: not what a run leaves under this name")
         return {}, []
     return histograms, edges

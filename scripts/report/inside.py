@@ -87,7 +87,8 @@ def shares(name: str, runs: Sequence[Shown], points: int) -> Chart | None:
                 }
             )  # fmt: skip
     layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "share"}, "range": [-0.02, 1.02]}}
-    note = SEEDS if len(found) > 1 else ""
+    drawn = max(1, MOST_LINES // len(order))
+    note = (SEEDS if len(found) > 1 else "") + (f" {drawn} of {len(found)} seeds." if drawn < len(found) else "")
     return Chart(title=f"{name}: trained shares, layer by layer", data=data, layout=layout, note=note)
 
 
@@ -158,7 +159,7 @@ def masses(view: View) -> Iterator[Chart]:
                 title=f"How much attention keys get: {kind}",
                 data=data,
                 layout=layout,
-                note="Each bin ends where its label says and begins where the one before ends.",
+                note=BINS,
             )
 
 

@@ -80,12 +80,12 @@ function legend(plot, data) {
     const button = element("button");
     const mark = element("i");
     button.type = "button";
-    button.ariaPressed = "true";
+    button.setAttribute("aria-pressed", "true");
     mark.style.background = entry.colour;
     button.append(mark, element("bdi", entry.name));
     button.addEventListener("click", () => {
-      const shown = button.ariaPressed === "true";
-      button.ariaPressed = String(!shown);
+      const shown = button.getAttribute("aria-pressed") === "true";
+      button.setAttribute("aria-pressed", String(!shown));
       window.Plotly.restyle(plot, { visible: !shown }, entry.traces);
     });
     list.append(button);
@@ -121,10 +121,15 @@ plots.forEach((plot) => seen.observe(plot));
 // A browser does not wait for charts when it prints: those below are drawn as soon as there is time for them.
 const AHEAD = 150;
 
+// What is filtered away has no width yet; it is drawn when it comes into view.
+function visible(plot) {
+  return plot.offsetParent !== null;
+}
+
 async function drawAhead() {
   for (const plot of plots.slice(0, AHEAD)) {
     await new Promise((next) => (window.requestIdleCallback ?? setTimeout)(next));
-    await draw(plot);
+    if (visible(plot)) await draw(plot);
   }
 }
 
@@ -133,18 +138,23 @@ window.addEventListener("load", drawAhead);
 // Paper has its own width: two charts side by side, or one over both columns (page.css has the same numbers).
 const PRINTED = { narrow: 330, wide: 676 };
 
+const opened = [];
+
 window.addEventListener("beforeprint", () => {
+  opened.push(...document.querySelectorAll("details:not([open])"));
+  opened.forEach((part) => (part.open = true));
   for (const plot of plots.filter((each) => each.data)) {
     const wide = plot.closest("figure").classList.contains("wide");
     window.Plotly.relayout(plot, { width: wide ? PRINTED.wide : PRINTED.narrow });
   }
 });
 window.addEventListener("afterprint", () => {
+  opened.splice(0).forEach((part) => (part.open = false));
   for (const plot of plots.filter((each) => each.data)) window.Plotly.relayout(plot, { width: null, autosize: true });
 });
 
 document.getElementById("print").addEventListener("click", async () => {
-  await Promise.all(plots.map(draw));
+  await Promise.all(plots.filter(visible).map(draw));
   window.print();
 });
 

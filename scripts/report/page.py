@@ -72,7 +72,7 @@ def charts_of(whole: View, points: int, most_maps: int) -> list[Chart]:
     What is left out for want of room is told in a chart's note.
     """
     table = replace(whole.table, rows=whole.table.rows[:MOST_ROWS])
-    view = View(table=table, runs={row.name: whole.runs[row.name] for row in table.rows})
+    view = replace(whole, table=table, runs={row.name: whole.runs[row.name] for row in table.rows})
     metric = table.metric.replace("_", " ")
     mapped = [(name, next((run for run in runs if run.maps), None)) for name, runs in view.runs.items()]
     made = [
@@ -87,8 +87,10 @@ def charts_of(whole: View, points: int, most_maps: int) -> list[Chart]:
         *_first([maps(name, run) for name, run in mapped if run is not None], min(most_maps, MOST_ROWS_INSIDE)),
     ]
     cut = len(whole.table.rows) - len(table.rows)
-    note = f" The first {MOST_ROWS} of {MOST_ROWS + cut} rows." if cut else ""
-    return [replace(each, note=f"{each.note}{note}".strip()) for each in made if each is not None]
+    notes = [f"The first {MOST_ROWS} of {MOST_ROWS + cut} rows."] if cut else []
+    if most_maps <= 0 and any(run is not None for _, run in mapped):
+        notes.append(f"Without heat maps: the page has {MOST_DRAWN_MAPS} already.")
+    return [replace(each, note=" ".join([each.note, *notes]).strip()) for each in made if each is not None]
 
 
 def _first(charts: Sequence[Chart | None], most: int) -> list[Chart]:
@@ -124,8 +126,8 @@ def _section(view: View, first: int) -> dict[str, Any]:
              "runs": first + at, "incomplete": bool(row.diverged or row.missing)}
             for at, row in enumerate(table.rows)
         ],
-        "words": sentences(table),
-        "notes": footnotes(table),
+        "words": sentences(table) if view.is_compared else [],
+        "notes": [note for note in footnotes(table) if view.is_compared or not note.startswith("no comparison")],
     }  # fmt: skip
 
 
@@ -140,9 +142,14 @@ def _run(shown: Shown) -> dict[str, Any]:
             "command": str(planned["command"]), "changes": changes, "facts": [["directory", shown.folder]],
         }  # fmt: skip
     made = result.environment
-    libraries = made.get("libraries", {})
+    libraries = made.get("libraries")
+    libraries = libraries if isinstance(libraries, dict) else {}
     score = result.message if result.score is None else f"{result.metric} {result.score:.6g}"
-    commit = f"{made.get('commit')}{'' if made.get('clean') else ', with changes that are not committed'}"
+    commit = (
+        f"{made['commit']}{'' if made.get('clean') else ', with changes that are not committed'}"
+        if made.get("commit")
+        else "not known"
+    )
     facts = {
         "other metrics": ", ".join(
             f"{name} {value:.5g}" for name, value in result.metrics.items() if name != result.metric

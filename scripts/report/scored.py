@@ -33,16 +33,17 @@ def scores(table: Table, runs: dict[str, list[Shown]]) -> Chart:
         if run.result is not None and run.result.score is not None
     ]  # fmt: skip
     means = [(place, row, scaled(row.mean, table.unit)) for place, row in enumerate(table.rows) if row.mean is not None]
-    halves = [interval([score for at, score, _ in seeds if at == place]) or 0.0 for place, _, _ in means]
+    halves = [interval([score for at, score, _ in seeds if at == place]) for place, _, _ in means]
+    spoken = [(place, mean, _told(row, mean, half)) for (place, row, mean), half in zip(means, halves, strict=True)]
     places = range(len(table.rows), len(table.rows) + len(references))
     told = [(place, scaled(value, table.unit), name) for place, (name, value) in zip(places, references, strict=True)]
     data = [
         _points("a seed", seeds, "%{x:.2f}, %{text}", {"size": 6, "color": REFERENCE, "opacity": 0.7}),
         _points(
-            "mean, 95 % interval over seeds", [(place, mean, short(row.name)) for place, row, mean in means],
-            "%{text}: %{x:.2f} ± %{error_x.array:.2f}", {"size": 9, "symbol": "diamond", "color": COLOURS[0]},
+            "mean, 95 % interval over seeds", spoken, "%{text}", {"size": 9, "symbol": "diamond", "color": COLOURS[0]}
         )
-        | {"error_x": {"type": "data", "thickness": 2, "width": 5, "color": COLOURS[0], "array": halves}},
+        | {"error_x": {"type": "data", "thickness": 2, "width": 5, "color": COLOURS[0],
+                       "array": [half or 0.0 for half in halves]}},
         _points(
             "floors and published figures", told, "%{text}: %{x:.2f}",
             {"size": 11, "symbol": "line-ns-open", "color": COLOURS[1], "line": {"width": 2}},
@@ -51,7 +52,7 @@ def scores(table: Table, runs: dict[str, list[Shown]]) -> Chart:
     labels = [_row_label(row) for row in table.rows] + [short(name) for name, _ in references]
     # Two seeds have intervals of Student's t that say nothing but that two are few: they may leave the picture.
     ends = [mean + sign * half for (_, row, mean), half in zip(means, halves, strict=True) for sign in (-1, 1)
-            if len(row.seeds) >= FEWEST_SEEDS]  # fmt: skip
+            if half is not None and len(row.seeds) >= FEWEST_SEEDS]  # fmt: skip
     shown = [*(value for _, value, _ in (*seeds, *told)), *ends]
     margin = 0.04 * (max(shown) - min(shown)) or 1.0 if shown else 0.0
     layout = {
@@ -62,7 +63,7 @@ def scores(table: Table, runs: dict[str, list[Shown]]) -> Chart:
     }
     notes = [
         "" if table.higher_is_better else "Lower is better.",
-        "" if table.comparable or not table.published else "Published figures: of other data or settings than these.",
+        "" if table.comparable or not published(table) else "Published figures: of other data or settings than these.",
     ]
     return Chart(
         title="Scores", data=data, layout=layout, height=80 + 22 * len(labels), is_wide=True,
@@ -77,6 +78,10 @@ def _points(name: str, points: Sequence[tuple[int, float, str]], hover: str, mar
         "y": [place for place, _, _ in points], "x": [value for _, value, _ in points],
         "text": [label(text) for _, _, text in points], "hovertemplate": f"{hover}<extra></extra>",
     }  # fmt: skip
+
+
+def _told(row: Row, mean: float, half: float | None) -> str:
+    return f"{short(row.name)}: {mean:.2f}" + ("" if half is None else f" ± {half:.2f}")
 
 
 def _rows(labels: Sequence[str]) -> dict[str, Any]:
@@ -131,7 +136,7 @@ def comparisons(table: Table) -> Chart | None:
     kinds = {found.over_seeds for _, found in rows}
     notes = {
         True: "95 % intervals over seeds and test examples.",
-        False: f"Grey: fewer than {FEWEST_SEEDS} seeds, 95 % intervals over test examples alone.",
+        False: f"Grey marks: fewer than {FEWEST_SEEDS} seeds, 95 % intervals over test examples alone.",
     }
     return Chart(
         title=f"Difference from {table.baseline}", data=[trace], layout=layout, height=80 + 24 * len(rows),

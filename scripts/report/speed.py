@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from common.checkpoint import read_json
-from scripts.report.chart import Chart, colour, label, rounded
+from scripts.report.chart import REFERENCE, Chart, colour, label, rounded
 
 DASHES = {"reference": "dot", "blockwise": "solid", "fused": "dash", "features": "dashdot", "triton": "longdash"}
 
@@ -33,8 +33,8 @@ def _charts(record: dict[str, Any]) -> list[Chart]:
         f"batch {setting['batch']}, {setting['heads']} heads of {setting['head_dim']}, {setting['precision']}; "
         f"{record['device']}"
     )
-    commit = str(record["commit"])[:10] + ("" if record["clean"] else ", with changes")
-    note = f"Commit {commit}; PyTorch {record['torch']}. Black: PyTorch's fused softmax in the same rounds."
+    known = f"{record['commit'][:10]}{'' if record['clean'] else ', with changes'}" if record["commit"] else "not known"
+    note = f"Commit {known}; PyTorch {record['torch']}."
     lengths = sorted({each["case"]["length"] for each in found})
     base = [next(each for each in found if each["case"]["length"] == length)["baseline_seconds"]["none"]
             for length in lengths]  # fmt: skip
@@ -59,8 +59,8 @@ def _charts(record: dict[str, Any]) -> list[Chart]:
                     )
                 )
         if unit == "ms":
-            data.append(_line("PyTorch's fused softmax", lengths, [1000 * each for each in base],
-                              {"color": "#444444", "width": 3}))  # fmt: skip
+            name = "PyTorch's fused softmax, no order, of the same rounds"
+            data.append(_line(name, lengths, [1000 * each for each in base], {"color": REFERENCE, "width": 3}))
         layout = {
             "xaxis": {"type": "log", "title": {"text": "length"}, "tickvals": lengths},
             "yaxis": {"type": "log", "title": {"text": unit}},

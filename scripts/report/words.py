@@ -24,7 +24,9 @@ def _sentence(row: Row, table: Table) -> str:
     if found is None:
         if row.against:
             return f"is not compared: no finished seed in common with {row.against}."
-        return f"is not compared: there is no other {table.baseline} of the same depth to compare it with."
+        if row.name.startswith(table.baseline):
+            return f"is not compared: there is no other {table.baseline} of the same depth to compare it with."
+        return f"is not compared: there is no {table.baseline} of the same norm and depth to compare it with."
     unit = " points" if table.unit == "share" else " nats"
     direction = _direction(found.difference)
     distance = f"{number(abs(found.difference), table.unit)}{unit} {direction} than"

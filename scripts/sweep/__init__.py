@@ -35,7 +35,7 @@ def parser() -> Parser:
     made.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="S", help="seeds (default: 0)")
     at_once = made.add_argument_group("several runs at once")
     at_once.add_argument(
-        "--parallel", nargs="?", type=int, const=0, metavar="N",
+        "--parallel", nargs="?", type=int, const=math.inf, metavar="N",
         help="so many runs at once on this machine; without a number one a GPU, or one a core (default: 1)",
     )  # fmt: skip
     at_once.add_argument("--launcher", default="processes", help=f"{' or '.join(LAUNCHERS)} (default: processes)")
@@ -53,7 +53,7 @@ def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, argparse.Nam
     """
     options, fields = parser().parse_known_args(arguments)
     look_up(dict.fromkeys(LAUNCHERS), options.launcher, "launcher")
-    if options.parallel is not None and (options.launcher == "ray" or options.parallel < 0):
+    if options.parallel is not None and (options.launcher == "ray" or options.parallel < 1):
         raise WrongUseError(
             "--parallel: expected at least 1, and not with --launcher ray, which fills its cluster itself"
         )
@@ -121,7 +121,7 @@ def run(arguments: Sequence[str]) -> int:
         imported()  # missed now, not when all data are there
     path = save_plan(planned, session)
     logs = path.with_suffix("")
-    parallel = fitting() if options.parallel == 0 else options.parallel or 1
+    parallel = fitting() if options.parallel == math.inf else options.parallel or 1
     prepare_all(planned, at_once=parallel > 1 or options.launcher == "ray")
     results: Sequence[Result | None]
     if options.launcher == "ray":

@@ -59,16 +59,16 @@ def run_on_ray(
     """
     ray = imported()
     todo = [number for number, each in enumerate(planned) if each.finished() is None]
-    for number in todo:
-        if planned[number].session.overwrite:  # once, now: a retry must not begin again
-            start_anew(planned[number].run, planned[number].folder)
     runs.mkdir(parents=True, exist_ok=True)
     mark = runs.absolute() / f".sweep-{uuid.uuid4().hex}"
-    mark.touch()
     logging.getLogger("ray").setLevel(logging.ERROR)
-    ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
     try:
+        ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
         gpus = _room(ray, cpus, gpus)
+        mark.touch()
+        for number in todo:
+            if planned[number].session.overwrite:  # once, now: a retry must not begin again
+                start_anew(planned[number].run, planned[number].folder)
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
@@ -194,11 +194,12 @@ def _moment(folder: Path) -> int | None:
 
 def read_files(folder: Path) -> dict[str, bytes]:
     """Returns all files of a run's directory by their paths in it, but for locks and what is being written."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
-    }
+    return {name: (folder / name).read_bytes() for name in _names(folder)}
+
+
+def _names(folder: Path) -> list[str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+    return [str(path.relative_to(folder)) for path in files]
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -213,7 +214,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda file, name=name: file.write(files[name]))  # type: ignore[misc]
-    for name in set(read_files(folder)) - set(files):
+    for name in set(_names(folder)) - set(files):
         (folder / name).unlink()
 
 

@@ -27,6 +27,8 @@ class Started:
     number: int
     process: subprocess.Popen[bytes]
     log: Path
+    before: int | None
+    """When the result was written that was there before."""
     said: int
     """Bytes of the log that are of earlier tries."""
     slot: int
@@ -54,6 +56,7 @@ def run_processes(planned: Sequence[Planned], parallel: int, logs: Path) -> list
     the sweep stops them all, and the same command goes on.
     """
     logs.mkdir(parents=True, exist_ok=True)
+    parallel = min(parallel, len(planned))  # fewer runs have more cores each
     results: list[Result | None] = [None] * len(planned)
     waiting = list(range(len(planned)))
     running: list[Started] = []
@@ -88,7 +91,7 @@ def _start(each: Planned, number: int, slot: int, parallel: int, logs: Path) -> 
     environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
     if devices:
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
-    log = logs / f"{each.folder.name}.log"
+    log, before = logs / f"{each.folder.name}.log", _stamp(each)
     with log.open("ab") as file:
         said = file.tell()
         process = subprocess.Popen(
@@ -102,7 +105,12 @@ def _start(each: Planned, number: int, slot: int, parallel: int, logs: Path) -> 
     with contextlib.suppress(BrokenPipeError):  # it went at once: its log says why
         process.stdin.write(f"{json.dumps(each.described())}\n".encode())
         process.stdin.flush()  # and stays open: the process leaves when it closes
-    return Started(number=number, process=process, log=log, said=said, slot=slot)
+    return Started(number=number, process=process, log=log, before=before, said=said, slot=slot)
+
+
+def _stamp(each: Planned) -> int | None:
+    path = each.folder / "result.json"
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
@@ -116,7 +124,8 @@ def _collected(each: Planned, started: Started, board: Board) -> Result | None:
     """Returns the result that a process has left, or tells why it has not."""
     code = started.process.returncode
     found = each.result()
-    if found is not None and code == {"finished": 0, "diverged": 1}[found.status]:
+    is_new = _stamp(each) != started.before
+    if found is not None and is_new and code == {"finished": 0, "diverged": 1}[found.status]:
         board.ended(started.number, found)
         return found
     said = f"killed by signal {-code}" + (": out of memory?" if code == -signal.SIGKILL else "")
