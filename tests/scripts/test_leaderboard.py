@@ -129,6 +129,19 @@ def test_diverged_and_missing_runs_are_shown(
     assert "cut.json: not a sweep's plan" in told.err
 
 
+def test_a_seed_that_is_there_is_not_missing(results: list[Result]) -> None:
+    """Two plans that differ in what only looks on, such as diagnostics, have two directories of one run."""
+    entries = [
+        {"folder": folder, "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "row": "softmax",
+         "seed": seed, "run": run("softmax", "quick", 1000), "command": "c"}
+        for folder in ("plain", "diagnosed") for seed in (0, 7)
+    ]  # fmt: skip
+    (row, *_) = only(tables(results, entries, "softmax")).rows
+    assert (row.seeds, row.missing) == ([0, 1, 2], [7])
+    (row,) = only(tables([], entries, "softmax")).rows
+    assert row.missing == [0, 7]
+
+
 def test_a_plan_without_any_result_is_a_table_of_missing_runs() -> None:
     entry = {
         "folder": "f",
