@@ -145,7 +145,8 @@ def test_files_that_are_no_results_are_named_and_counted(
 
 @pytest.mark.parametrize(
     "text",
-    ['{"edges": [1], "attentions": 5}', '{"edges": [], "attentions": []}', '{"edges": [NaN], "attentions": []}', "[" * 100_000, "[]", '{"edges": "x"}',
+    ['{"edges": [1], "attentions": 5}', '{"edges": [], "attentions": []}',
+     '{"edges": [NaN], "attentions": []}', "[" * 100_000, "[]", '{"edges": "x"}',
      '{"edges": [1.0], "attentions": [{"name": "a", "queries": 1, "keys": 1, "map": [["x"]], "histogram": [1, 2]}]}'],
     ids=range(7),
 )  # fmt: skip
@@ -164,7 +165,8 @@ def test_what_a_run_left_may_be_anything(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"environment": {}}, {"run": {"model": {}, "train": []}}, {"run": {}}, {"run": {"model": 5}}, {"run": {"model": {}, "data": 3}},
+    [{"environment": {}}, {"run": {"model": {}, "train": []}}, {"run": {}}, {"run": {"model": 5}},
+     {"run": {"model": {}, "data": 3}},
      {"changed": {"a": [1]}}, {"score": "1"}, {"metrics": {"a": None}}, {"tokens_per_second": float("nan")},
      {"peak_memory_bytes": 1.5}],
     ids=str,
