@@ -208,7 +208,7 @@ def maps(name: str, run: Shown) -> Chart:
         title=f"{name}, seed {seed}: trained attention",
         data=data,
         layout=layout,
-        height=240,
+        height=200,
         is_wide=count > 2,
         note=note,
     )

@@ -114,14 +114,8 @@ def comparisons(table: Table) -> Chart | None:
         (place, scaled(found.difference, table.unit), f"{short(row.name)} against {short(row.against)}")
         for place, (row, found) in enumerate(rows)
     ]
-    above, below = (
-        [
-            0.0 if end is None else scaled(abs(end - found.difference), table.unit)
-            for _, found in rows
-            for end in (getattr(found, side),)
-        ]
-        for side in ("high", "low")
-    )
+    above = [_reach(found.difference, found.high, table) for _, found in rows]
+    below = [_reach(found.difference, found.low, table) for _, found in rows]
     colours = [COLOURS[0] if found.over_seeds else REFERENCE for _, found in rows]
     trace = _points("", points, "%{x:.2f}, %{text}", {"size": 9, "symbol": "diamond", "color": colours}) | {
         "showlegend": False,
@@ -142,6 +136,10 @@ def comparisons(table: Table) -> Chart | None:
         title=f"Difference from {table.baseline}", data=[trace], layout=layout, height=80 + 24 * len(rows),
         note=" ".join(notes[kind] for kind in (True, False) if kind in kinds),
     )  # fmt: skip
+
+
+def _reach(middle: float, end: float | None, table: Table) -> float:
+    return 0.0 if end is None else scaled(abs(end - middle), table.unit)
 
 
 def price(table: Table) -> Chart | None:
