@@ -19,7 +19,7 @@ from pretraining.wikitext.presets import PRESETS as WIKITEXT
 from pretraining.wikitext.run import LanguageRun
 from qa import official
 from scripts import figures, leaderboard, prepare, report, sweep
-from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl, views
+from scripts.benchmark import attention, headlines, kernels, profile, squad, step, tiles, transformer_xl, views
 from scripts.benchmark.chosen import chosen
 from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import COMMANDS
@@ -67,6 +67,8 @@ OTHERS = {"make": target, "pip": installed}
 """Commands that are not seqarena's; scripts hand their arguments to sweeps."""
 PARSERS = {
     ("benchmark", "attention"): attention.parse,
+    ("benchmark", "kernels"): kernels.parser().parse_args,
+    ("benchmark", "tiles"): tiles.parser().parse_args,
     ("benchmark", "squad"): squad.parser().parse_args,
     ("benchmark", "headlines"): headlines.parser().parse_args,
     ("benchmark", "transformer-xl"): transformer_xl.chosen_run,

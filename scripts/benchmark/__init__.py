@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from common.errors import look_up
-from scripts.benchmark import attention, headlines, profile, squad, step, transformer_xl, views
+from scripts.benchmark import attention, headlines, kernels, profile, squad, step, tiles, transformer_xl, views
 
 USAGE = """usage: seqarena benchmark attention ...
+       seqarena benchmark kernels ...
+       seqarena benchmark tiles ...
        seqarena benchmark step PACKAGE TASK ...
        seqarena benchmark profile PACKAGE TASK ...
        seqarena benchmark squad ...
@@ -14,6 +16,8 @@ USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark views ...
 
   attention        time and memory of each variant against the length (attention --help)
+  kernels          what the compiler makes of the CUDA kernels, without a GPU (kernels --help)
+  tiles            the fastest tiles of the CUDA kernels on the GPU at hand (tiles --help)
   step             a whole training step of a task (step --help)
   profile          where the time of a step goes (profile --help)
   squad            how long the text of SQuAD takes, model left out (squad --help)
@@ -29,6 +33,8 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     kinds = {
         "attention": attention.run,
+        "kernels": kernels.run,
+        "tiles": tiles.run,
         "step": step.run,
         "profile": profile.run,
         "squad": squad.run,

@@ -38,6 +38,7 @@ def reason_against(
         f"heads are {widths[0]} and {widths[1]} wide, expected {LEAST_WIDTH} to {MOST_WIDTH}": not all(
             LEAST_WIDTH <= each <= MOST_WIDTH for each in widths
         ),
+        "a head has 2^31 numbers or more": max(query.shape[2], key.shape[2]) * max(widths) >= 2**31,
         "they take no bias": bias is not None,
         "they take no segments and no window": visibility.segments is not None or visibility.window is not None,
     }

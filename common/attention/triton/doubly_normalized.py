@@ -1,129 +1,130 @@
 """Kernels of doubly-normalised attention: each key's logsumexp over the queries, then a softmax less that.
 
 Names: c_j = logsumexp_i s_ij over real queries; T_ij = s_ij - c_j; rho_i = logsumexp_j T_ij over real keys;
-P_ij = exp(T_ij - rho_i) are the weights, X_ij = exp(T_ij) the shares of a key's queries. Tensors are flat, as in
-``elementwise.py``; statistics are float32.
+P_ij = exp(T_ij - rho_i) are the weights, X_ij = exp(T_ij) = P_ij exp(rho_i) the shares of a key's queries. Tensors are
+flat, as in ``elementwise.py``; statistics are float32.
+
+Beside its products a kernel does as little for each pair as can be, for that is what bounds it. So logarithms have the
+base 2, the exponential a GPU has; and what is hidden costs a pair nothing: c_j of a padded key and rho_i of a padded
+query are ``FAR``, which leaves a weight of 0.
 """
 
 import triton
 import triton.language as tl
 
-from common.attention.triton.tiles import block_of, load_tile, product, store_tile
+from common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
 
-FAR: tl.constexpr = tl.constexpr(-1e30)
-"""Score of a hidden pair: finite, so that no difference of two is no number."""
-
-
-@triton.jit
-def scores_of(queries, keys, scale):
-    """Returns s_ij of a tile."""
-    return product(queries, tl.trans(keys)) * scale
+FAR: tl.constexpr = tl.constexpr(1e30)
+"""What is taken from the score of a hidden pair: finite, so that no difference of two is no number."""
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def real_of(real, head, heads, length, place):
-    """Returns which positions of a head's example are real; none beyond its end."""
-    return tl.load(real + (head // heads) * length + place, mask=place < length, other=0) != 0
+def scores_of(upright, others, scale):
+    """Returns s_ij of a tile, to the base 2."""
+    return product(upright, tl.trans(others)) * (scale * LOG2_E)
 
 
 @triton.jit
 def column_logsumexp(
-    query, key, query_real, mass, heads, rows, keys, width, scale,
+    query, key, query_less, key_less, mass, heads, rows, keys, width, scale,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes c_j (L M) of a block of keys."""
+    """Writes c_j (L M) of a block of keys; ``less`` are FAR of padding, else 0."""
     start, head = block_of(keys, KEYS)
     place = start + tl.arange(0, KEYS)
     own = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-    top = tl.full((KEYS,), FAR, dtype=tl.float32)
+    top = tl.full((KEYS,), -FAR, dtype=tl.float32)
     total = tl.zeros((KEYS,), dtype=tl.float32)
     for first in range(0, rows, ROWS):
-        row = first + tl.arange(0, ROWS)
         queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-        real = real_of(query_real, head, heads, rows, row)[None, :]
-        scores = tl.where(real, scores_of(own, queries, scale), FAR)  # a row a key
+        less = load_numbers(query_less + (head // heads) * rows, rows, first, ROWS, FAR)
+        scores = scores_of(own, queries, scale) - less[None, :]
         higher = tl.maximum(top, tl.max(scores, 1))
-        total = total * tl.exp(top - higher) + tl.sum(tl.where(real, tl.exp(scores - higher[:, None]), 0.0), 1)
+        # Of nothing but padding so far, this counts it; the first real query makes that 0.
+        total = total * tl.exp2(top - higher) + tl.sum(tl.exp2(scores - higher[:, None]), 1)
         top = higher
-    found = tl.where(total > 0, top + tl.log(tl.maximum(total, 1e-30)), 0.0)
+    found = tl.where(top > -0.5 * FAR, top + tl.log2(total), 0.0)
+    found += load_numbers(key_less + (head // heads) * keys, keys, start, KEYS, FAR)
     tl.store(mass + head * keys + place, found, mask=place < keys)
 
 
 @triton.jit
-def forward(
-    query, key, value, mass, query_real, key_real, out, row_sum,
+def normalized_forward(
+    query, key, value, mass, query_less, out, row_sum,
     heads, rows, keys, width, value_width, scale,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes sum_j P_ij value_j and rho_i (L N) of a block of queries; 0 of padded ones."""
+    """Writes sum_j P_ij value_j and rho_i (L N) of a block of queries; 0 and FAR of padded ones."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-    top = tl.full((ROWS,), FAR, dtype=tl.float32)
+    top = tl.full((ROWS,), -FAR, dtype=tl.float32)
     total = tl.zeros((ROWS,), dtype=tl.float32)
     mean = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
     for start in range(0, keys, KEYS):
-        place = start + tl.arange(0, KEYS)
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
         values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        real = real_of(key_real, head, heads, keys, place)[None, :]
-        less = tl.load(mass + head * keys + place, mask=place < keys, other=0.0)
-        shifted = tl.where(real, scores_of(own, others, scale) - less[None, :], FAR)
+        shifted = scores_of(own, others, scale) - load_numbers(mass + head * keys, keys, start, KEYS, FAR)[None, :]
         higher = tl.maximum(top, tl.max(shifted, 1))
-        weights = tl.where(real, tl.exp(shifted - higher[:, None]), 0.0)
-        faded = tl.exp(top - higher)
+        weights = tl.exp2(shifted - higher[:, None])
+        faded = tl.exp2(top - higher)
         total = total * faded + tl.sum(weights, 1)
         mean = mean * faded[:, None] + product(weights.to(values.dtype), values)
         top = higher
-    real = real_of(query_real, head, heads, rows, row) & (total > 0)
-    safe = tl.maximum(total, 1e-30)
-    mean = tl.where(real[:, None], mean / safe[:, None], 0.0)
-    tl.store(row_sum + head * rows + row, tl.where(real, top + tl.log(safe), 0.0), mask=row < rows)
+    less = load_numbers(query_less + (head // heads) * rows, rows, first, ROWS, FAR)
+    real = (less == 0) & (top > -0.5 * FAR)
+    tl.store(row_sum + head * rows + row, tl.where(real, top + tl.log2(total), FAR), mask=row < rows)
+    mean = tl.where(real[:, None], mean / total[:, None], 0.0)
     store_tile(out + head * rows * value_width, mean, rows, value_width, first, ROWS, VALUE_WIDTH)
 
 
 @triton.jit
-def pulled(shifted, visible, of_weights, row_sum, delta):
-    """Returns P_ij of a tile and its gradient by T_ij: P_ij (dP_ij - delta_i)."""
-    weights = tl.where(visible, tl.exp(tl.minimum(shifted - row_sum[:, None], 0.0)), 0.0)
-    return weights, weights * (of_weights - delta[:, None])
+def row_products(
+    grad, out, row_sum, delta, row_share, rows, value_width, ROWS: tl.constexpr, VALUE_WIDTH: tl.constexpr
+):
+    """Writes delta_i = grad_i . out_i (L N) of a block of queries, and exp(rho_i), 0 of padded ones."""
+    first, head = block_of(rows, ROWS)
+    row = first + tl.arange(0, ROWS)
+    grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH).to(tl.float32)
+    outs = load_tile(out + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH).to(tl.float32)
+    tl.store(delta + head * rows + row, tl.sum(grads * outs, 1), mask=row < rows)
+    own = load_numbers(row_sum + head * rows, rows, first, ROWS, FAR)
+    tl.store(row_share + head * rows + row, tl.exp2(tl.where(own < 0.5 * FAR, own, -FAR)), mask=row < rows)
 
 
 @triton.jit
-def backward_keys(
-    query, key, value, grad, mass, row_sum, delta, query_real, key_real, of_key, of_value, of_mass,
-    heads, rows, keys, width, value_width, scale,
+def normalized_backward_keys(
+    query, key, value, grad, mass, row_sum, row_share, delta, of_key, of_value, of_mass,
+    rows, keys, width, value_width, scale,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Writes the gradients of a block of keys and values, and g_j = sum_i dT_ij (L M), which is less that of c_j.
 
-    dK_j = scale (sum_i dT_ij q_i - g_j sum_i X_ij q_i): the second sum costs one product more, and no pass.
+    dK_j = scale (sum_i dT_ij q_i - g_j sum_i X_ij q_i): the second sum costs one product more, and no pass. Keys stand
+    upright, so that weights and their gradients are factors as they are, and need not be turned.
     """
     start, head = block_of(keys, KEYS)
     place = start + tl.arange(0, KEYS)
     own = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
     values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-    less = tl.load(mass + head * keys + place, mask=place < keys, other=0.0)
-    seen = real_of(key_real, head, heads, keys, place)
+    less = load_numbers(mass + head * keys, keys, start, KEYS, FAR)[:, None]
     through = tl.zeros((KEYS,), dtype=tl.float32)
     direct = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
     mean_query = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
     for first in range(0, rows, ROWS):
-        row = first + tl.arange(0, ROWS)
         queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
         grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-        asking = real_of(query_real, head, heads, rows, row)
-        row_own = tl.load(row_sum + head * rows + row, mask=row < rows, other=0.0)
-        row_delta = tl.load(delta + head * rows + row, mask=row < rows, other=0.0)
-        shifted = scores_of(queries, own, scale) - less[None, :]
-        of_weights = product(grads, tl.trans(values))
-        weights, owed = pulled(shifted, asking[:, None] & seen[None, :], of_weights, row_own, row_delta)
-        shares = tl.where(asking[:, None], tl.exp(tl.minimum(shifted, 0.0)), 0.0)
-        through += tl.sum(owed, 0)
-        values_total += product(tl.trans(weights.to(grads.dtype)), grads)
-        direct += product(tl.trans(owed.to(queries.dtype)), queries)
-        mean_query += product(tl.trans(shares.to(queries.dtype)), queries)
+        row_own = load_numbers(row_sum + head * rows, rows, first, ROWS, FAR)
+        shares = load_numbers(row_share + head * rows, rows, first, ROWS, 0.0)
+        row_delta = load_numbers(delta + head * rows, rows, first, ROWS, 0.0)
+        weights = tl.exp2(scores_of(own, queries, scale) - less - row_own[None, :])
+        owed = weights * (product(values, tl.trans(grads)) - row_delta[None, :])
+        through += tl.sum(owed, 1)
+        values_total += product(weights.to(grads.dtype), grads)
+        direct += product(owed.to(queries.dtype), queries)
+        mean_query += product((weights * shares[None, :]).to(queries.dtype), queries)
     tl.store(of_mass + head * keys + place, through, mask=place < keys)
     total = (direct - through[:, None] * mean_query) * scale
     store_tile(of_key + head * keys * width, total, keys, width, start, KEYS, WIDTH)
@@ -131,30 +132,25 @@ def backward_keys(
 
 
 @triton.jit
-def backward_queries(
-    query, key, value, grad, mass, row_sum, delta, query_real, key_real, of_mass, of_query,
-    heads, rows, keys, width, value_width, scale,
+def normalized_backward_queries(
+    query, key, value, grad, mass, row_sum, row_share, delta, of_mass, of_query,
+    rows, keys, width, value_width, scale,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes scale sum_j (dT_ij - X_ij g_j) k_j of a block of queries; 0 of padded ones."""
+    """Writes scale sum_j P_ij (dP_ij - delta_i - exp(rho_i) g_j) k_j of a block of queries; 0 of padded ones."""
     first, head = block_of(rows, ROWS)
-    row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-    asking = real_of(query_real, head, heads, rows, row)
-    row_own = tl.load(row_sum + head * rows + row, mask=row < rows, other=0.0)
-    row_delta = tl.load(delta + head * rows + row, mask=row < rows, other=0.0)
+    row_own = load_numbers(row_sum + head * rows, rows, first, ROWS, FAR)
+    row_delta = load_numbers(delta + head * rows, rows, first, ROWS, 0.0)
+    shares = load_numbers(row_share + head * rows, rows, first, ROWS, 0.0)
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     for start in range(0, keys, KEYS):
-        place = start + tl.arange(0, KEYS)
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
         values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        seen = real_of(key_real, head, heads, keys, place)
-        less = tl.load(mass + head * keys + place, mask=place < keys, other=0.0)
-        through = tl.load(of_mass + head * keys + place, mask=place < keys, other=0.0)
-        shifted = scores_of(own, others, scale) - less[None, :]
-        of_weights = product(grads, tl.trans(values))
-        _, owed = pulled(shifted, asking[:, None] & seen[None, :], of_weights, row_own, row_delta)
-        owed -= tl.where(asking[:, None], tl.exp(tl.minimum(shifted, 0.0)), 0.0) * through[None, :]
-        total += product(owed.to(others.dtype), others)
-    store_tile(of_query + head * rows * width, (total * scale), rows, width, first, ROWS, WIDTH)
+        less = load_numbers(mass + head * keys, keys, start, KEYS, FAR)
+        through = load_numbers(of_mass + head * keys, keys, start, KEYS, 0.0)
+        weights = tl.exp2(scores_of(own, others, scale) - less[None, :] - row_own[:, None])
+        of_weights = product(grads, tl.trans(values)) - row_delta[:, None] - shares[:, None] * through[None, :]
+        total += product((weights * of_weights).to(others.dtype), others)
+    store_tile(of_query + head * rows * width, total * scale, rows, width, first, ROWS, WIDTH)

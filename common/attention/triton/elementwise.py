@@ -2,7 +2,11 @@
 
 Tensors are flat: L heads of all examples, N queries, M keys, D and E numbers of a head. Scores and sums are float32;
 products of float32 tensors are never rounded to tf32. Padding in queries, keys and values is 0 before it comes here, so
-that no mask is needed but that of time.
+that no mask is needed but that of time, and that only where some keys of a tile are hidden.
+
+Beside its products a kernel does as little for each pair as can be, for that is what bounds it. So polynomials leave
+the scale of scores to the rows' share (scale^power), and a row's share is taken out of the sum over its keys, but in
+float16, where a cube alone may be too large.
 """
 
 import triton
@@ -60,9 +64,47 @@ def power(values, POWER: tl.constexpr):
 @triton.jit
 def kept(row_bits, key_bits, limit):
     """Returns which weights dropout leaves: of seed, head, query and key, the function of ``Call.kept``."""
-    mixed = (row_bits[:, None] ^ key_bits[None, :]) * 0x7FEB352D
+    mixed = (row_bits ^ key_bits) * 0x7FEB352D
     mixed = (mixed ^ (mixed >> 15)) * -2073254261
     return limit - (mixed >> 1) < 0
+
+
+@triton.jit
+def left(weights, row, place, row_bits, key_bits, memory, limit, HIDES: tl.constexpr, DROPS: tl.constexpr):
+    """Returns weights, 0 where time hides a key or dropout drops it; of rows and keys one stands upright."""
+    if HIDES:
+        weights = tl.where(place <= memory + row, weights, 0.0)
+    if DROPS:
+        weights = tl.where(kept(row_bits, key_bits, limit), weights, 0.0)
+    return weights
+
+
+@triton.jit
+def bits_of(bits, head, length, place, DROPS: tl.constexpr):
+    """Returns dropout's bits of positions; without dropout anything."""
+    if DROPS:
+        return tl.load(bits + head * length + place, mask=place < length, other=0)
+    else:
+        return place
+
+
+@triton.jit
+def scores_of(upright, others, scale, PHI: tl.constexpr):
+    """Returns s_ij of a tile; of polynomials without the scale, which is in the rows' share."""
+    scores = product(upright, tl.trans(others))
+    if PHI != "x":
+        scores = scores * scale
+    return scores
+
+
+@triton.jit
+def pulled(scores, of_weights, PHI: tl.constexpr, POWER: tl.constexpr):
+    """Returns the gradient of the scores given that of the weights, less the factor power."""
+    if POWER > 1:
+        of_weights = of_weights * power(activated(scores, PHI), POWER - 1)
+    if PHI != "x":
+        of_weights = of_weights * derivative(scores, PHI)
+    return of_weights
 
 
 @triton.jit
@@ -72,50 +114,29 @@ def elementwise_forward(
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes sum_j phi(s_ij)^power value_j times the row's scale, for a block of rows of a head."""
+    """Writes sum_j phi(s_ij)^power value_j times the row's share, for a block of rows of a head."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
+    own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
     share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[:, None]
     total = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
-    stop = tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys
-    if DROPS:
-        own_bits = tl.load(row_bits + head * rows + row, mask=row < rows, other=0)
-    for start in range(0, stop, KEYS):
-        others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-        values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        scores = product(own, tl.trans(others)) * scale
-        weights = power(activated(scores, PHI), POWER)
-        place = start + tl.arange(0, KEYS)
-        if CAUSAL:
-            weights = tl.where(place[None, :] <= memory + row[:, None], weights, 0.0)
-        if DROPS:
-            bits = tl.load(key_bits + head * keys + place, mask=place < keys, other=0)
-            weights = tl.where(kept(own_bits, bits, limit), weights, 0.0)
-        total += product((weights * share).to(values.dtype), values)  # a cube itself may be beyond float16
-    store_tile(out + head * rows * value_width, (total), rows, value_width, first, ROWS, VALUE_WIDTH)
-
-
-@triton.jit
-def elementwise_pulled(
-    scores, of_weights, place, row, own_bits, bits, memory, limit,
-    PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
-):  # fmt: skip
-    """Returns the weights that are left of a tile, and the gradient of its scores given that of the weights."""
-    value = activated(scores, PHI)
-    weights = power(value, POWER)
-    if CAUSAL:
-        sees = place[None, :] <= memory + row[:, None]
-        weights, of_weights = tl.where(sees, weights, 0.0), tl.where(sees, of_weights, 0.0)
-    if DROPS:
-        left = kept(own_bits, bits, limit)
-        weights, of_weights = tl.where(left, weights, 0.0), tl.where(left, of_weights, 0.0)
-    pulled = of_weights
-    if POWER > 1:
-        pulled = pulled * (power(value, POWER - 1) * POWER)
-    if PHI != "x":
-        pulled = pulled * derivative(scores, PHI)
-    return weights, pulled
+    seen = tl.minimum(keys, memory + first + 1) // KEYS * KEYS if CAUSAL else keys  # by every row of the block
+    stop = tl.minimum(keys, memory + first + ROWS)  # by its last
+    for hides in tl.static_range(2 if CAUSAL else 1):
+        for start in range(seen if hides else 0, stop if hides else seen, KEYS):
+            place = start + tl.arange(0, KEYS)
+            others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
+            values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
+            bits = bits_of(key_bits, head, keys, place, DROPS)[None, :]
+            weights = power(activated(scores_of(own, others, scale, PHI), PHI), POWER)
+            weights = left(weights, row[:, None], place[None, :], own_bits, bits, memory, limit, hides, DROPS)
+            if own.dtype == tl.float16:
+                weights *= share
+            total += product(weights.to(values.dtype), values)
+    if own.dtype != tl.float16:
+        total *= share
+    store_tile(out + head * rows * value_width, total, rows, value_width, first, ROWS, VALUE_WIDTH)
 
 
 @triton.jit
@@ -125,33 +146,37 @@ def elementwise_backward_keys(
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes the gradients of a block of keys and values of a head."""
+    """Writes the gradients of a block of keys and values of a head; ``grad`` has the rows' share, but in float16.
+
+    Keys stand upright, so that weights and their gradients are factors as they are, and need not be turned.
+    """
     start, head = block_of(keys, KEYS)
     place = start + tl.arange(0, KEYS)
     own = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
     values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
+    own_bits = bits_of(key_bits, head, keys, place, DROPS)[:, None]
     keys_total = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
-    bits = place
-    if DROPS:
-        bits = tl.load(key_bits + head * keys + place, mask=place < keys, other=0)
-    begin = tl.maximum(start - memory, 0) // ROWS * ROWS if CAUSAL else 0
-    for first in range(begin, rows, ROWS):
-        row = first + tl.arange(0, ROWS)
-        queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
-        grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-        share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[:, None]
-        row_own = row
-        if DROPS:
-            row_own = tl.load(row_bits + head * rows + row, mask=row < rows, other=0)
-        scores = product(queries, tl.trans(own)) * scale
-        of_weights = product(grads, tl.trans(values)) * share
-        weights, pulled = elementwise_pulled(
-            scores, of_weights, place, row, row_own, bits, memory, limit, PHI, POWER, CAUSAL, DROPS
-        )
-        values_total += product(tl.trans((weights * share).to(grads.dtype)), grads)
-        keys_total += product(tl.trans(pulled.to(queries.dtype)), queries)
-    store_tile(of_key + head * keys * width, (keys_total * scale), keys, width, start, KEYS, WIDTH)
+    begin = tl.maximum(start - memory, 0) // ROWS * ROWS  # the first row that sees a key of the block
+    all_seen = tl.minimum(rows, tl.cdiv(tl.maximum(start + KEYS - 1 - memory, 0), ROWS) * ROWS) if CAUSAL else 0
+    for hides in tl.static_range(2 if CAUSAL else 1):
+        for first in range(begin if hides else all_seen, all_seen if hides else rows, ROWS):
+            row = first + tl.arange(0, ROWS)
+            queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
+            grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
+            bits = bits_of(row_bits, head, rows, row, DROPS)[None, :]
+            scores = scores_of(own, queries, scale, PHI)
+            of_weights = product(values, tl.trans(grads))
+            weights = power(activated(scores, PHI), POWER)
+            if own.dtype == tl.float16:
+                share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[None, :]
+                weights, of_weights = weights * share, of_weights * share
+            weights = left(weights, row[None, :], place[:, None], bits, own_bits, memory, limit, hides, DROPS)
+            of_weights = left(of_weights, row[None, :], place[:, None], bits, own_bits, memory, limit, hides, DROPS)
+            values_total += product(weights.to(grads.dtype), grads)
+            keys_total += product(pulled(scores, of_weights, PHI, POWER).to(queries.dtype), queries)
+    keys_total *= POWER if PHI == "x" else POWER * scale
+    store_tile(of_key + head * keys * width, keys_total, keys, width, start, KEYS, WIDTH)
     store_tile(of_value + head * keys * value_width, values_total, keys, value_width, start, KEYS, VALUE_WIDTH)
 
 
@@ -162,28 +187,27 @@ def elementwise_backward_queries(
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes the gradient of a block of queries of a head."""
+    """Writes the gradient of a block of queries of a head; ``grad`` has the rows' share, but in float16."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
+    own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
     share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[:, None]
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
-    own_bits = row
-    if DROPS:
-        own_bits = tl.load(row_bits + head * rows + row, mask=row < rows, other=0)
-    stop = tl.minimum(keys, memory + first + ROWS) if CAUSAL else keys
-    for start in range(0, stop, KEYS):
-        place = start + tl.arange(0, KEYS)
-        others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
-        values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        bits = place
-        if DROPS:
-            bits = tl.load(key_bits + head * keys + place, mask=place < keys, other=0)
-        scores = product(own, tl.trans(others)) * scale
-        of_weights = product(grads, tl.trans(values)) * share
-        _, pulled = elementwise_pulled(
-            scores, of_weights, place, row, own_bits, bits, memory, limit, PHI, POWER, CAUSAL, DROPS
-        )
-        total += product(pulled.to(others.dtype), others)
-    store_tile(of_query + head * rows * width, (total * scale), rows, width, first, ROWS, WIDTH)
+    seen = tl.minimum(keys, memory + first + 1) // KEYS * KEYS if CAUSAL else keys  # by every row of the block
+    stop = tl.minimum(keys, memory + first + ROWS)  # by its last
+    for hides in tl.static_range(2 if CAUSAL else 1):
+        for start in range(seen if hides else 0, stop if hides else seen, KEYS):
+            place = start + tl.arange(0, KEYS)
+            others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
+            values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
+            bits = bits_of(key_bits, head, keys, place, DROPS)[None, :]
+            scores = scores_of(own, others, scale, PHI)
+            of_weights = product(grads, tl.trans(values))
+            if own.dtype == tl.float16:
+                of_weights *= share
+            of_weights = left(of_weights, row[:, None], place[None, :], own_bits, bits, memory, limit, hides, DROPS)
+            total += product(pulled(scores, of_weights, PHI, POWER).to(others.dtype), others)
+    total *= POWER if PHI == "x" else POWER * scale
+    store_tile(of_query + head * rows * width, total, rows, width, first, ROWS, WIDTH)

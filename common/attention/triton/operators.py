@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
 from common.attention.elementwise import ElementwiseRule
 from common.attention.tiles import Call
 from common.attention.triton import doubly_normalized, elementwise
-from common.attention.triton.tiles import room, tiles_for
+from common.attention.triton.launch import Role, room, run
 from common.attention.visibility import Visibility
 
 
@@ -24,7 +25,7 @@ class ElementwiseCall(NamedTuple):
     key: Tensor
     value: Tensor
     row_scale: Tensor
-    """What each row is multiplied by (B, N), float32."""
+    """What each row is multiplied by (B, N), float32; of x^power the scale of scores, to that power, is in it."""
     seed: Tensor
     """Of dropout, a number on the CPU."""
     dropout: float
@@ -34,8 +35,8 @@ class ElementwiseCall(NamedTuple):
     memory: int
 
     def launcher(self) -> Callable[..., None]:
-        """Returns what runs a kernel, one program for each block of "rows" or "keys" of each head."""
-        (batch, heads, rows, width), (keys, value_width) = self.query.shape, self.value.shape[2:]
+        """Returns what runs a kernel on tensors."""
+        (batch, heads, rows, _), keys = self.query.shape, self.key.shape[2]
         drops, device = self.dropout > 0, self.query.device
         bits = (
             Call.bits_of(int(self.seed), batch * heads, (rows, keys), device) if drops
@@ -43,22 +44,13 @@ class ElementwiseCall(NamedTuple):
         )  # fmt: skip
         limit = Call.limit_of(self.dropout) if drops else 0
 
-        def launch(kernel: Any, blocked: str, *tensors: Tensor) -> None:
-            tiles = tiles_for(self.query, max(width, value_width), backward=len(tensors) > FORWARD_TENSORS)
-            count, size = (rows, tiles.rows) if blocked == "rows" else (keys, tiles.keys)
-            with torch.cuda.device_of(self.query):  # type: ignore[no-untyped-call]
-                kernel[(-(-count // size) * batch * heads,)](
-                    *tensors, self.row_scale, *bits, heads, rows, keys, width, value_width, width**-0.5, self.memory,
-                    limit, PHI=self.phi, POWER=self.power, CAUSAL=self.causal, DROPS=drops, ROWS=tiles.rows,
-                    KEYS=tiles.keys, WIDTH=room(width), VALUE_WIDTH=room(value_width), num_warps=tiles.warps,
-                    num_stages=tiles.stages,
-                )  # fmt: skip
+        def launch(kernel: Any, role: Role, *tensors: Tensor) -> None:
+            run(
+                kernel, role, self.query, self.value, (*tensors, self.row_scale, *bits), memory=self.memory,
+                limit=limit, PHI=self.phi, POWER=self.power, CAUSAL=self.causal, DROPS=drops,
+            )  # fmt: skip
 
         return launch
-
-
-FORWARD_TENSORS = 4
-"""Query, key, value and output; a backward kernel takes more."""
 
 
 def attend_elementwise(
@@ -67,6 +59,8 @@ def attend_elementwise(
     """Returns phi(s_ij)^power value_j summed over keys, each row over its divisor; drops what blockwise drops."""
     counts = visibility.counts(query.shape[0], query.shape[2], key.shape[2], query.device).float()
     scale = (counts > 0) / rule.row_divisor(counts) / (1 - dropout)
+    if rule.phi == "x":  # then the kernels leave the scores as they are
+        scale = scale * query.shape[3] ** (-0.5 * rule.power)
     seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64)
     query, key, value = (each.contiguous() for each in visibility.cleared(query, key, value))
     output: Tensor = elementwise_forward(
@@ -84,7 +78,7 @@ def elementwise_forward(
     """Returns the output (B H N E) in the dtype of ``value``."""
     call = ElementwiseCall(query, key, value, row_scale, seed, dropout, phi, power, causal, memory)
     out = value.new_empty(*query.shape[:3], value.shape[3])
-    call.launcher()(elementwise.elementwise_forward, "rows", query, key, value, out)
+    call.launcher()(elementwise.elementwise_forward, "forward", query, key, value, out)
     return out
 
 
@@ -96,8 +90,10 @@ def elementwise_backward(
     """Returns the gradients of query, key and value."""
     call = ElementwiseCall(query, key, value, row_scale, seed, dropout, phi, power, causal, memory)
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
+    if grad.dtype != torch.float16:  # whose small numbers would be lost
+        grad = torch.mul(grad, row_scale[:, None, :, None], out=torch.empty_like(grad))
     launch, given = call.launcher(), (query, key, value, grad.contiguous())
-    launch(elementwise.elementwise_backward_queries, "rows", *given, of_query)
+    launch(elementwise.elementwise_backward_queries, "queries", *given, of_query)
     launch(elementwise.elementwise_backward_keys, "keys", *given, of_key, of_value)
     return of_query, of_key, of_value
 
@@ -126,72 +122,63 @@ def _pull_elementwise(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 elementwise_forward.register_autograd(_pull_elementwise, setup_context=_keep_elementwise)
 
 
-class DoublyNormalizedCall(NamedTuple):
-    """What the doubly-normalised operators take."""
-
-    query: Tensor
-    """B H N D, padding 0; so are keys and values."""
-    key: Tensor
-    value: Tensor
-    query_real: Tensor
-    """Which are real (B, N), and of keys (B, M); bytes."""
-    key_real: Tensor
-
-    def launch(self, kernel: Any, blocked: str, *tensors: Tensor) -> None:
-        """Runs a kernel, one program for each block of ``blocked`` (rows or keys) of each head."""
-        (batch, heads, rows, width), (keys, value_width) = self.query.shape, self.value.shape[2:]
-        is_backward = kernel in (doubly_normalized.backward_keys, doubly_normalized.backward_queries)
-        tiles = tiles_for(self.query, max(width, value_width), backward=is_backward)
-        count, size = (rows, tiles.rows) if blocked == "rows" else (keys, tiles.keys)
-        reads_values = kernel is not doubly_normalized.column_logsumexp
-        sizes = (heads, rows, keys, width, *([value_width] if reads_values else []), width**-0.5)
-        room_for_values = {"VALUE_WIDTH": room(value_width)} if reads_values else {}
-        with torch.cuda.device_of(self.query):  # type: ignore[no-untyped-call]
-            kernel[(-(-count // size) * batch * heads,)](
-                *tensors, *sizes, ROWS=tiles.rows, KEYS=tiles.keys, WIDTH=room(width), **room_for_values,
-                num_warps=tiles.warps, num_stages=tiles.stages,
-            )  # fmt: skip
+ROWS_OF_PRODUCTS = 64
+"""Rows of a program of ``row_products``, which only moves numbers."""
 
 
 def attend_doubly_normalized(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
     """Returns doubly-normalised attention without an order; padded queries give 0."""
     (batch, _, rows, _), keys = query.shape, key.shape[2]
-    real = [
-        torch.ones(batch, length, dtype=torch.int8, device=query.device) if mask is None else mask.to(torch.int8)
+    less = [
+        torch.zeros(batch, length, device=query.device) if mask is None
+        else torch.where(mask, 0.0, doubly_normalized.FAR.value)
         for mask, length in ((visibility.query_real, rows), (visibility.key_real, keys))
-    ]
+    ]  # fmt: skip
     query, key, value = (each.contiguous() for each in visibility.cleared(query, key, value))
-    output: Tensor = doubly_normalized_forward(query, key, value, *real)[0]
+    output: Tensor = doubly_normalized_forward(query, key, value, *less)[0]
     return output
 
 
 @torch.library.custom_op("seqarena::triton_doubly_normalized", mutates_args=())
 def doubly_normalized_forward(
-    query: Tensor, key: Tensor, value: Tensor, query_real: Tensor, key_real: Tensor
+    query: Tensor, key: Tensor, value: Tensor, query_less: Tensor, key_less: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the output (B H N E) in the dtype of ``value``, c_j (B H M) and rho_i (B H N), float32."""
-    call = DoublyNormalizedCall(query, key, value, query_real, key_real)
+    """Returns the output (B H N E) in the dtype of ``value``, c_j (B H M) and rho_i (B H N) to the base 2, float32.
+
+    Args:
+        query: B H N D, padding 0; so are keys and values.
+        key: B H M D.
+        value: B H M E.
+        query_less: 0 of real queries (B, N), ``FAR`` of padding; float32.
+        key_less: So of keys (B, M).
+    """
     out = value.new_empty(*query.shape[:3], value.shape[3])
     mass = query.new_empty(key.shape[:3], dtype=torch.float32)
     row_sum = query.new_empty(query.shape[:3], dtype=torch.float32)
-    call.launch(doubly_normalized.column_logsumexp, "keys", query, key, query_real, mass)
-    call.launch(doubly_normalized.forward, "rows", query, key, value, mass, query_real, key_real, out, row_sum)
+    of_columns, of_rows = (query, key, query_less, key_less, mass), (query, key, value, mass, query_less, out, row_sum)
+    run(doubly_normalized.column_logsumexp, "columns", query, value, of_columns)
+    run(doubly_normalized.normalized_forward, "forward", query, value, of_rows)
     return out, mass, row_sum
 
 
 @torch.library.custom_op("seqarena::triton_doubly_normalized_backward", mutates_args=())
 def doubly_normalized_backward(
-    grad: Tensor, out: Tensor, mass: Tensor, row_sum: Tensor,
-    query: Tensor, key: Tensor, value: Tensor, query_real: Tensor, key_real: Tensor,
+    grad: Tensor, out: Tensor, mass: Tensor, row_sum: Tensor, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key and value."""
-    call = DoublyNormalizedCall(query, key, value, query_real, key_real)
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
     grad, of_mass = grad.contiguous(), torch.empty_like(mass)
-    delta = torch.linalg.vecdot(grad.float(), out.float()).contiguous()
-    given = (query, key, value, grad, mass, row_sum, delta, query_real, key_real)
-    call.launch(doubly_normalized.backward_keys, "keys", *given, of_key, of_value, of_mass)
-    call.launch(doubly_normalized.backward_queries, "rows", *given, of_mass, of_query)
+    delta, row_share = torch.empty_like(row_sum), torch.empty_like(row_sum)
+    (*heads, rows), width = row_sum.shape, value.shape[3]
+    blocks = triton.cdiv(rows, ROWS_OF_PRODUCTS)
+    with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+        doubly_normalized.row_products[(blocks * heads[0] * heads[1],)](
+            grad, out, row_sum, delta, row_share, rows, width, ROWS=ROWS_OF_PRODUCTS, VALUE_WIDTH=room(width)
+        )
+    given = (query, key, value, grad, mass, row_sum, row_share, delta)
+    of_keys, of_queries = (*given, of_key, of_value, of_mass), (*given, of_mass, of_query)
+    run(doubly_normalized.normalized_backward_keys, "keys_and_masses", query, value, of_keys)
+    run(doubly_normalized.normalized_backward_queries, "queries", query, value, of_queries)
     return of_query, of_key, of_value
 
 
@@ -211,14 +198,14 @@ def _(_grad: Tensor, _out: Tensor, _mass: Tensor, _row_sum: Tensor, *given: Any)
 
 
 def _keep_doubly_normalized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*output, *inputs)
+    ctx.save_for_backward(*output, *inputs[:3])
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
 def _pull_doubly_normalized(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * len(DoublyNormalizedCall._fields)
+        return (None,) * 5
     return *doubly_normalized_backward(grad, *ctx.saved_tensors), None, None
 
 

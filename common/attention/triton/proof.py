@@ -10,8 +10,9 @@ from torch import Tensor
 
 from common.attention.operators import attend_blockwise
 from common.attention.rule import Rule
-from common.attention.triton.available import interprets, say_once
+from common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, say_once
 from common.attention.visibility import Visibility
+from common.errors import WrongUseError
 
 LENGTH = 200
 """Queries and keys that are looked at: several tiles, and part of one."""
@@ -22,17 +23,26 @@ LOOKED_AT: dict[str, str | None] = {}
 
 
 def is_trusted(rule: Rule, query: Tensor, value: Tensor, *, causal: bool, dropout: float) -> bool:
-    """Returns whether the kernels of a rule do on this GPU what the engine does; looked at once, and said if not.
-
-    A model that is compiled before it ran once is computed by the engine.
-    """
+    """Returns whether the kernels of a rule do on this GPU what the engine does; looked at once, and said if not."""
     if interprets():
         return True
-    asked = f"{rule.text} {query.dtype} {query.device} {query.shape[3]} {value.shape[3]} {causal} {dropout > 0}"
+    widths = [query.shape[3], value.shape[3]]
+    if torch.compiler.is_compiling():  # where a width may be a symbol, and is made a number by asking for each
+        widths = [number for each in widths for number in range(LEAST_WIDTH, MOST_WIDTH + 1) if number == each]
+    is_right: bool = looked_at(
+        rule, query.dtype, query.device, widths[0], widths[1], bool(causal), 0.1 if dropout > 0 else 0.0
+    )
+    return is_right
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # computed while a model is compiled
+def looked_at(
+    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float
+) -> bool:
+    """Returns whether ``fault`` found nothing, now or before."""
+    asked = f"{rule.text} {dtype} {device} {width} {value_width} {causal} {dropout > 0}"
     if asked not in LOOKED_AT:
-        if torch.compiler.is_compiling():  # no small example can be computed there
-            return False
-        LOOKED_AT[asked] = fault(rule, query.dtype, query.device, query.shape[3], value.shape[3], causal, dropout)
+        LOOKED_AT[asked] = fault(rule, dtype, device, width, value_width, causal, dropout)
         if LOOKED_AT[asked] is not None:
             say_once(str(LOOKED_AT[asked]))
     return LOOKED_AT[asked] is None
@@ -68,6 +78,8 @@ def fault(
                 [ours, *torch.autograd.grad(ours, (query, key, value), weight)],
                 [theirs, *torch.autograd.grad(theirs, wide, weight.double())],
             )
+    except WrongUseError:
+        raise
     except Exception as error:  # whatever Triton, its compiler or the driver raise
         return f"the kernel of {type(rule).__name__} fails on this GPU ({type(error).__name__}: {error})"
     for one, other in zip(*both, strict=True):

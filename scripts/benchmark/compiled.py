@@ -1,0 +1,111 @@
+"""Triton's kernels compiled for a card that need not be there, and what the compiler made of them."""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.attention.triton.launch import Role, Tiles, room, tiles_of
+
+ROOMY_CAPABILITIES = (90, 100, 103)
+"""Those of cards whose blocks have 227 KiB of shared memory, times ten."""
+FLOATS = ("row_scale", "mass", "row_sum", "row_share", "delta", "of_mass", "query_less", "key_less")
+BITS = ("row_bits", "key_bits")
+SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit")
+DIVISIBLE = ("rows", "keys", "width", "value_width")
+"""Sizes that are taken to be multiples of 16, as Triton takes those that are; pointers are."""
+TENSOR_CORES, SPILLS, EXPONENTIALS = ("HGMMA", "HMMA", "WGMMA"), ("STL", "LDL"), ("MUFU",)
+INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)\S*(.*)")
+LABEL, JUMP = re.compile(r"^(\.L\w+):"), re.compile(r"`\((\.L\w+)\)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """What the compiler made of a kernel; counts are of its loop over tiles, the longest with products."""
+
+    role: Role
+    tiles: Tiles
+    shared_bytes: int
+    registers: int
+    """Of a thread; 255 are all there are."""
+    spills: int
+    """Instructions of the loop that put registers aside or take them back."""
+    instructions: float
+    """Of a pair of query and key, beside products: of 32 lanes, counted once for each."""
+    exponentials: float
+    """Of a pair: those of the instructions that go to the unit of exponentials and quotients."""
+    products: int
+    """Instructions of the loop that multiply matrices."""
+
+
+def compiled(
+    kernel: Any, role: Role, dtype: torch.dtype, width: int, capability: int, settings: dict[str, Any]
+) -> Compiled:
+    """Returns what becomes of a kernel for heads of ``width``, for compute capability 80, 90 and so on.
+
+    Raises:
+        triton.CompilationError: as Triton does.
+    """
+    import triton  # noqa: PLC0415  # an extra
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
+    from triton.compiler import ASTSource  # noqa: PLC0415
+
+    tiles = tiles_of(role, dtype.itemsize, width, roomy=capability in ROOMY_CAPABILITIES)
+    constants = tiles.sizes(role) | {"WIDTH": room(width), "VALUE_WIDTH": room(width)} | settings
+    names = kernel.arg_names
+    constants = {name: value for name, value in constants.items() if name in names}
+    pointer = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
+    types = dict.fromkeys(FLOATS, "*fp32") | dict.fromkeys(BITS, "*i32") | dict.fromkeys(SIZES, "i32")
+    types |= {"scale": "fp32"} | dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, pointer) for name in names}
+    aligned = [name for name, kind in signature.items() if kind.startswith("*") or name in DIVISIBLE]
+    source = ASTSource(
+        kernel, signature, constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+    )  # fmt: skip
+    made = triton.compile(
+        source, target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": tiles.warps, "num_stages": tiles.stages, "enable_fp_fusion": True},
+    )  # fmt: skip
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(made.asm["cubin"])
+        usage = _told(triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
+        loop = longest_loop(_told(triton.knobs.nvidia.nvdisasm.path, "-c", file.name))
+    registers = re.search(r"REG:(\d+)", usage)
+    assert registers is not None
+    products, pairs = _count(loop, TENSOR_CORES), tiles.own * tiles.others / (32 * tiles.warps)
+    return Compiled(
+        role=role, tiles=tiles, shared_bytes=int(made.metadata.shared),
+        registers=int(registers[1]), spills=_count(loop, SPILLS), instructions=(len(loop) - products) / pairs,
+        exponentials=_count(loop, EXPONENTIALS) / pairs, products=products,
+    )  # fmt: skip
+
+
+def longest_loop(listing: str) -> list[str]:
+    """Returns the names of the instructions of the longest loop with products in what nvdisasm prints; [] if none."""
+    names: list[str] = []
+    labels: dict[str, int] = {}
+    loops: list[list[str]] = [[]]
+    for line in listing.splitlines():
+        label, instruction = LABEL.match(line), INSTRUCTION.match(line)
+        if label:
+            labels[label[1]] = len(names)
+        elif instruction:
+            names.append(instruction[1])
+            target = JUMP.search(instruction[2])
+            if instruction[1] == "BRA" and target and target[1] in labels:
+                loops.append(names[labels[target[1]] :])
+    return max((loop for loop in loops if not loop or _count(loop, TENSOR_CORES)), key=len)
+
+
+def _count(names: Sequence[str], kinds: Sequence[str]) -> int:
+    return sum(name in kinds for name in names)
+
+
+def _told(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

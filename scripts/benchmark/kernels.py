@@ -1,0 +1,128 @@
+"""What Triton's compiler makes of the CUDA kernels: no GPU is needed, and no time is measured.
+
+What a kernel does for each pair of query and key beside its matrix products bounds its speed. On Hopper, in bfloat16,
+a product takes the tensor cores as long as head_dim / 16 instructions a pair take the rest, an exponential as 8.
+"""
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from common.attention import find_attention
+from common.attention.elementwise import Elementwise
+from common.attention.triton.available import INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
+from common.cli import Parser
+from common.errors import WrongUseError, look_up
+from scripts.tables import render
+
+if TYPE_CHECKING:
+    from common.attention.triton.launch import Role
+    from scripts.benchmark.compiled import Compiled
+
+PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+CAPABILITIES = {"8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90}
+"""Of an A100, of cards of two later generations, of an H100 or H200."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena benchmark kernels`` and returns its exit code."""
+    options = _parsed(arguments)
+    found = []
+    for capability, precision, width in itertools.product(options.capability, options.precision, options.head_dim):
+        for variant in options.attention:
+            for each in compiled_of(variant, capability, precision, width, causal=options.causal, drops=options.drops):
+                found.append((variant, capability, precision, width, each))
+    if options.json:
+        names = ("attention", "capability", "precision", "head_dim")
+        print(json.dumps([dict(zip(names, case, strict=True)) | asdict(each) for *case, each in found]))
+        return 0
+    headings = ["kernel", "for", "head_dim", "tile", "registers", "spills", "KiB", "instructions", "exponentials"]
+    rows = [
+        [
+            f"{variant} {each.role.replace('_', ' ')}", f"{capability} {precision}", str(width),
+            f"{each.tiles.own} x {each.tiles.others}", str(each.registers), str(each.spills),
+            f"{each.shared_bytes / 1024:.0f}", f"{each.instructions:.1f}", f"{each.exponentials:.1f}",
+        ]
+        for variant, capability, precision, width, each in found
+    ]  # fmt: skip
+    notes = [
+        "tile: rows or keys of a program, times those it takes in a turn; registers of a thread, of 255; KiB of shared "
+        "memory",
+        "spills: instructions that put registers aside, in the loop over tiles; instructions, exponentials: a pair of "
+        "query and key, beside the matrix products",
+    ]
+    print(render("what the compiler makes of the kernels", headings, rows, notes, "terminal"))
+    return 0
+
+
+def parser() -> Parser:
+    """Returns the parser of the command's options."""
+    parser = Parser(prog="seqarena benchmark kernels", description=__doc__)
+    parser.add_argument("--attention", nargs="+", default=["x3", "dnas"], help="variants (default: x3 dnas)")
+    parser.add_argument("--capability", nargs="+", default=["9.0"], help=f"of {', '.join(CAPABILITIES)} (default: 9.0)")
+    parser.add_argument("--precision", nargs="+", default=["bfloat16"], help=f"of {', '.join(PRECISIONS)}")
+    parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (64 128)")
+    parser.add_argument("--causal", action="store_true", help="elementwise variants in order")
+    parser.add_argument("--drops", action="store_true", help="elementwise variants with dropout")
+    parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
+    return parser
+
+
+def _parsed(arguments: Sequence[str]) -> Any:
+    options = parser().parse_args(arguments)
+    for each in options.capability:
+        look_up(CAPABILITIES, each, "capability")
+    for each in options.precision:
+        look_up(PRECISIONS, each, "precision")
+    require_kernels(options.attention, options.head_dim)
+    if not INSTALLED:
+        raise WrongUseError("this needs a package: pip install triton")
+    if interprets():
+        raise WrongUseError("TRITON_INTERPRET=1 is set, and the interpreter does not compile: unset it")
+    return options
+
+
+def require_kernels(variants: Sequence[str], widths: Sequence[int]) -> None:
+    """Raises a ``WrongUseError`` for a variant or a width of heads that has no kernels of its own."""
+    for width in widths:
+        if not LEAST_WIDTH <= width <= MOST_WIDTH:
+            raise WrongUseError(f"--head-dim: expected {LEAST_WIDTH} to {MOST_WIDTH}, found {width}")
+    for each in variants:
+        if each != "dnas" and not isinstance(find_attention(each), Elementwise):
+            raise WrongUseError(f"--attention {each}: expected dnas or an elementwise variant; no other has kernels")
+
+
+def kernels_of(variant: str) -> dict["Role", Any]:
+    """Returns the kernels of a variant, in the order in which they run."""
+    from common.attention.triton import doubly_normalized, elementwise  # noqa: PLC0415  # need Triton
+
+    if variant == "dnas":
+        return {
+            "columns": doubly_normalized.column_logsumexp, "forward": doubly_normalized.normalized_forward,
+            "keys_and_masses": doubly_normalized.normalized_backward_keys,
+            "queries": doubly_normalized.normalized_backward_queries,
+        }  # fmt: skip
+    return {
+        "forward": elementwise.elementwise_forward, "keys": elementwise.elementwise_backward_keys,
+        "queries": elementwise.elementwise_backward_queries,
+    }  # fmt: skip
+
+
+def compiled_of(
+    variant: str, capability: str, precision: str, width: int, *, causal: bool, drops: bool
+) -> list["Compiled"]:
+    """Returns what becomes of each kernel of a variant."""
+    from scripts.benchmark.compiled import compiled  # noqa: PLC0415  # needs Triton
+
+    settings: dict[str, Any] = {}
+    if variant != "dnas":
+        rule: Any = find_attention(variant).build(1).rule
+        settings = {"PHI": rule.phi, "POWER": rule.power, "CAUSAL": causal, "DROPS": drops}
+    return [
+        compiled(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings)
+        for role, kernel in kernels_of(variant).items()
+    ]

@@ -1,0 +1,146 @@
+"""The fastest tiles of the CUDA kernels on the GPU at hand, kernel after kernel, written to a file for later runs.
+
+A run takes them if the environment variable SEQARENA_TILES names the file. Its numbers then differ from those of the
+table's tiles in their last bits, and are the same from run to run. Every candidate's numbers are compared first.
+"""
+
+import itertools
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.attention.triton.available import INSTALLED, interprets
+from common.attention.triton.proof import TOLERANCE
+from common.checkpoint import read_json, write_json
+from common.cli import Parser
+from common.errors import WrongUseError, look_up
+from common.runtime import device_name
+from scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, timed
+from scripts.benchmark.chosen import at_least_one
+from scripts.benchmark.kernels import PRECISIONS, kernels_of, require_kernels
+from scripts.tables import render
+
+OWN, OTHERS, WARPS, STAGES = (32, 64, 128), (32, 64, 128), (4, 8), (2, 3)
+"""What is tried, each with each."""
+
+
+def parser() -> Parser:
+    """Returns the parser of the command's options."""
+    parser = Parser(prog="seqarena benchmark tiles", description=__doc__)
+    parser.add_argument("--attention", nargs="+", default=["x3", "dnas"], help="variants; the elementwise share their "
+                        "tiles (default: x3 dnas)")  # fmt: skip
+    parser.add_argument("--precision", nargs="+", default=["bfloat16"], help=f"of {', '.join(PRECISIONS)}")
+    parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (64 128)")
+    parser.add_argument("--length", type=int, default=4096, help="numbers of queries and keys (default: 4096)")
+    parser.add_argument("--batch", type=int, default=4, help="examples (default: 4)")
+    parser.add_argument("--heads", type=int, default=16, help="heads (default: 16)")
+    parser.add_argument("--repeats", type=int, default=20, help="timed runs of a candidate (default: 20)")
+    parser.add_argument("--out", type=Path, default=Path("tiles.json"), help="file to write, or to add to (tiles.json)")
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena benchmark tiles`` and returns its exit code."""
+    options = parser().parse_args(arguments)
+    for name in ("length", "batch", "heads", "repeats"):
+        at_least_one(options, name)
+    for each in options.precision:
+        look_up(PRECISIONS, each, "precision")
+    require_kernels(options.attention, options.head_dim)
+    if not INSTALLED:
+        raise WrongUseError("this needs a package: pip install triton")
+    device = "cpu" if interprets() or not torch.cuda.is_available() else "cuda"
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    known, card = _known(options.out), device_name(torch.device(device))
+    rows: list[list[str]] = []
+    for variant, precision, width in itertools.product(options.attention, options.precision, options.head_dim):
+        setting = Setting(
+            batch=options.batch, heads=options.heads, head_dim=width, dropout=0.0, padding=0.0, precision=precision,
+            device=device, repeats=options.repeats,
+        )  # fmt: skip
+        case = Case(variant=variant, order="none", implementation="triton", length=options.length)
+        if not expressible(setting, case):
+            raise WrongUseError(f"--attention {variant}: {refusal(setting, case)}")
+        found, lines = searched(setting, case)
+        rows += lines
+        known.setdefault(card, {}).update(found)
+        write_json(options.out, known)
+    headings = ["kernel", "tiles before", "ms", "best", "ms", "tried"]
+    notes = [
+        "own, others, warps, stages; ms: medians, of the forward pass or, for keys and queries, of both passes",
+        f"{card}; SEQARENA_TILES={options.out} lets runs have the best",
+    ]
+    print(render(f"tiles, length {options.length:,}", headings, rows, notes, "terminal"))
+    return 0
+
+
+def _known(file: Path) -> dict[str, dict[str, Any]]:
+    if not file.exists():
+        return {}
+    try:
+        found = read_json(file)
+    except (OSError, ValueError) as error:
+        raise WrongUseError(f"--out {file}: expected a file of this command ({error}); take another name") from error
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise WrongUseError(f"--out {file}: expected a file of this command; take another name")
+    return found
+
+
+def searched(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[list[str]]]:
+    """Returns the best tiles of each kernel of a variant by the kernel's name, and a row of the table for each."""
+    from common.attention.triton import launch  # noqa: PLC0415  # needs Triton
+
+    dtype, tensors, call = PRECISIONS[setting.precision], setting.tensors(case.length), forward(setting, case)
+    expected = numbers_of(call, tensors)
+    found, rows = {}, []
+    for role, kernel in kernels_of(case.variant).items():
+        name, both = launch.name_of(kernel, dtype, setting.head_dim), role not in ("columns", "forward")
+        before = launch.chosen(kernel, role, tensors[0], setting.head_dim)
+        candidates = dict.fromkeys(
+            [before, *itertools.starmap(launch.Tiles, itertools.product(OWN, OTHERS, WARPS, STAGES))]
+        )
+        times: dict[launch.Tiles, float] = {}
+        for number, tiles in enumerate(candidates, 1):
+            print(f"{name}: {number} of {len(candidates)} ...", file=sys.stderr)
+            launch.TRIED[name] = tiles
+            try:
+                if agree(numbers_of(call, tensors), expected, TOLERANCE[dtype]):
+                    runs = [timed(call, tensors, both) for _ in range(setting.repeats)]
+                    times[tiles] = statistics.median(runs)
+                else:
+                    print(f"{name}: {tuple(tiles)} gives other numbers, left out", file=sys.stderr)
+            except Exception as error:  # too large for the card, or whatever Triton, its compiler or the driver raise
+                print(f"{name}: {tuple(tiles)}: {type(error).__name__}, left out", file=sys.stderr)
+        best = min(times, key=lambda tiles: times[tiles])
+        launch.TRIED[name] = best  # the next kernels are measured beside it
+        found[name] = list(best)
+        rows.append([name, _text(before), _milliseconds(times.get(before)), _text(best), _milliseconds(times[best]),
+                     f"{len(times)} of {len(candidates)}"])  # fmt: skip
+    for name in found:
+        del launch.TRIED[name]
+    return found, rows
+
+
+def numbers_of(call: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the output and the gradients of query, key and value."""
+    output = call(tensors)
+    return [output.detach(), *torch.autograd.grad(output, list(tensors[:3]), tensors[3])]
+
+
+def agree(found: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> bool:
+    """Returns whether no number is further off than this share of the largest."""
+    pairs = zip(found, expected, strict=True)
+    return all(bool((one - other).abs().max() <= tolerance * other.abs().max()) for one, other in pairs)
+
+
+def _text(tiles: Sequence[int]) -> str:
+    return ", ".join(map(str, tiles))
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:,.2f}"

@@ -1,0 +1,132 @@
+"""``seqarena benchmark tiles`` and ``kernels`` through Triton's interpreter, where times alone mean nothing."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from common.attention import Visibility, find_attention
+from common.errors import WrongUseError, guarded
+from scripts.benchmark import run, tiles
+from scripts.seqarena import dispatch
+
+pytestmark = [
+    pytest.mark.extras,
+    pytest.mark.interpreted,
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1, as make test-extras has it"
+    ),
+]
+SMALL = "tiles --head-dim 16 --length 40 --batch 1 --heads 1 --repeats 1 --precision float32".split()
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from common.attention.triton import launch  # noqa: PLC0415
+
+    for name, sizes in {"OWN": (16, 32), "OTHERS": (16,), "WARPS": (4,), "STAGES": (2,)}.items():
+        monkeypatch.setattr(tiles, name, sizes)
+    launch.read_tiles.cache_clear()
+    yield
+    launch.read_tiles.cache_clear()
+
+
+def times(monkeypatch: pytest.MonkeyPatch, of: Callable[[dict[str, Any]], float]) -> None:
+    """Has runs take as long as ``of`` says of the tiles that are tried."""
+    from common.attention.triton import launch  # noqa: PLC0415
+
+    monkeypatch.setattr(tiles, "timed", lambda *_: of(launch.TRIED))
+
+
+def test_the_fastest_are_kept_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from common.attention.triton import launch  # noqa: PLC0415
+
+    times(monkeypatch, lambda tried: sum(each.own != 16 for each in tried.values()))
+    file = tmp_path / "new" / "tiles.json"
+    assert run([*SMALL, "--out", str(file)]) == 0
+    assert "elementwise_backward_keys float32 16" in capsys.readouterr().out
+    (found,) = json.loads(file.read_text()).values()
+    assert all(each == [16, 16, 4, 2] for each in found.values())
+    assert len(found) == 7
+    assert launch.TRIED == {}
+    used = []
+    monkeypatch.setattr(launch.Tiles, "sizes", lambda own, role: used.append(own) or sizes(own, role))
+    kernel, given = find_attention("x3").build(heads=1), torch.randn(3, 1, 1, 40, 16)
+    before = kernel.compute("triton", *given, Visibility())
+    monkeypatch.setenv(launch.FILE, str(file))
+    after = kernel.compute("triton", *given, Visibility())
+    assert used == [launch.Tiles(64, 32, 4, 2), launch.Tiles(16, 16, 4, 2)]
+    torch.testing.assert_close(before, after)
+
+
+def sizes(own: Any, role: str) -> dict[str, int]:
+    """What ``Tiles.sizes`` gives of a forward pass."""
+    assert role == "forward"
+    return {"ROWS": own.own, "KEYS": own.others}
+
+
+def test_tiles_that_fail_or_differ_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from common.attention.triton import launch  # noqa: PLC0415
+
+    right, wrong = tiles.numbers_of, [16]
+
+    def of(call: Any, tensors: Any) -> Any:
+        tried = [each.own for each in launch.TRIED.values()]
+        if tried[-1:] == [64]:
+            raise RuntimeError("out of resources")
+        return [each * (1.01 if tried[-1:] == wrong else 1.0) for each in right(call, tensors)]
+
+    monkeypatch.setattr(tiles, "numbers_of", of)
+    times(monkeypatch, lambda tried: list(tried.values())[-1].own)
+    assert run([*SMALL, "--attention", "x3", "--out", str(tmp_path / "tiles.json")]) == 0
+    (found,) = json.loads((tmp_path / "tiles.json").read_text()).values()
+    assert {each[0] for each in found.values()} == {32}
+
+
+def test_files_add_up(tmp_path: Path) -> None:
+    file = tmp_path / "tiles.json"
+    file.write_text('{"another card": {"forward float32 16": [64, 64, 4, 2]}}')
+    for variant in ("x3", "dnas"):
+        assert run([*SMALL, "--attention", variant, "--out", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert sorted(len(each) for each in found.values()) == [1, 7]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["tiles", "--attention", "softmax"], "--attention softmax: expected dnas or an elementwise variant"),
+        (["tiles", "--head-dim", "8"], "--head-dim: expected 16 to 128, found 8"),
+        (["tiles", "--precision", "float64"], "unknown precision 'float64'"),
+        (["tiles", "--length", "0"], "--length: expected at least 1, found 0"),
+        (["tiles", "--out", "."], "--out .: expected a file of this command"),
+        (["kernels", "--capability", "9"], "unknown capability '9'; did you mean '9.0' or '8.9'?"),
+        (["kernels", "--attention", "hnas"], "--attention hnas: expected dnas or"),
+        (["kernels"], "TRITON_INTERPRET=1 is set, and the interpreter does not compile"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(command: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(dispatch, ["benchmark", *command]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "[1]", '{"%s": 3}', '{"%s": {"x": [1, 2]}}', '{"%s": {"x": [48, 64, 4, 2]}}',
+             '{"%s": {"x": [64, 64, 4, 0]}}', '{"%s": {"x": [true, 64, 4, 2]}}'],
+)  # fmt: skip
+def test_a_file_that_is_none_is_told(text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from common.attention.triton import launch  # noqa: PLC0415
+    from common.runtime import device_name  # noqa: PLC0415
+
+    file = tmp_path / "tiles.json"
+    if text is not None:
+        file.write_text(text.replace("%s", device_name(torch.device("cpu"))))
+    monkeypatch.setenv(launch.FILE, str(file))
+    with pytest.raises(WrongUseError, match=r"SEQARENA_TILES=.*expected a file of `seqarena benchmark tiles`"):
+        find_attention("x3").build(heads=1).compute("triton", *torch.randn(3, 1, 1, 40, 16), Visibility())
