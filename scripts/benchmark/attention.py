@@ -1,5 +1,6 @@
 """Time and memory of attention alone: variants, lengths and implementations, in one run beside fused softmax."""
 
+import importlib.metadata
 import json
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import torch
 
 from common.attention import find_attention, require_order
 from common.attention.base import IMPLEMENTATIONS
+from common.attention.triton.available import INSTALLED
 from common.attention.visibility import ORDERS
 from common.checkpoint import write_json
 from common.cli import Parser
@@ -115,6 +117,8 @@ def run(arguments: Sequence[str]) -> int:
         "setting": asdict(setting),
         "device": device_name(torch.device(setting.device)),
         "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "triton": importlib.metadata.version("triton") if INSTALLED else None,
         **code_version(),
         "matmul_flops_per_second": ceiling,
         "measurements": [asdict(each) for each in found],
@@ -129,6 +133,16 @@ def run(arguments: Sequence[str]) -> int:
     print(render(*table(setting, found, ceiling, record["device"]), "terminal"))
     print(f"{out / name}.json, {out / name}.png")
     return 0
+
+
+def backends(found: Sequence[Measured], order: str) -> str:
+    """Returns what each backend of PyTorch's softmax took at each length."""
+    taken = {each.case.length: each.backend_seconds[order] for each in found}
+    texts = [
+        f"{length:,}: {', '.join(f'{name} {1000 * seconds:,.2f}' for name, seconds in times.items())}"
+        for length, times in taken.items()
+    ]
+    return f"{'/ causal' if order == 'causal' else '/ softmax'}, ms by backend: {'; '.join(texts)}"
 
 
 def table(
@@ -156,8 +170,9 @@ def table(
     notes = [
         f"dropout {setting.dropout}, {setting.padding:.0%} padding; {device}; medians of {setting.repeats} rounds over "
         "all cases of a length, after one to warm up; both: forward and backward",
-        "/ softmax, / causal: both, over PyTorch's scaled_dot_product_attention (causal) of the same rounds, without "
-        "dropout or padding",
+        "/ softmax, / causal: both, over PyTorch's scaled_dot_product_attention (causal) of the same rounds by its "
+        "fastest backend, without dropout or padding",
+        *(backends(found, order) for order in ("none", *(["causal"] if causal else []))),
         "of matmul: operations that the matrix products of the form cannot do without, a second, over the "
         f"{ceiling / 1e9:,.0f} G/s of one large product",
         "peak: of a process of its own, forward and backward, beyond inputs and libraries",

@@ -1,17 +1,20 @@
 """One case of the attention benchmark: its tensors, its time in rounds with all others, its memory on its own."""
 
+import contextlib
 import itertools
 import math
 import multiprocessing
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from common.attention import find_attention
 from common.attention.base import Implementation
@@ -27,6 +30,13 @@ REFERENCE_BYTES = 2**33
 """What the matrices of one reference call may take; where they would be more, it is left out."""
 REFERENCE_MATRICES = 4
 """Of float32 over all pairs: scores, weights, and their gradients."""
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+"""Of PyTorch's softmax attention; each is measured by its name, for which is the default changes with versions."""
 PRODUCTS, PRODUCTS_WITH_MASSES, PRODUCTS_OF_FEATURES = 7, 11, 6
 """Matrix products of a case, forward and backward; see ``operations``."""
 
@@ -78,7 +88,9 @@ class Measured:
     spread: float
     """Interquartile range of ``both``, over its median."""
     baseline_seconds: dict[str, float]
-    """PyTorch's fused softmax in the same rounds, forward and backward, by order."""
+    """PyTorch's fused softmax in the same rounds, forward and backward, by order; its fastest backend."""
+    backend_seconds: dict[str, dict[str, float]]
+    """The same by order and each of its backends that has the case."""
     flops_per_second: float | None
     """Operations that this form cannot do without, forward and backward, over the time; None: not known."""
     peak_memory_bytes: int | None
@@ -104,9 +116,24 @@ def forward(setting: Setting, case: Case) -> Callable[[Sequence[Tensor]], Tensor
     return run
 
 
-def fused_softmax(order: Order) -> Callable[[Sequence[Tensor]], Tensor]:
-    """Returns the baseline: PyTorch's function, and nothing of ours around it."""
-    return lambda given: F.scaled_dot_product_attention(given[0], given[1], given[2], is_causal=order == "causal")
+def fused_softmax(order: Order, backend: SDPBackend) -> Callable[[Sequence[Tensor]], Tensor]:
+    """Returns a baseline: PyTorch's function by one of its backends, and nothing of ours around it."""
+
+    def run(given: Sequence[Tensor]) -> Tensor:
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(given[0], given[1], given[2], is_causal=order == "causal")
+
+    return run
+
+
+def softmax_backends(setting: Setting, length: int, order: Order) -> list[str]:
+    """Returns the fused backends of PyTorch's function that have a case, told by one head; if none, its plain form."""
+    tensors, found = replace(setting, batch=1, heads=1).tensors(length), []
+    for name, backend in BACKENDS.items():
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings(action="ignore"):  # it says why not, at length
+            run_once(fused_softmax(order, backend), tensors, both=True)
+            found.append(name)
+    return [name for name in found if name != "math"] or found
 
 
 def expressible(setting: Setting, case: Case) -> bool:
@@ -164,7 +191,12 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
         case.label: forward(setting, case) for case in cases
     }
     orders: tuple[Order, ...] = ("none", "causal")
-    bases = {f"softmax {order}": fused_softmax(order) for order in orders}
+    backends = {order: softmax_backends(setting, length, order) for order in orders}
+    bases = {
+        f"softmax {order} {name}": fused_softmax(order, BACKENDS[name])
+        for order, names in backends.items()
+        for name in names
+    }
     seconds: dict[tuple[str, str], list[float]] = {}
     for repeat in range(-1, setting.repeats):
         print(f"length {length:,}: round {repeat + 1} of {setting.repeats} ...", file=sys.stderr)
@@ -173,6 +205,10 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
             if repeat >= 0:
                 seconds.setdefault((label, name), []).append(taken)
     del tensors
+    of_backends = {
+        str(order): {name: statistics.median(seconds[f"softmax {order} {name}", "both"]) for name in names}
+        for order, names in backends.items()
+    }
     found = []
     for case in cases:
         both = sorted(seconds[case.label, "both"])
@@ -184,7 +220,8 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
                 case=case,
                 seconds={name: statistics.median(seconds[case.label, name]) for name in PASSES},
                 spread=(quarters[2] - quarters[0]) / middle,
-                baseline_seconds={order: statistics.median(seconds[f"softmax {order}", "both"]) for order in orders},
+                baseline_seconds={order: min(times.values()) for order, times in of_backends.items()},
+                backend_seconds=of_backends,
                 flops_per_second=None if needed is None else needed / middle,
                 peak_memory_bytes=peak(setting, case) if memory else None,
             )

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend
 
 from common.bert.model import BertConfig, BertForPretraining
 from common.bert.names import public_name
@@ -16,8 +17,8 @@ from qa.data import world
 from qa.data.windows import SpanBatch
 from qa.model import Model, Reader
 from qa.trainer import span_loss
-from scripts.benchmark import run
-from scripts.benchmark.cases import Case, Setting, expressible, operations
+from scripts.benchmark import cases, run
+from scripts.benchmark.cases import Case, Setting, expressible, fused_softmax, operations, softmax_backends
 from scripts.benchmark.transformers import forwards
 from tests.qa.questions import written
 
@@ -43,8 +44,22 @@ def test_every_implementation_is_measured_where_it_exists(tmp_path: Path, capsys
     for each in record["measurements"]:
         assert each["seconds"]["both"] > 0
         assert set(each["baseline_seconds"]) == {"none", "causal"}
+        for order, taken in each["backend_seconds"].items():
+            assert each["baseline_seconds"][order] == min(taken.values())
     assert record["matmul_flops_per_second"] > 0
     assert (tmp_path / "attention-cpu-float32.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_backends_of_softmax_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU the fused one; where there is none, the plain form."""
+    assert softmax_backends(setting(), 16, "causal") == ["flash"]
+    monkeypatch.delitem(cases.BACKENDS, "flash")
+    assert softmax_backends(setting(), 16, "causal") == ["math"]
+    tensors = setting().tensors(16)
+    plain, fused = (
+        fused_softmax("none", backend)(tensors) for backend in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION)
+    )
+    torch.testing.assert_close(plain, fused)
 
 
 def test_the_table_and_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
