@@ -127,7 +127,7 @@ def _section(view: View, first: int) -> dict[str, Any]:
             for at, row in enumerate(table.rows)
         ],
         "words": sentences(table) if view.is_compared else [],
-        "notes": [note for note in footnotes(table) if view.is_compared or not note.startswith("no comparison")],
+        "notes": footnotes(table, is_compared=view.is_compared),
     }  # fmt: skip
 
 

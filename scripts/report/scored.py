@@ -47,7 +47,9 @@ def scores(table: Table, runs: dict[str, list[Shown]]) -> Chart:
         _points(
             "floors and published figures", told, "%{text}: %{x:.2f}",
             {"size": 11, "symbol": "line-ns-open", "color": COLOURS[1], "line": {"width": 2}},
-        ),
+        )
+        | {"legendgroup": "references"},
+        _uprights([value for _, value, _ in told], len(table.rows) + len(told)),
     ]  # fmt: skip
     labels = [_row_label(row) for row in table.rows] + [short(name) for name, _ in references]
     # Two seeds have intervals of Student's t that say nothing but that two are few: they may leave the picture.
@@ -59,7 +61,6 @@ def scores(table: Table, runs: dict[str, list[Shown]]) -> Chart:
         "xaxis": {"title": {"text": f"{table.metric.replace('_', ' ')} on the test set{percent(table.unit)}"}}
         | ({"range": [min(shown) - margin, max(shown) + margin]} if shown else {}),
         "yaxis": _rows(labels),
-        "shapes": [_upright(value, {"color": COLOURS[1], "width": 1, "dash": "dot"}, 0.45) for _, value, _ in told],
     }
     notes = [
         "" if table.higher_is_better else "Lower is better.",
@@ -92,10 +93,13 @@ def _rows(labels: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _upright(at: float, line: dict[str, Any], opacity: float = 1.0) -> dict[str, Any]:
+def _uprights(values: Sequence[float], rows: int) -> dict[str, Any]:
+    """Returns dotted lines through all rows, that go and come with the marks they belong to."""
     return {
-        "type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "layer": "below",
-        "line": line, "opacity": opacity,
+        "type": "scatter", "mode": "lines", "legendgroup": "references", "showlegend": False, "hoverinfo": "skip",
+        "x": [at for value in values for at in (value, value, None)],
+        "y": [at for _ in values for at in (-0.6, rows - 0.4, None)],
+        "line": {"color": COLOURS[1], "width": 1, "dash": "dot"}, "opacity": 0.45,
     }  # fmt: skip
 
 
@@ -110,31 +114,34 @@ def comparisons(table: Table) -> Chart | None:
     rows = [(row, row.comparison) for row in table.rows if row.comparison is not None]
     if not rows:
         return None
-    points = [
-        (place, scaled(found.difference, table.unit), f"{short(row.name)} against {short(row.against)}")
-        for place, (row, found) in enumerate(rows)
-    ]
-    above = [_reach(found.difference, found.high, table) for _, found in rows]
-    below = [_reach(found.difference, found.low, table) for _, found in rows]
-    colours = [COLOURS[0] if found.over_seeds else REFERENCE for _, found in rows]
-    trace = _points("", points, "%{x:.2f}, %{text}", {"size": 9, "symbol": "diamond", "color": colours}) | {
-        "showlegend": False,
-        "error_x": {"type": "data", "symmetric": False, "thickness": 2, "width": 5, "color": COLOURS[0],
-                    "array": above, "arrayminus": below},
-    }  # fmt: skip
+    kinds = [kind for kind in (True, False) if any(found.over_seeds == kind for _, found in rows)]
+    data = []
+    for kind, shade in ((True, COLOURS[0]), (False, REFERENCE)):
+        own = [(place, row, found) for place, (row, found) in enumerate(rows) if found.over_seeds == kind]
+        points = [
+            (place, scaled(found.difference, table.unit), f"{short(row.name)} against {short(row.against)}")
+            for place, row, found in own
+        ]
+        marks = _points("", points, "%{x:.2f}, %{text}", {"size": 9, "symbol": "diamond", "color": shade})
+        bars = {"type": "data", "symmetric": False, "thickness": 2, "width": 5, "color": shade,
+                "array": [_reach(found.difference, found.high, table) for _, _, found in own],
+                "arrayminus": [_reach(found.difference, found.low, table) for _, _, found in own]}  # fmt: skip
+        data.append(marks | {"showlegend": False, "error_x": bars})
     layout = {
         "xaxis": {"title": {"text": f"difference, {'points' if table.unit == 'share' else 'nats'}"}},
         "yaxis": _rows([short(row.name) for row, _ in rows]),
-        "shapes": [_upright(0.0, {"color": REFERENCE, "width": 1})],
-    }
-    kinds = {found.over_seeds for _, found in rows}
+        "shapes": [
+            {"type": "line", "xref": "x", "yref": "paper", "x0": 0, "x1": 0, "y0": 0, "y1": 1,
+             "line": {"color": REFERENCE, "width": 2}}
+        ],
+    }  # fmt: skip
     notes = {
         True: "95 % intervals over seeds and test examples.",
-        False: f"Grey marks: fewer than {FEWEST_SEEDS} seeds, 95 % intervals over test examples alone.",
+        False: f"Grey: fewer than {FEWEST_SEEDS} seeds, 95 % intervals over test examples alone.",
     }
     return Chart(
-        title=f"Difference from {table.baseline}", data=[trace], layout=layout, height=80 + 24 * len(rows),
-        note=" ".join(notes[kind] for kind in (True, False) if kind in kinds),
+        title=f"Difference from {table.baseline}", data=data, layout=layout, height=80 + 24 * len(rows),
+        note=" ".join(notes[kind] for kind in kinds),
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[View, list[Chart]]:
 
 def test_scores_are_means_intervals_and_references(made: tuple[View, list[Chart]]) -> None:
     table, chart = made[0].table, named(made[1], "Scores")
-    seeds, means, references = chart.data
+    seeds, means, references, lines = chart.data
     assert means["x"] == [pytest.approx(np.mean(CORRECT[row.name]) / 2) for row in table.rows]
     halves = [interval([each / 2 for each in CORRECT[row.name]]) for row in table.rows]
     assert means["error_x"]["array"] == pytest.approx(halves)
@@ -65,7 +65,9 @@ def test_scores_are_means_intervals_and_references(made: tuple[View, list[Chart]
     found = dict(zip((labels[place] for place in references["y"]), references["x"], strict=True))
     assert found["floor: majority class"] == pytest.approx(12)
     assert found["chance"] == pytest.approx(10)
-    assert [line["x0"] for line in chart.layout["shapes"]] == references["x"]
+    assert lines["legendgroup"] == references["legendgroup"]  # one click hides both
+    assert lines["x"] == [each for value in references["x"] for each in (value, value, None)]
+    assert lines["y"][:3] == [*reversed(chart.layout["yaxis"]["range"]), None]
     low, high = chart.layout["xaxis"]["range"]
     assert low < 10
     assert high > max(mean + half for mean, half in zip(means["x"], halves, strict=True))
@@ -73,7 +75,9 @@ def test_scores_are_means_intervals_and_references(made: tuple[View, list[Chart]
 
 def test_differences_have_their_intervals_the_right_way_round(made: tuple[View, list[Chart]]) -> None:
     rows = [row for row in made[0].table.rows if row.comparison]
-    (trace,) = named(made[1], "Difference").data
+    trace, fewer = named(made[1], "Difference").data
+    assert fewer["x"] == []
+    assert fewer["error_x"]["color"] != trace["error_x"]["color"] == trace["marker"]["color"]
     for place, row in enumerate(rows):
         found = row.comparison
         assert found is not None
