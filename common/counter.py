@@ -6,6 +6,8 @@ from typing import TypeVar, no_type_check
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 Thing = TypeVar("Thing")
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -25,6 +27,20 @@ def hash64(*keys: int | npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
     for key in keys:
         state = mix64(state + np.asarray(key).astype(np.uint64) + GOLDEN)
     return state
+
+
+def hashed_on(state: int, *keys: Tensor) -> Tensor:
+    """Returns what ``hash64`` makes of keys after those that it made ``state`` of, where the keys are; int64."""
+    found = torch.full((1,), _signed(state), device=keys[0].device)
+    for key in keys:
+        found = found + key + _signed(int(GOLDEN))
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            found = (found ^ ((found >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)  # a shift without sign
+    return found
+
+
+def _signed(bits: int) -> int:
+    return bits - (bits >> 63 << 64)
 
 
 def hash_text(text: str) -> int:

@@ -147,6 +147,7 @@ class ElementwiseKernel(Kernel):
         """Returns sum_j pi_ij value_j; warns once if that is more than float16 can hold, and says what would fit."""
         output: Output = super().forward(query, key, value, visibility, bias)
         looks = value.dtype == torch.float16 and self.rule.phi != "tanh" and not torch.compiler.is_compiling()
+        looks = looks and not (value.is_cuda and torch.cuda.is_current_stream_capturing())
         if looks and not self.warned and not bool(output.isfinite().all()):
             self.warned = True
             with torch.no_grad():

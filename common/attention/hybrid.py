@@ -97,10 +97,14 @@ class HybridKernel(Kernel):
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
         """Returns both halves mixed: the doubly-normalised one by our kernels, softmax by PyTorch's own."""
         lack = LACK if self.active_dropout or visibility.order != "none" else None
-        if not can_run(query, key, value, visibility, bias, lack):
+        if query.shape[3] != value.shape[3]:
+            lack = lack or "PyTorch's softmax takes values as wide as keys only"
+        if not can_run(query, key, value, visibility, bias, lack) or not is_trusted(
+            DOUBLY, query, value, causal=False, dropout=0.0
+        ):
             return None
         softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
-        if softmax is None or not is_trusted(DOUBLY, query, value, causal=False, dropout=0.0):
+        if softmax is None:
             return None
         from common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 

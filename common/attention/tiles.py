@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.attention.rule import HIDDEN, Rule, Scratch
 from common.attention.visibility import Order, Visibility
-from common.counter import hash64
+from common.counter import hash64, hashed_on
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -334,9 +334,12 @@ class Call:
         """Returns 32 random bits of each query and each key of each head (L N and L M), from which dropout draws."""
         made = []
         for which, length in enumerate(lengths):
-            each, positions = torch.arange(heads)[:, None].numpy(), torch.arange(length).numpy()
-            bits = torch.from_numpy(hash64(seed, which, each, positions).view("int64"))
-            made.append((bits >> 32).to(torch.int32).to(device))
+            each, positions = torch.arange(heads, device=device)[:, None], torch.arange(length, device=device)
+            if device.type == "cpu":
+                bits = torch.from_numpy(hash64(seed, which, each.numpy(), positions.numpy()).view("int64"))
+            else:
+                bits = hashed_on(int(hash64(seed, which)[0]), each, positions)
+            made.append((bits >> 32).to(torch.int32))
         return made[0], made[1]
 
     @staticmethod

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from common.attention import find_attention
 from common.attention.base import Implementation
 from common.attention.elementwise import ElementwiseKernel
+from common.attention.hybrid import DOUBLY, Hybrid
 from common.attention.triton.available import reason_against
 from common.attention.triton.proof import LOOKED_AT
 from common.attention.visibility import Order, Visibility
@@ -37,6 +38,7 @@ BACKENDS = {
     "math": SDPBackend.MATH,
 }
 """Of PyTorch's softmax attention; each is measured by its name, for which is the default changes with versions."""
+FUSED = ["cudnn", "flash", "efficient"]
 PRODUCTS, PRODUCTS_WITH_MASSES, PRODUCTS_OF_FEATURES = 7, 11, 6
 """Matrix products of a case, forward and backward; see ``operations``."""
 
@@ -129,11 +131,11 @@ def fused_softmax(order: Order, backend: SDPBackend) -> Callable[[Sequence[Tenso
 def softmax_backends(setting: Setting, length: int, order: Order) -> list[str]:
     """Returns the fused backends of PyTorch's function that have a case, told by one head; if none, its plain form."""
     tensors, found = replace(setting, batch=1, heads=1).tensors(length), []
-    for name, backend in BACKENDS.items():
+    for name in FUSED:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings(action="ignore"):  # it says why not, at length
-            run_once(fused_softmax(order, backend), tensors, both=True)
+            run_once(fused_softmax(order, BACKENDS[name]), tensors, both=True)
             found.append(name)
-    return [name for name in found if name != "math"] or found
+    return found or ["math"]
 
 
 def expressible(setting: Setting, case: Case) -> bool:
@@ -154,7 +156,10 @@ def refusal(setting: Setting, case: Case) -> str:
     query, key, value, _ = replace(setting, batch=1, heads=1).tensors(16)
     if case.implementation == "triton":
         reason = reason_against(query, key, value, Visibility(), None)
-        faults = (each for each in LOOKED_AT.values() if each is not None)
+        config = find_attention(case.variant)
+        rule = DOUBLY if isinstance(config, Hybrid) else config.build(setting.heads).rule  # whose kernels hnas has
+        own = "" if rule is None else f"{rule.text} {query.dtype}"
+        faults = (fault for asked, fault in LOOKED_AT.items() if fault is not None and asked.startswith(own))
         reason = reason or next(faults, None)
         if reason is not None:
             return reason
@@ -190,7 +195,9 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
     calls: dict[str, Callable[[Sequence[Tensor]], Tensor | None]] = {
         case.label: forward(setting, case) for case in cases
     }
-    orders: tuple[Order, ...] = ("none", "causal")
+    orders: list[Order] = ["none"]
+    if any(case.order == "causal" for case in cases):
+        orders.append("causal")
     backends = {order: softmax_backends(setting, length, order) for order in orders}
     bases = {
         f"softmax {order} {name}": fused_softmax(order, BACKENDS[name])
@@ -200,7 +207,8 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
     seconds: dict[tuple[str, str], list[float]] = {}
     for repeat in range(-1, setting.repeats):
         print(f"length {length:,}: round {repeat + 1} of {setting.repeats} ...", file=sys.stderr)
-        for (label, call), name in itertools.product((calls | bases).items(), PASSES):
+        runs = [*itertools.product(calls.items(), PASSES), *((base, "both") for base in bases.items())]
+        for (label, call), name in runs:
             taken = timed(call, tensors, name == "both")
             if repeat >= 0:
                 seconds.setdefault((label, name), []).append(taken)

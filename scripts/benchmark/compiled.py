@@ -12,13 +12,13 @@ import torch
 
 from common.attention.triton.launch import Role, Tiles, room, tiles_of
 
-ROOMY_CAPABILITIES = (90, 100, 103)
+ROOMY_CAPABILITIES = (90,)
 """Those of cards whose blocks have 227 KiB of shared memory, times ten."""
 FLOATS = ("row_scale", "mass", "row_sum", "row_share", "delta", "of_mass", "query_less", "key_less")
 BITS = ("row_bits", "key_bits")
 SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit")
-DIVISIBLE = ("rows", "keys", "width", "value_width")
-"""Sizes that are taken to be multiples of 16, as Triton takes those that are; pointers are."""
+MULTIPLE = 16
+"""Of which Triton tells whether pointers and sizes are multiples: another kernel if not."""
 TENSOR_CORES, SPILLS, EXPONENTIALS = ("HGMMA", "HMMA", "WGMMA"), ("STL", "LDL"), ("MUFU",)
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)\S*(.*)")
 LABEL, JUMP = re.compile(r"^(\.L\w+):"), re.compile(r"`\((\.L\w+)\)")
@@ -44,9 +44,12 @@ class Compiled:
 
 
 def compiled(
-    kernel: Any, role: Role, dtype: torch.dtype, width: int, capability: int, settings: dict[str, Any]
-) -> Compiled:
+    kernel: Any, role: Role, dtype: torch.dtype, width: int, capability: int, settings: dict[str, Any],
+    length: int = 4096,
+) -> Compiled:  # fmt: skip
     """Returns what becomes of a kernel for heads of ``width``, for compute capability 80, 90 and so on.
+
+    Of ``length`` it matters alone whether it is a multiple of 16.
 
     Raises:
         triton.CompilationError: as Triton does.
@@ -63,7 +66,11 @@ def compiled(
     types = dict.fromkeys(FLOATS, "*fp32") | dict.fromkeys(BITS, "*i32") | dict.fromkeys(SIZES, "i32")
     types |= {"scale": "fp32"} | dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, pointer) for name in names}
-    aligned = [name for name, kind in signature.items() if kind.startswith("*") or name in DIVISIBLE]
+    sizes = {"rows": length, "keys": length, "width": width, "value_width": width}
+    aligned = [
+        name for name, kind in signature.items()
+        if kind.startswith("*") or (name in sizes and sizes[name] % MULTIPLE == 0)
+    ]  # fmt: skip
     source = ASTSource(
         kernel, signature, constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},

@@ -1,6 +1,6 @@
 """What Triton's compiler makes of the CUDA kernels: no GPU is needed, and no time is measured.
 
-What a kernel does for each pair of query and key beside its matrix products bounds its speed. On Hopper, in bfloat16,
+A kernel is fast if it does little for each pair of query and key beside its matrix products. On Hopper, in bfloat16,
 a product takes the tensor cores as long as head_dim / 16 instructions a pair take the rest, an exponential as 8.
 """
 
@@ -17,6 +17,7 @@ from common.attention.elementwise import Elementwise
 from common.attention.triton.available import INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
 from common.cli import Parser
 from common.errors import WrongUseError, look_up
+from scripts.benchmark.chosen import at_least_one
 from scripts.tables import render
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     found = []
     for capability, precision, width in itertools.product(options.capability, options.precision, options.head_dim):
         for variant in options.attention:
-            for each in compiled_of(variant, capability, precision, width, causal=options.causal, drops=options.drops):
+            for each in compiled_of(variant, capability, precision, width, options):
                 found.append((variant, capability, precision, width, each))
     if options.json:
         names = ("attention", "capability", "precision", "head_dim")
@@ -68,6 +69,7 @@ def parser() -> Parser:
     parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (64 128)")
     parser.add_argument("--causal", action="store_true", help="elementwise variants in order")
     parser.add_argument("--drops", action="store_true", help="elementwise variants with dropout")
+    parser.add_argument("--length", type=int, default=4096, help="whether it is a multiple of 16 matters (4096)")
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
     return parser
 
@@ -79,6 +81,9 @@ def _parsed(arguments: Sequence[str]) -> Any:
     for each in options.precision:
         look_up(PRECISIONS, each, "precision")
     require_kernels(options.attention, options.head_dim)
+    at_least_one(options, "length")
+    if "dnas" in options.attention and (options.causal or options.drops):
+        raise WrongUseError("--causal, --drops: expected elementwise variants alone; the kernels of dnas have neither")
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
     if interprets():
@@ -112,17 +117,15 @@ def kernels_of(variant: str) -> dict["Role", Any]:
     }  # fmt: skip
 
 
-def compiled_of(
-    variant: str, capability: str, precision: str, width: int, *, causal: bool, drops: bool
-) -> list["Compiled"]:
+def compiled_of(variant: str, capability: str, precision: str, width: int, options: Any) -> list["Compiled"]:
     """Returns what becomes of each kernel of a variant."""
     from scripts.benchmark.compiled import compiled  # noqa: PLC0415  # needs Triton
 
     settings: dict[str, Any] = {}
     if variant != "dnas":
         rule: Any = find_attention(variant).build(1).rule
-        settings = {"PHI": rule.phi, "POWER": rule.power, "CAUSAL": causal, "DROPS": drops}
+        settings = {"PHI": rule.phi, "POWER": rule.power, "CAUSAL": options.causal, "DROPS": options.drops}
     return [
-        compiled(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings)
+        compiled(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings, options.length)
         for role, kernel in kernels_of(variant).items()
     ]

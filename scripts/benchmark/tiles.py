@@ -55,10 +55,10 @@ def run(arguments: Sequence[str]) -> int:
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
     device = "cpu" if interprets() or not torch.cuda.is_available() else "cuda"
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     known, card = _known(options.out), device_name(torch.device(device))
     rows: list[list[str]] = []
-    for variant, precision, width in itertools.product(options.attention, options.precision, options.head_dim):
+    variants = {"dnas" if each == "dnas" else "elementwise": each for each in reversed(options.attention)}
+    for variant, precision, width in itertools.product(variants.values(), options.precision, options.head_dim):
         setting = Setting(
             batch=options.batch, heads=options.heads, head_dim=width, dropout=0.0, padding=0.0, precision=precision,
             device=device, repeats=options.repeats,
@@ -66,6 +66,7 @@ def run(arguments: Sequence[str]) -> int:
         case = Case(variant=variant, order="none", implementation="triton", length=options.length)
         if not expressible(setting, case):
             raise WrongUseError(f"--attention {variant}: {refusal(setting, case)}")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
         found, lines = searched(setting, case)
         rows += lines
         known.setdefault(card, {}).update(found)
@@ -98,31 +99,30 @@ def searched(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[l
     dtype, tensors, call = PRECISIONS[setting.precision], setting.tensors(case.length), forward(setting, case)
     expected = numbers_of(call, tensors)
     found, rows = {}, []
-    for role, kernel in kernels_of(case.variant).items():
-        name, both = launch.name_of(kernel, dtype, setting.head_dim), role not in ("columns", "forward")
-        before = launch.chosen(kernel, role, tensors[0], setting.head_dim)
-        candidates = dict.fromkeys(
-            [before, *itertools.starmap(launch.Tiles, itertools.product(OWN, OTHERS, WARPS, STAGES))]
-        )
-        times: dict[launch.Tiles, float] = {}
-        for number, tiles in enumerate(candidates, 1):
-            print(f"{name}: {number} of {len(candidates)} ...", file=sys.stderr)
-            launch.TRIED[name] = tiles
-            try:
-                if agree(numbers_of(call, tensors), expected, TOLERANCE[dtype]):
-                    runs = [timed(call, tensors, both) for _ in range(setting.repeats)]
-                    times[tiles] = statistics.median(runs)
-                else:
-                    print(f"{name}: {tuple(tiles)} gives other numbers, left out", file=sys.stderr)
-            except Exception as error:  # too large for the card, or whatever Triton, its compiler or the driver raise
-                print(f"{name}: {tuple(tiles)}: {type(error).__name__}, left out", file=sys.stderr)
-        best = min(times, key=lambda tiles: times[tiles])
-        launch.TRIED[name] = best  # the next kernels are measured beside it
-        found[name] = list(best)
-        rows.append([name, _text(before), _milliseconds(times.get(before)), _text(best), _milliseconds(times[best]),
-                     f"{len(times)} of {len(candidates)}"])  # fmt: skip
-    for name in found:
-        del launch.TRIED[name]
+    try:
+        for role, kernel in kernels_of(case.variant).items():
+            name, both = launch.name_of(kernel, dtype, setting.head_dim), role not in ("columns", "forward")
+            before = launch.chosen(kernel, role, tensors[0], setting.head_dim)
+            tried = [before, *itertools.starmap(launch.Tiles, itertools.product(OWN, OTHERS, WARPS, STAGES))]
+            times: dict[launch.Tiles, float] = {}
+            for number, tiles in enumerate(dict.fromkeys(tried), 1):
+                print(f"{name}: {number} of {len(set(tried))} ...", file=sys.stderr)
+                launch.TRIED[name] = tiles
+                try:
+                    if agree(numbers_of(call, tensors), expected, TOLERANCE[dtype]):
+                        runs = [timed(call, tensors, both) for _ in range(setting.repeats)]
+                        times[tiles] = statistics.median(runs)
+                    else:
+                        print(f"{name}: {tuple(tiles)} gives other numbers, left out", file=sys.stderr)
+                except Exception as error:  # too large for the card, or whatever Triton or the driver raise
+                    print(f"{name}: {tuple(tiles)}: {type(error).__name__}, left out", file=sys.stderr)
+            best = min(times, key=lambda tiles: times[tiles], default=before)
+            launch.TRIED[name] = best  # the next kernels are measured beside it
+            found[name] = list(best)
+            rows.append([name, _text(before), _milliseconds(times.get(before)), _text(best),
+                         _milliseconds(times.get(best)), f"{len(times)} of {len(set(tried))}"])  # fmt: skip
+    finally:
+        launch.TRIED.clear()
     return found, rows
 
 

@@ -107,6 +107,7 @@ def test_files_add_up(tmp_path: Path) -> None:
         (["tiles", "--length", "0"], "--length: expected at least 1, found 0"),
         (["tiles", "--out", "."], "--out .: expected a file of this command"),
         (["kernels", "--capability", "9"], "unknown capability '9'; did you mean '9.0' or '8.9'?"),
+        (["kernels", "--causal"], "--causal, --drops: expected elementwise variants alone"),
         (["kernels", "--attention", "hnas"], "--attention hnas: expected dnas or"),
         (["kernels"], "TRITON_INTERPRET=1 is set, and the interpreter does not compile"),
     ],
@@ -116,10 +117,13 @@ def test_what_cannot_be_meant_is_told(command: list[str], words: str, capsys: py
     assert words in capsys.readouterr().err
 
 
+NO_TILES = [[1, 2], [48, 64, 4, 2], [64, 64, 4, 0], [True, 64, 4, 2], [64, 64, 64, 2], [8, 16, 4, 2], [-64, 64, 4, 2],
+            [64, 64, 4, 2.0]]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "text", [None, "", "[1]", '{"%s": 3}', '{"%s": {"x": [1, 2]}}', '{"%s": {"x": [48, 64, 4, 2]}}',
-             '{"%s": {"x": [64, 64, 4, 0]}}', '{"%s": {"x": [true, 64, 4, 2]}}'],
-)  # fmt: skip
+    "text", [None, "", "[1]", '{"%s": 3}', *(f'{{"%s": {{"x": {json.dumps(tiles)}}}}}' for tiles in NO_TILES)]
+)
 def test_a_file_that_is_none_is_told(text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from common.attention.triton import launch  # noqa: PLC0415
     from common.runtime import device_name  # noqa: PLC0415
@@ -130,3 +134,28 @@ def test_a_file_that_is_none_is_told(text: str | None, tmp_path: Path, monkeypat
     monkeypatch.setenv(launch.FILE, str(file))
     with pytest.raises(WrongUseError, match=r"SEQARENA_TILES=.*expected a file of `seqarena benchmark tiles`"):
         find_attention("x3").build(heads=1).compute("triton", *torch.randn(3, 1, 1, 40, 16), Visibility())
+
+
+def test_a_file_of_other_cards_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from common.attention.triton import launch  # noqa: PLC0415
+
+    (tmp_path / "tiles.json").write_text('{"another card": {"normalized_forward float32 16": [64, 64, 4, 2]}}')
+    monkeypatch.setenv(launch.FILE, str(tmp_path / "tiles.json"))
+    with pytest.warns(UserWarning, match="has no tiles of"):
+        assert (
+            find_attention("x3").build(heads=1).compute("triton", *torch.randn(3, 1, 1, 40, 16), Visibility())
+            is not None
+        )
+
+
+def test_a_search_that_is_stopped_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from common.attention.triton import launch  # noqa: PLC0415
+
+    def stopped(*_: Any) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tiles, "timed", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run([*SMALL, "--attention", "x3", "--out", str(tmp_path / "tiles.json")])
+    assert launch.TRIED == {}
+    assert not (tmp_path / "tiles.json").exists()

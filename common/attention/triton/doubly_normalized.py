@@ -4,9 +4,9 @@ Names: c_j = logsumexp_i s_ij over real queries; T_ij = s_ij - c_j; rho_i = logs
 P_ij = exp(T_ij - rho_i) are the weights, X_ij = exp(T_ij) = P_ij exp(rho_i) the shares of a key's queries. Tensors are
 flat, as in ``elementwise.py``; statistics are float32.
 
-Beside its products a kernel does as little for each pair as can be, for that is what bounds it. So logarithms have the
-base 2, the exponential a GPU has; and what is hidden costs a pair nothing: c_j of a padded key and rho_i of a padded
-query are ``FAR``, which leaves a weight of 0.
+Beside its products a kernel does as little for each pair as can be. So logarithms have the base 2, the exponential
+that a GPU has; and what is hidden costs a pair nothing: c_j of a padded key and rho_i of a padded query are ``FAR``,
+which leaves a weight of 0.
 """
 
 import triton

@@ -4,7 +4,7 @@ Tensors are flat: L heads of all examples, N queries, M keys, D and E numbers of
 products of float32 tensors are never rounded to tf32. Padding in queries, keys and values is 0 before it comes here, so
 that no mask is needed but that of time, and that only where some keys of a tile are hidden.
 
-Beside its products a kernel does as little for each pair as can be, for that is what bounds it. So polynomials leave
+Beside its products a kernel does as little for each pair as can be. So polynomials leave
 the scale of scores to the rows' share (scale^power), and a row's share is taken out of the sum over its keys, but in
 float16, where a cube alone may be too large.
 """
@@ -19,16 +19,26 @@ ROOT_OF_TWO_PI: tl.constexpr = tl.constexpr(2.5066282746310002)
 
 
 @triton.jit
+def tanh(scores):
+    """Returns the hyperbolic tangent; of small scores by its series, for the difference would lose their digits."""
+    square = scores * scores
+    series = scores * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315))))
+    return tl.where(square < 0.01, series, 2.0 * tl.sigmoid(2.0 * scores) - 1.0)
+
+
+@triton.jit
 def activated(scores, PHI: tl.constexpr):
     """Returns phi of the scores; the polynomials use no exponential."""
     if PHI == "relu":
         return tl.maximum(scores, 0.0)
     elif PHI == "elu":
-        return tl.where(scores > 0, scores, tl.exp(tl.minimum(scores, 0.0)) - 1.0)
+        series = scores * (1.0 + scores * (1 / 2 + scores * (1 / 6 + scores * (1 / 24 + scores * (1 / 120)))))
+        lower = tl.where(scores > -0.05, series, tl.exp(tl.minimum(scores, 0.0)) - 1.0)  # which would lose their digits
+        return tl.where(scores > 0, scores, lower)
     elif PHI == "gelu":
         return 0.5 * scores * (1.0 + tl.erf(scores * ROOT_OF_HALF))
     elif PHI == "tanh":
-        return 2.0 * tl.sigmoid(2.0 * scores) - 1.0
+        return tanh(scores)
     elif PHI == "exp":
         return tl.exp(scores)
     else:
@@ -46,7 +56,7 @@ def derivative(scores, PHI: tl.constexpr):
         density = tl.exp(-0.5 * scores * scores) / ROOT_OF_TWO_PI
         return 0.5 * (1.0 + tl.erf(scores * ROOT_OF_HALF)) + scores * density
     elif PHI == "tanh":
-        found = 2.0 * tl.sigmoid(2.0 * scores) - 1.0
+        found = tanh(scores)
         return 1.0 - found * found
     else:
         return tl.exp(scores)
@@ -98,8 +108,24 @@ def scores_of(upright, others, scale, PHI: tl.constexpr):
 
 
 @triton.jit
+def narrowed(of_weights, share, scale, PHI: tl.constexpr, POWER: tl.constexpr):
+    """Returns the gradient of the weights with all that float16 would lose if it came later."""
+    return of_weights * (share * (POWER / scale if PHI == "x" else POWER))
+
+
+@triton.jit
+def finished(total, scale, IS_NARROW: tl.constexpr, PHI: tl.constexpr, POWER: tl.constexpr):
+    """Returns gradients of queries or keys with the factors that they have not yet."""
+    if IS_NARROW or PHI != "x":
+        total *= scale
+    if not IS_NARROW:
+        total *= POWER
+    return total
+
+
+@triton.jit
 def pulled(scores, of_weights, PHI: tl.constexpr, POWER: tl.constexpr):
-    """Returns the gradient of the scores given that of the weights, less the factor power."""
+    """Returns the gradient of the scores given that of the weights, less what ``finished`` gives."""
     if POWER > 1:
         of_weights = of_weights * power(activated(scores, PHI), POWER - 1)
     if PHI != "x":
@@ -170,12 +196,13 @@ def elementwise_backward_keys(
             weights = power(activated(scores, PHI), POWER)
             if own.dtype == tl.float16:
                 share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[None, :]
-                weights, of_weights = weights * share, of_weights * share
+                weights, of_weights = weights * share, narrowed(of_weights, share, scale, PHI, POWER)
+            of_scores = pulled(scores, of_weights, PHI, POWER)
             weights = left(weights, row[None, :], place[:, None], bits, own_bits, memory, limit, hides, DROPS)
-            of_weights = left(of_weights, row[None, :], place[:, None], bits, own_bits, memory, limit, hides, DROPS)
+            of_scores = left(of_scores, row[None, :], place[:, None], bits, own_bits, memory, limit, hides, DROPS)
             values_total += product(weights.to(grads.dtype), grads)
-            keys_total += product(pulled(scores, of_weights, PHI, POWER).to(queries.dtype), queries)
-    keys_total *= POWER if PHI == "x" else POWER * scale
+            keys_total += product(of_scores.to(queries.dtype), queries)
+    keys_total = finished(keys_total, scale, own.dtype == tl.float16, PHI, POWER)
     store_tile(of_key + head * keys * width, keys_total, keys, width, start, KEYS, WIDTH)
     store_tile(of_value + head * keys * value_width, values_total, keys, value_width, start, KEYS, VALUE_WIDTH)
 
@@ -206,8 +233,9 @@ def elementwise_backward_queries(
             scores = scores_of(own, others, scale, PHI)
             of_weights = product(grads, tl.trans(values))
             if own.dtype == tl.float16:
-                of_weights *= share
-            of_weights = left(of_weights, row[:, None], place[None, :], own_bits, bits, memory, limit, hides, DROPS)
-            total += product(pulled(scores, of_weights, PHI, POWER).to(others.dtype), others)
-    total *= POWER if PHI == "x" else POWER * scale
+                of_weights = narrowed(of_weights, share, scale, PHI, POWER)
+            of_scores = pulled(scores, of_weights, PHI, POWER)
+            of_scores = left(of_scores, row[:, None], place[None, :], own_bits, bits, memory, limit, hides, DROPS)
+            total += product(of_scores.to(others.dtype), others)
+    total = finished(total, scale, own.dtype == tl.float16, PHI, POWER)
     store_tile(of_query + head * rows * width, total, rows, width, first, ROWS, WIDTH)

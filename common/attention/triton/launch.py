@@ -2,6 +2,7 @@
 
 import functools
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -62,7 +63,8 @@ TABLE: dict[tuple[int, bool], dict[Role, tuple[Tiles, Tiles]]] = {
 """Bytes of a number, and whether the card is roomy -> role -> tiles of heads up to each of ``WIDTHS``. Chosen by what
 the compiler makes of the kernels (``seqarena benchmark kernels``): they fit, keep their numbers in registers, and have
 few instructions beside the products. How fast they are was not measured: no GPU was at hand."""
-STAGES = range(1, 9)
+KNOWN = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), range(1, 9))
+"""What each number of tiles can be."""
 FILE = "SEQARENA_TILES"
 """Environment variable that names a file of ``seqarena benchmark tiles``, whose tiles come before the table's."""
 TRIED: dict[str, Tiles] = {}
@@ -94,12 +96,14 @@ def read_tiles(path: Path, card: str) -> dict[str, Tiles]:
     try:
         found = {name: Tiles(*numbers) for name, numbers in read_json(path).get(card, {}).items()}
         for name, tiles in found.items():
-            if not all(type(each) is int and each.bit_count() == 1 for each in tiles[:3]) or tiles.stages not in STAGES:
+            if not all(type(each) is int and each in known for each, known in zip(tiles, KNOWN, strict=True)):
                 raise ValueError(f"{name}: no tiles are {list(tiles)}")
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise WrongUseError(
             f"{FILE}={path}: expected a file of `seqarena benchmark tiles` ({error}); without {FILE} the table is used"
         ) from error
+    if not found:
+        warnings.warn(f"{FILE}={path} has no tiles of {card}: those of the table are used", stacklevel=2)
     return found
 
 

@@ -61,10 +61,10 @@ def attend_elementwise(
     scale = (counts > 0) / rule.row_divisor(counts) / (1 - dropout)
     if rule.phi == "x":  # then the kernels leave the scores as they are
         scale = scale * query.shape[3] ** (-0.5 * rule.power)
-    seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64)
+    seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64, device=query.device)
     query, key, value = (each.contiguous() for each in visibility.cleared(query, key, value))
     output: Tensor = elementwise_forward(
-        query, key, value, scale.contiguous(), seed, dropout, rule.phi, rule.power, visibility.order == "causal",
+        query, key, value, scale, seed, dropout, rule.phi, rule.power, visibility.order == "causal",
         visibility.memory,
     )  # fmt: skip
     return output
@@ -76,6 +76,7 @@ def elementwise_forward(
     causal: bool, memory: int,
 ) -> Tensor:  # fmt: skip
     """Returns the output (B H N E) in the dtype of ``value``."""
+    query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
     call = ElementwiseCall(query, key, value, row_scale, seed, dropout, phi, power, causal, memory)
     out = value.new_empty(*query.shape[:3], value.shape[3])
     call.launcher()(elementwise.elementwise_forward, "forward", query, key, value, out)
@@ -88,6 +89,7 @@ def elementwise_backward(
     power: int, causal: bool, memory: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key and value."""
+    query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
     call = ElementwiseCall(query, key, value, row_scale, seed, dropout, phi, power, causal, memory)
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
     if grad.dtype != torch.float16:  # whose small numbers would be lost
@@ -152,6 +154,7 @@ def doubly_normalized_forward(
         query_less: 0 of real queries (B, N), ``FAR`` of padding; float32.
         key_less: So of keys (B, M).
     """
+    query, key, value, query_less, key_less = (each.contiguous() for each in (query, key, value, query_less, key_less))
     out = value.new_empty(*query.shape[:3], value.shape[3])
     mass = query.new_empty(key.shape[:3], dtype=torch.float32)
     row_sum = query.new_empty(query.shape[:3], dtype=torch.float32)
@@ -166,6 +169,7 @@ def doubly_normalized_backward(
     grad: Tensor, out: Tensor, mass: Tensor, row_sum: Tensor, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key and value."""
+    query, key, value = (each.contiguous() for each in (query, key, value))
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
     grad, of_mass = grad.contiguous(), torch.empty_like(mass)
     delta, row_share = torch.empty_like(row_sum), torch.empty_like(row_sum)

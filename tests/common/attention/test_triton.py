@@ -253,7 +253,7 @@ def test_kernels_compile_for_cards_that_are_not_here() -> None:
         roomy = each["capability"] == "9.0"
         assert 0 < each["shared_bytes"] <= (227 if roomy else 99) * 1024
         if each["precision"] == "bfloat16":
-            assert each["spills"] <= (40 if (each["role"], each["head_dim"]) == ("keys_and_masses", 128) else 0)
+            assert each["spills"] <= (50 if (each["role"], each["head_dim"]) == ("keys_and_masses", 128) else 0)
             products = {"columns": 1, "forward": 2, "queries": 3, "keys": 4, "keys_and_masses": 5}[each["role"]]
             if roomy:  # beside them a kernel does less than they take; dnas' forward and columns wait for exponentials
                 assert each["instructions"] < max(4 * products * each["head_dim"] / 64, 11)
