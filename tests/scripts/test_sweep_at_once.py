@@ -61,7 +61,9 @@ def test_runs_at_once_are_those_one_after_the_other(tmp_path: Path, capsys: pyte
 def test_who_stops_the_sweep_stops_its_runs_and_it_goes_on(sent: signal.Signals, tmp_path: Path) -> None:
     """Killed it can do nothing more; its runs leave by themselves."""
     long = arguments(tmp_path, "--train.steps", "3000", "--train.eval-every", "20", "--parallel", "2")
-    code = "import sys; from scripts.seqarena import main; sys.exit(main())"
+    # Started in the background, a shell's programs ignore an interrupt, and so would theirs.
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from scripts.seqarena import main; sys.exit(main())"
     process = subprocess.Popen([sys.executable, "-c", code, *long], stderr=subprocess.DEVNULL, start_new_session=True)
     folders = [each.folder for each in sweep.plan(long[1:])[0]]
     deadline = time.monotonic() + 100
