@@ -116,11 +116,13 @@ def searched(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[l
                         print(f"{name}: {tuple(tiles)} gives other numbers, left out", file=sys.stderr)
                 except Exception as error:  # too large for the card, or whatever Triton or the driver raise
                     print(f"{name}: {tuple(tiles)}: {type(error).__name__}, left out", file=sys.stderr)
-            best = min(times, key=lambda tiles: times[tiles], default=before)
+            if not times:
+                raise WrongUseError(f"{name}: no tiles give the same numbers twice on this GPU; please report it")
+            best = min(times, key=lambda tiles: times[tiles])
             launch.TRIED[name] = best  # the next kernels are measured beside it
             found[name] = list(best)
             rows.append([name, _text(before), _milliseconds(times.get(before)), _text(best),
-                         _milliseconds(times.get(best)), f"{len(times)} of {len(set(tried))}"])  # fmt: skip
+                         _milliseconds(times[best]), f"{len(times)} of {len(set(tried))}"])  # fmt: skip
     finally:
         launch.TRIED.clear()
     return found, rows

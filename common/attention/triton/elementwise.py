@@ -12,7 +12,7 @@ float16, where a cube alone may be too large.
 import triton
 import triton.language as tl
 
-from common.attention.triton.tiles import block_of, load_tile, product, store_tile
+from common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
 
 ROOT_OF_HALF: tl.constexpr = tl.constexpr(0.7071067811865476)
 ROOT_OF_TWO_PI: tl.constexpr = tl.constexpr(2.5066282746310002)
@@ -90,6 +90,15 @@ def left(weights, row, place, row_bits, key_bits, memory, limit, HIDES: tl.const
 
 
 @triton.jit
+def seen_by(first, keys, memory, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
+    """Returns how many keys every row of a block sees, in whole tiles, and how many its last does."""
+    if CAUSAL:
+        return tl.minimum(keys, memory + first + 1) // KEYS * KEYS, tl.minimum(keys, memory + first + ROWS)
+    else:
+        return keys, keys
+
+
+@triton.jit
 def bits_of(bits, head, length, place, DROPS: tl.constexpr):
     """Returns dropout's bits of positions; without dropout anything."""
     if DROPS:
@@ -145,10 +154,9 @@ def elementwise_forward(
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
-    share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[:, None]
+    share = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[:, None]
     total = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
-    seen = tl.minimum(keys, memory + first + 1) // KEYS * KEYS if CAUSAL else keys  # by every row of the block
-    stop = tl.minimum(keys, memory + first + ROWS)  # by its last
+    seen, stop = seen_by(first, keys, memory, ROWS, KEYS, CAUSAL)
     for hides in tl.static_range(2 if CAUSAL else 1):
         for start in range(seen if hides else 0, stop if hides else seen, KEYS):
             place = start + tl.arange(0, KEYS)
@@ -195,7 +203,7 @@ def elementwise_backward_keys(
             of_weights = product(values, tl.trans(grads))
             weights = power(activated(scores, PHI), POWER)
             if own.dtype == tl.float16:
-                share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[None, :]
+                share = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[None, :]
                 weights, of_weights = weights * share, narrowed(of_weights, share, scale, PHI, POWER)
             of_scores = pulled(scores, of_weights, PHI, POWER)
             weights = left(weights, row[None, :], place[:, None], bits, own_bits, memory, limit, hides, DROPS)
@@ -220,10 +228,9 @@ def elementwise_backward_queries(
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
     own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
-    share = tl.load(row_scale + (head // heads) * rows + row, mask=row < rows, other=0.0)[:, None]
+    share = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[:, None]
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
-    seen = tl.minimum(keys, memory + first + 1) // KEYS * KEYS if CAUSAL else keys  # by every row of the block
-    stop = tl.minimum(keys, memory + first + ROWS)  # by its last
+    seen, stop = seen_by(first, keys, memory, ROWS, KEYS, CAUSAL)
     for hides in tl.static_range(2 if CAUSAL else 1):
         for start in range(seen if hides else 0, stop if hides else seen, KEYS):
             place = start + tl.arange(0, KEYS)

@@ -61,8 +61,8 @@ TABLE: dict[tuple[int, bool], dict[Role, tuple[Tiles, Tiles]]] = {
     | {"forward": (Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 2))},
 }
 """Bytes of a number, and whether the card is roomy -> role -> tiles of heads up to each of ``WIDTHS``. Chosen by what
-the compiler makes of the kernels (``seqarena benchmark kernels``): they fit, keep their numbers in registers, and have
-few instructions beside the products. How fast they are was not measured: no GPU was at hand."""
+the compiler makes of the kernels (``seqarena benchmark kernels``): they fit, put few numbers outside their registers,
+and have few instructions beside the products. How fast they are was not measured: no GPU was at hand."""
 KNOWN = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), range(1, 9))
 """What each number of tiles can be."""
 FILE = "SEQARENA_TILES"
