@@ -54,10 +54,16 @@ def run(arguments: Sequence[str]) -> int:
     require_kernels(options.attention, options.head_dim)
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
-    device = "cpu" if interprets() or not torch.cuda.is_available() else "cuda"
+    if not (interprets() or torch.cuda.is_available()):
+        raise WrongUseError(
+            "tiles are measured on a GPU: PyTorch finds none here (nvidia-smi tells more, if there is one)"
+        )
+    device = "cpu" if interprets() else "cuda"
     known, card = _known(options.out), device_name(torch.device(device))
     rows: list[list[str]] = []
-    variants = {"dnas" if each == "dnas" else "elementwise": each for each in reversed(options.attention)}
+    variants: dict[str, str] = {}
+    for each in options.attention:
+        variants.setdefault("dnas" if each == "dnas" else "elementwise", each)
     for variant, precision, width in itertools.product(variants.values(), options.precision, options.head_dim):
         setting = Setting(
             batch=options.batch, heads=options.heads, head_dim=width, dropout=0.0, padding=0.0, precision=precision,

@@ -98,6 +98,17 @@ def test_files_add_up(tmp_path: Path) -> None:
     assert sorted(len(each) for each in found.values()) == [1, 7]
 
 
+def test_without_a_gpu_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tiles, "interprets", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    out = tmp_path / "new" / "tiles.json"
+    assert guarded(dispatch, ["benchmark", *SMALL, "--out", str(out)]) == 2
+    assert "tiles are measured on a GPU: PyTorch finds none here" in capsys.readouterr().err
+    assert not out.parent.exists()
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
