@@ -16,11 +16,17 @@ class Bounded(nn.Module):
     def __init__(self, initial: Tensor, *, low: float, high: float) -> None:
         super().__init__()
         self.low, self.high = low, high
-        self.raw = nn.Parameter(initial.clone())
+        self.initial = initial
+        self.raw = nn.Parameter(initial.to(torch.get_default_dtype(), copy=True))
 
     def forward(self) -> Tensor:
         """Returns the value, in the shape it was given."""
         return self.raw
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Sets the parameter to its initial value, in the precision that it has now."""
+        self.raw.copy_(self.initial)
 
     @torch.no_grad()
     def clamp_(self) -> None:

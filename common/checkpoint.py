@@ -32,11 +32,20 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    # torch wraps what its file raises in a RuntimeError of its own
-    except (OSError, RuntimeError) as error:
+    except (Exception, KeyboardInterrupt) as error:
         unfinished.unlink(missing_ok=True)
-        reason = error if isinstance(error, OSError) else error.__cause__ or error.__context__ or error
-        raise OSError(f"could not write {path}: {reason}; what was there before is whole") from error
+        raise _said(error, path) from error
+
+
+def _said(error: BaseException, path: Path) -> BaseException:
+    """Returns what a failed write is to be reported as; torch and safetensors wrap what their file raises."""
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
+    if any(isinstance(each, KeyboardInterrupt) for each in causes):
+        return KeyboardInterrupt()
+    reason = next((each for each in causes if isinstance(each, OSError)), error)
+    return OSError(f"could not write {path}: {reason}; what was there before is whole")
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -53,7 +62,7 @@ def read_json(path: Path) -> Any:
         ValueError: it is no JSON, or holds what JSON has no word for (NaN, infinities), or is nested without end.
     """
     try:
-        return json.loads(path.read_text(), parse_constant=_number, parse_float=_number, parse_int=_integer)
+        return json.loads(path.read_bytes(), parse_constant=_number, parse_float=_number, parse_int=_integer)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -99,9 +108,9 @@ def save_weights(path: Path, model: nn.Module) -> None:
     try:
         safetensors.torch.save_model(model, str(unfinished))
         os.replace(unfinished, path)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         unfinished.unlink(missing_ok=True)
-        raise OSError(f"could not write {path}: {error}; what was there before is whole") from error
+        raise _said(error, path) from error
 
 
 def load_weights(path: Path, model: nn.Module) -> None:

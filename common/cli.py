@@ -11,7 +11,7 @@ import shlex
 import sys
 import textwrap
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -22,6 +22,7 @@ from common.attention.base import AttentionConfig
 from common.blocks import NORMS, find_norm
 from common.config import field_paths
 from common.errors import WrongUseError, did_you_mean, guarded, look_up, nearest
+from common.optim import fitted
 from common.package import Package
 from common.results import Result
 from common.run import BaseRun, Preset
@@ -52,7 +53,11 @@ def add_session_options(parser: Parser) -> None:
     group = parser.add_argument_group("where to read and write")
     group.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run directories (default: runs)")
     group.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
-    group.add_argument("--overwrite", action="store_true", help="delete what an earlier run left, and run again")
+    group.add_argument("--overwrite", action="store_true", help="delete what this run left before, and run it again")
+    group.add_argument(
+        "--overwrite-outdated", action="store_true",
+        help="delete what this run left before by other sources; up-to-date results stay",
+    )  # fmt: skip
     group.add_argument("--tracker", nargs="+", default=[], help="also log to these: tensorboard, wandb, trackio")
     group.add_argument("--json", action="store_true", help="print the result as one JSON object on the last line")
 
@@ -64,6 +69,7 @@ def session_of(options: argparse.Namespace, command: str) -> Session:
         out=getattr(options, "out", None),
         data=options.data_folder,
         overwrite=options.overwrite,
+        overwrite_outdated=options.overwrite_outdated,
         trackers=tuple(options.tracker),
         command=command,
     )
@@ -92,9 +98,17 @@ def described(
     asked = preset or next((name for name, each in presets.items() if each.chosen_by in typed), "quick")
     run = override(choose(package, task, asked, attention, norm, seed), fields, prog)
     typed |= {f"model.{name}" for name, given in (("attention", attention), ("norm", norm)) if given is not None}
-    run = run.completed(typed)
+    run = _with_fitting_schedule(run.completed(typed), presets[asked].run, typed)
     run.check()
     return run
+
+
+def _with_fitting_schedule(run: BaseRun, preset: BaseRun, typed: Collection[str]) -> BaseRun:
+    """Returns the run; a schedule that does not fit into fewer steps, and was not typed, keeps its share of them."""
+    if any(path.startswith("optim.schedule.") for path in typed):
+        return run
+    schedule = fitted(run.optim.schedule, preset.train.steps, run.train.steps)
+    return dataclasses.replace(run, optim=dataclasses.replace(run.optim, schedule=schedule))
 
 
 def choose(package: Package, task: str, preset: str, attention: str | None, norm: str | None, seed: int) -> BaseRun:

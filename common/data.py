@@ -4,7 +4,7 @@ Examples of different lengths lie end to end in flat arrays (``Ragged``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -122,6 +122,11 @@ def in_order(
     return (order[start : start + batch_size] for start in starts)
 
 
+def drawn(count: int, limit: int | None, *keys: int) -> Indices:
+    """Returns the numbers of at most ``limit`` of ``count`` examples, drawn by the keys, in order; none: of all."""
+    return np.arange(count) if limit is None or limit >= count else np.sort(permutation(count, *keys)[:limit])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ragged:
     """Labelled sequences of integers, end to end: sequence n is ``tokens[offsets[n]:offsets[n + 1]]``.
@@ -156,6 +161,18 @@ class Ragged:
         """The number of tokens of each example; of several sequences, those of the longest."""
         lengths: npt.NDArray[np.int64] = self._taken(np.diff(self.offsets)).reshape(len(self), -1).max(axis=1)
         return lengths
+
+    def some(self, examples: Indices) -> "Ragged":
+        """Returns some of the examples."""
+        numbers = (examples[:, None] * self.sequences + np.arange(self.sequences)).flatten()
+        lengths = self.offsets[numbers + 1] - self.offsets[numbers]
+        whole = [self.tokens[self.offsets[number] : self.offsets[number + 1]] for number in numbers.tolist()]
+        return replace(
+            self,
+            tokens=np.concatenate([self.tokens[:0], *whole]),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            labels=self.labels[examples],
+        )
 
     @staticmethod
     def of(sequences: Sequence[TokenArray], labels: Sequence[int], shift: int = 0) -> "Ragged":

@@ -62,13 +62,15 @@ class Deescalation(nn.Module):
             real = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
         mask = real[..., None]  # B T 1
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        tokens = hidden.to(wide) * mask
+        tokens = hidden.to(wide).masked_fill(~mask, 0.0)  # of padding not even a NaN
         if self.mean == "sequence":
             mean = tokens.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
         else:
-            total, count = tokens.cumsum(dim=1) - tokens, mask.cumsum(dim=1) - mask.long()  # those before each token
+            # Those before each token. A sum less the token itself would lose what is small beside the token.
+            total = nn.functional.pad(tokens[:, :-1].cumsum(dim=1), (0, 0, 1, 0))
+            count = mask.cumsum(dim=1) - mask.long()
             if carried is not None:
                 total, count = total + carried.total[:, None], count + carried.seen[:, None]
             mean = total / count.clamp(min=1)
             carried = Carried((total[:, -1] + tokens[:, -1]).detach(), count[:, -1] + mask[:, -1].long())
-        return (hidden - tau * mean.to(hidden.dtype) * mask), carried
+        return torch.where(mask, hidden - tau * mean.to(hidden.dtype), hidden), carried

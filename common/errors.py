@@ -1,10 +1,12 @@
 """What a person did wrong, said in one sentence they can act on."""
 
+import contextlib
 import difflib
+import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
@@ -44,15 +46,29 @@ def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
     return table[name]
 
 
+@contextlib.contextmanager
+def advising(advice: Callable[[], str]) -> Iterator[None]:
+    """Adds to an interrupt what to do after it, for ``guarded`` to say."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(advice())
+        raise
+
+
 def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else, each said in one message."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # under an ASCII locale letters that it lacks become question marks
+            stream.reconfigure(errors="replace")
     try:
         return command(arguments)
     except WrongUseError as error:
         print(f"seqarena: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("seqarena: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        advice = getattr(error, "__notes__", [])[:1]
+        print("; ".join(["seqarena: interrupted", *advice]), file=sys.stderr)
     except BrokenPipeError:  # whoever read standard output, `head` perhaps, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -1,26 +1,63 @@
 """What a run tells while it goes: a progress bar, ``metrics.jsonl``, and any Accelerate tracker that was asked for."""
 
+import functools
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
 from common.checkpoint import write_atomically
+from common.data import Indices, in_order
 
 Item = TypeVar("Item")
+TOLD_EVERY = 30.0
+"""Seconds between the lines that tell how far something is where there is no terminal."""
 
 
-def tracked(items: Iterable[Item], what: str, total: int | None) -> Iterator[Item]:
-    """Yields the items, ``total`` of them if known; on a terminal a bar on standard error shows how far it is."""
-    console = Console(stderr=True)
-    yield from track(items, what, total=total, console=console, disable=not console.is_terminal)
+@functools.cache
+def standard_error() -> Console:
+    """Returns the console of standard error: bars can be shown below one another if they are of the same one."""
+    return Console(stderr=True)
+
+
+def tracked(
+    items: Iterable[Item], what: str, total: int | None, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Item]:
+    """Yields the items, ``total`` of them if known, and tells on standard error how far it is.
+
+    On a terminal there is a bar while it lasts, elsewhere a line every ``TOLD_EVERY`` seconds.
+    """
+    if standard_error().is_terminal:
+        yield from track(items, what, total=total, console=standard_error(), transient=True)
+        return
+    told = clock()
+    for number, item in enumerate(items, start=1):
+        yield item
+        if clock() - told >= TOLD_EVERY:
+            told = clock()
+            of = "" if total is None else f" of {total:,}"
+            print(f"{time.strftime('%H:%M:%S')}  {what}: {number:,}{of}", file=sys.stderr)
+
+
+def tracked_by_main(items: Iterable[Item], total: int, accelerator: Accelerator) -> Iterable[Item]:
+    """Returns the batches of an evaluation, ``total`` of them; the main process tells how far it is."""
+    return tracked(items, "evaluation, batch", total) if accelerator.is_main_process else items
+
+
+def shared_in_order(lengths: npt.NDArray[np.int64], batch_size: int, accelerator: Accelerator) -> Iterable[Indices]:
+    """Returns this process's batches of ``in_order``; the main process tells how far it is."""
+    processes = accelerator.num_processes
+    batches = in_order(lengths, batch_size, accelerator.process_index, processes)
+    return tracked_by_main(batches, len(range(0, len(lengths), batch_size * processes)), accelerator)
 
 
 class Log:
@@ -32,7 +69,7 @@ class Log:
     def __init__(self, accelerator: Accelerator, out: Path, *, title: str, steps: int, trackers: bool = False) -> None:
         self.accelerator, self.path, self.title, self.steps = accelerator, out / "metrics.jsonl", title, steps
         self.trackers = trackers
-        self.console = Console(file=sys.stderr, quiet=not accelerator.is_main_process)
+        self.console = standard_error() if accelerator.is_main_process else Console(stderr=True, quiet=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -3,7 +3,7 @@
 import bisect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -29,11 +29,21 @@ class Schedule:
     def check(self, steps: int) -> None:
         """Raises a ``WrongUseError`` if warm-up does not fit into the steps; rsqrt is defined without an end."""
         if self.warmup < 0 or (self.warmup >= steps and self.shape != "rsqrt"):
-            raise WrongUseError(f"optim.schedule.warmup {self.warmup} does not fit into train.steps {steps}")
+            raise WrongUseError(
+                f"optim.schedule.warmup {self.warmup} does not fit into train.steps {steps}: expected 0 to {steps - 1}"
+            )
         if self.cycle_betas and self.shape != "one_cycle":
             raise WrongUseError(f"optim.schedule.cycle_betas belongs to shape one_cycle; shape is {self.shape}")
         if self.shape == "one_cycle" and self.warmup < 2:
             raise WrongUseError("optim.schedule.shape one_cycle needs a warmup of at least 2 steps")
+
+    def shortened(self, before: int, after: int) -> "Schedule":
+        """Returns the schedule of fewer steps: the warm-up keeps its share of them."""
+        return replace(self, warmup=self._warmup_of(before, after))
+
+    def _warmup_of(self, before: int, after: int) -> int:
+        least = min(2, self.warmup) if self.shape == "one_cycle" else 0
+        return max(least, self.warmup * after // before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +73,20 @@ class Stepped(Schedule):
                 f"optim.schedule.milestones: expected steps that grow, from the {self.warmup} of warm-up to below the "
                 f"{steps} of train.steps; found {self.milestones}"
             )
+
+    def shortened(self, before: int, after: int) -> "Stepped":
+        """Returns the schedule of fewer steps: warm-up and milestones keep their shares of them."""
+        milestones = dict.fromkeys(min(step * after // before, after - 1) for step in self.milestones)
+        return replace(self, warmup=self._warmup_of(before, after), milestones=tuple(milestones))
+
+
+def fitted(schedule: Schedule, before: int, after: int) -> Schedule:
+    """Returns a schedule for so many steps ``before``, shortened where it does not fit into those ``after``."""
+    try:
+        schedule.check(after)
+    except WrongUseError:
+        return schedule.shortened(before, after) if 0 < after < before else schedule
+    return schedule
 
 
 def height(schedule: Schedule, step: int, steps: int) -> tuple[float, bool]:
@@ -178,7 +202,9 @@ def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
     ]
     if optim.name == "lamb":
         return _lamb(settings, optim)
-    return OPTIMIZERS[optim.name](settings, lr=optim.lr, betas=optim.betas, eps=optim.eps)  # type: ignore[call-arg]
+    # One kernel for all parameters instead of a dozen operators for each; its last bits differ from the others'.
+    further: Any = {} if optim.name == "adamax" else {"fused": True}
+    return OPTIMIZERS[optim.name](settings, lr=optim.lr, betas=optim.betas, eps=optim.eps, **further)  # type: ignore[call-arg]
 
 
 def _lamb(settings: list[dict[str, Any]], optim: Optim) -> torch.optim.Optimizer:

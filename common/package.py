@@ -14,6 +14,7 @@ from common.errors import BadDataError
 from common.named import changed_fields
 from common.run import BaseRun, Preset
 from common.runtime import main_first
+from common.sources import Sources, sources_of
 from common.step import Loss
 from common.tasks import Task
 
@@ -42,6 +43,8 @@ class Assembly:
     test: Callable[[nn.Module], Evaluation]
     floors: Callable[[], Mapping[str, float]]
     data_checksum: str
+    text_checksum: str | None = None
+    """What the task's record names, where ``data_checksum`` is of the vocabulary too; none: it is ``data_checksum``."""
     leave: Callable[[nn.Module, Path], None] | None = None
     """Writes what else a finished run leaves in its directory: checkpoints that others read below ``checkpoint``, all
     else below ``OUTPUTS``; both go when the run is made anew."""
@@ -73,6 +76,12 @@ class Package:
         """Returns the preset that a run starts from."""
         return self.presets[run.task][run.preset]
 
+    def sources(self, run: BaseRun) -> Sources:
+        """Returns the sources of a run; what the task's record says of choosing a checkpoint is one of them."""
+        task = self.task(run)
+        chosen_by = f"{'highest' if task.higher_is_better else 'lowest'} {task.metric}"
+        return {**sources_of(self.assemble, run), f"{self.name}/tasks.py: checkpoint of the": chosen_by}
+
     def assembly(self, run: BaseRun, folder: Path, accelerator: Accelerator) -> Assembly:
         """Returns what the package brings to a run; data are read or made, and kept below ``folder``.
 
@@ -83,9 +92,10 @@ class Package:
         changed = changed_fields(self.preset(run).run, run)
         expected = self.task(run).checksums.get(run.preset)
         own_data = not any(path.split(".")[0] == "data" for path in changed)
-        if own_data and expected not in (None, assembly.data_checksum):
+        found = assembly.text_checksum or assembly.data_checksum
+        if own_data and expected not in (None, found):
             raise BadDataError(
-                f"{run.task}: the data's sha256 is {assembly.data_checksum}, but preset {run.preset} means {expected}; "
+                f"{run.task}: the data's sha256 is {found}, but preset {run.preset} means {expected}; "
                 f"delete its folder below {folder}/{self.name} and run again; if it comes back, please report it"
             )
         return assembly

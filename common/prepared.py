@@ -1,12 +1,13 @@
 """Data that are made once: a folder that is there whole or not at all, its bytes known by a checksum."""
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,15 @@ def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str 
     """
     if not folder.exists():
         print(f"{what}, kept in {folder}", file=sys.stderr)
-        splits = make()
-        made = checksum(splits)
-        if expected not in (None, made):
-            raise BadDataError(f"{what}: sha256 {made}, expected {expected}; a file was changed, or is of another set")
-        save_splits(folder, splits, {"sha256": made})
+        with whole(folder) as unfinished:
+            if unfinished is not None:
+                splits = make()
+                made = checksum(splits)
+                if expected not in (None, made):
+                    raise BadDataError(
+                        f"{what}: sha256 {made}, expected {expected}; a file was changed, or is of another set"
+                    )
+                save_splits(unfinished, splits, {"sha256": made})
     splits, manifest = load_splits(folder)
     found = checksum(splits)
     if found != manifest["sha256"]:
@@ -49,24 +54,53 @@ def checksum(splits: Splits) -> str:
     return digest.hexdigest()
 
 
-def save_splits(folder: Path, splits: Splits, manifest: Mapping[str, object]) -> None:
-    """Writes splits and their manifest so that the folder exists whole or not at all."""
+@contextlib.contextmanager
+def whole(folder: Path) -> Iterator[Path | None]:
+    """Gives a folder to fill, which then becomes ``folder``: whole or not at all. None: another process made it.
+
+    One process fills it at a time, and others wait for it. What a killed one left is deleted.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    unfinished.chmod(folder.parent.stat().st_mode)  # as open to others as the folder of all data
-    try:
-        for name, split in splits.items():
-            for array in ARRAYS:
-                np.save(unfinished / f"{name}.{array}.npy", getattr(split, array))
-        shifts = {name: split.shift for name, split in splits.items()}
-        (unfinished / "manifest.json").write_text(json.dumps({**manifest, "shifts": shifts}, indent=1) + "\n")
-        try:
-            os.replace(unfinished, folder)
-        except OSError:
-            if not (folder / "manifest.json").exists():
-                raise  # otherwise another process finished the same data first
-    finally:
+    with _only_process(folder.with_name(f".{folder.name}.lock")):
         shutil.rmtree(unfinished, ignore_errors=True)
+        if folder.exists():
+            yield None
+            return
+        unfinished.mkdir()
+        try:
+            yield unfinished
+            os.replace(unfinished, folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _only_process(path: Path) -> Iterator[None]:
+    """Waits until no other process holds a lock, and holds it; the lock goes with the process, however it ends."""
+    while True:
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                is_the_file = path.stat().st_ino == os.fstat(file.fileno()).st_ino
+            except FileNotFoundError:
+                is_the_file = False
+            if not is_the_file:
+                continue  # whoever held it has deleted it
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def save_splits(folder: Path, splits: Splits, manifest: Mapping[str, object]) -> None:
+    """Writes splits and their manifest into a folder."""
+    for name, split in splits.items():
+        for array in ARRAYS:
+            np.save(folder / f"{name}.{array}.npy", getattr(split, array))
+    shifts = {name: split.shift for name, split in splits.items()}
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "shifts": shifts}, indent=1) + "\n")
 
 
 def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
@@ -76,7 +110,7 @@ def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
         BadDataError: a damaged folder; names it, and says that deleting it makes it anew.
     """
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest = json.loads((folder / "manifest.json").read_bytes())
         splits = {
             name: Ragged(
                 **{array: np.load(folder / f"{name}.{array}.npy", mmap_mode="r") for array in ARRAYS}, shift=int(shift)

@@ -1,6 +1,8 @@
 """One finished measurement with everything needed to repeat it; written once a run, read by the leaderboard."""
 
+import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Iterator
@@ -8,12 +10,20 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from common.attention import AttentionConfig, attention_name
 from common.checkpoint import read_json, write_json
+from common.config import from_json
 from common.errors import BadDataError
 from common.run import settings
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file's format, not of a task."""
+ADDED: dict[str, Any] = {"sources": {}, "segments": []}
+"""Fields that a file of format 1 lacks, and what stands for them."""
+SEAL = "seal"
+"""In the file: a hash of all fields, by which an edited file is noticed."""
+ROUNDING = 1e-6
+"""Between a score and the mean of its examples' scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +69,11 @@ class Result:
     tokens_per_second: float
     peak_memory_bytes: int
     environment: dict[str, Any]
-    """Code commit, whether the tree was clean, versions, device, precision, processes."""
+    """Code commit, whether the tree was clean, versions, device, threads, precision, processes."""
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    """The environments that the run was trained in, one after the other, each with the step before its first."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """The files that the numbers depend on, with their hashes; empty: of a time when they were not recorded."""
     run: dict[str, Any]
     """The whole Run."""
     command: str
@@ -68,8 +82,9 @@ class Result:
     """UTC."""
 
     def write(self, folder: Path) -> None:
-        """Writes ``result.json``, atomically."""
-        write_json(folder / "result.json", asdict(self))
+        """Writes ``result.json`` with its seal, atomically."""
+        values = asdict(self)
+        write_json(folder / "result.json", values | {SEAL: _seal(values)})
 
     @staticmethod
     def read(folder: Path) -> "Result | None":
@@ -86,21 +101,59 @@ class Result:
         except (OSError, ValueError) as error:
             raise BadDataError(f"{path}: not readable as JSON ({error}); delete it to measure again") from error
         known = {each.name for each in fields(Result)}
-        if not isinstance(values, dict) or values.get("format") != FORMAT or set(values) != known:
+        if isinstance(values, dict) and values.get("format") == 1 and not ADDED.keys() & values.keys():
+            values = ADDED | values
+        elif isinstance(values, dict) and values.get("format") == FORMAT and values.pop(SEAL, None) != _seal(values):
+            raise BadDataError(f"{path}: was edited after it was written (its seal is broken); measure it again")
+        if not isinstance(values, dict) or values.get("format") not in (1, FORMAT) or set(values) != known:
             found = values.get("format") if isinstance(values, dict) else type(values).__name__
-            raise BadDataError(f"{path}: not a seqarena result of format {FORMAT} (format found: {found})")
+            raise BadDataError(f"{path}: not a seqarena result of format 1 or {FORMAT} (format found: {found})")
         hints = typing.get_type_hints(Result)
         wrong = next((name for name in sorted(known) if not _fits(hints[name], values[name])), None)
         if wrong is not None:
             raise BadDataError(
-                f"{path}: {wrong} is {str(values[wrong])[:40]!r}, as in no result; delete it to measure again"
+                f"{path}: {wrong} is {str(values[wrong])[:40]!r}, which that field cannot hold; "
+                "delete it to measure again"
             )
         result = Result(**values)
         if not result.is_whole():
             raise BadDataError(
                 f"{path}: its run, changes or environment are those of no result; delete it to measure again"
             )
+        contradiction = result.contradiction()
+        if contradiction:
+            raise BadDataError(f"{path}: {contradiction}; the file was edited, measure it again")
         return result
+
+    def contradiction(self) -> str:
+        """Returns in what the fields contradict each other; empty: in nothing."""
+        mean = math.fsum(self.example_scores) / max(1, len(self.example_scores))
+        contradictions = {
+            f"{name} is {getattr(self, name)!r}, but {self.run.get(name)!r} in its run": self.run.get(name)
+            != getattr(self, name)
+            for name in ("task", "preset", "seed")
+        } | {
+            f"attention is {self.attention!r}, but {self._own_attention()!r} in its run": self.attention
+            != self._own_attention(),
+            "a score without examples": self.score is not None and not self.example_scores,
+            f"row {self.row!r} is not of attention {self.attention!r}": not self.row.startswith(self.attention),
+            f"status is {self.status!r}, but the score {self.score}": (self.status == "finished")
+            != (self.score is not None),
+            f"the score is {self.score}, but {self.metrics.get(self.metric)} among the metrics": self.score
+            != self.metrics.get(self.metric, self.score),
+            f"the score is {self.score}, but the mean of its {len(self.example_scores):,} examples {mean}": (
+                self.score is not None and not abs(self.score - mean) <= ROUNDING * max(1.0, abs(mean))
+            ),
+        }
+        return next((text for text, is_true in contradictions.items() if is_true), "")
+
+    def _own_attention(self) -> str:
+        """Returns the name of the attention in the run; as it is said, where this version does not know it."""
+        try:
+            own: AttentionConfig = from_json(AttentionConfig, self.run["model"].get("attention"))  # type: ignore[type-abstract]
+            return attention_name(own)
+        except (ValueError, TypeError, KeyError):
+            return self.attention
 
     def is_whole(self) -> bool:
         """Returns whether what tables look up inside the plain values is there."""
@@ -116,6 +169,10 @@ class Result:
         """Returns what must be equal for two results to stand in one table."""
         precision = self.environment.get("precision")
         return json.dumps([settings(self.package, self.run), self.task_version, self.data_checksum, precision])
+
+
+def _seal(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _fits(hint: Any, value: Any) -> bool:

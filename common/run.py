@@ -4,8 +4,10 @@ import copy
 import functools
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from common.attention import attention_name
@@ -19,7 +21,8 @@ from common.transformer import ModelConfig
 
 ROW_FIELDS = (
     "model.attention", "model.decoder_attention", "model.cross_attention", "model.norm", "model.layers",
-    "model.pretrained_with", "model.fusion.kind", "model.fusion.keys", "seed",
+    "model.pretrained_with", "model.pretraining_seed", "model.pretraining_sources",
+    "model.fusion.kind", "model.fusion.keys", "seed",
 )  # fmt: skip
 """What a leaderboard compares, so that a difference in these is a row and not another protocol."""
 
@@ -31,8 +34,18 @@ OWN_FILES = (
 examples and part of the protocol."""
 GIVEN = ("data.answer_list", "data.glove", "data.fc7", "data.visual_genome")
 """Files of the user's own without which a run is another one: part of a protocol is whether they are given."""
-ASIDE = ("train.diagnostics", "data.path", "data.extra", "data.regions", *OWN_FILES)
-"""What makes no other protocol: what only looks on, and where the files are; their checksum says which they are."""
+ASIDE = (
+    "train.diagnostics", "train.checkpoint_seconds", "train.log_every", "data.path", "data.extra", "data.regions",
+    *OWN_FILES,
+)  # fmt: skip
+"""Fields that do not change the protocol: logging and file locations. The data checksum identifies the content."""
+ORIGINS = ("data.hub", "data.tokenizer")
+"""Where text and vocabulary come from: not part of the protocol either, but told as a change. The data checksum
+identifies the content of both."""
+LATER: Mapping[str, Any] = MappingProxyType({"data.test_limit": None})
+"""Fields that results of earlier versions lack, with the value that they stand for."""
+LOCATIONS = (*ORIGINS, *(path for path in ASIDE if path.startswith("data.") and path != "data.extra"))
+"""Fields in which two runs may differ and be the same run, if their data have the same checksum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,17 +148,62 @@ def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, 
 def settings(package: str, run: dict[str, Any]) -> str:
     """Returns everything in a run's JSON but its place in a table: equal for runs of one protocol."""
     rest = copy.deepcopy(run)
-    for path in (*ROW_FIELDS, *ASIDE):
-        *outer, last = path.split(".")
-        holder = functools.reduce(lambda values, name: values.get(name, {}), outer, rest)
+    for path in (*ROW_FIELDS, *ASIDE, *ORIGINS):
+        holder, last = _holder(rest, path)
         if not (path in OWN_FILES and isinstance(holder.get(last), int)):
             holder.pop(last, None)
     for path in GIVEN:
-        *outer, last = path.split(".")
-        holder = functools.reduce(lambda values, name: values.get(name, {}), outer, rest)
+        holder, last = _holder(rest, path)
         if last in holder:
             holder[last] = bool(holder[last])
+    for path, value in LATER.items():
+        holder, last = _holder(rest, path)
+        if last in holder and holder[last] == value:
+            del holder[last]
     return json.dumps([package, rest], sort_keys=True)
+
+
+def row_values(run: dict[str, Any]) -> str:
+    """Returns what a run's JSON has in the fields that a table's rows are about, seeds left out."""
+    holders = [(_holder(run, path), path) for path in ROW_FIELDS if not path.endswith("seed")]
+    return json.dumps({path: holder[last] for (holder, last), path in holders if last in holder}, sort_keys=True)
+
+
+def is_same_run(one: Any, other: Any, *, anywhere: bool) -> bool:
+    """Returns whether two runs' JSON differ in nothing, or in the spelling of file names alone.
+
+    ``anywhere``: their data are known to be the same, wherever the files are.
+    """
+    try:
+        runs = [_without_locations(each) if anywhere else each for each in (one, other)]
+        return bool(_resolved(runs[0]) == _resolved(runs[1]))
+    except (AttributeError, TypeError):  # a file with plain values where there should be fields
+        return False
+
+
+def _without_locations(run: Any) -> Any:
+    rest = copy.deepcopy(run)
+    for path in LOCATIONS:
+        holder, last = _holder(rest, path)
+        if not isinstance(holder.get(last), int):
+            holder.pop(last, None)
+    return rest
+
+
+def _resolved(value: Any) -> Any:
+    """Returns JSON values with the names of files that exist spelled in one way."""
+    if isinstance(value, dict):
+        return {name: _resolved(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_resolved(each) for each in value]
+    is_path = isinstance(value, str) and "/" in value and Path(value).exists()
+    return str(Path(value).resolve()) if is_path else value
+
+
+def _holder(values: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """Returns the part of a run's JSON that holds a field, and the field's own name."""
+    *outer, last = path.split(".")
+    return functools.reduce(lambda holder, name: holder.get(name, {}), outer, values), last
 
 
 def row_name(run: BaseRun, preset: Preset[BaseRun]) -> str:

@@ -1,12 +1,13 @@
 """The machine: accelerator, precision, seeds, peak memory, and what a result must say of them."""
 
 import contextlib
+import functools
 import os
 import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -23,7 +24,11 @@ from common.errors import BadDataError, WrongUseError, look_up
 Precision = Literal["auto", "float32", "bfloat16"]
 Loaded = TypeVar("Loaded")
 
-LIBRARIES = ("seqarena", "torch", "numpy", "accelerate", "tokenizers", "safetensors")
+LIBRARIES = (
+    "seqarena", "torch", "numpy", "scipy", "numba", "accelerate", "tokenizers", "safetensors", "triton",
+    "pytorch-optimizer", "rouge-score",
+)  # fmt: skip
+"""Libraries that compute; those that are installed stand in each result."""
 
 
 def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: Path | None = None) -> Accelerator:
@@ -47,6 +52,7 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
         log_with=list(trackers) or None,
         project_dir=None if out is None else str(out),
     )
+    _require_plain(accelerator)
     asked = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != asked:
         raise WrongUseError(
@@ -54,6 +60,14 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
             "on a CPU start it with: torchrun --nproc_per_node N -m PACKAGE TASK ..."
         )
     return accelerator
+
+
+def _require_plain(accelerator: Accelerator) -> None:
+    """Raises a ``WrongUseError`` where a variable of Accelerate's would change numbers that the run does not name."""
+    if accelerator.gradient_accumulation_steps != 1:
+        raise WrongUseError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS is set: unset it, and use train.micro_batch_size")
+    if str(accelerator.state.dynamo_plugin.backend.value) != "NO":
+        raise WrongUseError("ACCELERATE_DYNAMO_BACKEND is set: unset it, and use train.compile")
 
 
 def main_first(accelerator: Accelerator, load: Callable[[], Loaded]) -> Loaded:
@@ -117,12 +131,14 @@ def device_name(device: torch.device) -> str:
 
 
 def code_version() -> dict[str, Any]:
-    """Returns the commit of this source tree and whether it was clean; None for both outside a git checkout."""
+    """Returns the commit of this source tree and whether its Python files are as committed; None outside a checkout."""
     tree = Path(__file__).parent.parent
     try:
         git = ["git", "-C", str(tree)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+        changes = subprocess.run(
+            [*git, "status", "--porcelain", "--", "*.py"], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "clean": None}
     return {"commit": commit.stdout.strip(), "clean": not changes.stdout.strip()}
@@ -133,14 +149,31 @@ def precision_name(accelerator: Accelerator) -> str:
     return {"no": "float32", "bf16": "bfloat16"}[accelerator.mixed_precision]
 
 
+@functools.cache
+def _versions() -> dict[str, str]:
+    installed = {each.name.lower().replace("_", "-"): each.version for each in metadata.distributions()}
+    return {name: installed[name] for name in LIBRARIES if name in installed}
+
+
 def environment(accelerator: Accelerator) -> dict[str, Any]:
     """Returns what a result says of the machine: code, libraries, device, precision, processes."""
     return {
         **code_version(),
         "python": platform.python_version(),
         "platform": f"{sys.platform} {platform.machine()}",
-        "libraries": {name: metadata.version(name) for name in LIBRARIES},
+        "libraries": _versions(),
         "device": device_name(accelerator.device),
+        "threads": torch.get_num_threads(),
         "precision": precision_name(accelerator),
         "processes": accelerator.num_processes,
     }
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Returns in what two environments differ that may change bits: not in the commit, which sources stand for."""
+    found = []
+    for name in ("python", "platform", "device", "threads", "precision", "processes"):
+        found += [f"{name} {before.get(name)} -> {after.get(name)}"] * (before.get(name) != after.get(name))
+    old, new = (each.get("libraries", {}) for each in (before, after))
+    changed = [name for name in (*old, *new) if name != "seqarena" and old.get(name) != new.get(name)]
+    return found + [f"{name} {old.get(name)} -> {new.get(name)}" for name in dict.fromkeys(changed)]

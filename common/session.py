@@ -1,36 +1,34 @@
-"""A run's directory: made, locked, resumed, refused; and the one place where a run becomes a result."""
+"""The one place where a run becomes a result: trained, tested, written; or the result that is there, returned."""
 
 import contextlib
 import datetime
-import json
-import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 
 from common.attention import attention_name
-from common.attention_maps import FILE, write_maps
+from common.attention_maps import write_maps
 from common.bounded import bounded_modules
-from common.checkpoint import locked, write_json
-from common.config import fingerprint, from_json, to_json
-from common.errors import BadDataError, WrongUseError
+from common.config import to_json
+from common.errors import WrongUseError, advising
 from common.log import Log
-from common.named import changed_fields
-from common.package import OUTPUTS, Assembly, Package
+from common.package import Assembly, Package
 from common.results import Result
-from common.run import BaseRun, changed_from, row_name
+from common.run import BaseRun, changed_from, is_same_run, row_name
+from common.run_folder import delete_versions, hold_to_data, link, opened, run_folder, tell_other_versions, twin
 from common.runtime import (
-    environment,
+    main_first,
     make_accelerator,
     parameter_count,
     peak_memory_bytes,
     reset_peak_memory,
     seed_torch,
 )
-from common.training import DivergedError, Progress, first_examples, fit, require_finite_metrics
+from common.sources import Sources, digest
+from common.training import DivergedError, first_examples, fit, require_finite_metrics
 
 MAPPED_BATCHES = 4
 """The first so many are looked through for what the heat maps show."""
@@ -47,60 +45,113 @@ class Session:
     data: Path = Path("data")
     """Folder of prepared data."""
     overwrite: bool = False
-    """Whether what an earlier run left in the directory is deleted first."""
+    """Whether what this run left before, by these or other sources, is deleted first."""
+    overwrite_outdated: bool = False
+    """Whether what this run left before by other sources is deleted first."""
     trackers: tuple[str, ...] = ()
     """Accelerate trackers that get the metrics too, such as tensorboard or wandb."""
     command: str = ""
     """The command line, kept in the result."""
 
 
-def run_folder(run: BaseRun, package: str, session: Session) -> Path:
-    """Returns the run's directory: its readable name and its fingerprint."""
-    if session.out is not None:
-        return session.out
-    name = f"{run.preset}-{attention_name(run.model.attention)}-{run.model.norm_label}-seed{run.seed}"
-    safe = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in name)
-    return session.runs / package / run.task / f"{safe}-{fingerprint(run)}"
-
-
 def execute(package: Package, run: BaseRun, session: Session) -> Result:
     """Trains, evaluates and writes the result; or returns the one that is there.
+
+    A result or a checkpoint of other sources is neither returned nor resumed: the run begins in a directory of its own.
 
     Raises:
         WrongUseError: the directory holds another run, or somebody runs in it.
     """
     run.check()
-    folder = run_folder(run, package.name, session)
+    if session.out is not None and session.overwrite_outdated:
+        raise WrongUseError("--overwrite-outdated: --out names one directory; --overwrite starts it again")
+    sources = package.sources(run)
+    folder = session.out or run_folder(run, package.name, session.runs, sources)
     accelerator = make_accelerator(run.train.precision, session.trackers, folder)
-    with _opened(folder, run, session, accelerator):
+    _require_same_sources(sources)
+    if accelerator.is_main_process and session.out is None:
+        if session.overwrite and folder.is_symlink():
+            folder.unlink()
+        tell_other_versions(folder, sources)
+    try:
+        return _measured_in(folder, package, run, session, accelerator, sources)
+    except _SameRunError as same:
+        if accelerator.is_main_process:
+            link(folder, same.folder)
+            print(f"{folder}: the same run on the same data, by other file names, is in {same.folder}", file=sys.stderr)
+        return _measured_in(folder, package, run, session, accelerator, sources)
+
+
+def _advice(folder: Path, session: Session) -> str:
+    """Returns what to do after an interrupt."""
+    if not (folder / "checkpoint" / "last.pt").exists():
+        return "the same command begins again"
+    return f"the same command{' without --overwrite' if session.overwrite else ''} goes on from the last checkpoint"
+
+
+class _SameRunError(WrongUseError):
+    """Another directory holds this run on the same data."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"the same run is in {folder}")
+        self.folder = folder
+
+
+def _require_same_sources(sources: Sources) -> None:
+    """Raises a ``WrongUseError`` where the processes of a run have other sources."""
+    everyone = gather_object([digest(sources)])
+    if len(set(everyone)) > 1:
+        raise WrongUseError("the processes of this run have different sources; install the same on all machines")
+
+
+def _measured_in(
+    folder: Path, package: Package, run: BaseRun, session: Session, accelerator: Accelerator, sources: Sources
+) -> Result:
+    is_main = accelerator.is_main_process
+    is_named = session.out is not None
+    directory = opened(folder, run, sources, overwrite=session.overwrite, is_named=is_named)
+    with advising(lambda: _advice(folder, session)), directory if is_main else contextlib.nullcontext():
         accelerator.wait_for_everyone()
         finished = Result.read(folder)
         accelerator.wait_for_everyone()
-        if finished is not None and accelerator.is_main_process:
+        if finished is not None and (finished.sources != sources or not is_same_run(
+            finished.run, to_json(run), anywhere=folder.is_symlink()
+        )):  # fmt: skip
+            raise WrongUseError(f"{folder / 'result.json'} is of another run or other sources; --overwrite measures it")
+        if finished is not None and is_main:
             print(
                 f"{folder}: finished at {finished.finished_at}, on data of sha256 {finished.data_checksum[:12]}...; "
                 "--overwrite runs it again",
                 file=sys.stderr,
             )
         if finished is None:
-            finished = _measure(package, run, session, accelerator, folder)
-            if accelerator.is_main_process:
+            finished = _measure(package, run, session, accelerator, folder, sources)
+            if is_main:
                 finished.write(folder)
-                (folder / "checkpoint" / "last.pt").unlink(missing_ok=True)
+        if is_main:
+            (folder / "checkpoint" / "last.pt").unlink(missing_ok=True)  # a kill may have left it behind
+            if session.out is None and (session.overwrite or session.overwrite_outdated):
+                delete_versions(run, folder)  # now that there is another result
         accelerator.wait_for_everyone()
     return finished
 
 
-def _measure(package: Package, run: BaseRun, session: Session, accelerator: Accelerator, folder: Path) -> Result:
+def _measure(
+    package: Package, run: BaseRun, session: Session, accelerator: Accelerator, folder: Path, sources: Sources
+) -> Result:
     task, preset = package.task(run), package.preset(run)
     reset_peak_memory(accelerator.device)
     seed_torch(run.seed, 0)
     assembly = package.assembly(run, session.data, accelerator)
-    _refuse_other_data(folder, assembly.data_checksum, accelerator)
+    if session.out is None and not session.overwrite:
+        same = main_first(accelerator, lambda: twin(folder, run, assembly.data_checksum))
+        if same is not None:
+            raise _SameRunError(same)
+    main_first(accelerator, lambda: hold_to_data(folder, assembly.data_checksum))
     row = row_name(run, preset)
     if session.trackers:
         accelerator.init_trackers("seqarena", config={"row": row, "task": task.name, "run": str(to_json(run))})
-    progress, test, message = Progress(), None, ""
+    test, message = None, ""
     title = f"{task.name} {row} seed {run.seed}"
     log = Log(accelerator, folder, title=title, steps=run.train.steps, trackers=bool(session.trackers))
     if accelerator.num_processes > 1:
@@ -122,13 +173,13 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
                 log=log,
             )
         test = assembly.test(assembly.model)
-        require_finite_metrics(test.metrics, progress.step)
+        require_finite_metrics(test.metrics, progress)
         if run.train.diagnostics and accelerator.is_main_process:
             _leave_maps(assembly, accelerator, folder)
         if assembly.leave is not None and accelerator.is_main_process:
             assembly.leave(assembly.model, folder)
     except DivergedError as error:
-        test = None
+        test, progress = None, error.progress
         message = f"{row} diverged: {error}"
         progress.step = error.step
         log.say(message)
@@ -164,10 +215,12 @@ def _measure(package: Package, run: BaseRun, session: Session, accelerator: Acce
         training_seconds=progress.training_seconds,
         tokens_per_second=progress.tokens / progress.training_seconds if progress.training_seconds else 0.0,
         peak_memory_bytes=peak_memory_bytes(accelerator.device),
-        environment=environment(accelerator),
+        environment={name: value for name, value in progress.segments[-1].items() if name != "after_step"},
+        segments=progress.segments,
+        sources=dict(sources),
         run=to_json(run),
         command=session.command,
-        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
     )
 
 
@@ -177,81 +230,3 @@ def _leave_maps(assembly: Assembly, accelerator: Accelerator, folder: Path) -> N
     few = max(found, key=lambda each: each.token_count()).to(accelerator.device)
     with accelerator.autocast():
         write_maps(folder, assembly.model, lambda: assembly.loss(assembly.model, few))
-
-
-def _refuse_other_data(folder: Path, checksum: str, accelerator: Accelerator) -> None:
-    """Remembers on which data a run began; refuses to go on with others."""
-    path = folder / "checkpoint" / "data.json"
-    began = json.loads(path.read_text())["sha256"] if path.exists() else None
-    accelerator.wait_for_everyone()
-    if began not in (None, checksum):
-        raise BadDataError(
-            f"{folder}: this run began on data of sha256 {began}, now they are {checksum}; --overwrite starts again"
-        )
-    if accelerator.is_main_process and began is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"sha256": checksum})
-
-
-@contextlib.contextmanager
-def _opened(folder: Path, run: BaseRun, session: Session, accelerator: Accelerator) -> Iterator[None]:
-    """Makes and locks the directory; refuses one with another run in it. Only the main process touches it."""
-    is_new = False
-    with contextlib.ExitStack() as stack:
-        if accelerator.is_main_process:
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder))
-            _refuse_another(folder, run, overwrite=session.overwrite)
-            if session.overwrite:
-                _empty(folder)
-            is_new = not (folder / "run.json").exists()
-            if is_new:
-                write_json(folder / "run.json", to_json(run))
-        try:
-            yield
-        except (WrongUseError, BadDataError):
-            # Refused before it began: the directory stays free for the command as it was meant.
-            if accelerator.is_main_process and is_new and not (folder / "checkpoint").exists():
-                (folder / "run.json").unlink()
-            raise
-
-
-def start_anew(run: BaseRun, folder: Path) -> None:
-    """Deletes what an earlier run left in the directory of this run.
-
-    Raises:
-        WrongUseError: the directory holds something else, or somebody runs in it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
-        _refuse_another(folder, run, overwrite=True)
-        _empty(folder)
-
-
-def _empty(folder: Path) -> None:
-    for name in ("result.json", "run.json", "metrics.jsonl", FILE):  # the result first: without it nothing counts
-        (folder / name).unlink(missing_ok=True)
-    for name in ("checkpoint", OUTPUTS):
-        shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _refuse_another(folder: Path, run: BaseRun, *, overwrite: bool) -> None:
-    path = folder / "run.json"
-    if not path.exists():
-        strangers = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
-        if strangers:
-            raise WrongUseError(f"{folder} holds other files ({', '.join(strangers[:3])}) and no run; choose another")
-        return
-    try:
-        values = json.loads(path.read_text())
-        ours = isinstance(values, dict) and values.get("class") == type(run).__name__
-        there = None if overwrite and ours else from_json(type(run), values)
-    except ValueError as error:
-        hint = (
-            "choose another --out" if overwrite else "choose another --out, or --overwrite if it is one of this suite"
-        )
-        raise WrongUseError(f"{path}: not a run of this version ({error}); {hint}") from error
-    differing = {} if there is None else changed_fields(there, run)
-    if differing:
-        shown = "; ".join(f"{name} is {old} there, {new} here" for name, (old, new) in differing.items())
-        raise WrongUseError(f"{folder} holds another run: {shown}; choose another --out, or --overwrite")

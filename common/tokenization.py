@@ -46,7 +46,7 @@ class Tokenizer:
                 f"{self.source}: the vocabulary has no {', '.join(missing)}; expected {' '.join(SPECIAL)}"
             )
 
-        most = max(self.inner.get_vocab().values())
+        most = max(self.numbers.values())
         if most >= len(self):
             raise BadDataError(f"{self.source}: {len(self):,} tokens, numbered up to {most:,}: some are missing")
         # Text that says [MASK] is text.
@@ -82,6 +82,12 @@ class Tokenizer:
     def _tokens(self) -> list[str]:
         tokens = [self.inner.id_to_token(number) for number in range(len(self))]
         return [token or "" for token in tokens]
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The number of each token."""
+        numbers: dict[str, int] = self.inner.get_vocab()
+        return numbers
 
     @property
     def fingerprint(self) -> str:
@@ -147,7 +153,7 @@ def _of_vocabulary(path: Path) -> tokenizers.Tokenizer:
         raise BadDataError(f"{path}: {twice!r} stands there twice")
     config = path.parent / "tokenizer_config.json"
     cased = any(token != token.lower() for token in tokens if not token.startswith("["))
-    lowercase = bool(json.loads(config.read_text()).get("do_lower_case", not cased)) if config.exists() else not cased
+    lowercase = bool(json.loads(config.read_bytes()).get("do_lower_case", not cased)) if config.exists() else not cased
     model = models.WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
     return _wordpiece(model, lowercase)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -20,12 +20,14 @@ from common.diagnostics import diagnose
 from common.errors import BadDataError, WrongUseError
 from common.log import Log
 from common.optim import Optim, rate
-from common.runtime import Precision
+from common.runtime import Precision, differences, environment
 from common.step import Loss, Stepper
 
 DIAGNOSED_EXAMPLES = 8
-FORMAT = 2
+FORMAT = 3
 """Version of what a checkpoint holds."""
+CHECKPOINT_SHARE = 0.02
+"""Of the time, what checkpoints may take."""
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
@@ -53,7 +55,7 @@ class Train:
     log_every: int = 10
     """Steps between records of the training loss."""
     checkpoint_seconds: float = 30.0
-    """Least time between checkpoints; there is one after each evaluation in any case."""
+    """Least time between checkpoints, which take 2 % of the time at most; 0: one after every step, at any cost."""
     diagnostics: bool = False
     """Whether each evaluation also records, layer by layer, token similarity, norms of the attention and its gradient,
     key masses and hybrid weights on a few training examples, and the end leaves heat maps of the trained attention in
@@ -88,14 +90,41 @@ class Progress:
     tokens: int = 0
     logged_step: int = 0
     loss_since_logged: float = 0.0
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    """The environments in which the run was trained, one after the other, each with the step before its first."""
+
+
+class _Checkpoints:
+    """When the next checkpoint is due: they take a share of the time at most, however large the model is."""
+
+    def __init__(self, least_seconds: float) -> None:
+        self.least_seconds, self.written, self.cost, self.chosen_cost = least_seconds, time.monotonic(), 0.0, 0.0
+
+    def due(self) -> bool:
+        """Returns whether enough time has passed since the last one was written."""
+        pause = max(self.least_seconds, self.cost / CHECKPOINT_SHARE) if self.least_seconds else 0.0
+        return time.monotonic() - self.written >= pause
+
+    def write(self, save: Callable[[], None]) -> None:
+        """Writes one, and remembers what it cost."""
+        began = time.monotonic()
+        save()
+        self.written = time.monotonic()
+        self.cost, self.chosen_cost = self.written - began + self.chosen_cost, 0.0
+
+    def choose(self, save: Callable[[], None]) -> None:
+        """Writes chosen weights, which are part of the next checkpoint's cost."""
+        began = time.monotonic()
+        save()
+        self.chosen_cost += time.monotonic() - began
 
 
 class DivergedError(RuntimeError):
     """The loss or a gradient stopped being finite."""
 
-    def __init__(self, step: int, message: str) -> None:
+    def __init__(self, step: int, message: str, progress: Progress) -> None:
         super().__init__(message)
-        self.step = step
+        self.step, self.progress = step, progress
 
 
 def fit(
@@ -131,16 +160,13 @@ def fit(
             f"train.batch_size {train.batch_size} cannot be shared out evenly to {accelerator.num_processes} processes"
         )
     folder = out / "checkpoint"
-    folder.mkdir(parents=True, exist_ok=True)
     stepper = train.stepper(model, loss, optim, seed, accelerator)
-    progress = _restore(folder, stepper)
-    if accelerator.is_main_process:
-        _forget_others(folder, progress)  # a kill between a checkpoint and this leaves some behind
-    log.resume(progress.step)
+    progress = _resume(folder, stepper, log)
     losses = torch.tensor(progress.loss_since_logged, device=accelerator.device)
     unseen: list[Tensor] = []  # losses and gradient norms that nobody has looked at yet
     logged = dataclasses.replace(progress)
-    saved = clock = time.monotonic()
+    clock = time.monotonic()
+    checkpoints = _Checkpoints(train.checkpoint_seconds)
 
     while progress.step < train.steps:
         batch = batches[progress.step]
@@ -154,11 +180,10 @@ def fit(
         log_due = progress.step % train.log_every == 0 or last
         evaluation_due = progress.step % train.eval_every == 0 or last
         # Clocks differ: processes that must save together ask the main one, and only now and then.
-        waited = time.monotonic() - saved >= train.checkpoint_seconds
-        save_due = evaluation_due or (stepper.agreed(waited) if log_due or not stepper.gathers else False)
+        save_due = last or (stepper.agreed(checkpoints.due()) if log_due or not stepper.gathers else False)
         # Looking at a loss waits for the GPU: there only when something is due, on a CPU always.
         if log_due or save_due or accelerator.device.type == "cpu":
-            _require_finite(model, unseen, progress.step)
+            _require_finite(model, unseen, progress)
             unseen.clear()
             now = time.monotonic()
             progress.training_seconds += now - clock
@@ -173,15 +198,50 @@ def fit(
             look = functools.partial(_look, stepper, batches) if train.diagnostics else None
             kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, look)
             if kept and accelerator.is_main_process:
-                save_weights(chosen_weights(folder, progress.chosen_step), model)
+                checkpoints.choose(lambda: save_weights(chosen_weights(folder, progress.chosen_step), model))
+            clock = time.monotonic()  # evaluations and checkpoints are not training time
         if save_due:
             progress.loss_since_logged = losses.item()
-            _save(folder, stepper, progress)
-            saved = clock = time.monotonic()  # evaluations and checkpoints are not training time
+            checkpoints.write(lambda: _save(folder, stepper, progress))
+            clock = time.monotonic()
     accelerator.wait_for_everyone()
     load_weights(chosen_weights(folder, progress.chosen_step), model)
     model.eval()
     return progress
+
+
+def _resume(folder: Path, stepper: Stepper, log: Log) -> Progress:
+    """Returns where training goes on: at its last checkpoint, or at the beginning."""
+    folder.mkdir(parents=True, exist_ok=True)
+    progress = _restore(folder, stepper)
+    if stepper.accelerator.is_main_process:
+        _forget_others(folder, progress)  # a kill between a checkpoint and this leaves some behind
+    log.resume(progress.step)
+    _begin_segment(progress, stepper.accelerator, log)
+    return progress
+
+
+def _begin_segment(progress: Progress, accelerator: Accelerator, log: Log) -> None:
+    """Records in which environment training goes on, and says so where it is another one than before.
+
+    Raises:
+        WrongUseError: the run began in another precision, which is part of its protocol.
+    """
+    here = environment(accelerator)
+    before = progress.segments[-1] if progress.segments else None
+    if before is not None and before["precision"] != here["precision"]:
+        raise WrongUseError(
+            f"this run began in {before['precision']} on {before['device']}, and this machine computes in "
+            f"{here['precision']}; go on where it began, or --overwrite starts it again"
+        )
+    differing = [] if before is None else differences(before, here)
+    if differing:
+        log.say(
+            f"{log.title}: {', '.join(differing)}: from step {progress.step + 1:,} on the bits may differ from those "
+            "of a run that was not interrupted"
+        )
+    if before is None or differing or any(before[name] != here[name] for name in ("commit", "clean")):
+        progress.segments.append({"after_step": progress.step, **here})
 
 
 def _record(progress: Progress, logged: Progress, losses: float, norm: float, lr: float, log: Log) -> None:
@@ -205,7 +265,7 @@ def _evaluate(
     model.eval()
     with torch.no_grad():
         metrics = dict(evaluate(model))
-    require_finite_metrics(metrics, progress.step)
+    require_finite_metrics(metrics, progress)
     bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(model)}
     log.evaluation(progress.step, metrics, bounded, {} if look is None else look())
     sign = 1 if higher_is_better else -1
@@ -228,13 +288,13 @@ def first_examples(batches: Batches, step: int) -> Batch:
     return batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES))
 
 
-def _require_finite(model: nn.Module, unseen: list[Tensor], step: int) -> None:
-    """Raises a ``DivergedError`` if an unseen loss or gradient norm is not finite; the last one is of ``step``."""
+def _require_finite(model: nn.Module, unseen: list[Tensor], progress: Progress) -> None:
+    """Raises a ``DivergedError`` if an unseen loss or gradient norm is not finite; the last one is of this step."""
     values = torch.stack(unseen).tolist()
     finite = [math.isfinite(loss) and math.isfinite(norm) for loss, norm in values]
     if all(finite):
         return
-    first = step - len(values) + 1 + finite.index(False)
+    first = progress.step - len(values) + 1 + finite.index(False)
     sizes = {name: p.grad.abs().max().item() for name, p in model.named_parameters() if p.grad is not None}
     whole = {name: size for name, size in sizes.items() if math.isfinite(size)}
     largest = max(whole, key=whole.__getitem__, default=None)
@@ -243,14 +303,17 @@ def _require_finite(model: nn.Module, unseen: list[Tensor], step: int) -> None:
         first,
         f"loss {values[finite.index(False)][0]:.4g} at step {first:,}; "
         f"{len(sizes) - len(whole)} of {len(sizes)} gradients are not finite; {where}",
+        progress,
     )
 
 
-def require_finite_metrics(metrics: Mapping[str, float], step: int) -> None:
-    """Raises a ``DivergedError`` if a metric is not a number."""
+def require_finite_metrics(metrics: Mapping[str, float], progress: Progress) -> None:
+    """Raises a ``DivergedError`` if a metric of this step is not a number."""
+    step = progress.step
     broken = [name for name, value in metrics.items() if not math.isfinite(value)]
     if broken:
-        raise DivergedError(step, f"{', '.join(broken)} of the evaluation at step {step:,} is not finite")
+        message = f"{', '.join(broken)} of the evaluation at step {step:,} is not finite"
+        raise DivergedError(step, message, progress)
 
 
 def chosen_weights(folder: Path, step: int) -> Path:

@@ -5,7 +5,8 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.data import Ragged, in_order
+from common.data import Ragged
+from common.log import shared_in_order
 from common.metrics import accuracy
 from common.package import Evaluation
 from lra.data import sequences
@@ -22,8 +23,7 @@ def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator, drop_tai
     model.eval()
     count = len(split) - (len(split) % drop_tail_of if drop_tail_of else 0)
     mine: list[tuple[int, int, float]] = []
-    shares = accelerator.process_index, accelerator.num_processes
-    for examples in in_order(split.lengths[:count], BATCH_SIZE, *shares):
+    for examples in shared_in_order(split.lengths[:count], BATCH_SIZE, accelerator):
         batch = sequences(split, examples).to(accelerator.device)
         with accelerator.autocast():
             logits = model(batch.tokens, batch.real).float()

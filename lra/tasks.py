@@ -18,9 +18,9 @@ LISTOPS = Task(
     metric="accuracy",
     higher_is_better=True,
     chance=0.1,
-    splits="distinct expressions of one generator, shuffled by the data's seed; 96,000 / 2,000 / 2,000",
+    splits="expressions of one generator, distinct in any order of arguments, shuffled; 96,000 / 2,000 / 2,000",
     source="generated (common/counter.py seeds every draw), or basic_{train,val,test}.tsv of the official release",
-    revision="generator 1",
+    revision="generator 2",
     licence="generated data: none needed; the official generator is Apache-2.0",
     checksums=MappingProxyType(
         dict.fromkeys(("xiong2021", "xiong2021-legacy", "lra-jax"), checksums.LISTOPS)

@@ -27,7 +27,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         BadDataError: data that are damaged.
         WrongUseError: a model that cannot read them, or evaluation sets of less than one batch.
     """
-    splits, checksum = run.data.load(folder)
+    splits, checksum = run.data.load_tested(folder)
     if run.legacy.zero_is_padding:
         splits = {name: replace(split, zero_is_padding=True) for name, split in splits.items()}
     longest = max(int(split.lengths.max()) for split in splits.values())

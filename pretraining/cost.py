@@ -15,13 +15,17 @@ class Card:
 
 LARGE = Card(name="one H200 at 40 % of its 989 T/s in bfloat16", per_second=0.4 * 989e12)
 
+LEAST_HOURS = 0.1
+"""A run that takes a card less is one for a CPU, of which nothing is estimated."""
+
 
 def line(operations: float, card: Card, memory_bytes: float, parameters: int) -> str:
     """Returns operations, time, memory and size of a model for a person."""
     hours = operations / card.per_second / 3600
     time = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    on_card = "" if hours < LEAST_HOURS else f"{time} on {card.name}, "
     return (
-        f"{operations:.2g} floating-point operations, {time} on {card.name}, about "
+        f"{operations:.2g} floating-point operations, {on_card}about "
         f"{memory_bytes / 2**30:,.1f} GiB a process, {parameters / 1e6:,.1f} M parameters"
     )
 

@@ -1,7 +1,7 @@
 """From a model and sequences to scores, on masks that are the same for every run; what trivial rules score there."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from common.data import in_order
+from common.log import shared_in_order
 from common.package import Evaluation
 from pretraining.data.batches import Builder, MaskedBatch
 from pretraining.data.shards import Corpus
@@ -25,10 +26,10 @@ NEIGHBOURS = 5_000_000
 
 
 def batches(
-    builder: Builder, process: int = 0, processes: int = 1
+    builder: Builder, order: Iterable[npt.NDArray[np.int64]]
 ) -> Iterator[tuple[npt.NDArray[np.int64], MaskedBatch]]:
-    """Yields the numbers and the batch of all sequences once, or of one process's share."""
-    for examples in in_order(builder.lengths, BATCH_SIZE, process, processes):
+    """Yields the numbers and the batch of sequences in this order, under the masks of evaluation."""
+    for examples in order:
         yield examples, builder.batch(examples, np.full(len(examples), EVALUATION))
 
 
@@ -44,7 +45,7 @@ def evaluate(
     """
     model.eval()
     mine: list[tuple[int, float, float, float, int, int, int]] = []
-    for examples, batch in batches(builder, accelerator.process_index, accelerator.num_processes):
+    for examples, batch in batches(builder, shared_in_order(builder.lengths, BATCH_SIZE, accelerator)):
         here = batch.to(accelerator.device)
         with accelerator.autocast():
             scores, order = predictions(model, here)
@@ -104,7 +105,7 @@ def floors(corpus: Corpus, builder: Builder, counts: npt.NDArray[np.int64]) -> M
     by_count = np.argsort(times, kind="stable")
     after[pairs[by_count] // size] = pairs[by_count] % size  # the last one written is the most frequent
     scores: dict[str, list[float]] = {"most frequent token": [], "most frequent after its neighbour": []}
-    for _, batch in batches(builder):
+    for _, batch in batches(builder, in_order(builder.lengths, BATCH_SIZE)):
         real = (batch.targets != NONE).numpy()
         left = batch.tokens.gather(1, (batch.places - 1).clamp(min=0)).numpy()
         for name, guess in zip(scores, (np.full_like(left, most), after[left]), strict=True):

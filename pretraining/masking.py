@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from common.compiled import compiled
 from common.counter import GOLDEN, hash64, mix64
 from common.errors import BadDataError, WrongUseError
 from common.tokenization import Tokenizer
@@ -125,7 +126,7 @@ def _uniform(bits):
     return (bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)  # the upper 53 bits
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 @no_type_check
 def _mask_rows(
     hidden, segments, continues, keys, budgets, weights, scope, masked, replaced, mask, cumulative, places, targets
@@ -141,7 +142,7 @@ def _mask_rows(
         _hide(hidden[row], draws, key, masked, replaced, mask, cumulative, places[row], targets[row])
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def _units(tokens, segments, continues, units):
     """Writes where each unit begins and ends and the segment it is in; returns how many there are."""
@@ -159,7 +160,7 @@ def _units(tokens, segments, continues, units):
     return count
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def _spans(units, weights, scope, budget, key, order, draws):
     """Writes the number of each target's draw, from 1, and 0 for other places; returns where random bits go on.
@@ -199,7 +200,7 @@ def _spans(units, weights, scope, budget, key, order, draws):
     return key
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def _length(units, first, weights, uniform):
     """Returns the length of a span, by the law cut off and weighted anew at the end of the segment."""
@@ -217,7 +218,7 @@ def _length(units, first, weights, uniform):
     return count
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def _hide(tokens, draws, key, masked, replaced, mask, cumulative, places, targets):
     """Writes the targets and what stands in their place now: one draw for all that share a number, tokens each anew."""

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,13 +10,15 @@ import numpy as np
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.bert.checkpoint import LEFT, save
+from common.bert.checkpoint import LEFT, Pretraining, save
 from common.bert.model import BertForPretraining
 from common.config import to_json
 from common.data import Shuffled
-from common.errors import WrongUseError
 from common.package import Assembly, Evaluation
 from common.run import settings
+from common.runtime import precision_name
+from common.sources import digest as hash_of
+from common.sources import sources_of
 from pretraining.cost import estimate
 from pretraining.data import MaskedText, sequences, split
 from pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches
@@ -25,6 +28,7 @@ from pretraining.evaluator import floors, frequencies, in_all_lengths
 from pretraining.masking import NONE, Masker
 from pretraining.model import has_order, losses, predictions
 from pretraining.run import Run
+from pretraining.tasks import MLM
 
 
 def loss(model: nn.Module, batch: MaskedBatch) -> Tensor:
@@ -43,11 +47,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     """
     if accelerator.is_main_process:
         say(f"mlm, preset {run.preset}: {estimate(run)}")
-    corpus, checksum = run.data.load(folder)
-    if run.model.vocabulary < len(corpus.tokenizer):
-        raise WrongUseError(
-            f"model.vocabulary {run.model.vocabulary:,} is below the tokenizer's {len(corpus.tokenizer):,} tokens"
-        )
+    corpus, checksum = run.data.load(folder, run.model.vocabulary)
     parts, counts = split(corpus, run.data), frequencies(corpus)
     masks = functools.partial(Masker, run.data.masking, corpus.tokenizer, counts)
     held_out = {
@@ -70,15 +70,31 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=scored("test"),
         floors=lambda: floors(corpus, held_out["test"][run.data.length], counts),
         data_checksum=checksum,
-        leave=lambda model, out: _leave(model, corpus, run, out / LEFT),
+        leave=lambda model, out: _leave(
+            model, corpus, pretraining_record(run, checksum, precision_name(accelerator)), out / LEFT
+        ),
     )
 
 
-def _leave(model: nn.Module, corpus: Corpus, run: Run, folder: Path) -> None:
+def pretraining_record(run: Run, text: str, precision: str) -> Pretraining:
+    """Returns what a checkpoint says of its pretraining; equal but for the seed for runs that share a table.
+
+    Its hash is of what a result's protocol is of: settings, version of the task, checksum of the text, precision.
+    """
+    protocol = json.dumps([settings("pretraining", to_json(run)), MLM.version, text, precision])
+    hashed = hashlib.sha256(protocol.encode()).hexdigest()[:8]
+    return Pretraining(
+        settings=f"{run.task}, preset {run.preset}, {run.train.steps:,} steps, protocol {hashed}",
+        text=text,
+        seed=run.seed,
+        sources=hash_of(sources_of(assemble, run)),
+    )
+
+
+def _leave(model: nn.Module, corpus: Corpus, record: Pretraining, folder: Path) -> None:
     """Writes the model with its vocabulary as a public checkpoint, for ``common.bert.checkpoint.load`` and others."""
     assert isinstance(model, BertForPretraining)
-    protocol = hashlib.sha256(settings("pretraining", to_json(run)).encode()).hexdigest()[:8]
-    save(folder, model, f"{run.task}, preset {run.preset}, {run.train.steps} steps, protocol {protocol}")
+    save(folder, model, record)
     corpus.tokenizer.save(folder)
 
 

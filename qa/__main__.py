@@ -6,14 +6,14 @@ from types import MappingProxyType
 import qa
 from common.cli import main
 from common.package import Package
-from qa import official
+from qa import official, predict
 from qa.presets import PRESETS
 from qa.tasks import TASKS
 from qa.trainer import assemble
 
 PACKAGE = Package(
     name="qa", title=str(qa.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble,
-    commands=MappingProxyType({"evaluate": official.run}),
+    commands=MappingProxyType({"evaluate": official.run, "predict": predict.run}),
 )  # fmt: skip
 
 if __name__ == "__main__":

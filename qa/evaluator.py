@@ -11,9 +11,10 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from common.checkpoint import write_json
-from common.data import in_order
+from common.log import shared_in_order
 from common.metrics import accuracy
 from common.package import Evaluation
+from qa.data.mnli import UNLABELLED
 from qa.data.pairs import Encoded
 from qa.data.windows import Windows
 from qa.decoding import Answered, answers
@@ -21,8 +22,9 @@ from qa.model import Reader
 from qa.scoring import score, summary_one, summary_two
 
 BATCH_SIZE = 64
-PREDICTIONS, ODDS, BEST = "predictions.json", "null_odds.json", "nbest_predictions.json"
-"""What a finished run leaves: id -> text, as the official scripts read it; id -> odds of no answer; id -> answers."""
+PREDICTIONS, ANSWERS, ODDS, BEST = "predictions.json", "answers.json", "null_odds.json", "nbest_predictions.json"
+"""What a finished run leaves: id -> text, as the official scripts read it, empty where the threshold leaves a question
+unanswered; of 2.0 id -> best answer whatever the threshold, and id -> odds of no answer; id -> best answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +42,17 @@ class Answers:
         return "" if self.threshold is not None and each.null_odds > self.threshold else each.text
 
     def write(self, folder: Path) -> None:
-        """Writes the predictions in the official form, the odds of no answer, and the best answers."""
+        """Writes the predictions in the official form, what thresholds are searched with, and the best answers."""
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / PREDICTIONS, {name: self.text(name) for name in self.answered})
         if self.threshold is not None:
+            write_json(folder / ANSWERS, {name: each.text for name, each in self.answered.items()})
             write_json(folder / ODDS, {name: each.null_odds for name, each in self.answered.items()})
         best = {name: [{"text": text, "score": value} for text, value in each.best]
                 for name, each in self.answered.items()}  # fmt: skip
         write_json(folder / BEST, best)
 
 
-@torch.no_grad()
 def answer(model: nn.Module, windows: Windows, accelerator: Accelerator) -> Answers:
     """Returns the model's answers to all questions, and their scores as fractions.
 
@@ -58,11 +60,17 @@ def answer(model: nn.Module, windows: Windows, accelerator: Accelerator) -> Answ
     there also of the answerable and the unanswerable ones, and what the best threshold on these very questions would
     give (oracle).
     """
+    return scored(windows, answered_by(model, windows, accelerator))
+
+
+@torch.no_grad()
+def answered_by(model: nn.Module, windows: Windows, accelerator: Accelerator) -> dict[str, Answered]:
+    """Returns the model's answers to all questions; the processes share the windows out."""
     assert isinstance(model, Reader)
     model.eval()
     data = windows.data
     mine: list[tuple[int, list[float], list[int], list[int], float]] = []
-    for examples in in_order(windows.lengths, BATCH_SIZE, accelerator.process_index, accelerator.num_processes):
+    for examples in shared_in_order(windows.lengths, BATCH_SIZE, accelerator):
         batch = windows.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             spans = model.best(
@@ -78,8 +86,7 @@ def answer(model: nn.Module, windows: Windows, accelerator: Accelerator) -> Answ
         for column, fill in ((1, -np.inf), (2, 0), (3, 0))
     )
     null = np.array([each[4] for each in everyone])
-    answered = answers(windows, score_of, start, end, null, odds_are_given=model.gives_odds)
-    return scored(windows, answered)
+    return answers(windows, score_of, start, end, null, odds_are_given=model.gives_odds)
 
 
 def scored(windows: Windows, answered: Mapping[str, Answered]) -> Answers:
@@ -110,25 +117,25 @@ def scored(windows: Windows, answered: Mapping[str, Answered]) -> Answers:
 
 
 @torch.no_grad()
-def classify(model: nn.Module, encoded: Encoded, accelerator: Accelerator) -> tuple[list[float], float]:
-    """Returns 1 for each pair that is classified rightly, 0 for the others, and the mean cross-entropy."""
+def classify(model: nn.Module, encoded: Encoded, accelerator: Accelerator) -> tuple[list[int], list[float]]:
+    """Returns the number of each pair's likeliest label, and its cross-entropy; 0 where a pair has no label."""
     model.eval()
     mine: list[tuple[int, int, float]] = []
-    for examples in in_order(encoded.lengths, BATCH_SIZE, accelerator.process_index, accelerator.num_processes):
+    for examples in shared_in_order(encoded.lengths, BATCH_SIZE, accelerator):
         batch = encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             scores = model(batch.tokens, batch.types, batch.real).float()
-        losses = nn.functional.cross_entropy(scores, batch.label, reduction="none")
+        losses = nn.functional.cross_entropy(scores, batch.label, reduction="none", ignore_index=UNLABELLED)
         mine += zip(examples.tolist(), scores.argmax(dim=-1).tolist(), losses.tolist(), strict=True)
     everyone = sorted(gather_object(mine))
-    correct = accuracy([guess for _, guess, _ in everyone], encoded.labels)
-    return correct.tolist(), sum(each for *_, each in everyone) / len(everyone)
+    return [guess for _, guess, _ in everyone], [loss for *_, loss in everyone]
 
 
 def inference(model: nn.Module, main: Encoded, others: Mapping[str, Encoded], accelerator: Accelerator) -> Evaluation:
     """Returns accuracy and cross-entropy, and the accuracy on other sets under their names."""
-    right, loss = classify(model, main, accelerator)
-    metrics = {"accuracy": float(np.mean(right)), "loss": loss}
+    guesses, losses = classify(model, main, accelerator)
+    right = accuracy(guesses, main.labels)
+    metrics = {"accuracy": float(np.mean(right)), "loss": sum(losses) / len(losses)}
     for name, each in others.items():
-        metrics[f"accuracy_{name}"] = float(np.mean(classify(model, each, accelerator)[0]))
-    return Evaluation(metrics=metrics, examples=right)
+        metrics[f"accuracy_{name}"] = float(np.mean(accuracy(classify(model, each, accelerator)[0], each.labels)))
+    return Evaluation(metrics=metrics, examples=right.tolist())

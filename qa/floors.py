@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from common.nearest import FLOOR, label_of_nearest, word_counts
 from qa.data import world
 from qa.data.mnli import LABELS, Pair
 from qa.data.squad import Question, Questions
@@ -58,8 +59,8 @@ def _nearest(questions: Questions, question: Question) -> str:
 def of_pairs(train: Sequence[Pair], test: Sequence[Pair]) -> dict[str, float]:
     """Returns the accuracy of rules that were fitted on ``train``.
 
-    The most frequent label, and naive Bayes (smoothed counts) on the words of the hypothesis alone, and on those of
-    both sentences, of each its own.
+    The most frequent label; naive Bayes (smoothed counts) on the words of the hypothesis alone, and on those of both
+    sentences, of each its own; the label of the training pair whose words differ least.
     """
 
     def hypothesis(each: Pair) -> set[str]:
@@ -68,13 +69,20 @@ def of_pairs(train: Sequence[Pair], test: Sequence[Pair]) -> dict[str, float]:
     def both(each: Pair) -> set[str]:
         return {f"premise {word}" for word in WORD.findall(each.premise.lower())} | hypothesis(each)
 
-    labels = np.array([each.label for each in test])
-    most = np.bincount([each.label for each in train]).argmax()
+    trained, labels = (np.array([each.label for each in some]) for some in (train, test))
+    most = np.bincount(trained).argmax()
+    known, asked = word_counts([_marked(each) for each in train], [_marked(each) for each in test])
     return {
         "most frequent label": float(np.mean(labels == most)),
         "words of the hypothesis alone": _bayes(train, test, hypothesis),
         "words of both": _bayes(train, test, both),
+        FLOOR: label_of_nearest(known, trained, asked, labels),
     }
+
+
+def _marked(pair: Pair) -> str:
+    """Returns both sentences as one text, the words of the premise marked."""
+    return " ".join([*(f"premise_{word}" for word in WORD.findall(pair.premise)), pair.hypothesis])
 
 
 def _bayes(train: Sequence[Pair], test: Sequence[Pair], words: Callable[[Pair], set[str]]) -> float:

@@ -32,8 +32,10 @@ class Model(StartedConfig):
     def check(self, *, order: Literal["none"] = "none", mean_pooled: bool = False) -> None:  # type: ignore[override]
         """Raises a ``WrongUseError`` that names the field which no model can have."""
         super().check(order=order, mean_pooled=mean_pooled)
-        if self.init is None and (self.pretraining or self.pretrained_with):
-            raise WrongUseError("model.pretraining and model.pretrained_with are taken from the checkpoint model.init")
+        if self.init is None and self.names_pretraining:
+            raise WrongUseError(
+                "model.pretraining, .pretraining_seed and .pretrained_with are taken from the checkpoint model.init"
+            )
 
 
 class SpanHead(nn.Module):

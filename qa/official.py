@@ -11,6 +11,7 @@ from common.cli import Parser
 from common.errors import BadDataError, WrongUseError, look_up
 from common.files import read_json
 from qa.data.squad import Questions, read
+from qa.evaluator import ANSWERS, PREDICTIONS
 from qa.run import VERSIONS
 from qa.scoring import score, summary_one, summary_two
 
@@ -21,7 +22,10 @@ def parser() -> Parser:
     made.add_argument("task", help="squad1 or squad2: whose rules")
     made.add_argument("--predictions", type=Path, required=True, help="JSON: question id -> text, empty for no answer")
     made.add_argument("--gold", type=Path, required=True, help="the questions: dev-v1.1.json, dev-v2.0.json")
-    made.add_argument("--null-odds", type=Path, help="JSON: question id -> odds of no answer (squad2)")
+    made.add_argument(
+        "--null-odds", type=Path,
+        help="JSON: question id -> odds of no answer (squad2); with a run's null_odds.json goes its answers.json",
+    )  # fmt: skip
     made.add_argument(
         "--threshold", type=float, default=1.0, help="odds above which no answer counts (default: 1.0, as theirs)"
     )
@@ -55,6 +59,11 @@ def run(arguments: Sequence[str]) -> int:
     predictions = _of(options.predictions, str, "text")
     odds = None
     if options.null_odds is not None:
+        if options.predictions.name == PREDICTIONS and options.predictions.with_name(ANSWERS).exists():
+            raise WrongUseError(
+                f"{options.predictions}: a run's predictions are empty above its own threshold already; no other can "
+                f"be tried on them: --predictions {options.predictions.with_name(ANSWERS)}"
+            )
         odds = _finite(_of(options.null_odds, (int, float), "a number"), options.null_odds)
     ids = {each.id for each in questions.questions}
     if not ids & set(predictions):
@@ -66,13 +75,19 @@ def run(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(found | {"missing": missing}))
         return 0
-    for name, value in found.items():
-        print(f"{name:<20} {value:,}" if name.endswith("total") else f"{name:<20} {value:.4f}")
+    printed(found)
     if missing:
         print(f"{missing:,} questions have no prediction: {'left out' if version == '2.0' else 'they count as wrong'}")
     if more:
         print(f"{more:,} predictions are for other questions: left out")
     return 0
+
+
+def printed(scores: Mapping[str, float]) -> None:
+    """Prints scores, one a line; thresholds in full, for a rounded one would be another."""
+    for name, value in scores.items():
+        exact = name.endswith(("total", "_thresh"))
+        print(f"{name:<20} {value:,}" if exact else f"{name:<20} {value:.4f}")
 
 
 def _of(path: Path, kind: type | tuple[type, ...], what: str) -> dict[str, Any]:

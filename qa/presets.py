@@ -107,7 +107,8 @@ QUICK = {
         "squad2", replace(WORLD, version="2.0"), 2_500, 1e-3, "99 to 100 F1; no answer 34, right kind of answer 34"
     ),
     "mnli": _quick(
-        "mnli", Mnli(length=24, held_out=0.05), 1_500, 2e-3, "93 to 97 %; words of both sentences 44, chance 33",
+        "mnli", Mnli(length=24, held_out=0.05), 1_500, 2e-3,
+        "89 % (seed 0); nearest training pair 57, words of both sentences 44, chance 33",
         layers=3, dim=96, heads=4, ffn_dim=192,
     ),
 }  # fmt: skip

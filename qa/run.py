@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from common.bert.start import started
+from common.bert.start import started, tokenizer_unless_typed
 from common.errors import WrongUseError
 from common.run import BaseRun
 from qa.data import Data
@@ -33,11 +33,17 @@ class Run(BaseRun):
         """With which attention the checkpoint was trained, if it was another one."""
         return self.model.pretrained_otherwise
 
+    @property
+    def notes(self) -> list[str]:
+        """What every table must say of its result; the pretraining's seed, where it is not the run's."""
+        return self.model.notes_of(self.seed)
+
     def completed(self, typed: Collection[str]) -> "Run":
-        """Returns the run with what its checkpoint settles; see ``started``."""
+        """Returns the run with what its checkpoint settles; see ``started`` and ``tokenizer_unless_typed``."""
         if self.model.init is None:
             return self
-        return replace(self, model=started(self.model, self.model.init, typed))
+        data = replace(self.data, tokenizer=tokenizer_unless_typed(self.data.tokenizer, typed))
+        return replace(self, model=started(self.model, self.model.init, typed), data=data)
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""

@@ -1,9 +1,10 @@
 """Exact match and F1 of answers, as the official scripts of SQuAD 1.1 and 2.0 count them."""
 
+import math
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -109,7 +110,7 @@ def summary_two(
         found |= _means(exact, words, ids, prefix) if ids else {}
     if null_odds is not None:
         for name, raw in (("exact", scores.exact), ("f1", scores.f1)):
-            best, at = best_threshold(questions, raw, answers, null_odds)
+            best, at = best_threshold(questions, raw, null_odds)
             found |= {f"best_{name}": best, f"best_{name}_thresh": at}
     return found
 
@@ -122,18 +123,30 @@ def _means(exact: Mapping[str, float], words: Mapping[str, float], ids: Sequence
 
 
 def best_threshold(
-    questions: Questions, scores: Mapping[str, float], answers: Mapping[str, str], null_odds: Mapping[str, float]
+    questions: Questions, scores: Mapping[str, float], null_odds: Mapping[str, float]
 ) -> tuple[float, float]:
-    """Returns the best mean score over all thresholds, in per cent, and the first threshold that gives it.
+    """Returns the best mean score over all thresholds, in per cent, and the least threshold that gives it.
 
-    As the official script counts: in the order of their odds, questions are answered one after another.
+    ``scores`` are those of the answers themselves. The mean is what ``with_threshold`` gives at that threshold. Where
+    the best is to answer nothing, the threshold is 0 if all odds are above it (probabilities, as in the official
+    script), else one below them all. Departures from the official script, whose best no threshold may give: it also
+    stops between questions of equal odds, and takes an answer that is an article alone for a wrong one where there is
+    none.
     """
     answerable = {each.id: bool(each.answers) for each in questions.questions}
-    order = [name for name in sorted(null_odds, key=lambda name: null_odds[name]) if name in scores]
-    unanswered = sum(not each for each in answerable.values())
-    steps: Iterable[float] = (scores[name] if answerable[name] else -float(bool(answers[name])) for name in order)
-    sums = list(accumulate(steps, initial=float(unanswered)))
-    best = max(sums)
-    place = sums.index(best)
-    total = len(scores)
-    return (100.0 * best / total if total else 0.0), (0.0 if place == 0 else null_odds[order[place - 1]])
+    order = sorted(scores, key=lambda name: null_odds.get(name, 0.0))
+    if not order:
+        return 0.0, 0.0
+    steps = (scores[name] - float(not answerable[name]) for name in order)
+    sums = list(accumulate(steps, initial=float(sum(not answerable[name] for name in order))))
+    odds = [null_odds.get(name, 0.0) for name in order]
+    # A threshold answers all questions of equal odds or none: sums in between are of none.
+    ends = [0, *(count for count in range(1, len(order)) if odds[count - 1] < odds[count]), len(order)]
+    best = max(sums[count] for count in ends)
+    count = next(count for count in ends if sums[count] == best)
+    return 100.0 * best / len(order), odds[count - 1] if count else _below(odds[0])
+
+
+def _below(odds: float) -> float:
+    """Returns a threshold below odds: 0 where it is one."""
+    return 0.0 if odds > 0 else min(odds - 1.0, math.nextafter(odds, -math.inf))

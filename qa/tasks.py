@@ -31,7 +31,7 @@ SQUAD1 = Task(
     source="train-v1.1.json and dev-v1.1.json of the authors (--data.train, --data.dev), or rajpurkar/squad of the hub",
     revision="SQuAD 1.1",
     licence="CC BY-SA 4.0; read from your copy or the hub, never shipped",
-    checksums=MappingProxyType({}),
+    checksums=MappingProxyType({"quick": "6e13616e12ccf01ec4bf9b88b68551525aa7802c8f192a0e04bdbddb0e31083d"}),
     published=_published(0.905, 0.905, 0.909, 0.8841, "google-research/bert README"),
     published_beside=MappingProxyType(
         {"exact": _published(0.833, 0.836, 0.840, 0.8125, "google-research/bert README")}
@@ -44,6 +44,7 @@ SQUAD2 = replace(
     splits="the official dev set of 11,873 tests; a hundredth of 130,319 training questions, by paragraph, validates",
     source="train-v2.0.json and dev-v2.0.json of the authors (--data.train, --data.dev), or rajpurkar/squad_v2",
     revision="SQuAD 2.0",
+    checksums=MappingProxyType({"quick": "15ddd3a234567ceffaec65462fc6af525b0131a5d9815570364b8e2e1ea777cb"}),
     published=_published(0.803, 0.803, 0.805, 0.7862, DEEPSET),
     published_beside=MappingProxyType({"exact": _published(0.773, 0.770, 0.774, 0.7565, DEEPSET)}),
 )
@@ -60,7 +61,7 @@ MNLI = Task(
     source="multinli_1.0_*.jsonl or GLUE's tables (--data.train, .matched, .mismatched), or nyu-mll/glue:mnli",
     revision="MultiNLI 1.0",
     licence="mostly OANC terms, parts CC BY, CC BY-SA, public domain; read from your copy or the hub, never shipped",
-    checksums=MappingProxyType({}),
+    checksums=MappingProxyType({"quick": "22fe6bd1fba94c3a1ba9785f9f9c73b28f15608f8a88d5063caba2a1c1588646"}),
     published=(
         Published(name="BERT-base", value=0.841, source=PAPER),
         Published(name="softmax", value=0.843, source=PAPER),

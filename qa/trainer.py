@@ -1,5 +1,6 @@
 """Brings questions or pairs, model and loss of a run together."""
 
+import hashlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.bert.checkpoint import folder_of, read_tensors, take
-from common.bert.start import require_room, tokenizer_of
+from common.bert.start import tokenizer_of, unrecorded_text
 from common.data import Shuffled
 from common.package import OUTPUTS, Assembly, Evaluation
-from common.tokenization import Tokenizer, word_tokenizer
+from common.tokenization import Tokenizer
 from qa.data import entailment, world
 from qa.data.mnli import LABELS, Mnli
 from qa.data.pairs import Encoded, PairBatch, PairBatches, encode
@@ -23,6 +24,8 @@ from qa.floors import of_pairs, of_squad
 from qa.model import PairClassifier, Reader
 from qa.run import Run
 
+VOCABULARY = Path("checkpoint", "vocabulary")
+"""Where a finished run keeps its vocabulary, in its directory."""
 ANSWERABLE = 0.5
 """Weight of the conditioned head's loss on whether there is an answer."""
 
@@ -49,14 +52,13 @@ def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
 
     Raises:
         BadDataError: data or a checkpoint that are missing or damaged.
-        WrongUseError: a vocabulary that the model cannot hold.
+        WrongUseError: a vocabulary that the model cannot hold, or that is not its checkpoint's.
     """
-    tokenizer = tokenizer_of(run.data.tokenizer, run.model.init) or word_tokenizer(
-        world.words() if isinstance(run.data, Squad) else entailment.words()
-    )
-    warning = require_room(tokenizer, run.model, run.model.init)
-    if warning is not None and accelerator.is_main_process:
-        print(f"{run.task}: {warning}", file=sys.stderr)
+    words = world.words if isinstance(run.data, Squad) else entailment.words
+    tokenizer, warning = tokenizer_of(run.data.tokenizer, run.model.init, run.model, words)
+    unrecorded = unrecorded_text(run.model, str(run.model.init))
+    if accelerator.is_main_process:
+        print("".join(f"{run.task}: {each}\n" for each in (warning, unrecorded) if each), end="", file=sys.stderr)
     assert isinstance(run.data, Squad | Mnli)
     made = _squad(run, run.data, tokenizer, accelerator) if isinstance(run.data, Squad) else _mnli(
         run, run.data, tokenizer, accelerator
@@ -97,8 +99,9 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         validate=lambda model: answer(model, held_out["validation"], accelerator).evaluation,
         test=test,
         floors=lambda: of_squad(splits["test"], unanswerable=data.unanswerable, generated=data.is_generated),
-        data_checksum=checksum,
-        leave=lambda _model, out: tested[0].write(out / OUTPUTS),
+        data_checksum=_with_vocabulary(checksum, run, tokenizer),
+        text_checksum=checksum,
+        leave=lambda _model, out: _leave(tokenizer, out, tested[0]),
     )
 
 
@@ -113,5 +116,24 @@ def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) 
         validate=lambda model: inference(model, encoded["validation"], {}, accelerator),
         test=lambda model: inference(model, encoded["matched"], others, accelerator),
         floors=lambda: of_pairs(splits["train"], splits["matched"]),
-        data_checksum=checksum,
+        data_checksum=_with_vocabulary(checksum, run, tokenizer),
+        text_checksum=checksum,
+        leave=lambda _model, out: _leave(tokenizer, out),
     )
+
+
+def _with_vocabulary(checksum: str, run: Run, tokenizer: Tokenizer) -> str:
+    """Returns the checksum of what the model sees: of the texts, and of the vocabulary that cuts them into tokens.
+
+    That of generated words follows from the sources.
+    """
+    if run.data.tokenizer is None and run.model.init is None:
+        return checksum
+    return hashlib.sha256(f"{checksum} {tokenizer.fingerprint}".encode()).hexdigest()
+
+
+def _leave(tokenizer: Tokenizer, folder: Path, answers: Answers | None = None) -> None:
+    """Writes the vocabulary, without which the model cannot be asked again, and the answers."""
+    tokenizer.save(folder / VOCABULARY)
+    if answers is not None:
+        answers.write(folder / OUTPUTS)

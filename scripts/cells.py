@@ -33,10 +33,9 @@ def cells(row: Row, table: Table) -> list[str]:
     """Returns a row as words, a cell a heading."""
     unit = table.unit
     seeds = str(len(row.seeds))
-    if row.diverged or row.missing:
-        seeds += "".join(
-            f", {len(some)} {what}" for some, what in ((row.diverged, "diverged"), (row.missing, "missing")) if some
-        )
+    lacking = [f"{len(some)} {what}" for some, what in ((row.diverged, "diverged"), (row.missing, "missing")) if some]
+    if lacking:
+        seeds += f" of {len(row.seeds) + len(row.diverged) + len(row.missing)} ({', '.join(lacking)})"
     return [
         row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
         "" if row.mean is None else told(row.mean, unit),
@@ -91,4 +90,4 @@ def footnotes(table: Table, *, is_compared: bool = True) -> list[str]:
         notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")
     if table.measured:
         notes.append(table.measured)
-    return notes
+    return [*notes, *table.remarks]

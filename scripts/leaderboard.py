@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from common.attention import ALIASES
-from common.checkpoint import read_json
 from common.cli import Parser
 from common.config import from_json, to_json
-from common.errors import BadDataError, WrongUseError, look_up
+from common.errors import BadDataError, look_up
 from common.metrics import Comparison, holm, paired_comparison
-from common.results import Result, read_results
+from common.results import Result
 from common.run import OWN_FILES, BaseRun, Preset, settings, task_title
 from common.tasks import Task
 from scripts import side_by_side
 from scripts.cells import cells, footnotes, headings
+from scripts.measurements import measurements
+from scripts.mixture import MARK, plain_name, remarks
 from scripts.packages import PACKAGES, find_package
 from scripts.rows import Row, Table
 from scripts.tables import RENDERERS, render
@@ -35,47 +36,6 @@ PARTS = re.compile(r", (?:pretrained with|decoder|cross) [^,\[]+(?:\[[^\]]*\])?"
 """Of a row: other attentions in it than the one of its name."""
 FORMATS = (*RENDERERS, "csv", "json")
 """The last two hold numbers, the others words."""
-
-
-PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": str,
-           "seed": int, "command": str}  # fmt: skip
-"""What a sweep's plan says of each run."""
-
-
-def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the entries of all saved sweep plans below ``folder`` whose run has no result, and what was no plan."""
-    entries: dict[str, dict[str, Any]] = {}
-    problems = []
-    for path in sorted((folder / "sweeps").glob("*.json")):
-        try:
-            planned = [{name: each[name] for name in PLANNED} for each in read_json(path)["runs"]]
-            if not all(_is_entry(each) for each in planned):
-                raise ValueError("an entry is none of a run")
-            entries |= {each["folder"]: each for each in planned}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            problems.append(f"{path}: not a sweep's plan ({error})")
-    return [entry for entry in entries.values() if not _readable(folder / entry["folder"])], problems
-
-
-def _is_entry(values: dict[str, Any]) -> bool:
-    if not all(isinstance(values[name], kind) for name, kind in PLANNED.items()):
-        return False
-    try:
-        settings(values["package"], values["run"])
-    except (AttributeError, TypeError):  # a plain value where there should be fields
-        return False
-    place = Path(values["folder"])
-    if place.is_absolute() or ".." in place.parts:
-        return False
-    pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in values["changed"].values())
-    return pairs and isinstance(values["run"].get("model"), dict)
-
-
-def _readable(folder: Path) -> bool:
-    try:
-        return Result.read(folder) is not None
-    except BadDataError:
-        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +86,11 @@ def table_of(held: Group, baseline: str) -> Table:
     for result in group:
         by_row[result.row].append(result)
     names = list(dict.fromkeys([*by_row, *(entry["row"] for entry in absent)]))
-    names.sort(key=lambda name: (name != baseline, not _is_plain(name, baseline)))  # the baseline first
+    plain = [name.split(MARK)[0] for name in names]
+    names.sort(  # the baseline first, each row's earlier versions behind it
+        key=lambda name: (name.split(MARK)[0] != baseline, not _is_plain(name.split(MARK)[0], baseline),
+                          plain.index(name.split(MARK)[0]), MARK in name)
+    )  # fmt: skip
     rows = [
         _row(
             name, by_row[name], [entry["seed"] for entry in absent if entry["row"] == name], task.beside if task else ()
@@ -173,7 +137,16 @@ def table_of(held: Group, baseline: str) -> Table:
         and (some is None or _as_the_preset(some, presets[preset].run))
         and not other_data,
         devices=sorted({result.environment["device"] for result in group}),
+        remarks=[
+            *remarks(by_row, {row.name: row.against for row in rows if row.against}),
+            *_plans(absent),
+        ],
     )
+
+
+def _plans(missing: Sequence[dict[str, Any]]) -> list[str]:
+    plans = sorted({str(entry["plan"]) for entry in missing if "plan" in entry})
+    return [f"missing runs were planned in {', '.join(plans)}; delete a plan that was given up"] if plans else []
 
 
 def _measured(result: Result | None, presets: Mapping[str, Preset[BaseRun]]) -> str:
@@ -240,7 +213,7 @@ def _reference(name: str, by_row: dict[str, list[Result]], baseline: str) -> str
     if name not in by_row or not by_row[name]:
         return None
     some = by_row[name][0]
-    rest = PARTS.sub("", name.removeprefix(some.attention))
+    rest = PARTS.sub("", plain_name(name).removeprefix(some.attention))
     candidates = [baseline + rest]
     if name == baseline + rest:
         candidates = [baseline + rest.replace(f", {some.norm}", "", 1), baseline]
@@ -274,22 +247,6 @@ def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Compariso
     return paired_comparison([mine[seed] for seed in common], [theirs[seed] for seed in common])
 
 
-def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str]]:
-    """Returns one result for each (protocol, row, seed), the newest, and a message for each that does not count."""
-    chosen: dict[tuple[str, str, int], Path] = {}
-    messages = []
-    for folder, result in sorted(results.items(), key=lambda each: each[1].finished_at):
-        key = (result.protocol, result.row, result.seed)
-        if key in chosen:
-            messages.append(
-                f"two results of {result.task} {result.row} seed {result.seed}: the newest counts, {folder}, "
-                f"and not {chosen[key]}"
-            )
-        chosen[key] = folder
-    kept = set(chosen.values())
-    return {folder: result for folder, result in results.items() if folder in kept}, messages
-
-
 def parser() -> Parser:
     """Returns the parser of ``seqarena leaderboard``."""
     made = Parser(prog="seqarena leaderboard", description=__doc__)
@@ -306,21 +263,17 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena leaderboard`` and returns its exit code."""
     options = parser().parse_args(arguments)
-    if not options.runs.is_dir():
-        raise WrongUseError(f"no folder {options.runs}; seqarena quickstart makes results, or name one with --runs")
-    results, problems = read_results(options.runs)
-    missing, broken = missing_runs(options.runs)
-    for problem in (*problems, *broken):
+    found = measurements(options.runs)
+    for problem in found.problems:
         print(f"skipped {problem}", file=sys.stderr)
-    if not results and not missing:
-        raise WrongUseError(f"no results below {options.runs}; seqarena quickstart makes some")
     baseline = ALIASES.get(options.baseline, options.baseline)
     if baseline != parser().get_default("baseline"):
-        look_up({result.attention: result for result in results.values()}, baseline, "attention among these results")
-    kept, twice = newest(results)
-    for message in twice:
+        look_up(
+            {result.attention: result for result in found.results.values()}, baseline, "attention among these results"
+        )
+    for message in found.duplicates:
         print(message, file=sys.stderr)
-    made = tables(list(kept.values()), missing, baseline)
+    made = tables(list(found.results.values()), found.missing, baseline)
     if options.json or options.format == "json":
         print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
         return 0

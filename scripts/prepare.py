@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.cli import Parser, described
-from common.errors import look_up
+from common.errors import advising, look_up
 from common.package import Package
 from common.run import BaseRun
 from common.runtime import make_accelerator
@@ -41,7 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     if len(arguments) > 1 and arguments[0] in PACKAGES and arguments[1] in find_package(arguments[0]).preparations:
         return find_package(arguments[0]).commands[arguments[1]](arguments[2:])
     package, wanted, folder = chosen(arguments)
-    assembly = package.assembly(wanted, folder, make_accelerator(wanted.train.precision))
+    with advising(lambda: "the same command goes on with the data that are missing"):
+        assembly = package.assembly(wanted, folder, make_accelerator(wanted.train.precision))
     print(f"{package.name} {wanted.task}, preset {wanted.preset}: sha256 {assembly.data_checksum}")
     print("computing floors ...", file=sys.stderr)
     print("floors: " + ", ".join(f"{name} {value:.4f}" for name, value in assembly.floors().items()))

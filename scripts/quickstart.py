@@ -16,11 +16,12 @@ def run(arguments: Sequence[str]) -> int:
     add_session_options(parser)
     options = parser.parse_args(arguments)
     folders = ["--runs", str(options.runs), "--data-folder", str(options.data_folder)]
-    flags = ["--overwrite"] if options.overwrite else []
+    flags = [f"--{name.replace('_', '-')}" for name in ("overwrite", "overwrite_outdated") if getattr(options, name)]
     flags += ["--tracker", *options.tracker] if options.tracker else []
     fields = ["--train.diagnostics"]  # the page shows what was inside
     planned, session, _ = sweep.plan(["lra", "listops", "--attention", *VARIANTS, *folders, *flags, *fields])
     sweep.save_plan(planned, session)
+    sweep.tell_plan(planned)
     results = sweep.run_all(planned)
     leaderboard.run(["--runs", str(options.runs), *(["--json"] if options.json else [])])
     path = options.runs / "report.html"

@@ -70,3 +70,5 @@ class Table:
     comparable: bool
     """Whether the published figures were measured on data like these."""
     devices: list[str]
+    remarks: list[str]
+    """In what the results differ that stand here side by side, and which plans have runs without one."""

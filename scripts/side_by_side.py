@@ -51,6 +51,7 @@ def _joined(package: str, preset: str, pretraining: str, tables: Sequence[Table]
     ]
     if not all(table.comparable for table in tables):
         notes.append("published figures: of other data or settings than these")
+    notes += [f"{table.task}: {remark}" for table in tables for remark in table.remarks]
     begun = f", from the pretraining {pretraining}" if pretraining else ""
     return f"{package}, preset {preset}{begun}", headings, rows, notes
 

@@ -1,9 +1,11 @@
 """A table of words, printed as a person or a program wants it."""
 
 import io
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from rich.box import ASCII, HEAVY_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,7 +17,8 @@ LATEX = str.maketrans({letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r
 
 def terminal(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
     """Returns a table of box-drawing characters, as wide as the terminal allows."""
-    table = Table(title=escape(title), title_justify="left", title_style="bold")
+    box = HEAVY_HEAD if "utf" in (sys.stdout.encoding or "").lower() else ASCII
+    table = Table(title=escape(title), title_justify="left", title_style="bold", box=box)
     for number, heading in enumerate(headings):
         table.add_column(escape(heading), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:

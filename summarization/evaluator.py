@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from common.checkpoint import write_atomically, write_json
-from common.data import in_order
+from common.log import shared_in_order
 from common.package import Evaluation
 from common.tokenization import Tokenizer
 from summarization.data import Split
@@ -64,8 +64,7 @@ def write(
     banned = never_said(tokenizer, model.config.vocabulary, split.encoded.special)
     banned += [] if unknown else [tokenizer.id("[UNK]")]
     mine: list[tuple[int, list[tuple[str, float]], bool]] = []
-    shares = accelerator.process_index, accelerator.num_processes
-    for examples in in_order(split.encoded.source_lengths, how.batch_size, *shares):
+    for examples in shared_in_order(split.encoded.source_lengths, how.batch_size, accelerator):
         batch = split.encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             found = search(model, batch.source, batch.source_real, how, start=start, end=end, banned=banned)
@@ -81,8 +80,7 @@ def cross_entropy(model: nn.Module, split: Split, how: Decoding, accelerator: Ac
     """Returns the mean cross-entropy a token of the references, in nats."""
     model.eval()
     mine: list[tuple[float, int]] = []
-    shares = accelerator.process_index, accelerator.num_processes
-    for examples in in_order(split.encoded.source_lengths, how.batch_size, *shares):
+    for examples in shared_in_order(split.encoded.source_lengths, how.batch_size, accelerator):
         batch = split.encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             mean = model(batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, 0.0)

@@ -4,10 +4,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import sparse
 
 from common.counter import permutation
-from summarization.data.files import Pair
-from summarization.data.text import normalized
+from common.data import Ragged
+from common.nearest import FLOOR, nearest
+from common.tokenization import Tokenizer
+from summarization.data import Splits
+from summarization.data.batches import Encoded
+from summarization.data.text import decode, normalized
 from summarization.rouge import METRICS, rows
 
 LEAD = 8
@@ -16,19 +21,38 @@ CANDIDATES, JUDGED = 40, 200
 """Headlines that are tried on all, and the pairs on which the best is chosen."""
 
 
-def floors(fitted: Sequence[Pair], test: Sequence[Pair]) -> dict[str, dict[str, float]]:
+def floors(splits: Splits, tokenizer: Tokenizer) -> dict[str, dict[str, float]]:
     """Returns the mean ROUGE of rules on the test pairs; rule -> metric -> score.
 
-    The first eight words of the text; and one headline for all: of some of the headlines of the pairs it is ``fitted``
-    to, and of their most frequent words, the one with the best mean ROUGE-1 there.
+    The first eight words of the text; one headline for all: of some of the headlines of the validation pairs, and of
+    their most frequent words, the one with the best mean ROUGE-1 there; the headline of the nearest training text.
     """
+    fitted, test = splits.validation.pairs, splits.test.pairs
+    copied = nearest_headlines(splits.train, splits.test.encoded, tokenizer)
     references = [pair.summary for pair in test]
     leads = [lead(pair.document) for pair in test]
     constant = best_constant([pair.summary for pair in fitted])
     return {
         f"first {LEAD} words": _means(leads, references),
         "best constant headline": _means([constant] * len(references), references),
+        FLOOR: _means(copied, references[: len(copied)]),
     }
+
+
+def nearest_headlines(train: Encoded, test: Encoded, tokenizer: Tokenizer) -> list[str]:
+    """Returns the headline of the training text nearest to each of the first test texts, by how often tokens occur."""
+    found = nearest(_counts(train.sources, len(tokenizer)), _counts(test.sources, len(tokenizer)))
+    return [decode(train.targets[number].tolist(), tokenizer) for number in found.tolist()]
+
+
+def _counts(texts: Ragged, vocabulary: int) -> sparse.csr_matrix:
+    """Returns how often each token is in each text, (texts, tokens)."""
+    found = sparse.csr_matrix(
+        (np.ones(len(texts.tokens), dtype=np.int64), texts.tokens.astype(np.int64), texts.offsets),
+        shape=(len(texts), vocabulary),
+    )
+    found.sum_duplicates()
+    return found
 
 
 def lead(document: str) -> str:

@@ -72,8 +72,10 @@ class Model(StartedConfig):
         require_order(self.decoder_attention, "causal")
         require_order(self.cross_attention, "ordered_queries")
         started = self.encoder_init or self.decoder_init
-        if started is None and (self.pretraining or self.pretrained_with):
-            raise WrongUseError("model.pretraining and model.pretrained_with are taken from the checkpoint")
+        if started is None and self.names_pretraining:
+            raise WrongUseError(
+                "model.pretraining, .pretraining_seed and .pretrained_with are taken from the checkpoint"
+            )
         if self.encoder_init and self.decoder_init and self.encoder_init != self.decoder_init:
             raise WrongUseError(
                 f"model.encoder_init {self.encoder_init} and model.decoder_init {self.decoder_init}: expected one "

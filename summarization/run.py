@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from common.attention import attention_name
 from common.attention.softmax import Softmax
 from common.bert.checkpoint import folder_of, read_config
-from common.bert.start import in_place_of, is_typed, started
+from common.bert.start import in_place_of, is_typed, started, tokenizer_unless_typed
 from common.errors import WrongUseError
 from common.run import BaseRun
 from summarization.data import Data
@@ -37,8 +37,13 @@ class Run(BaseRun):
         named = tuple(f"{place} {attention_name(each)}" for place, each in places if each != Softmax())
         return (*named, *self.model.pretrained_otherwise)
 
+    @property
+    def notes(self) -> list[str]:
+        """What every table must say of its result; the pretraining's seed, where it is not the run's."""
+        return self.model.notes_of(self.seed)
+
     def completed(self, typed: Collection[str]) -> "Run":
-        """Returns the run with what its checkpoint settles; see ``started``.
+        """Returns the run with what its checkpoint settles; see ``started`` and ``tokenizer_unless_typed``.
 
         Of a part that starts from nothing the attention is as it was chosen. hnas among the decoder's own tokens starts
         at u = 0 in the place of a checkpoint's softmax, and at the u that was chosen towards the text.
@@ -60,7 +65,9 @@ class Run(BaseRun):
                 own = in_place_of(trained, chosen.decoder_attention, "decoder_attention", typed)
                 model = replace(model, decoder_attention=own)
         places = [name for name in ("encoder", "decoder") if getattr(chosen, f"{name}_init") is not None]
-        return replace(self, model=replace(model, pretraining=f"{' and '.join(places)}: {model.pretraining}"))
+        model = replace(model, pretraining=f"{' and '.join(places)}: {model.pretraining}")
+        data = replace(self.data, tokenizer=tokenizer_unless_typed(self.data.tokenizer, typed))
+        return replace(self, model=model, data=data)
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""

@@ -8,11 +8,11 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from common.bert.checkpoint import folder_of, read_tensors, take
-from common.bert.start import require_room, tokenizer_of
+from common.bert.start import tokenizer_of, unrecorded_text
 from common.errors import WrongUseError
 from common.package import OUTPUTS, Assembly, Evaluation
 from common.step import Loss
-from common.tokenization import Tokenizer, word_tokenizer
+from common.tokenization import Tokenizer
 from summarization.data import Splits, wire
 from summarization.data.batches import Budgeted, HeadlineBatch, HeadlineBatches, filled
 from summarization.evaluator import Tested, test, validate
@@ -69,7 +69,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
 
     def rules() -> Mapping[str, Mapping[str, float]]:
         if not found:
-            found.update(floors(splits.validation.pairs, splits.test.pairs))
+            found.update(floors(splits, tokenizer))
         return found
 
     def tests(trained: nn.Module) -> Evaluation:
@@ -95,13 +95,13 @@ def prepare(run: Run, folder: Path, *, told: bool = True) -> tuple[Tokenizer, Sp
 
     Raises:
         BadDataError: data or a checkpoint that are missing or damaged.
-        WrongUseError: a vocabulary that the model cannot hold.
+        WrongUseError: a vocabulary that the model cannot hold, or that is not its checkpoint's.
     """
     checkpoint = run.model.encoder_init or run.model.decoder_init
-    tokenizer = tokenizer_of(run.data.tokenizer, checkpoint) or word_tokenizer(wire.words())
-    warning = require_room(tokenizer, run.model, checkpoint)
-    if warning is not None and told:
-        print(f"{run.task}: {warning}", file=sys.stderr)
+    tokenizer, warning = tokenizer_of(run.data.tokenizer, checkpoint, run.model, wire.words)
+    unrecorded = unrecorded_text(run.model, str(checkpoint))
+    if told:
+        print("".join(f"{run.task}: {each}\n" for each in (warning, unrecorded) if each), end="", file=sys.stderr)
     return tokenizer, run.data.load(tokenizer, folder, told=told)
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from common.checkpoint import write_json
 from common.data import Indices
+from common.log import tracked_by_main
 from common.package import Evaluation
 from vqa.data import Split
 from vqa.data.batches import asked
@@ -69,7 +70,8 @@ def guess(
     unknown = answers.index(UNKNOWN) if UNKNOWN in answers else None
     mine: list[tuple[int, int, float]] = []
     count = len(split)
-    for start in range(accelerator.process_index * BATCH_SIZE, count, BATCH_SIZE * accelerator.num_processes):
+    starts = range(accelerator.process_index * BATCH_SIZE, count, BATCH_SIZE * accelerator.num_processes)
+    for start in tracked_by_main(starts, len(starts), accelerator):
         questions = np.arange(start, min(start + BATCH_SIZE, count))
         batch = asked(split, questions, len(answers)).to(accelerator.device)
         with accelerator.autocast():

@@ -145,7 +145,7 @@ def _opened(folder: Path, header: Header, source: str) -> tuple[dict[str, Any], 
     state = folder / "state.json"
     asked = {**asdict(header), "source": source}
     try:
-        begun = json.loads(state.read_text()) if state.exists() else {}
+        begun = json.loads(state.read_bytes()) if state.exists() else {}
     except ValueError:
         begun = {}  # damaged: from the beginning
     goes_on = begun.get("asked") == asked
@@ -217,7 +217,7 @@ def read(folder: Path, *, verify: bool = False) -> Regions:
         hint = f"in folders of it there are: {', '.join(inside[:4])}" if inside else "seqarena vqa features makes them"
         raise BadDataError(f"{folder}: no regions, for there is no header.json; {hint}")
     try:
-        header = Header(**json.loads((folder / "header.json").read_text()))
+        header = Header(**json.loads((folder / "header.json").read_bytes()))
         arrays: dict[str, Any] = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
     except (OSError, ValueError, TypeError) as error:
         raise BadDataError(f"{folder}: damaged regions ({error}); delete the folder and make it again") from error

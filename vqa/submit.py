@@ -5,13 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from common.checkpoint import load_weights
 from common.cli import Parser
-from common.config import from_json
 from common.errors import BadDataError, WrongUseError
-from common.results import Result
 from common.runtime import make_accelerator
-from common.training import chosen_weights
+from common.trained import read_trained
 from vqa.data import Loaded, Split
 from vqa.data.detected import Detected, Detector, detected, read_detector
 from vqa.data.files import read_questions, write_submission
@@ -45,12 +42,13 @@ def submit(arguments: Sequence[str]) -> int:
         raise WrongUseError(f"--out {options.out}: expected a file in a folder that is there")
     if options.missing < 0:
         raise WrongUseError(f"--missing: expected at least 0, found {options.missing}")
-    run, result = _finished(options.run)
+    trained = read_trained(options.run, Run, "vqa", ("vqa2",))
+    run = trained.run
     questions = read_questions(options.questions)
     loaded = run.data.load(options.data_folder)
-    if loaded.checksum != result.data_checksum:
+    if loaded.checksum != trained.data_checksum:
         raise BadDataError(
-            f"{options.run} was trained on data of sha256 {result.data_checksum}, now they are {loaded.checksum}: "
+            f"{options.run} was trained on data of sha256 {trained.data_checksum}, now they are {loaded.checksum}: "
             "words and answers would not be the model's; bring back the files of its run.json"
         )
     known = _detectors(loaded)
@@ -70,24 +68,12 @@ def submit(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     accelerator = make_accelerator(run.train.precision)
     model = Answerer(run.model, loaded)
-    load_weights(chosen_weights(options.run / "checkpoint", result.chosen_step), model)
+    trained.load(model)
     guesses, _ = guess(model.to(accelerator.device), split, loaded.answers, accelerator)
     said = {int(id): loaded.answers[each] for id, each in zip(split.ids, guesses, strict=True)}
     write_submission(options.out, said, split.ids.tolist())
     print(f"{options.out}: {count:,} answers about {len(pictures):,} pictures, {len(set(said.values())):,} different")
     return 0
-
-
-def _finished(folder: Path) -> tuple[Run, Result]:
-    """Returns a run and its result; a ``WrongUseError`` says that it is none that can answer."""
-    result = Result.read(folder)
-    if result is None or result.status != "finished" or (result.package, result.task) != ("vqa", "vqa2"):
-        found = "nothing" if result is None else f"{result.package} {result.task}, {result.status}"
-        raise WrongUseError(f"--run {folder}: expected a finished run of vqa vqa2, found {found}")
-    try:
-        return from_json(Run, result.run), result
-    except ValueError as error:
-        raise BadDataError(f"{folder}: not a run of this version ({error})") from error
 
 
 def _detectors(loaded: Loaded) -> Sequence[Detector]:

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import torch
+
 from common.attention.base import AttentionConfig, Kernel
 from common.attention.doubly_normalized import DoublyNormalized
 from common.attention.elementwise import Elementwise
 from common.attention.hybrid import Hybrid
 from common.attention.softmax import Recency, Softmax
 from common.attention.visibility import Order, Visibility
+from common.bounded import bounded_modules
 from common.errors import WrongUseError, look_up
 from common.named import name_in
 from common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
@@ -87,7 +90,8 @@ def attend(
 
     Shapes: query (batch, heads, queries, head_dim), key and value (batch, heads, keys, head_dim), masks
     (batch, length) with True = real. With ``causal``, keys beyond the number of queries are an earlier memory.
-    ``dropout`` is the probability of dropping a weight, and acts whenever it is above 0.
+    ``dropout`` is the probability of dropping a weight, and acts whenever it is above 0. Nothing is trained: the
+    variant's own numbers are constants, in the precision of ``query``.
 
     Raises:
         WrongUseError: an unknown variant, a mask that does not fit, or a variant that has no causal form.
@@ -100,6 +104,9 @@ def attend(
         memory=key.shape[2] - query.shape[2] if causal else 0,
     )
     require_order(config, visibility.order)
-    kernel = config.build(heads=query.shape[1], dropout=dropout).to(query.device)
+    precision = torch.promote_types(query.dtype, torch.float32)
+    kernel = config.build(heads=query.shape[1], dropout=dropout).to(query.device, precision).requires_grad_(False)
+    for _, number in bounded_modules(kernel):
+        number.reset_parameters()
     output: Output = kernel(query, key, value, visibility)
     return output

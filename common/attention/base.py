@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.attention.derivatives import needs_formula
 from common.attention.operators import attend_blockwise
 from common.attention.rule import Rule
-from common.attention.visibility import ORDERS, Order, Visibility
+from common.attention.visibility import ORDERS, Order, Visibility, clear_padding
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
@@ -113,8 +114,13 @@ class Kernel(nn.Module, ABC):
         visibility: Visibility,
         bias: Bias | None = None,
     ) -> Output | None:
-        """Returns what ``forward`` does, by one implementation; None where it cannot express these arguments."""
+        """Returns what ``forward`` does, by one implementation; None where it cannot express these arguments.
+
+        Where forward-mode derivatives or transforms of ``torch.func`` are wanted the formula alone can.
+        """
         self.check(visibility, bias, query=query, key=key, value=value)
+        if implementation != "reference" and needs_formula():
+            return None
         forms = {
             "features": self.features,
             "triton": self.triton,
@@ -122,7 +128,8 @@ class Kernel(nn.Module, ABC):
             "blockwise": self.blockwise,
             "reference": self.reference,
         }
-        return forms[implementation](query, key, value, visibility, bias)
+        output = forms[implementation](query, key, value, visibility, bias)
+        return None if output is None else self._clear(output, visibility)
 
     def step(
         self,
@@ -148,12 +155,15 @@ class Kernel(nn.Module, ABC):
                 f"{type(self).__name__} needs all queries at once in order {visibility.order!r}; "
                 f"step by step it has {', '.join(map(repr, self.stepwise))}"
             )
-        if state is not None and (state.dim() != 3 or state.shape[:2] != query.shape[:2]):
+        fits = state is None or (state.dim() == 3 and state.shape[:2] == query.shape[:2])
+        if state is not None and (not fits or state.device != query.device):
             raise WrongUseError(
-                f"state: expected shape ({query.shape[0]}, {query.shape[1]}, keys it knows), as an earlier step "
-                f"returned it; found {tuple(state.shape)}"
+                f"state: expected shape ({query.shape[0]}, {query.shape[1]}, keys it knows) on {query.device}, as an "
+                f"earlier step returned it; found {tuple(state.shape)} on {state.device}"
             )
-        return self._evaluate(self.rule, state, query, key, value, visibility, bias)
+        rule = None if needs_formula() else self.rule
+        output, mass = self._evaluate(rule, state, query, key, value, visibility, bias)
+        return self._clear(output, visibility), mass
 
     def check(
         self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None
@@ -207,8 +217,14 @@ class Kernel(nn.Module, ABC):
             return attend_blockwise(
                 rule, query, key, value, visibility, bias, share=self.share(), dropout=self.active_dropout, state=state
             )
+        query, key, value = visibility.cleared(query, key, value)
         weights, mass = self._weights(query, key, visibility, bias, state)
         return F.dropout(weights, self.active_dropout).to(value.dtype) @ value, mass
+
+    @staticmethod
+    def _clear(output: Output, visibility: Visibility) -> Output:
+        """Returns the output with padded queries exactly 0, whose gradients, were they NaN, reach nothing."""
+        return output if visibility.query_real is None else clear_padding(output, visibility.query_real)
 
     def _weights(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierMass | None
@@ -230,6 +246,16 @@ class AttentionConfig(ABC):
     def stepwise(self) -> tuple[Order, ...]:
         """The orders in which it can go on query by query, or segment by segment."""
         return self.orders
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """Whether a query's weights depend on which other queries there are: padded ones must be known."""
+        return False
+
+    @property
+    def bias_hides(self) -> bool:
+        """Whether a very negative number added to a score hides its pair, as it does under a softmax."""
+        return False
 
     @abstractmethod
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:

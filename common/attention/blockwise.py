@@ -93,6 +93,8 @@ class Gradients:
         """Adds what a tile gives to value and share; returns the gradients of its scores and of ``doubly``."""
         call, grad = self.call, self.grad[tile.heads, tile.rows]
         share = None if call.share is None else call.share[tile.heads]
+        if call.bias_hides:  # all of some rows, as its scores have told by now
+            grad = grad * (call.row_scale[tile.heads, tile.rows] != 0)
         weights, kept = call.rule.apply(scores, doubly, share, call.scratch)
         if not call.rule.whole_rows:
             weights = call.hide(weights, tile)

@@ -47,6 +47,11 @@ class DoublyNormalized(AttentionConfig):
         """The prefix-normalised orders: without one, the column sums run over queries that are still to come."""
         return tuple(order for order in self.orders if order != "none")
 
+    @property
+    def sums_over_queries(self) -> bool:
+        """Yes: each key's sum runs over the queries."""
+        return True
+
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
         return DoublyNormalizedKernel(self, dropout)

@@ -4,7 +4,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
+from common.attention.derivatives import needs_formula
 from common.attention.features import pays, power_features
 from common.attention.rule import Pulled, Rule, Scratch
 from common.attention.triton.available import can_run
@@ -35,40 +35,39 @@ class Activation(NamedTuple):
 
 
 aten = torch.ops.aten
-PHI: Mapping[str, Activation] = MappingProxyType(
-    {
-        "x": Activation(
-            lambda scores: scores,
-            lambda scores, _out: scores,
-            lambda grad, _scores, _activated: grad,
-        ),
-        "relu": Activation(
-            F.relu,
-            lambda scores, out: torch.clamp(scores, min=0, out=out),
-            lambda grad, _scores, activated: aten.threshold_backward(grad, activated, 0, grad_input=grad),
-        ),
-        "elu": Activation(
-            F.elu,
-            lambda scores, out: aten.elu(scores, out=out),
-            lambda grad, _scores, activated: aten.elu_backward(grad, 1, 1, 1, True, activated, grad_input=grad),
-        ),
-        "gelu": Activation(
-            F.gelu,
-            lambda scores, out: aten.gelu(scores, out=out),
-            lambda grad, scores, _activated: aten.gelu_backward(grad, scores, grad_input=grad),
-        ),
-        "tanh": Activation(
-            torch.tanh,
-            lambda scores, out: torch.tanh(scores, out=out),
-            lambda grad, _scores, activated: aten.tanh_backward(grad, activated, grad_input=grad),
-        ),
-        "exp": Activation(
-            torch.exp,
-            lambda scores, out: torch.exp(scores, out=out),
-            lambda grad, _scores, activated: grad.mul_(activated),
-        ),
-    }
-)
+# A plain dict: torch.compile follows no MappingProxyType once the model has changed any dict of its own.
+PHI: Mapping[str, Activation] = {
+    "x": Activation(
+        lambda scores: scores,
+        lambda scores, _out: scores,
+        lambda grad, _scores, _activated: grad,
+    ),
+    "relu": Activation(
+        F.relu,
+        lambda scores, out: torch.clamp(scores, min=0, out=out),
+        lambda grad, _scores, activated: aten.threshold_backward(grad, activated, 0, grad_input=grad),
+    ),
+    "elu": Activation(
+        F.elu,
+        lambda scores, out: aten.elu(scores, out=out),
+        lambda grad, _scores, activated: aten.elu_backward(grad, 1, 1, 1, True, activated, grad_input=grad),
+    ),
+    "gelu": Activation(
+        F.gelu,
+        lambda scores, out: aten.gelu(scores, out=out),
+        lambda grad, scores, _activated: aten.gelu_backward(grad, scores, grad_input=grad),
+    ),
+    "tanh": Activation(
+        torch.tanh,
+        lambda scores, out: torch.tanh(scores, out=out),
+        lambda grad, _scores, activated: aten.tanh_backward(grad, activated, grad_input=grad),
+    ),
+    "exp": Activation(
+        torch.exp,
+        lambda scores, out: torch.exp(scores, out=out),
+        lambda grad, _scores, activated: grad.mul_(activated),
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +146,7 @@ class ElementwiseKernel(Kernel):
         """Returns sum_j pi_ij value_j; warns once if that is more than float16 can hold, and says what would fit."""
         output: Output = super().forward(query, key, value, visibility, bias)
         looks = value.dtype == torch.float16 and self.rule.phi != "tanh" and not torch.compiler.is_compiling()
-        looks = looks and not (value.is_cuda and torch.cuda.is_current_stream_capturing())
+        looks = looks and not (value.is_cuda and torch.cuda.is_current_stream_capturing()) and not needs_formula()
         if looks and not self.warned and not bool(output.isfinite().all()):
             self.warned = True
             with torch.no_grad():

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from common.attention.tiles import blocks, full_precision
 
+CANCELLATION = 2.0**10
+"""Float32 loses up to so many units of rounding where features are that many times as large as what they sum up to."""
 FEATURE_NUMBERS = 2**19
 """Features computed at once: a few such tensors stay in second-level cache."""
 
@@ -33,6 +35,23 @@ def pull_features(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
     return torch.mul(pairs, tokens[..., None, :], out=pairs).sum(dim=3).mul_(2)
 
 
+def _exact(query: Tensor, key: Tensor, power: int, *others: Tensor) -> tuple[Tensor, ...]:
+    """Returns all in float64 where some query's scores are far smaller than it and the keys: then x^2 cancels.
+
+    sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, of which the features are made. A direction
+    that all keys share and a query does not have makes them differ. Scores themselves lose the root of that alone.
+    """
+    given = (query, key, *others)
+    captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # nobody can look at a number there
+    if power == 1 or query.dtype == torch.float64 or captured:
+        return given
+    gram = key.transpose(1, 2) @ key  # L D D
+    squares = torch.linalg.vecdot(query @ gram, query)
+    sizes = query.square().sum(dim=2) * key.square().sum(dim=(1, 2))[:, None]
+    cancels = bool((sizes > CANCELLATION * squares).any())
+    return tuple(each.double() for each in given) if cancels else given
+
+
 def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
     """Returns the groups of heads, and how many tokens are taken at once."""
     width = tokens.shape[2] ** power
@@ -49,6 +68,7 @@ def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: i
     ``own`` is 0, where every query sees all keys, or the number of queries.
     """
     output = torch.empty(*query.shape[:2], value.shape[2], dtype=query.dtype, device=query.device)
+    query, key, value = _exact(query, key, power, value)
     groups, size = _chunks(query, power, own)
     for heads in groups:
         q, k, v = query[heads], key[heads], value[heads]
@@ -69,6 +89,7 @@ def power_features_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of query, key and value. States are computed again, in the order of time."""
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
+    query, key, value, grad = _exact(query, key, power, value, grad)
     groups, size = _chunks(query, power, own)
     for heads in groups:
         q, k, v, g = query[heads], key[heads], value[heads], grad[heads]

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from common.attention.operators import Arguments, backward_operator, forward_operator
 from common.attention.rule import HIDDEN, NOTHING, Rule
 from common.attention.tiles import blocks, full_precision
-from common.attention.visibility import ClearPadding, Visibility
+from common.attention.visibility import Visibility
 from common.shapes import Bias, Key, Output, Query, Value
 
 RANGE = 30.0
@@ -57,8 +57,6 @@ def fused_doubly_normalized(
     share = None if u is None else u.to(wide)
     exact, *_ = fused_passes(*inputs, visibility.query_real, visibility.key_real, share, rule.text)
     output: Tensor = exact.to(value.dtype)
-    if visibility.query_real is not None:
-        output = ClearPadding.apply(output, visibility.query_real)  # type: ignore[no-untyped-call]
     return output
 
 

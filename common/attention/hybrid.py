@@ -45,6 +45,11 @@ class Hybrid(AttentionConfig):
         """Where its doubly-normalised half can."""
         return DoublyNormalized().stepwise
 
+    @property
+    def sums_over_queries(self) -> bool:
+        """Yes: its doubly-normalised half does."""
+        return True
+
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel, whose u is a parameter."""
         return HybridKernel(self, heads, dropout)
@@ -84,7 +89,7 @@ class HybridKernel(Kernel):
     def __init__(self, config: Hybrid, heads: int, dropout: float) -> None:
         super().__init__(config, dropout)
         shape = (heads, 1, 1) if config.per_head else (1, 1, 1)
-        self.u = Bounded(torch.full(shape, config.u), low=0.0, high=1.0)
+        self.u = Bounded(torch.full(shape, config.u, dtype=torch.float64), low=0.0, high=1.0)
 
     def normalize(
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None

@@ -109,8 +109,9 @@ def prefix(scores: Tensor, carry: Tensor, late: int, masked: bool, scratch: Scra
     """Returns the weights of a block of rows, where c_ij = log(exp carry_j + sum over i' <= i of exp s_i'j).
 
     The sums are a product with a triangle of ones. In columns where one could be so much smaller than the column's
-    largest exponential that float32 would lose it, they are a true cumulative logsumexp. The last ``late`` columns
-    belong to keys as new as the block's last queries: the first of them is seen by the second row, and so on.
+    largest exponential that float32 would lose it, they are a true cumulative logsumexp; and where a score is no finite
+    number, which then reaches no earlier row. The last ``late`` columns belong to keys as new as the block's last
+    queries: the first of them is seen by the second row, and so on.
     """
     rows, columns = scores.shape[1:]
     top = torch.maximum(scores.amax(dim=1, keepdim=True), carry)
@@ -119,7 +120,7 @@ def prefix(scores: Tensor, carry: Tensor, late: int, masked: bool, scratch: Scra
         newest = scores[:, 1:, columns - late :].diagonal(dim1=1, dim2=2)[:, None]
         first = torch.cat([first[..., : columns - late], newest], dim=2)
     spread = top - torch.maximum(first, carry)
-    wide = (spread > RANGE).any(dim=0).flatten().nonzero().flatten()
+    wide = (~(spread <= RANGE)).any(dim=0).flatten().nonzero().flatten()  # so is a NaN
     exponentials = exp_(torch.sub(scores, top, out=scratch.like("exponentials", scores)), masked)
     until = scores.new_ones(rows, rows).tril_().expand(len(scores), rows, rows)
     sums = torch.bmm(until, exponentials, out=scratch.like("sums", scores))

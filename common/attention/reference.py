@@ -3,6 +3,7 @@
 P1 = "Rethinking Softmax: Self-Attention with Polynomial Activations"; P2 = "Attention that does not Explain Away".
 ``visible`` marks the pairs that exist. Every function gives exactly 0 elsewhere, and for a row in which nothing is
 visible; hidden scores are filled with the lowest finite number rather than minus infinity, whose gradient is NaN.
+Where scores are normalised, one that a bias brought to ``HIDDEN`` or below (minus infinity) hides its pair too.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from common.attention.rule import HIDDEN
 from common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
 
 
@@ -18,9 +20,15 @@ def lowest(scores: Scores) -> float:
     return torch.finfo(scores.dtype).min
 
 
+def unhidden(scores: Scores, visible: Pairs) -> Tensor:
+    """Returns the visible pairs that no bias hides; B H N M. One whose score is NaN is seen."""
+    return visible & ~(scores <= HIDDEN)
+
+
 def softmax(scores: Scores, visible: Pairs) -> Weights:
     """Returns pi_ij = exp s_ij / sum_j exp s_ij (LNAS in P2)."""
-    return scores.masked_fill(~visible, lowest(scores)).softmax(dim=-1) * visible
+    seen = unhidden(scores, visible)
+    return scores.masked_fill(~seen, lowest(scores)).softmax(dim=-1) * seen
 
 
 def recency(scores: Scores, visible: Pairs, memory: int) -> Weights:
@@ -38,12 +46,12 @@ def doubly_normalized(scores: Scores, visible: Pairs, iterations: int = 1) -> We
 
     ``iterations`` = 1 is the paper's; more are further rounds of Sinkhorn's algorithm on the same matrix.
     """
-    log_weights = scores
+    log_weights, seen = scores, unhidden(scores, visible)
     for _ in range(iterations):
         for axis in (-2, -1):
-            log_weights = log_weights.masked_fill(~visible, lowest(scores))
+            log_weights = log_weights.masked_fill(~seen, lowest(scores))
             log_weights = log_weights - log_weights.logsumexp(dim=axis, keepdim=True)
-    return log_weights.masked_fill(~visible, lowest(scores)).exp() * visible
+    return log_weights.masked_fill(~seen, lowest(scores)).exp() * seen
 
 
 def prefix_normalized(
@@ -56,14 +64,16 @@ def prefix_normalized(
     newest ones it knows, and keys it does not know start with no mass. Returned beside the weights, it carries no
     gradient: memory is detached everywhere.
     """
-    hidden = scores.masked_fill(~visible, lowest(scores))
+    seen = unhidden(scores, visible)
+    hidden = scores.masked_fill(~seen, lowest(scores))
     mass = hidden.logcumsumexp(dim=-2)  # B H N M
     if state is not None:
         known = min(earlier, state.shape[-1])
         before = state.new_full((*state.shape[:2], scores.shape[-1]), lowest(scores))  # B H M
         before[..., earlier - known : earlier] = state[..., state.shape[-1] - known :]
         mass = torch.logaddexp(mass, before[..., None, :])
-    return softmax(scores - mass, visible), mass[..., -1, :].detach()
+    shifted = (scores - mass).masked_fill(~seen, lowest(scores))
+    return softmax(shifted, visible), mass[..., -1, :].detach()
 
 
 def elementwise(

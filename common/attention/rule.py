@@ -12,7 +12,8 @@ from torch import Tensor
 from common.config import to_json
 
 HIDDEN = -1e30
-"""Score of a hidden pair: vanishes beside any other, and unlike minus infinity never makes a NaN."""
+"""Score of a hidden pair: vanishes beside any other, and unlike minus infinity never makes a NaN. A score that a bias
+makes as small, by minus infinity or the least number of a type, hides its pair too."""
 NOTHING = -1e29
 """Least logarithm of a mass: a hidden score stays hidden after it is subtracted."""
 

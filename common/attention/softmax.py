@@ -9,14 +9,19 @@ from torch.nn import functional as F
 
 from common.attention import reference
 from common.attention.base import AttentionConfig, Kernel
-from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
-from common.attention.visibility import ClearPadding, Order, Visibility
+from common.attention.rule import HIDDEN, Pulled, Rule, Scratch, pull_softmax_, softmax_
+from common.attention.visibility import Order, Visibility
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(AttentionConfig):
     """Softmax over keys: pi_ij = exp s_ij / sum_j exp s_ij."""
+
+    @property
+    def bias_hides(self) -> bool:
+        """Yes: the weight is an exponential of the score beside others of its row."""
+        return True
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
@@ -31,6 +36,11 @@ class Recency(AttentionConfig):
     def orders(self) -> tuple[Order, ...]:
         """Causal alone: without an order there is no distance."""
         return ("causal",)
+
+    @property
+    def bias_hides(self) -> bool:
+        """Yes: it is a softmax."""
+        return True
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
@@ -72,18 +82,25 @@ def fused_softmax(
     query, key, value = (
         each if each.stride(-1) == 1 else each.contiguous() for each in visibility.cleared(query, key, value)
     )
-    mask, real = None, visibility.key_real
+    mask, blind, real = None, None, visibility.key_real
     if real is not None:
         # A row without any visible key is 0/0 in a fused softmax: it sees all, whose values are 0.
         mask = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]  # B 1 1 M
     if bias is not None:
-        bias = bias.to(query.dtype)
-        mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+        mask, blind = _mask_of(bias.to(query.dtype), mask)
     with torch.autocast(query.device.type, enabled=False):  # the inputs' precision, as for every other variant
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-    if visibility.query_real is not None:
-        output = ClearPadding.apply(output, visibility.query_real)  # type: ignore[no-untyped-call]
-    return output
+    return output if blind is None else output.masked_fill(blind, 0.0)
+
+
+def _mask_of(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns the bias with minus infinity where ``seen`` is False, and the rows that see nothing then; #B #H #N 1.
+
+    The output of those is to be cleared. On a GPU they are 0/0 in some fused softmax, and 0 in the bias here.
+    """
+    mask = bias if seen is None else bias.masked_fill(~seen, float("-inf"))
+    blind = mask.detach().amax(dim=-1, keepdim=True) <= HIDDEN
+    return mask.masked_fill(blind, 0.0) if mask.is_cuda else mask, blind
 
 
 def _is_linear(query: Query, value: Value, visibility: Visibility, bias: Bias | None, dropout: float) -> bool:
@@ -105,11 +122,11 @@ def biased_softmax(query: Query, key: Key, value: Value, visibility: Visibility,
     """
     width = query.shape[-1]
     seen = visibility.pairs(query.shape[2], key.shape[2], query.device)
-    mask = bias.to(query.dtype).masked_fill(~seen, float("-inf"))
+    mask, blind = _mask_of(bias.to(query.dtype), seen)
     query, key, value = (F.pad(each, (0, -width % 8)) for each in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=width**-0.5)
-    return found[..., :width]
+    return found[..., :width].masked_fill(blind, 0.0)
 
 
 def _is_over_all_pairs(

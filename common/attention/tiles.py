@@ -165,9 +165,10 @@ class Call:
 
     @property
     def masked(self) -> bool:
-        """Whether padding, segments or a window hide pairs."""
+        """Whether padding, segments, a window or a bias hide pairs."""
         seen = self.visibility
-        return any(each is not None for each in (seen.query_real, seen.key_real, seen.segments, seen.window))
+        masks = (seen.query_real, seen.key_real, seen.segments, seen.window)
+        return self.bias_hides or any(each is not None for each in masks)
 
     @property
     def is_prefix(self) -> bool:
@@ -195,7 +196,10 @@ class Call:
         return (Tile(heads, rows, each) for each in blocks(keys, keys if self.rule.whole_rows else self.blocking.keys))
 
     def scores(self, tile: Tile) -> Tensor:
-        """Returns s_ij of a tile; G R W. Hidden pairs are ``HIDDEN``, or 0 for rules that do not read whole rows."""
+        """Returns s_ij of a tile; G R W. Hidden pairs are ``HIDDEN``, or 0 for rules that do not read whole rows.
+
+        Sets ``row_scale`` to 0 for rows of which the bias hides all that is visible.
+        """
         scores = self.products("scores", tile, self.query[tile.heads, tile.rows], self.key)
         if self.bias is not None:
             part = self._bias_part(self.bias, tile)
@@ -210,7 +214,11 @@ class Call:
             if mask is not None:
                 part = mask[tile.heads, index]
                 scores += part[:, :, None] if mask is self._hidden_queries else part[:, None, :]
-        return self._hide_pairs(scores, tile, HIDDEN)
+        self._hide_pairs(scores, tile, HIDDEN)
+        if self.bias_hides:
+            scores.clamp_(min=HIDDEN)
+            self.row_scale[tile.heads, tile.rows] *= scores.amax(dim=2, keepdim=True) > HIDDEN
+        return scores
 
     def products(self, name: str, tile: Tile, rows: Tensor, keys: Tensor) -> Tensor:
         """Returns each row's products with the tile's part of ``keys`` (L M D or E), in scratch; G R W."""
@@ -245,6 +253,13 @@ class Call:
         # Numbers from -2^30 to 2^30: negative, and so all ones once shifted, where at least the probability.
         limit = torch.tensor(self.limit_of(self.dropout), dtype=torch.int32, device=mixed.device)
         return torch.sub(limit, mixed, out=mixed).bitwise_right_shift_(31)
+
+    @functools.cached_property
+    def bias_hides(self) -> bool:
+        """Whether the bias may hide pairs from a rule that reads whole rows; on a GPU nobody waits to look at it."""
+        if self.bias is None or not self.rule.whole_rows:
+            return False
+        return self.bias.device.type != "cpu" or not bool(self.bias.amin() > HIDDEN)  # it may be NaN at padding
 
     @functools.cached_property
     def row_scale(self) -> Tensor:

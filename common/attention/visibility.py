@@ -6,16 +6,25 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from common.attention.derivatives import needs_formula
 from common.errors import WrongUseError
 from common.shapes import KeyCounts, KeyMask, Pairs, QueryMask, Segments
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class ClearPadding(torch.autograd.Function):
-    """Sets padding to 0 in a tensor (B H length width); its gradient too.
+def clear_padding(tensor: Tensor, real: Tensor) -> Tensor:
+    """Returns a tensor (B H length width) with 0 wherever ``real`` (B length) is False; clears its gradient too."""
+    if needs_formula():
+        return tensor.masked_fill(~real[:, None, :, None], 0.0)
+    cleared: Tensor = ClearPadding.apply(tensor, real)  # type: ignore[no-untyped-call]
+    return cleared
 
-    By its bits: ten times as fast as ``masked_fill`` on a CPU, and unlike a product it does not keep a NaN.
+
+class ClearPadding(torch.autograd.Function):
+    """``clear_padding`` on the bits of the numbers.
+
+    Ten times as fast as ``masked_fill`` on a CPU, and unlike a product it does not keep a NaN.
     """
 
     @staticmethod
@@ -61,8 +70,15 @@ class Visibility:
     window: int | None = None
 
     def check(self, query: Tensor, key: Tensor) -> None:
-        """Raises a ``WrongUseError`` that names the argument whose shape or type does not fit query and key."""
+        """Raises a ``WrongUseError`` that names the argument whose shape, type or device does not fit query and key."""
         batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
+        masks = {"query_real": self.query_real, "key_real": self.key_real, "segments": self.segments}
+        for name, mask in masks.items():
+            if mask is not None and mask.device != query.device:
+                raise WrongUseError(
+                    f"{name}: expected on {query.device}, where the query is; found on {mask.device}: "
+                    f"move it there by .to(query.device)"
+                )
         if self.memory < 0:
             raise WrongUseError(f"memory: expected at least 0, found {self.memory}: fewer keys than queries")
         for name, mask, length in (("query_real", self.query_real, queries), ("key_real", self.key_real, keys)):
@@ -99,9 +115,9 @@ class Visibility:
     def cleared(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the tensors (B H length width) with 0 where padding stands, so that not even a NaN there spreads."""
         if self.query_real is not None:
-            query = ClearPadding.apply(query, self.query_real)  # type: ignore[no-untyped-call]
+            query = clear_padding(query, self.query_real)
         if self.key_real is not None:
-            key, value = (ClearPadding.apply(each, self.key_real) for each in (key, value))  # type: ignore[no-untyped-call]
+            key, value = (clear_padding(each, self.key_real) for each in (key, value))
         return query, key, value
 
     def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:

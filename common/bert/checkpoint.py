@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
@@ -35,6 +35,29 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"
 }  # fmt: skip
 """Public name -> ours; plain gelu is the erf form that Google's weights of 2018 were trained with."""
+
+
+UNRECORDED = "on text that was not recorded"
+"""What is said of checkpoints of ours that were written before the text was."""
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    """What a checkpoint of ours says of its pretraining. All but the seed is equal for those that share a table."""
+
+    settings: str
+    """Task, preset, steps, and a hash of everything that must be equal for two runs to stand in one table."""
+    text: str
+    """sha256 of the tokens that it was trained on, the vocabulary counted."""
+    seed: int
+    sources: str = ""
+    """Hash of the sources that trained it; empty: it was not recorded."""
+
+    @property
+    def label(self) -> str:
+        """The settings and the text in a few words."""
+        return f"{self.settings}, text {self.text[:12]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +108,14 @@ def read_config(folder: Path) -> BertConfig:
     return _parsed(folder / "config.json", _from_public)
 
 
-def _parsed(path: Path, make: Callable[[Any], BertConfig]) -> BertConfig:
+def _parsed(path: Path, make: Callable[[Any], Made]) -> Made:
     try:
-        return make(json.loads(path.read_text()))
+        return make(json.loads(path.read_bytes()))
     except FileNotFoundError as error:
         raise BadDataError(f"{path} does not exist; expected config.json and {' or '.join(WEIGHTS)}") from error
     except KeyError as error:
         raise BadDataError(f"{path}: expected the field {error.args[0]}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise BadDataError(f"{path}: {error}") from error
 
 
@@ -144,13 +167,23 @@ def to_public(config: BertConfig) -> dict[str, Any]:
     }
 
 
-def pretraining_of(folder: Path) -> str:
-    """Returns what makes two checkpoints the same pretraining: what ours say, else the sha256 of the weights."""
-    said: str | None = json.loads((folder / "config.json").read_text()).get(PRETRAINING)
-    if said is not None:
-        return said
+def pretraining_of(folder: Path) -> tuple[str, int | None, str]:
+    """Returns what is equal for checkpoints of one pretraining, and this one's seed and sources if they are known.
+
+    Of a checkpoint of ours: its settings and its text, as it says itself. Of any other, and of ours from before the
+    text was recorded, the sha256 of the weights: it is of one pretraining with its copies alone.
+
+    Raises:
+        BadDataError: no weights, or a record that is none.
+    """
+    path = folder / "config.json"
+    said = _parsed(path, lambda values: values.get(PRETRAINING))
+    if isinstance(said, dict):
+        record = _parsed(path, lambda _: from_json(Pretraining, {"sources": ""} | said))
+        return record.label, record.seed, record.sources
     with weights_of(folder).open("rb") as file:
-        return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+        weights = f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+    return (weights if said is None else f"{said}, {UNRECORDED}, weights of {weights}"), None, ""
 
 
 def weights_of(folder: Path) -> Path:
@@ -236,16 +269,16 @@ def take(model: nn.Module, tensors: dict[str, Tensor], source: str) -> Report:
     return Report(loaded=len(shared), new=new, unused=tuple(sorted(set(tensors) - set(wanted))))
 
 
-def save(folder: Path, model: BertForPretraining, pretraining: str | None = None) -> None:
+def save(folder: Path, model: BertForPretraining, pretraining: Pretraining | None = None) -> None:
     """Writes a model in the layout of public checkpoints: config.json and model.safetensors, each whole or not at all.
 
     Attention and norm stand in ``seqarena.json``, and tensors that no public checkpoint has begin with ``seqarena.``.
-    ``pretraining`` says on what it was trained, for ``pretraining_of``.
+    ``pretraining`` says how and on what it was trained, for ``pretraining_of``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {public_name(name): tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     content = safetensors.torch.save(tensors, metadata={"format": "pt"})
     write_atomically(folder / WEIGHTS[0], lambda file: file.write(content))
-    said = {} if pretraining is None else {PRETRAINING: pretraining}
+    said = {} if pretraining is None else {PRETRAINING: to_json(pretraining)}
     write_json(folder / "config.json", to_public(model.bert.config) | said)
     write_json(folder / OURS, to_json(model.bert.config))

@@ -1,5 +1,6 @@
 """The data of each task, and the batch that all of them fill."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from common.data import Batch, Indices, Ragged, Shuffled
+from common.data import Batch, Indices, Ragged, Shuffled, drawn
+from common.errors import WrongUseError
 from common.prepared import Splits
 from common.shapes import Labels, MaskOfSome, TokensOfSome
 
@@ -28,6 +30,9 @@ class Data(ABC):
     """Sequences in an example: 2 where two documents are compared."""
     path: str | None = None
     """Files of the user's own; none: generated, or fetched from the hub."""
+    test_limit: int | None = None
+    """Test examples that are evaluated, drawn from all; none: all. A score on fewer is in no table with those on
+    all."""
 
     @property
     @abstractmethod
@@ -36,6 +41,22 @@ class Data(ABC):
 
     def check(self) -> None:  # noqa: B027  # most describe nothing that could be wrong
         """Raises a ``WrongUseError`` for settings that describe no data."""
+
+    def load_tested(self, folder: Path) -> tuple[Splits, str]:
+        """Returns the splits and their checksum, of the test set so much as is evaluated; see ``load``.
+
+        Raises:
+            BadDataError: see ``load``.
+            WrongUseError: nothing would be evaluated.
+        """
+        if self.test_limit is not None and self.test_limit < 1:
+            raise WrongUseError(f"data.test_limit: expected at least 1, or none for all, found {self.test_limit}")
+        splits, checksum = replace(self, test_limit=None).load(folder)  # what is kept below it is of all
+        numbers = drawn(len(splits["test"]), self.test_limit, 0)
+        if len(numbers) == len(splits["test"]):
+            return splits, checksum
+        checksum = hashlib.sha256(f"{checksum}, tests {numbers.tolist()}".encode()).hexdigest()
+        return {**splits, "test": splits["test"].some(numbers)}, checksum
 
     @abstractmethod
     def load(self, folder: Path) -> tuple[Splits, str]:

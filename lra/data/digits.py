@@ -1,6 +1,11 @@
-"""Drawn digits in small grey pictures, for runs of a minute."""
+"""Drawn digits in small grey pictures, for runs of a minute.
+
+A digit of one height at one place is in one split only, whatever its brightness and noise: the nearest training picture
+is of a digit that is larger or lies elsewhere.
+"""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,11 +16,12 @@ from PIL import Image
 from common.config import fingerprint
 from common.counter import hash64
 from common.errors import WrongUseError
+from common.held_out import drawn_for
 from common.prepared import Splits, prepared
 from lra.data import SPLITS
 from lra.data.pixels import Pixels, as_sequences
 
-VERSION = 1
+VERSION = 2
 GLYPHS = (  # five dots a row, seven rows
     "01110 10001 10011 10101 11001 10001 01110", "00100 01100 00100 00100 00100 00100 01110",
     "01110 10001 00001 00110 01000 10000 11111", "11111 00010 00100 00010 00001 10001 01110",
@@ -67,22 +73,46 @@ class Digits(Pixels):
         found = {}
         for number, name in enumerate(SPLITS):
             count = getattr(self, name)
-            drawn = hash64(self.seed, number, np.arange(count)[:, None], np.arange(6))  # count 6
-            labels = (drawn[:, 0] % np.uint64(10)).astype(np.uint8)
-            images = [draw(int(label), self.size, some.tolist()) for label, some in zip(labels, drawn, strict=True)]
-            found[name] = as_sequences(np.stack(images), labels)
+            looks = [drawn_for(number, partial(self._look, number, example)) for example in range(count)]
+            images = np.stack([draw(look, self.size) for look in looks])
+            found[name] = as_sequences(images, np.array([look.digit for look in looks], dtype=np.uint8))
         return found
 
+    def _look(self, split: int, example: int, attempt: int) -> tuple[str, "Look"]:
+        """Returns where a digit stands, and its whole look."""
+        drawn = hash64(self.seed, split, example, attempt, np.arange(6)).tolist()
+        height = 7 + drawn[1] % (self.size - 8)
+        width = max(5, height * 5 // 7)
+        look = Look(
+            digit=drawn[0] % 10, height=height, width=width, top=drawn[2] % (self.size - height + 1),
+            left=drawn[3] % (self.size - width + 1), brightness=128 + drawn[4] % 96, noise=drawn[5],
+        )  # fmt: skip
+        return f"{look.digit} {look.height} {look.top} {look.left}", look
 
-def draw(digit: int, size: int, numbers: list[int]) -> npt.NDArray[np.uint8]:
-    """Returns the pixels of a digit, its looks chosen by six random numbers of 64 bits."""
-    dots = np.array([[int(dot) for dot in row] for row in GLYPHS[digit].split()], dtype=np.uint8) * 255
-    height = 7 + numbers[1] % (size - 8)
-    width = max(5, height * 5 // 7)
-    glyph = np.asarray(Image.fromarray(dots).resize((width, height), Image.Resampling.BILINEAR), dtype=np.int64)
-    top, left = numbers[2] % (size - height + 1), numbers[3] % (size - width + 1)
-    image = hash64(numbers[5], np.arange(size * size)).reshape(size, size) % np.uint64(NOISE)
-    canvas = image.astype(np.int64)
-    canvas[top : top + height, left : left + width] += glyph * (128 + numbers[4] % 96) // 255
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a picture shows; lengths in pixels."""
+
+    digit: int
+    height: int
+    width: int
+    top: int
+    left: int
+    brightness: int
+    """Levels of the digit's brightest pixel, before noise is added."""
+    noise: int
+    """Seed of the noise."""
+
+
+def draw(look: Look, size: int) -> npt.NDArray[np.uint8]:
+    """Returns the pixels of a digit."""
+    dots = np.array([[int(dot) for dot in row] for row in GLYPHS[look.digit].split()], dtype=np.uint8) * 255
+    glyph = Image.fromarray(dots).resize((look.width, look.height), Image.Resampling.BILINEAR)
+    noise = hash64(look.noise, np.arange(size * size)).reshape(size, size) % np.uint64(NOISE)
+    canvas = noise.astype(np.int64)
+    canvas[look.top : look.top + look.height, look.left : look.left + look.width] += (
+        np.asarray(glyph, dtype=np.int64) * look.brightness // 255
+    )
     pixels: npt.NDArray[np.uint8] = canvas.clip(0, 255).astype(np.uint8).reshape(-1)
     return pixels

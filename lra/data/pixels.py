@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.data import Bytes, Ragged
+from common.nearest import FLOOR, label_of_nearest
 from common.prepared import Splits
 from lra.data import BYTE_VOCABULARY, Data, majority_class
 
@@ -23,8 +24,14 @@ class Pixels(Data):
     vocabulary: ClassVar[int] = BYTE_VOCABULARY
 
     def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what the majority class scores, and the nearest class by the histogram of pixels."""
-        return {"majority class": majority_class(splits), "brightness": brightness(splits)}
+        """Returns what the majority class, the nearest class by a histogram of pixels and the nearest image score."""
+        train, test = splits["train"], splits["test"]
+        pixels = [some.tokens.reshape(len(some), -1) for some in (train, test)]
+        return {
+            "majority class": majority_class(splits),
+            "brightness": brightness(splits),
+            FLOOR: label_of_nearest(pixels[0], train.labels, pixels[1], test.labels),
+        }
 
 
 def as_sequences(images: Bytes, labels: Bytes) -> Ragged:

@@ -12,13 +12,14 @@ import numpy.typing as npt
 from common.data import Ragged
 from common.errors import BadDataError, WrongUseError
 from common.log import tracked
+from common.nearest import FLOOR
 from common.prepared import Splits, prepared
 from lra import checksums
 from lra.data import BYTE_VOCABULARY, Data, cropped, majority_class
 from lra.data.files import folder_of
 from lra.data.imdb import ARCHIVE, read_imdb
 from lra.data.origin import kept_in
-from lra.data.reviews import Review, as_array, in_hash_order
+from lra.data.reviews import Review, as_array, in_hash_order, nearest_text
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in
          {"train": "train", "validation": "eval", "test": "test"}.items()}  # fmt: skip
@@ -50,7 +51,7 @@ class Pairs(Data):
             raise WrongUseError(f"data.length: expected 1 to {KEPT:,}, found {self.length}")
 
     def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns the most frequent class, and a threshold on how many of their words the two share."""
+        """Returns the most frequent class, a threshold on how many of their words the two share, the nearest pair."""
         train, test = splits["train"], splits["test"]
         some = range(min(len(train), 4_000))
         known = np.array([shared_words(train, example) for example in some])
@@ -60,6 +61,7 @@ class Pairs(Data):
         return {
             "majority class": majority_class(splits),
             "shared words": float((guess == test.labels).mean()),
+            FLOOR: nearest_text(train, test),
         }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.data import Ragged, TokenArray
+from common.nearest import FLOOR, TESTED, TRAINED, label_of_nearest, word_counts
 from common.prepared import Splits
 from lra.data import BYTE_VOCABULARY, Data, majority_class
 
@@ -39,13 +40,14 @@ class Reviews(Data):
         return self.length
 
     def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what the majority class scores, and naive Bayes over bytes and over pairs of bytes."""
+        """Returns what the majority class scores, naive Bayes over bytes and over pairs of bytes, the nearest text."""
         train, test = splits["train"], splits["test"]
         rules = {"bag of bytes": False, "bag of byte pairs": True}
         guesses = {name: naive_bayes(train, test, pairs=pairs) for name, pairs in rules.items()}
         return {
             "majority class": majority_class(splits),
             **{name: float((guess == test.labels).mean()) for name, guess in guesses.items()},
+            FLOOR: nearest_text(train, test),
         }
 
 
@@ -80,6 +82,18 @@ def joined(parts: Sequence[Ragged]) -> Ragged:
         labels=np.concatenate([part.labels for part in parts]),
         shift=parts[0].shift,
     )
+
+
+def nearest_text(train: Ragged, test: Ragged) -> float:
+    """Returns the accuracy of the label of the training example whose words differ least; two texts are one."""
+    known, asked = word_counts(_texts(train, TRAINED), _texts(test, TESTED))
+    return label_of_nearest(known, train.labels, asked, test.labels)
+
+
+def _texts(split: Ragged, most: int) -> list[str]:
+    """Returns the texts of the first examples, a character for each byte."""
+    texts = [split[number].tobytes().decode("latin-1") for number in range(min(len(split), most) * split.sequences)]
+    return [" ".join(texts[first : first + split.sequences]) for first in range(0, len(texts), split.sequences)]
 
 
 def naive_bayes(train: Ragged, test: Ragged, *, pairs: bool) -> npt.NDArray[np.int64]:

@@ -85,21 +85,27 @@ class MaskedText:
             raise WrongUseError("expected 0 < data.last_share < 1, 0 <= data.short < 1 and 0 < data.held_out < 0.5")
         self.masking.check()
 
-    def load(self, folder: Path) -> tuple[Corpus, str]:
+    def load(self, folder: Path, room: int | None = None) -> tuple[Corpus, str]:
         """Returns the tokens, made once and kept below ``folder``, and their checksum.
+
+        ``room``: tokens that the model can hold; a vocabulary that is there already is compared before any text is
+        tokenized.
 
         Raises:
             BadDataError: text that is missing, damaged or empty; a damaged folder.
-            WrongUseError: another process is making them.
+            WrongUseError: another process is making them; a vocabulary of more tokens than there is room for.
         """
         self.check()
         where = folder / "pretraining" / self._name()
         if not (where / "manifest.json").exists():
+            if not self.is_trained:
+                _require_room(self._tokenizer(where), room)
             say(f"mlm: tokens of {self._source}, kept in {where}")
             where.mkdir(parents=True, exist_ok=True)
             with locked(where):
                 self._write(where)
         made, checksum = read_corpus(where)
+        _require_room(made.tokenizer, room)
         if self.strict and made.manifest["replaced"]:
             raise BadDataError(
                 f"{self._source}: {made.manifest['replaced']:,} invalid bytes of UTF-8 were replaced when it was "
@@ -174,6 +180,11 @@ class MaskedText:
         made = train_tokenizer(itertools.chain([first], some), self.kind, self.trained_size)
         made.save(kept)
         return made
+
+
+def _require_room(tokenizer: Tokenizer, room: int | None) -> None:
+    if room is not None and room < len(tokenizer):
+        raise WrongUseError(f"model.vocabulary {room:,} is below the tokenizer's {len(tokenizer):,} tokens")
 
 
 def split(made: Corpus, data: MaskedText) -> dict[str, list[npt.NDArray[np.bool_]]]:

@@ -11,7 +11,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.counter import GOLDEN, hash64, mix64, permutation
+from common.compiled import compiled
+from common.counter import GOLDEN, hash64, mix64
+from common.data import drawn
 from pretraining.data.shards import Shard
 
 Building = Literal["blocks", "order", "next", "packed"]
@@ -41,7 +43,7 @@ class Sequences:
         """Returns ``count`` of them at most, drawn by a seed, in their order."""
         if len(self) <= count:
             return self
-        chosen = np.sort(permutation(len(self), seed)[:count])
+        chosen = drawn(len(self), count, seed)
         counts = np.diff(self.first)[chosen]
         parts = np.concatenate([np.arange(self.first[each], self.first[each + 1]) for each in chosen.tolist()])
         return Sequences(
@@ -96,7 +98,7 @@ def build(
 mix = numba.njit(inline="always")(mix64)
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def _blocks(sentences, documents, chosen, most):
     """Returns the ranges of blocks: as many sentences of one document as fit; a longer one is cut."""
@@ -122,7 +124,7 @@ def _blocks(sentences, documents, chosen, most):
     return found[:count].copy()
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def _rows(sizes, length):
     """Returns the packed row of each block: of the last ``OPEN`` rows that where it fits best."""
@@ -151,7 +153,7 @@ def _draw(state, below):
     return np.int64((mix(state[0]) >> np.uint64(1)) % np.uint64(below))
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def _pairs(sentences, documents, chosen, most, short, is_next, key):
     """Returns two ranges a sequence (the second empty if it is alone), and its order.
@@ -196,7 +198,7 @@ def _pairs(sentences, documents, chosen, most, short, is_next, key):
     return ranges[: 2 * count].copy(), orders[:count].copy()
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def _elsewhere(sentences, documents, some, document, wanted, state):
     """Returns a range of sentences of another document, from a random one on, until it is as long as ``wanted``."""
@@ -211,7 +213,7 @@ def _elsewhere(sentences, documents, some, document, wanted, state):
     return sentences[first], sentences[stop]
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def _trimmed(a, b, most, state):
     """Returns both ranges, of ``most`` tokens at most: the longer one loses some, in front or at the end."""

@@ -108,7 +108,7 @@ def _result(one: Future[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
 def _finished(folder: Path, number: int, digest: str) -> dict[str, Any] | None:
     """Returns what an earlier run wrote of these very documents, if it finished."""
     try:
-        found: dict[str, Any] = json.loads((folder / f"{number:05}.json").read_text())
+        found: dict[str, Any] = json.loads((folder / f"{number:05}.json").read_bytes())
     except (OSError, ValueError):
         return None
     return found if found.get("source") == digest else None
@@ -161,7 +161,7 @@ def read_corpus(folder: Path) -> tuple[Corpus, str]:
     hint = "delete the folder and run again"
     digest = hashlib.sha256()
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest = json.loads((folder / "manifest.json").read_bytes())
         tokenizer = load_tokenizer(folder / TOKENIZER)
         if tokenizer.fingerprint != manifest["tokenizer"]:
             raise BadDataError(

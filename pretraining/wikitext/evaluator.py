@@ -11,6 +11,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from common.data import TokenArray
+from common.log import tracked_by_main
 from common.package import Evaluation
 from pretraining.transformer_xl import TransformerXL
 from pretraining.wikitext.data import EncodedText
@@ -49,7 +50,7 @@ def token_losses(model: nn.Module, streams: Streams, scoring: Scoring, accelerat
         with accelerator.autocast():
             longest = min(scoring.memory + scoring.length, streams.each)
             memory = model.projected(len(rows), longest, scoring.clamp)
-            for step in range(streams.segments):
+            for step in tracked_by_main(range(streams.segments), streams.segments, accelerator):
                 batch = streams[step].to(accelerator.device)
                 tokens, targets = batch.tokens[list(rows)], batch.targets[list(rows)]
                 hidden, memory = model.read(

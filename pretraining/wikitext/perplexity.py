@@ -10,12 +10,11 @@ from accelerate import Accelerator
 
 from common.attention import attention_name
 from common.blocks import norm_name
-from common.checkpoint import load_weights
 from common.cli import Parser, override
-from common.config import from_json
 from common.errors import BadDataError, WrongUseError
 from common.named import changed_fields
 from common.runtime import device_name, make_accelerator, precision_name
+from common.trained import read_trained
 from pretraining.transformer_xl import TransformerXL
 from pretraining.wikitext.data import EncodedText
 from pretraining.wikitext.evaluator import in_clusters, streams_of, summed_up, token_losses
@@ -39,25 +38,6 @@ def parser() -> Parser:
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     return made
-
-
-def read(folder: Path) -> tuple[LanguageRun, Path, str]:
-    """Returns a run, the file of its chosen weights, and the checksum of the text that it was trained on.
-
-    Raises:
-        BadDataError: the folder holds no such run, or none that has chosen weights yet.
-    """
-    try:
-        run = from_json(LanguageRun, json.loads((folder / "run.json").read_text()))
-        checksum = json.loads((folder / "checkpoint" / "data.json").read_text())["sha256"]
-    except (OSError, ValueError, KeyError) as error:
-        raise BadDataError(
-            f"{folder}: expected the directory of a run of wikitext103 or wikitext2 ({error})"
-        ) from error
-    weights = sorted((folder / "checkpoint").glob("chosen-*.safetensors"))
-    if not weights:
-        raise BadDataError(f"{folder}: there are no weights yet; they come with the first evaluation")
-    return run, weights[-1], checksum
 
 
 def changed(run: LanguageRun, fields: Sequence[str]) -> LanguageRun:
@@ -93,8 +73,8 @@ def scored(
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena pretraining perplexity`` and returns its exit code."""
     options, fields = parser().parse_known_args(arguments)
-    its, weights, checksum = read(options.run)
-    its = changed(its, fields)
+    trained = read_trained(options.run, LanguageRun, "pretraining", ("wikitext103", "wikitext2"), unfinished=True)
+    its, checksum = changed(trained.run, fields), trained.data_checksum
     accelerator = make_accelerator(its.train.precision)
     text = its.data.load(options.data_folder, its.task, told=accelerator.is_main_process)
     if text.checksum != checksum:
@@ -104,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
             f"({its.model.vocabulary:,} words there, {text.vocabulary:,} here); name its own with --data.path"
         )
     model = TransformerXL(its.model)
-    load_weights(weights, model)
+    trained.load(model)
     model.to(accelerator.device)
     found = {
         name: scored(model, text, options.split, scoring, accelerator)
@@ -115,8 +95,8 @@ def run(arguments: Sequence[str]) -> int:
     about = {
         "task": its.task, "preset": its.preset, "attention": attention_name(its.model.attention),
         "norm": norm_name(its.model.norm), "layers": its.model.layers, "seed": its.seed, "notes": its.notes,
-        "split": options.split, "step": int(weights.stem.split("-")[1]), "steps": its.train.steps,
-        "finished": (options.run / "result.json").exists(), "device": device_name(accelerator.device),
+        "split": options.split, "step": trained.step, "steps": its.train.steps,
+        "finished": trained.is_finished, "device": device_name(accelerator.device),
         "precision": precision_name(accelerator),
     }  # fmt: skip
     if options.json:

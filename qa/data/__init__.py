@@ -1,9 +1,14 @@
 """Questions on paragraphs, pairs of sentences: read or generated, made into batches."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from common.data import drawn
 from common.errors import WrongUseError
+
+Example = TypeVar("Example")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +27,11 @@ class Data(ABC):
     """Tokens of a sequence at most, special ones counted."""
     held_out: float = 0.01
     """Share of the texts trained on, by a hash of them, whose examples validate instead."""
+    test_limit: int | None = None
+    """Examples of each test set that are evaluated, drawn from all; none: all. A score on fewer is in no table with
+    those on all."""
     seed: int = 0
-    """Seed of generated examples."""
+    """Seed of generated examples, and of those that are drawn."""
 
     @property
     @abstractmethod
@@ -35,9 +43,15 @@ class Data(ABC):
         """Whether the examples are generated."""
         return self.hub is None and not self.own
 
+    def tested(self, examples: Sequence[Example]) -> list[Example]:
+        """Returns those examples of a test set that are evaluated."""
+        return [examples[number] for number in drawn(len(examples), self.test_limit, self.seed, 1).tolist()]
+
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that describe no data."""
         if not 0 < self.held_out < 1:
             raise WrongUseError(f"data.held_out: expected a share between 0 and 1, found {self.held_out}")
         if self.generated < 100:
             raise WrongUseError(f"data.generated: expected at least 100, found {self.generated}")
+        if self.test_limit is not None and self.test_limit < 1:
+            raise WrongUseError(f"data.test_limit: expected at least 1, or none for all, found {self.test_limit}")

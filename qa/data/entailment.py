@@ -4,7 +4,8 @@ A sentence is a quantifier, a noun, perhaps a "not", and a verb: "some poodles d
 another one (poodles, dogs, animals), and so is every way (sprint, run, move). A hypothesis follows from a premise if it
 holds in every small world where the premise does and every kind has a member, contradicts it if in none, and is
 neutral otherwise: all worlds there can be are looked at. Each hypothesis comes with as many premises of one label as of
-another, so that it alone says nothing; nor do the words of both, without their order and parts, say all.
+another, so that it alone says nothing; nor do the words of both, without their order and parts, say all. No
+hypothesis is in two splits.
 """
 
 import functools
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.counter import Draws
+from common.held_out import drawn_for
 
 Label = Literal["entailment", "neutral", "contradiction"]
 QUANTIFIERS = ("all", "some", "no", "not all")
@@ -105,12 +107,15 @@ def _possible(names: Sequence[str], lines: tuple[tuple[str, ...], ...]) -> list[
 
 
 def pairs(count: int, seed: int, part: int) -> list[tuple[str, str, Label]]:
-    """Returns premises, hypotheses and labels; the same for the same seed and part on any machine."""
+    """Returns premises, hypotheses and labels; the same for the same seed and part on any machine.
+
+    ``part`` is the split that all hypotheses belong to.
+    """
     draws = Draws(seed, part)
     labels: tuple[Label, ...] = ("entailment", "neutral", "contradiction")
     found: list[tuple[str, str, Label]] = []
     while len(found) < count:
-        hypothesis = _drawn(draws)
+        hypothesis = drawn_for(part, lambda _: _with_text(_drawn(draws)))
         wanted: dict[Label, list[Sentence]] = {label: [] for label in labels}
         for _ in range(TRIES):
             premise = _near(hypothesis, draws)
@@ -119,6 +124,10 @@ def pairs(count: int, seed: int, part: int) -> list[tuple[str, str, Label]]:
                 found += [(text(some[0]), text(hypothesis), label) for label, some in wanted.items()]
                 break
     return found[:count]
+
+
+def _with_text(sentence: Sentence) -> tuple[str, Sentence]:
+    return text(sentence), sentence
 
 
 def _drawn(draws: Draws) -> Sentence:

@@ -18,6 +18,8 @@ LABELS = ("entailment", "neutral", "contradiction")
 """Mapped by name, wherever they come from: files and code disagree on their order."""
 UNDECIDED = "-"
 """The label of a pair on which its annotators had no majority."""
+UNLABELLED = -1
+"""The number of a label that nobody gave: such pairs can be classified, not trained or scored on."""
 COLUMNS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
 """What the two sentences are called: officially, and on the hub."""
 PARTS = ("train", "matched", "mismatched", "extra")
@@ -32,7 +34,7 @@ class Pair:
     premise: str
     hypothesis: str
     label: int
-    """Its number in ``LABELS``."""
+    """Its number in ``LABELS``, or ``UNLABELLED``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ class Mnli(Data):
         splits = {
             "train": [each for each, out in zip(train, apart, strict=True) if not out],
             "validation": [each for each, out in zip(train, apart, strict=True) if out],
-            **found,
+            **{name: self.tested(pairs) for name, pairs in found.items()},
         }
         for name, split in splits.items():
             if not split:
@@ -106,26 +108,28 @@ class Mnli(Data):
         ]
 
 
-def read(path: Path) -> list[Pair]:
+def read(path: Path, *, labelled: bool = True) -> list[Pair]:
     """Returns the pairs of a file: official JSON lines or table, or rows of the hub.
+
+    ``labelled``: whether pairs without a label are left out, or refused if there is no such column.
 
     Raises:
         BadDataError: another format, a label that there is not, labels that are numbers without names; says where.
     """
     kind = kind_of(path)
     if kind == ".jsonl":
-        return pairs(read_lines(path), None, str(path))
+        return pairs(read_lines(path), None, str(path), labelled=labelled)
     if kind == ".parquet":
         rows, features = read_parquet(path)
-        return pairs(rows, features.get("label", {}).get("names"), str(path))
+        return pairs(rows, features.get("label", {}).get("names"), str(path), labelled=labelled)
     if kind in (".tsv", ".txt"):
-        return pairs(_table(path), None, str(path))
+        return pairs(_table(path, labelled=labelled), None, str(path), labelled=labelled)
     raise BadDataError(
         f"{path}: expected .jsonl, .tsv, .txt (official tables) or .parquet, packed by gzip or xz or not"
     )
 
 
-def _table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _table(path: Path, *, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the rows of an official table: tabs, no quoting; the label last (GLUE) or first (MultiNLI).
 
     Annotators' own labels, in between or behind, are as many as there were: a row may be shorter than the heading.
@@ -133,20 +137,26 @@ def _table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     lines = read_text(path).rstrip("\n").split("\n")
     heading = lines[0].rstrip("\r").split("\t")
     names = next((names for names in COLUMNS if set(names) <= set(heading)), None)
-    if names is None or "gold_label" not in heading:
+    has_labels = "gold_label" in heading
+    if names is None or (labelled and not has_labels):
         raise BadDataError(f"{path}: expected columns sentence1, sentence2 and gold_label, found {', '.join(heading)}")
-    label = -1 if heading[-1] == "gold_label" else heading.index("gold_label")
+    # without labels: whatever is first
+    label = -1 if heading[-1] == "gold_label" else heading.index("gold_label") if has_labels else 0
     first, second = (heading.index(name) for name in names)
     for number, line in enumerate(lines[1:], start=2):
         cells = line.rstrip("\r").split("\t")
         if not max(first, second, label) + (label < 0) < len(cells) <= len(heading):
             raise BadDataError(f"{path}, line {number}: expected {len(heading)} columns, found {len(cells)}")
-        row = {names[0]: cells[first], names[1]: cells[second], "gold_label": cells[label]}
+        row = {names[0]: cells[first], names[1]: cells[second]} | ({"gold_label": cells[label]} if has_labels else {})
         yield f"{path}, line {number}", row
 
 
-def pairs(rows: Iterator[tuple[str, Mapping[str, Any]]], names: Sequence[str] | None, source: str) -> list[Pair]:
-    """Returns pairs of rows; ``names`` are what the numbers of a column ``label`` mean. Undecided pairs are left out.
+def pairs(
+    rows: Iterator[tuple[str, Mapping[str, Any]]], names: Sequence[str] | None, source: str, *, labelled: bool = True
+) -> list[Pair]:
+    """Returns pairs of rows; ``names`` are what the numbers of a column ``label`` mean.
+
+    Undecided pairs are left out, or, unless pairs are to be ``labelled``, kept like those without any label.
 
     Raises:
         BadDataError: a field that is missing, or a label that there is not.
@@ -156,11 +166,14 @@ def pairs(rows: Iterator[tuple[str, Mapping[str, Any]]], names: Sequence[str] | 
     for where, row in rows:
         first, second = next((each for each in COLUMNS if each[0] in row), COLUMNS[0])
         premise, hypothesis = field(row, first, str, where), field(row, second, str, where)
-        label = _label(row, names, where)
+        has_label = labelled or "gold_label" in row or "label" in row
+        label = _label(row, names, where) if has_label else UNDECIDED
         undecided += label == UNDECIDED
-        if label != UNDECIDED:
+        if label == UNDECIDED and not labelled:
+            found.append(Pair(premise=premise, hypothesis=hypothesis, label=UNLABELLED))
+        elif label != UNDECIDED:
             found.append(Pair(premise=premise, hypothesis=hypothesis, label=LABELS.index(label)))
-    if undecided:
+    if undecided and labelled:
         print(f"{source}: left out {undecided:,} pairs without a majority of annotators", file=sys.stderr)
     if not found:
         raise BadDataError(f"{source}: there is no pair in it")

@@ -15,9 +15,9 @@ from common.hub import hub_rows
 from qa.data import Data, world
 
 Version = Literal["1.1", "2.0"]
-Use = Literal["train", "test", "score"]
+Use = Literal["train", "test", "score", "predict"]
 """What is read for: train leaves questions out whose answers do not stand where they say; test does not, for it scores
-by the texts alone; score takes them as they are, as the official scripts do."""
+by the texts alone; score takes them as they are, as the official scripts do; predict too, and needs no answers."""
 WRONG = 0.001
 """Share of answers that may not stand where they should."""
 HINT = "--data.train and --data.dev take files of your own, such as train-v1.1.json and dev-v1.1.json"
@@ -129,7 +129,7 @@ class Squad(Data):
         splits = {
             "train": train.some(each for each in train.questions if not apart[each.context]),
             "validation": train.some(each for each in train.questions if apart[each.context]),
-            "test": test,
+            "test": test.some(self.tested(test.questions)),
         }
         for name, split in splits.items():
             if not split.questions:
@@ -175,7 +175,7 @@ def of_json(values: Any, version: Version, source: str, use: Use = "train") -> Q
             scoring an empty paragraph, or more than one answer in a thousand that does not stand where it says; names
             the id.
     """
-    return _checked(_flat(values, source), version, source, use)
+    return _checked(_flat(values, source, use), version, source, use)
 
 
 def of_rows(
@@ -189,7 +189,7 @@ def of_rows(
 
     def flat() -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
         for where, row in rows:
-            answers = field(row, "answers", dict, where)
+            answers = _answers(row, dict, where, use)
             texts, starts = field(answers, "text", list, where), field(answers, "answer_start", list, where)
             if len(texts) != len(starts) or any(type(start) is not int for start in starts):
                 raise BadDataError(f"{where}: expected a whole number answer_start for each of {len(texts)} texts")
@@ -200,7 +200,14 @@ def of_rows(
     return _checked(flat(), version, source, use)
 
 
-def _flat(values: Any, source: str) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
+def _answers(values: Mapping[str, Any], kind: type, where: str, use: Use) -> Any:
+    """Returns the answers of a question, of which there may be none where it is to be answered."""
+    if use == "predict" and "answers" not in values:
+        return {"text": [], "answer_start": []} if kind is dict else []
+    return field(values, "answers", kind, where)
+
+
+def _flat(values: Any, source: str, use: Use) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
     if not isinstance(values, dict):
         raise BadDataError(f"{source}: expected an object with data, found {type(values).__name__}")
     for article in field(values, "data", list, source):
@@ -214,7 +221,7 @@ def _flat(values: Any, source: str) -> Iterator[tuple[str, str, str, list[tuple[
                         field(answer, "text", str, f"{where}, {name}"),
                         field(answer, "answer_start", int, f"{where}, {name}"),
                     )
-                    for answer in field(each, "answers", list, f"{where}, {name}")
+                    for answer in _answers(each, list, f"{where}, {name}", use)
                 ]
                 impossible = bool(each.get("is_impossible", False))
                 yield name, field(each, "question", str, f"{where}, {name}"), context, answers, impossible
@@ -230,11 +237,12 @@ def _checked(
     for name, question, context, answers, impossible in found:
         if name in questions:
             raise BadDataError(f"{source}: question id {name!r} stands there twice")
+        as_it_is = use in ("score", "predict")
         if not context.strip() and use != "score":
             raise BadDataError(f"{source}: question {name!r} is on an empty paragraph")
         if (bad := _no_text(context + question)) is not None:
             raise BadDataError(f"{source}: question {name!r}: half a character ({bad}) that is no text")
-        if version == "1.1" and (impossible or not answers):
+        if version == "1.1" and use != "predict" and (impossible or not answers):
             raise BadDataError(
                 f"{source}: question {name!r} has no answer, which is SQuAD 2.0, not 1.1; use squad2 (evaluate squad2)"
             )
@@ -242,18 +250,18 @@ def _checked(
         total += len(answers)
         wrong += [f"{name!r}: {text!r} at {start}" for text, start in answers if (text, start) not in right]
         kept = right if use == "train" else answers
-        if use != "score" and impossible:
+        if not as_it_is and impossible:
             kept = []
         elif answers and not kept:
             continue  # counted among the wrong ones
         questions[name] = Question(
             id=name, text=question.lstrip(), context=contexts.setdefault(context, len(contexts)), answers=tuple(kept)
         )
-    if use != "score":
+    if use in ("train", "test"):
         _told(wrong, total, source, use)
     if not questions:
         raise BadDataError(f"{source}: there is no question in it")
-    if version == "2.0" and use != "score" and all(each.answers for each in questions.values()):
+    if version == "2.0" and use in ("train", "test") and all(each.answers for each in questions.values()):
         raise BadDataError(f"{source}: every question has an answer, which is SQuAD 1.1, not 2.0; use squad1")
     return Questions(contexts=tuple(contexts), questions=tuple(questions.values()), source=source)
 

@@ -2,15 +2,18 @@
 
 A paragraph states what is asked of one person of another one too, in the same words, so that neither the kind of answer
 nor its neighbourhood gives it away; one sentence shares the question's name and verb and answers nothing. Of an
-unanswerable question the fact is stated of the other person alone.
+unanswerable question the fact is stated of the other person alone. What a paragraph says settles the order of its
+sentences, and which split it is in: no two splits state the same facts.
 """
 
 import itertools
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from common.counter import Draws
+from common.counter import Draws, hash_text
+from common.held_out import drawn_for
 
 NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karla", "Leo",
          "Marta", "Nils", "Olga", "Paul", "Rosa", "Simon", "Tilda", "Victor")  # fmt: skip
@@ -53,12 +56,17 @@ def squad(count: int, seed: int, split: Literal["train", "dev"], *, unanswerable
     The same for the same seed and split on any machine.
     """
     kind = SPLITS.index(split)
-    paragraphs = [_paragraph(number, Draws(seed, kind, number), split, unanswerable) for number in range(count)]
+
+    def drawn(number: int, attempt: int) -> tuple[str, dict[str, Any]]:
+        return _paragraph(f"{split}-{number}", Draws(seed, kind, number, attempt), unanswerable)
+
+    paragraphs = [drawn_for(kind, partial(drawn, number)) for number in range(count)]
     version = "v2.0" if unanswerable else "1.1"
     return {"version": version, "data": [{"title": "a small world", "paragraphs": paragraphs}]}
 
 
-def _paragraph(number: int, draws: Draws, split: str, unanswerable: bool) -> dict[str, Any]:
+def _paragraph(identifier: str, draws: Draws, unanswerable: bool) -> tuple[str, dict[str, Any]]:
+    """Returns the text of a paragraph, and the paragraph with its question."""
     name, other = draws.some_of(NAMES, 2)
     relation = draws.one_of(RELATIONS)
     silent = unanswerable and draws.below(3) == 0
@@ -69,14 +77,14 @@ def _paragraph(number: int, draws: Draws, split: str, unanswerable: bool) -> dic
         relation.statement.format(name=other, answer=wrong),
         relation.distractor.format(name=name, other=other),
     ]
-    context = " ".join(draws.some_of(sentences, len(sentences)))
+    context = " ".join(Draws(hash_text(" ".join(sentences))).some_of(sentences, len(sentences)))
     question = {
-        "id": f"{split}-{number}",
+        "id": identifier,
         "question": relation.question.format(name=name),
         "answers": [] if silent else [_answer(context, fact, answer)],
         **({"is_impossible": silent} if unanswerable else {}),
     }
-    return {"context": context, "qas": [question]}
+    return context, {"context": context, "qas": [question]}
 
 
 def _answer(context: str, statement: str, answer: str) -> dict[str, str | int]:

@@ -110,9 +110,16 @@ def run(arguments: Sequence[str]) -> int:
     found: list[Measured] = []
     print("matrix multiply ...", file=sys.stderr)
     ceiling = matmul_ceiling(setting)
-    for length in sorted({case.length for case in cases}):
-        some = [case for case in cases if case.length == length and expressible(setting, case)]
-        found += measure(setting, some, memory)
+    lengths = sorted({case.length for case in cases})
+    try:
+        for length in lengths:
+            some = [case for case in cases if case.length == length and expressible(setting, case)]
+            found += measure(setting, some, memory)
+    except KeyboardInterrupt:
+        lengths = sorted({each.case.length for each in found})
+        if not lengths:
+            raise
+        print(f"interrupted; the lengths that were measured are kept: {', '.join(map(str, lengths))}", file=sys.stderr)
     record = {
         "setting": asdict(setting),
         "device": device_name(torch.device(setting.device)),

@@ -13,12 +13,11 @@ import torch
 
 from common.bert.checkpoint import to_public
 from common.bert.names import public_name
-from common.checkpoint import load_weights
 from common.cli import Parser
-from common.config import from_json
 from common.data import Indices, in_order
-from common.errors import BadDataError, WrongUseError
+from common.errors import WrongUseError
 from common.runtime import device_name, make_accelerator
+from common.trained import read_trained
 from scripts.benchmark.chosen import at_least_one
 from scripts.tables import render
 from summarization.data import Split
@@ -26,6 +25,7 @@ from summarization.decoding import Decoding, search
 from summarization.evaluator import never_said
 from summarization.model import Summarizer
 from summarization.run import Run
+from summarization.tasks import TASKS
 from summarization.trainer import prepare
 
 CROSS = {
@@ -161,15 +161,13 @@ def trained(folder: Path, data: Path) -> tuple[Run, Summarizer, Split, list[int]
     """Returns a finished run with its model, its test pairs and what it never says.
 
     Raises:
-        BadDataError: no such run, or not finished.
+        WrongUseError: no such run, or not finished.
     """
-    weights = sorted((folder / "checkpoint").glob("chosen-*.safetensors"))
-    if not (folder / "result.json").exists() or not weights:
-        raise BadDataError(f"{folder}: expected the directory of a finished run of summarization")
-    run = from_json(Run, json.loads((folder / "run.json").read_text()))
+    found = read_trained(folder, Run, "summarization", tuple(TASKS))
+    run = found.run
     tokenizer, splits = prepare(run, data)
     model = Summarizer(run.model)
-    load_weights(weights[0], model)
+    found.load(model)
     banned = never_said(tokenizer, run.model.vocabulary, splits.test.encoded.special)
     return run, model.eval(), splits.test, banned
 

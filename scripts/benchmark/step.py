@@ -111,19 +111,26 @@ def there_and_back(package: str, cases: Sequence[tuple[str, BaseRun, str]], data
     """
     context = multiprocessing.get_context("spawn")
     found: list[list[Measured]] = [[] for _ in cases]
-    for index in (*range(len(cases)), *reversed(range(len(cases)))):
-        attention, run, kind = cases[index]
-        print(f"{attention}{'' if kind == OURS else f', {kind}'} ...", file=sys.stderr)
-        with context.Pool(1) as pool:
-            found[index].append(pool.apply(measure, (package, run, attention, data, repeats, kind)))
+    try:
+        for index in (*range(len(cases)), *reversed(range(len(cases)))):
+            attention, run, kind = cases[index]
+            print(f"{attention}{'' if kind == OURS else f', {kind}'} ...", file=sys.stderr)
+            with context.Pool(1) as pool:
+                found[index].append(pool.apply(measure, (package, run, attention, data, repeats, kind)))
+    except KeyboardInterrupt:
+        if not found[0]:
+            raise
+        once = ", ".join(each[0].attention for each in found if len(each) == 1)
+        print(f"interrupted; what was measured is kept, once instead of twice: {once or 'nothing'}", file=sys.stderr)
     return [
         replace(
-            first,
-            forward_seconds=(first.forward_seconds + second.forward_seconds) / 2,
-            training_seconds=(first.training_seconds + second.training_seconds) / 2,
-            peak_memory_bytes=max(first.peak_memory_bytes, second.peak_memory_bytes),
+            each[0],
+            forward_seconds=statistics.fmean(one.forward_seconds for one in each),
+            training_seconds=statistics.fmean(one.training_seconds for one in each),
+            peak_memory_bytes=max(one.peak_memory_bytes for one in each),
         )
-        for first, second in found
+        for each in found
+        if each
     ]
 
 

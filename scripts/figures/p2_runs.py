@@ -45,7 +45,7 @@ def _named(folder: Path) -> tuple[str, str]:
     """Returns the task with its preset, and the variant with its seed."""
     path = folder / "run.json"
     try:
-        run = json.loads(path.read_text())
+        run = json.loads(path.read_bytes())
         attention = from_json(AttentionConfig, run["model"]["attention"])  # type: ignore[type-abstract]
         return f"{run['task']} {run['preset']}", f"{attention_name(attention)}, seed {run['seed']}"
     except (OSError, ValueError, KeyError, TypeError) as error:

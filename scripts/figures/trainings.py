@@ -32,7 +32,7 @@ def kept(folder: Path, name: str, trial: object, kind: type[Course], train: Call
     path = folder / f"{name}-{fingerprint(trial)}.json"
     if path.exists():
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(path.read_bytes())
             if found["trial"] != to_json(trial) or found["sha256"] != _digest(found["course"]):
                 raise ValueError("its checksum is another")
             return from_json(kind, found["course"])

@@ -8,11 +8,12 @@ from typing import Any
 from common.attention_maps import FILE as MAPS
 from common.checkpoint import read_json
 from common.config import to_json
-from common.errors import BadDataError, WrongUseError
+from common.errors import BadDataError
 from common.package import OUTPUTS
-from common.results import Result, read_results
+from common.results import Result
 from scripts.curves import Curves, read_curves
-from scripts.leaderboard import Group, groups, missing_runs, newest, table_of
+from scripts.leaderboard import Group, groups, table_of
+from scripts.measurements import measurements
 from scripts.packages import PACKAGES, find_package
 from scripts.rows import Table
 
@@ -72,19 +73,12 @@ def gather(folder: Path, baseline: str) -> Gathered:
     Raises:
         WrongUseError: no such folder, or nothing in it.
     """
-    if not folder.is_dir():
-        raise WrongUseError(f"no folder {folder}; seqarena quickstart makes results, or name one with --runs")
-    results, problems = read_results(folder)
-    missing, broken = missing_runs(folder)
-    kept, twice = newest(results)
-    problems, remarks = [*problems, *broken], list(twice)
-    if not kept and not missing:
-        told = f" ({len(problems)} files were skipped: {problems[0]})" if problems else ""
-        raise WrongUseError(f"no results below {folder}{told}; seqarena quickstart makes some")
-    folders = {id(result): path for path, result in kept.items()}
+    found = measurements(folder)
+    problems, remarks = list(found.problems), list(found.duplicates)
+    folders = {id(result): path for path, result in found.results.items()}
     views = [
         _view(*_table(group, baseline, remarks), group, folder, folders, problems)
-        for group in groups(list(kept.values()), missing)
+        for group in groups(list(found.results.values()), found.missing)
     ]
     views.sort(key=lambda view: PACKAGES.index(view.table.package) if view.table.package in PACKAGES else 99)
     return Gathered(folder=folder, views=views, problems=problems, remarks=remarks)

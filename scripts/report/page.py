@@ -13,6 +13,7 @@ import plotly.offline
 
 from common.checkpoint import write_atomically
 from scripts.cells import cells, footnotes, headings, orders
+from scripts.mixture import version
 from scripts.report.chart import Chart
 from scripts.report.gathered import Gathered, Shown, View, differences, of_status
 from scripts.report.inside import LAYERED, curves, layered, maps, masses, shares
@@ -52,8 +53,8 @@ def build(gathered: Gathered, speed: Sequence[Chart], made: dict[str, Any]) -> s
         lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template("page.html").render(
-        style=(HERE / "page.css").read_text(),
-        script=(HERE / "page.js").read_text(),
+        style=(HERE / "page.css").read_text(encoding="utf-8"),
+        script=(HERE / "page.js").read_text(encoding="utf-8"),
         library=packed(plotly.offline.get_plotlyjs()),
         values=packed(json.dumps({"charts": [asdict(each) for each in charts], "runs": runs}, allow_nan=False)),
         counts={status: of_status(gathered.shown, status) for status in ("finished", "diverged", "missing")},
@@ -127,7 +128,8 @@ def _section(view: View, first: int) -> dict[str, Any]:
             for at, row in enumerate(table.rows)
         ],
         "words": sentences(table) if view.is_compared else [],
-        "notes": footnotes(table, is_compared=view.is_compared),
+        "remarks": table.remarks,  # where nobody need unfold them
+        "notes": footnotes(replace(table, remarks=[]), is_compared=view.is_compared),
     }  # fmt: skip
 
 
@@ -161,6 +163,11 @@ def _run(shown: Shown) -> dict[str, Any]:
         "data, sha256": result.data_checksum,
         "task version": str(result.task_version),
         "commit": commit,
+        "sources": version(result) if result.sources else "not recorded",
+        "resumed in another environment": "; ".join(
+            f"after step {each.get('after_step')}: commit {str(each.get('commit'))[:8]}, {each.get('device')}"
+            for each in result.segments[1:]
+        ),
         "libraries": ", ".join(f"{name} {version}" for name, version in libraries.items())
         + f"; Python {made.get('python')}; {made.get('platform')}",
         "finished": result.finished_at,

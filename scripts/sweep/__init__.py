@@ -11,8 +11,8 @@ from pathlib import Path
 
 from common.checkpoint import write_json
 from common.cli import Parser, add_session_options, described, session_of
-from common.config import fingerprint
-from common.errors import WrongUseError, look_up
+from common.config import fingerprint, to_json
+from common.errors import WrongUseError, advising, look_up
 from common.results import Result
 from common.runtime import make_accelerator
 from common.session import Session
@@ -85,7 +85,7 @@ def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, argparse.Nam
 
 def save_plan(planned: Sequence[Planned], session: Session) -> Path:
     """Writes the plan below ``runs/sweeps`` and returns its file; the same sweep has the same file."""
-    path = session.runs / "sweeps" / f"{fingerprint([each.entry() for each in planned])}.json"
+    path = session.runs / "sweeps" / f"{fingerprint([to_json(each.run) for each in planned])}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"command": session.command, "runs": [each.entry() for each in planned]})
     return path
@@ -104,6 +104,15 @@ def prepare_all(planned: Sequence[Planned], *, at_once: bool = False) -> None:
         each.package.assembly(each.run, each.session.data, make_accelerator(each.run.train.precision))
 
 
+def tell_plan(planned: Sequence[Planned]) -> None:
+    """Says which runs are kept, which are measured, and why."""
+    reasons: dict[str, list[str]] = {}
+    for each in planned:
+        reasons.setdefault(each.reason(), []).append(each.title)
+    for reason, titles in reasons.items():
+        print(f"{f'to measure ({reason})' if reason else 'finished before'}: {'; '.join(titles)}", file=sys.stderr)
+
+
 def run_all(planned: Sequence[Planned]) -> list[Result]:
     """Measures every run in turn and returns their results; a diverged run does not stop the others."""
     results = []
@@ -120,16 +129,12 @@ def run(arguments: Sequence[str]) -> int:
     if options.launcher == "ray":
         imported()  # missed now, not when all data are there
     path = save_plan(planned, session)
+    tell_plan(planned)
     logs = path.with_suffix("")
     parallel = fitting() if options.parallel == math.inf else options.parallel or 1
     prepare_all(planned, at_once=parallel > 1 or options.launcher == "ray")
-    results: Sequence[Result | None]
-    if options.launcher == "ray":
-        results = run_on_ray(planned, session.runs, logs, 1.0 if options.cpus is None else options.cpus, options.gpus)
-    elif parallel > 1:
-        results = run_processes(planned, parallel, logs)
-    else:
-        results = run_all(planned)
+    with advising(lambda: "the same sweep goes on with what is missing"):
+        results = _measured(planned, session, logs, parallel, options)
     if options.json:
         print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results if each]}))
     else:
@@ -138,3 +143,12 @@ def run(arguments: Sequence[str]) -> int:
             print(f"{each.package.name} {each.title}  {told}")
         print(f"plan: {path}; tables: seqarena leaderboard --runs {shlex.quote(str(session.runs))}")
     return 0 if all(result is not None and result.status == "finished" for result in results) else 1
+
+
+def _measured(
+    planned: Sequence[Planned], session: Session, logs: Path, parallel: int, options: argparse.Namespace
+) -> Sequence[Result | None]:
+    """Returns the result of every run; none where one failed."""
+    if options.launcher == "ray":
+        return run_on_ray(planned, session.runs, logs, 1.0 if options.cpus is None else options.cpus, options.gpus)
+    return run_processes(planned, parallel, logs) if parallel > 1 else run_all(planned)

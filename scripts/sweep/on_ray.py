@@ -21,8 +21,7 @@ from typing import Any
 from common.checkpoint import write_atomically
 from common.errors import WrongUseError
 from common.results import Result
-from common.runtime import code_version
-from common.session import start_anew
+from common.run_folder import delete_versions, start_anew
 from scripts.sweep.planned import Planned, from_description
 from scripts.sweep.progress import FAILED, RUNNING, Board
 
@@ -67,8 +66,9 @@ def run_on_ray(
         gpus = _room(ray, cpus, gpus)
         mark.touch()
         for number in todo:
-            if planned[number].session.overwrite:  # once, now: a retry must not begin again
-                start_anew(planned[number].run, planned[number].folder)
+            each = planned[number]
+            if each.session.overwrite:  # once, now: a retry must not begin again
+                start_anew(each.run, each.folder)
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
@@ -78,19 +78,22 @@ def run_on_ray(
             .remote(str(runs.absolute()), str(logs.absolute()))
         )
         task = ray.remote(_measure).options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)
-        commit = code_version()["commit"]
         waiting = {
-            task.remote(number, _without_overwrite(planned[number]), str(mark), keeper, commit): number
-            for number in todo
+            task.remote(number, _without_overwrite(planned[number]), str(mark), keeper): number for number in todo
         }
-        return _collected(ray, planned, waiting, keeper)
+        results = _collected(ray, planned, waiting, keeper)
+        for each, result in zip(planned, results, strict=True):
+            if result is not None and (each.session.overwrite or each.session.overwrite_outdated):
+                delete_versions(each.run, each.folder)
+        return results
     finally:
         mark.unlink(missing_ok=True)
         ray.shutdown()
 
 
 def _without_overwrite(each: Planned) -> dict[str, Any]:
-    return dataclasses.replace(each, session=dataclasses.replace(each.session, overwrite=False)).described()
+    session = dataclasses.replace(each.session, overwrite=False, overwrite_outdated=False)
+    return dataclasses.replace(each, session=session).described()
 
 
 def _room(ray: Any, cpus: float, gpus: float | None) -> float:
@@ -131,14 +134,9 @@ def _collected(ray: Any, planned: Sequence[Planned], waiting: Mapping[Any, int],
     return results
 
 
-def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any, commit: str | None) -> dict[str, Any]:
+def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any) -> dict[str, Any]:
     """Runs on a node: measures a run and returns its result, once all that it left is where the sweep's runs are."""
     ray = imported()
-    own = code_version()["commit"]
-    if None not in (own, commit) and own != commit:
-        raise WrongUseError(
-            f"this node has commit {own} of seqarena, the sweep {commit}; install the same on all nodes"
-        )
     planned = from_description(description)
     node = ray.util.get_node_ip_address()
     ray.get(keeper.tell.remote(number, f"on {node}"))
@@ -245,7 +243,7 @@ class Keeper:
     def log(self, name: str, text: str) -> None:
         """Adds to what a run has said."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        with (self.logs / f"{name}.log").open("a") as file:
+        with (self.logs / f"{name}.log").open("a", encoding="utf-8") as file:
             file.write(text)
 
 

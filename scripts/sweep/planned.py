@@ -11,7 +11,9 @@ from common.errors import BadDataError, WrongUseError
 from common.package import Package
 from common.results import Result
 from common.run import BaseRun, changed_from, row_name
-from common.session import Session, execute, run_folder
+from common.run_folder import outdated, run_folder
+from common.session import Session, execute
+from common.sources import Sources, changed_sources, listed
 from scripts.packages import find_package
 
 
@@ -26,7 +28,12 @@ class Planned:
     @property
     def folder(self) -> Path:
         """The directory the run will be in."""
-        return run_folder(self.run, self.package.name, self.session)
+        return run_folder(self.run, self.package.name, self.session.runs, self.sources)
+
+    @property
+    def sources(self) -> Sources:
+        """The sources that it will be measured by."""
+        return self.package.sources(self.run)
 
     @property
     def title(self) -> str:
@@ -60,6 +67,17 @@ class Planned:
         """Returns the result that is there and is not to be made anew."""
         return None if self.session.overwrite else self.result()
 
+    def reason(self) -> str:
+        """Returns why there is something to measure: ``new``, or which sources changed; empty: it is finished."""
+        if self.finished() is not None:
+            return ""
+        if self.session.overwrite:
+            return "--overwrite"
+        if (self.folder / "checkpoint" / "last.pt").exists():
+            return "goes on from its last checkpoint"
+        changed = outdated(self.folder, self.sources)
+        return f"{changed} changed" if changed else "new"
+
     def measure(self) -> Result:
         """Runs it, or returns its result if it is finished."""
         return execute(self.package, self.run, self.session)
@@ -70,6 +88,7 @@ class Planned:
         return {
             "package": self.package.name,
             "run": to_json(self.run),
+            "sources": dict(self.sources),
             "session": dataclasses.asdict(session)
             | {"runs": str(session.runs.absolute()), "data": str(session.data.absolute())},
         }
@@ -79,7 +98,7 @@ def from_description(values: Mapping[str, Any]) -> Planned:
     """Returns the run that ``described`` told of.
 
     Raises:
-        WrongUseError: of another version of seqarena.
+        WrongUseError: of another version of seqarena, or by other sources than the sweep's.
     """
     package = find_package(values["package"])
     told = values["session"]
@@ -88,6 +107,13 @@ def from_description(values: Mapping[str, Any]) -> Planned:
     )
     try:
         kind = type(package.presets[values["run"]["task"]][values["run"]["preset"]].run)
-        return Planned(package=package, run=from_json(kind, values["run"]), session=session)
+        made = Planned(package=package, run=from_json(kind, values["run"]), session=session)
     except (KeyError, ValueError) as error:
         raise WrongUseError(f"not a run of this version of seqarena: {error}") from error
+    changed = changed_sources(values["sources"], made.sources)
+    if changed:
+        raise WrongUseError(
+            f"other sources here than where the sweep began ({listed(changed)}); install the same on all machines, and "
+            "type the sweep again where a file was edited meanwhile"
+        )
+    return made

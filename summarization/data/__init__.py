@@ -5,19 +5,19 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from common.counter import permutation
-from common.data import Ragged, TokenArray
+from common.data import Ragged, TokenArray, drawn
 from common.errors import BadDataError, WrongUseError
 from common.prepared import prepared
 from common.tokenization import Tokenizer
 from summarization.data import wire
 from summarization.data.batches import Encoded
-from summarization.data.files import SPLITS, Pair, Pairs, find, of_hub
+from summarization.data.files import Pair, Pairs, find, of_hub
 from summarization.data.text import encode
 
 GIGAWORD = {"train": 3_803_957, "validation": 189_651, "test": 1_951}
@@ -57,6 +57,8 @@ class Data:
     """Pairs to train on, drawn from all; none: all."""
     validation_pairs: int | None = 10_000
     """Pairs to validate on, drawn from all (P2 has 10,000); none: all."""
+    test_limit: int | None = None
+    """Pairs to test on, drawn from all; none: all. A score on fewer is in no table with those on all."""
     generated: int = 20_000
     """Generated pairs to train on; a tenth as many test, a twentieth validate."""
     tokenizer: str | None = None
@@ -79,7 +81,7 @@ class Data:
             raise WrongUseError("data.path and data.hub both name the pairs; leave one out")
         if self.generated < 100:
             raise WrongUseError(f"data.generated: expected at least 100, found {self.generated}")
-        for name in ("train_pairs", "validation_pairs"):
+        for name in ("train_pairs", "validation_pairs", "test_limit"):
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise WrongUseError(f"data.{name}: expected at least 1, or none for all, found {count}")
@@ -106,7 +108,7 @@ class Data:
                 print(f"{name}: {count:,} pairs; Gigaword as published has {GIGAWORD[name]:,}", file=sys.stderr)
         looked_at = {
             name: list(_drawn(read[name], counts[name], limit, self.seed))
-            for name, limit in (("validation", self.validation_pairs), ("test", None))
+            for name, limit in (("validation", self.validation_pairs), ("test", self.test_limit))
         }
         kept = self._key(tokenizer, content)
         arrays, checksum = prepared(
@@ -131,13 +133,11 @@ class Data:
         if self.hub is not None:
             return of_hub(self.hub, HINT)
         sizes = {"train": self.generated, "validation": self.generated // 20, "test": self.generated // 10}
-        made = {name: list(wire.pairs(size, self.seed, SPLITS.index(name))) for name, size in sizes.items()}
-        held_out = {text for name in ("validation", "test") for text, _ in made[name]}
-        made["train"] = [pair for pair in made["train"] if pair[0] not in held_out]
-        return {
-            name: lambda some=some: (Pair(document=text, summary=title) for text, title in some)  # type: ignore[misc]
-            for name, some in made.items()
+        made = {
+            name: [Pair(document=text, summary=title) for text, title in wire.pairs(size, self.seed, number)]
+            for number, (name, size) in enumerate(sizes.items())
         }
+        return {name: partial(iter, some) for name, some in made.items()}
 
     def _key(self, tokenizer: Tokenizer, content: str) -> str:
         """Returns what the tokens to train on depend on, in 12 hex digits."""
@@ -194,7 +194,7 @@ def _drawn(read: Pairs, count: int, limit: int | None, seed: int) -> Iterator[Pa
     if limit is None or limit >= count:
         return read()
     chosen = np.zeros(count, dtype=np.bool_)
-    chosen[permutation(count, seed, 2)[:limit]] = True
+    chosen[drawn(count, limit, seed, 2)] = True
     return (pair for pair, taken in zip(read(), chosen.tolist(), strict=True) if taken)
 
 

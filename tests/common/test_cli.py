@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from common.cli import choose, main, override, run_package
-from common.errors import BadDataError, WrongUseError, guarded
+from common.cli import choose, described, main, override, run_package
+from common.errors import BadDataError, WrongUseError, advising, guarded
+from common.optim import fitted
 from lra.__main__ import PACKAGE
 from lra.run import Run
+from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import dispatch
 
 TINY = (
@@ -111,7 +113,11 @@ def test_other_failures_are_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_
     assert guarded(fail(RuntimeError("a defect")), []) == 1
     told = capsys.readouterr().err
     assert "seqarena: file, line 3\n" in told
-    assert "goes on from the last checkpoint" in told
+    assert "seqarena: interrupted\n" in told
+    with pytest.raises(KeyboardInterrupt) as interrupt, advising(lambda: "do this"):
+        raise KeyboardInterrupt
+    guarded(fail(interrupt.value), [])
+    assert capsys.readouterr().err == "seqarena: interrupted; do this\n"
     assert "Traceback" in told
     assert guarded(fail(WrongUseError("so")), []) == 2
 
@@ -126,9 +132,9 @@ def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--model.attention.u" in shown
     assert "0.5)" in shown  # the default
     assert "--task" not in shown
-    assert "expected:  softmax, dnas, hnas 50 to 51 %" in shown
+    assert "expected:  softmax" in shown
     assert "cost:      about a minute" in shown
-    assert "data:      generated; distinct expressions" in shown
+    assert "data:      generated; expressions distinct" in shown
 
 
 def test_results_go_to_standard_output_and_progress_to_standard_error(
@@ -159,3 +165,19 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(
     wild = [*arguments, "--optim.lr", "1e30", "--optim.clip", "None"]
     assert run_package(PACKAGE, wild, "seqarena lra") == 1
     assert "diverged" in capsys.readouterr().out
+
+
+def test_fewer_steps_shorten_the_warm_up() -> None:
+    short = described(PACKAGE, "listops", None, None, None, 0, ["--train.steps", "40"], "")
+    assert 0 < short.optim.schedule.warmup < 40
+    with pytest.raises(WrongUseError, match=r"warmup 50 does not fit into train.steps 40: expected 0 to 39"):
+        described(PACKAGE, "listops", None, None, None, 0,
+                  ["--train.steps", "40", "--optim.schedule.warmup", "50"], "")  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [10, 50])
+def test_every_preset_has_a_schedule_for_fewer_steps(steps: int) -> None:
+    for name in PACKAGES:
+        for presets in find_package(name).presets.values():
+            for preset in presets.values():
+                fitted(preset.run.optim.schedule, preset.run.train.steps, steps).check(steps)

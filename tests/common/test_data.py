@@ -6,11 +6,14 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from scipy import sparse
 
+from common import nearest as nearest_module
 from common.counter import hash64, mix64, permutation
-from common.data import Ragged, Shuffled, in_order
+from common.data import Ragged, Shuffled, drawn, in_order
 from common.errors import BadDataError
-from common.prepared import checksum, load_splits, save_splits
+from common.nearest import label_of_nearest, nearest, word_counts
+from common.prepared import checksum, load_splits, save_splits, whole
 
 few = settings(max_examples=50, deadline=None)
 
@@ -75,13 +78,23 @@ def test_ragged_pads_with_zero_and_says_what_is_real() -> None:
 
 def test_splits_are_saved_whole_and_mapped(tmp_path: Path) -> None:
     splits = {"train": ragged([2, 3]), "test": ragged([1])}
-    save_splits(tmp_path / "set", splits, {"sha256": checksum(splits)})
+    (tmp_path / ".set.unfinished").mkdir()
+    (tmp_path / ".set.unfinished" / "left").touch()  # by a process that was killed
+    with whole(tmp_path / "set") as unfinished:
+        assert unfinished is not None
+        assert not list(unfinished.iterdir())
+        save_splits(unfinished, splits, {"sha256": checksum(splits)})
+        assert not (tmp_path / "set").exists()
     found, manifest = load_splits(tmp_path / "set")
     assert checksum(found) == manifest["sha256"] == checksum(splits)
     assert isinstance(found["train"].tokens, np.memmap)
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
-    save_splits(tmp_path / "set", splits, {"sha256": "another process was second"})
+    with whole(tmp_path / "set") as unfinished:
+        assert unfinished is None  # another process was first
     assert load_splits(tmp_path / "set")[1] == manifest
+    with pytest.raises(KeyboardInterrupt), whole(tmp_path / "other") as unfinished:
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
     (tmp_path / "set" / "train.labels.npy").write_bytes(b"cut")
     with pytest.raises(BadDataError, match=r"set: prepared data are damaged.*delete the folder"):
         load_splits(tmp_path / "set")
@@ -97,3 +110,40 @@ def test_orders_are_the_same_in_another_process() -> None:
     code = "from common.counter import permutation; print(permutation(50, 3, 1).tolist())"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == str(permutation(50, 3, 1).tolist())
+
+
+def test_some_examples_are_drawn_by_the_keys_and_keep_their_order() -> None:
+    few = drawn(100, 10, 3, 1)
+    assert few.tolist() == drawn(100, 10, 3, 1).tolist() == sorted(set(few.tolist()))
+    assert few.tolist() != drawn(100, 10, 4, 1).tolist()
+    assert drawn(3, None, 0).tolist() == drawn(3, 3, 0).tolist() == drawn(3, 9, 0).tolist() == [0, 1, 2]
+
+
+def test_some_examples_of_several_sequences_are_those_that_they_were() -> None:
+    sequences = [np.array(each, dtype=np.uint8) for each in ([1], [2, 3], [4, 5, 6], [7], [8], [9, 9])]
+    pairs = Ragged.of(sequences, [0, 1, 1], shift=1)
+    some = pairs.some(np.array([0, 2]))
+    assert (len(some), some.sequences, some.shift, some.labels.tolist()) == (2, 2, 1, [0, 1])
+    for mine, theirs in ((0, 0), (1, 2)):
+        for found, expected in zip(some.padded(np.array([mine])), pairs.padded(np.array([theirs])), strict=True):
+            assert found.tolist() == expected.tolist()
+
+
+def test_the_nearest_training_example_is_found_in_any_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = np.random.default_rng(0)
+    train, test = draws.integers(0, 5, (50, 4)), draws.integers(0, 5, (9, 4))
+    expected = ((test[:, None] - train) ** 2).sum(axis=2).argmin(axis=1)  # of equals the first
+    for rows in (7, 4_096):
+        monkeypatch.setattr(nearest_module, "ROWS", rows)
+        assert nearest(train, test).tolist() == expected.tolist()
+        assert nearest(sparse.csr_matrix(train), sparse.csr_matrix(test)).tolist() == expected.tolist()
+    labels = train[:, 0]
+    monkeypatch.setattr(nearest_module, "TESTED", 5)
+    found = label_of_nearest(train, labels, test, test[:, 0])
+    assert found == np.mean(labels[expected[:5]] == test[:5, 0])
+
+
+def test_words_that_training_has_not_count_for_nothing() -> None:
+    train, test = word_counts(["b a a", "c"], ["A new b"])
+    assert train.toarray().tolist() == [[2, 1, 0], [0, 0, 1]]
+    assert test.toarray().tolist() == [[1, 1, 0]]

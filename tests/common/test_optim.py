@@ -6,7 +6,18 @@ from torch import nn
 
 from common.attention.hybrid import Hybrid
 from common.errors import WrongUseError
-from common.optim import OPTIMIZERS, Optim, Paced, Schedule, Stepped, build_optimizer, first_beta, rate, set_rate
+from common.optim import (
+    OPTIMIZERS,
+    Optim,
+    Paced,
+    Schedule,
+    Stepped,
+    build_optimizer,
+    first_beta,
+    fitted,
+    rate,
+    set_rate,
+)
 
 
 @pytest.mark.parametrize("cycle", [True, False])
@@ -107,3 +118,33 @@ def test_bert_adam_is_googles(multiplier: float) -> None:
         optimizer.step()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter.detach(), mine[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["adamw", "bert_adam", "adam"])
+def test_adam_in_one_kernel_is_adam(name: str) -> None:
+    """Against the definition (Kingma and Ba 2015; Loshchilov and Hutter 2019) in float64."""
+    optim = Optim(name=name, lr=0.01, weight_decay=0.1)  # type: ignore[arg-type]
+    model = nn.Linear(3, 2)
+    made = build_optimizer(optim, model)
+    assert made.defaults["fused"]
+    weights = model.weight.detach().double()
+    first = second = torch.zeros_like(weights)
+    for step in range(5):
+        gradient = torch.randn(2, 3)
+        model.weight.grad, model.bias.grad = gradient.clone(), torch.zeros(2)
+        set_rate(made, optim, step, 5)
+        made.step()
+        gradient = gradient.double() + (0.1 * weights if name == "adam" else 0.0)
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        corrections = (1.0, 1.0) if name == "bert_adam" else (1 - 0.9 ** (step + 1), 1 - 0.999 ** (step + 1))
+        moved = (first / corrections[0]) / ((second / corrections[1]).sqrt() + optim.eps)
+        weights = weights - 0.01 * (moved + (0.0 if name == "adam" else 0.1 * weights))
+        torch.testing.assert_close(model.weight.double(), weights, rtol=1e-5, atol=1e-6)
+
+
+def test_a_schedule_that_does_not_fit_keeps_its_share() -> None:
+    linear = Schedule(shape="linear", warmup=100)
+    assert fitted(linear, 1_000, 101) == linear
+    assert fitted(linear, 1_000, 20) == Schedule(shape="linear", warmup=2)
+    assert fitted(linear, 1_000, 0) == linear
+    assert fitted(Stepped(warmup=100, milestones=(500, 900)), 1_000, 20) == Stepped(warmup=2, milestones=(10, 18))

@@ -42,6 +42,20 @@ def measure(run: Run, folder: Path, **session: object) -> Result:
     return execute(PACKAGE, run, Session(runs=folder / "runs", data=folder / "data", **session))  # type: ignore[arg-type]
 
 
+def test_a_test_set_that_is_cut_is_marked_and_of_another_protocol(tmp_path: Path) -> None:
+    """The data that are kept are the same; what is evaluated is some of them."""
+    whole = measure(TINY, tmp_path)
+    cut = measure(replace(TINY, data=replace(DATA, test_limit=9)), tmp_path)
+    assert (len(whole.example_scores), len(cut.example_scores)) == (70, 9)
+    assert cut.changed["data.test_limit"] == [None, 9]
+    assert cut.data_checksum != whole.data_checksum
+    assert cut.protocol != whole.protocol
+    assert (cut.validation, set(cut.floors)) == (whole.validation, set(whole.floors))
+    assert len(list((tmp_path / "data" / "lra").iterdir())) == 1
+    with pytest.raises(WrongUseError, match=r"data.test_limit: expected at least 1, or none for all, found 0"):
+        measure(replace(TINY, data=replace(DATA, test_limit=0)), tmp_path)
+
+
 def test_a_result_has_everything(tmp_path: Path) -> None:
     result = measure(TINY, tmp_path)
     (folder,) = (tmp_path / "runs" / "lra" / "listops").iterdir()
@@ -51,13 +65,16 @@ def test_a_result_has_everything(tmp_path: Path) -> None:
         "metrics.jsonl",
         "result.json",
         "run.json",
+        "sources.json",
     ]
     assert Result.read(folder) == result
     assert result.status == "finished"
     assert len(result.example_scores) == 70
     assert result.score == pytest.approx(sum(result.example_scores) / 70)
     assert result.chosen_step in (3, 6)
-    assert set(result.floors) == {"majority class", "root operator", "depth 1", "depth 2", "depth 3"}
+    assert set(result.floors) == {
+        "majority class", "root operator", "depth 1", "depth 2", "depth 3", "nearest training example"
+    }  # fmt: skip
     assert set(result.changed) == {
         "data.train", "data.validation", "data.test", "data.longer_than", "data.shorter_than", "data.max_depth",
         "model.dim", "model.ffn_dim", "train.steps", "train.batch_size", "train.eval_every",
@@ -161,7 +178,7 @@ def test_legacy_drops_the_tail(tmp_path: Path) -> None:
 @pytest.mark.parametrize("attention", ["softmax", "dnas", "hnas", "x3"])
 def test_it_learns(tmp_path: Path, attention: str) -> None:
     """One operator over a few digits: far above the majority class and the root operator in a few seconds."""
-    data = ListOps(train=2_000, validation=100, test=400, longer_than=3, shorter_than=6, max_depth=2, max_arguments=3)
+    data = ListOps(train=2_000, validation=100, test=400, longer_than=3, shorter_than=7, max_depth=2, max_arguments=4)
     run = replace(
         BASE,
         data=data,

@@ -1,5 +1,6 @@
 """Pretraining from end to end on a text of a few words: it learns, resumes, shares batches out exactly."""
 
+import codecs
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from common.attention import ATTENTIONS
-from common.bert.checkpoint import folder_of, load
+from common.bert.checkpoint import folder_of, load, pretraining_of
 from common.bert.model import BertConfig, BertForPretraining
 from common.errors import BadDataError, WrongUseError, guarded
 from common.optim import Optim
@@ -21,7 +22,7 @@ from common.step import Stepper
 from common.tokenization import load_tokenizer, train_tokenizer
 from common.training import Train
 from pretraining.__main__ import PACKAGE
-from pretraining.cost import operations, total
+from pretraining.cost import estimate, operations, total
 from pretraining.data import MaskedText
 from pretraining.masking import Masking
 from pretraining.presets import BERT_BASE, PRESETS
@@ -40,6 +41,9 @@ RUN = Run(
     optim=Optim(lr=5e-3, clip=1.0),
     train=Train(steps=12, batch_size=8, eval_every=6, checkpoint_seconds=0.0),
 )
+
+
+TRAIN_ONCE = replace(RUN.train, eval_every=1)
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +153,15 @@ def test_variants_differ_in_nothing_but_the_mixing(folder: Path) -> None:
         assert torch.equal(one.targets, other.targets)  # type: ignore[attr-defined]
 
 
-def test_a_vocabulary_that_is_too_large_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(WrongUseError, match=r"model.vocabulary 20 is below the tokenizer's"):
-        measure(replace(RUN, model=replace(RUN.model, vocabulary=20)), folder, tmp_path)
+def test_a_vocabulary_that_is_too_large_is_refused_before_text_is_tokenized(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = here(replace(RUN, model=replace(RUN.model, vocabulary=20)), folder)
+    monkeypatch.setattr("pretraining.data.write_corpus", lambda *_, **__: pytest.fail("text was tokenized"))
+    for data in (folder / "data", tmp_path / "data"):  # of tokens that are there, and of none
+        with pytest.raises(WrongUseError, match=r"model.vocabulary 20 is below the tokenizer's"):
+            execute(PACKAGE, small, Session(out=tmp_path / "run", data=data))
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_run_does_not_go_on_with_another_text(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +178,28 @@ def test_a_run_does_not_go_on_with_another_text(folder: Path, tmp_path: Path, mo
     ):
         execute(PACKAGE, replace(RUN, data=data), session)
     assert execute(PACKAGE, replace(RUN, data=data), replace(session, overwrite=True)).status == "finished"
+
+
+def test_a_checkpoint_says_on_which_text_it_was_trained(folder: Path, tmp_path: Path) -> None:
+    """Another attention or seed on the same text is of the same pretraining; another text is of another."""
+    rotated = "\n\n".join(codecs.encode(text, "rot13") for text in TEXTS)
+    (tmp_path / "rotated.txt").write_text(rotated)
+    on_text = here(replace(RUN, train=replace(TRAIN_ONCE, steps=1)), folder)
+    runs = {
+        "softmax": on_text,
+        "dnas": replace(on_text, model=replace(RUN.model, attention=ATTENTIONS["dnas"]), seed=1),
+        "rotated": replace(on_text, data=replace(on_text.data, path=str(tmp_path / "rotated.txt"))),
+        "longer": replace(on_text, train=replace(TRAIN_ONCE, steps=2)),
+    }
+    found = {}
+    for name, run in runs.items():
+        result = execute(PACKAGE, run, Session(out=tmp_path / name, data=folder / "data"))
+        found[name], seed, sources = pretraining_of(folder_of(str(tmp_path / name)))
+        assert result.data_checksum[:12] in found[name]
+        assert (seed, len(sources)) == (run.seed, 8)
+    assert found["softmax"] == found["dnas"]
+    assert found["softmax"].startswith("mlm, preset quick, 1 steps, protocol ")
+    assert len(set(found.values())) == 3
 
 
 def test_the_tokenizer_of_a_preset_is_asked_of_the_hub(
@@ -209,7 +241,8 @@ def test_the_command_says_what_it_costs(folder: Path, tmp_path: Path, capsys: py
     assert guarded(dispatch, ["pretraining", "mlm", "--attention", "hnas", *fields.split()]) == 0
     told = capsys.readouterr()
     assert "floating-point operations" in told.err
-    assert "minutes on one H200" in told.err
+    assert "H200" not in told.err  # nobody asks how long such a run takes there
+    assert "hours on one H200" in estimate(BERT_BASE.run)
     assert "120 documents" in told.err
     assert "floors: most frequent token" in told.out
     assert "kernel.u" in told.out

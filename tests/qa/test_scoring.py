@@ -1,6 +1,7 @@
 """Scores of answers, by the rules of evaluate-v1.1.py and evaluate-v2.0.py; values worked out by hand from those."""
 
 import json
+import math
 import re
 import string
 from collections import Counter
@@ -97,22 +98,47 @@ def test_odds_above_the_threshold_leave_a_question_unanswered_and_the_oracle_say
     assert summary_two(questions, scores, answers, odds)["NoAns_exact"] == 0.0  # their threshold is 1.0
 
 
-@given(
-    st.lists(
-        st.tuples(st.booleans(), st.sampled_from(["France", "Normandy", ""]), st.integers(-3, 3)),
-        min_size=1, max_size=8,
-    )
+ROWS = st.lists(
+    st.tuples(st.booleans(), st.sampled_from(["France", "Normandy", "the", ""]), st.integers(-3, 3).map(float)),
+    min_size=1, max_size=8,
 )  # fmt: skip
-def test_no_threshold_beats_the_oracle(rows: list[tuple[bool, str, float]]) -> None:
+
+
+@given(ROWS)
+def test_the_oracle_is_the_best_of_all_thresholds_and_its_threshold_gives_it(
+    rows: list[tuple[bool, str, float]],
+) -> None:
+    """Odds of either sign, several questions of the same ones, answers that are an article alone."""
     questions = asked([["France"] if has else [] for has, _, _ in rows], version="2.0")
     answers = {f"q{number}": answer for number, (_, answer, _) in enumerate(rows)}
-    odds = {f"q{number}": float(value) for number, (_, _, value) in enumerate(rows)}
+    odds = {f"q{number}": value for number, (_, _, value) in enumerate(rows)}
     scores = score(questions, answers, unanswerable=True)
-    best, at = best_threshold(questions, scores.exact, answers, odds)
-    every = [summary_two(questions, scores, answers, odds, threshold)["exact"] for threshold in (-9.0, *odds.values())]
-    if len(set(odds.values())) == len(odds):  # among equal odds the official script stops anywhere
-        assert best >= max(every) - 1e-9
-        assert at == 0.0 or at in odds.values()
+    best, at = best_threshold(questions, scores.f1, odds)
+    every = [summary_two(questions, scores, answers, odds, each)["f1"] for each in (-9.0, 0.0, *odds.values())]
+    assert best == pytest.approx(max(every), abs=1e-9)
+    assert summary_two(questions, scores, answers, odds, at)["f1"] == pytest.approx(best, abs=1e-9)
+
+
+def test_to_answer_nothing_is_a_threshold_below_all_odds() -> None:
+    """0 answers nothing if odds are probabilities, as the official script has it; not if they are log odds."""
+    questions = asked([[], []], version="2.0")
+    for odds, expected in (((0.2, 0.9), 0.0), ((-5.0, 3.0), -6.0), ((-1e300, 0.0), math.nextafter(-1e300, -math.inf))):
+        of = dict(zip(("q0", "q1"), odds, strict=True))
+        assert best_threshold(questions, {"q0": 0.0, "q1": 0.0}, of) == (100.0, expected)
+
+
+def test_thresholds_are_not_searched_on_predictions_that_one_has_emptied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gold = written(tmp_path / "gold.json", squad([["France"], [], ["Normandy"]], version="2.0"))
+    odds = written(tmp_path / "null_odds.json", {"q0": -1.25, "q1": 0.5, "q2": 1 / 3})
+    emptied = written(tmp_path / "predictions.json", {"q0": "France", "q1": "", "q2": ""})
+    answers = written(tmp_path / "answers.json", {"q0": "France", "q1": "name", "q2": "Normandy"})
+    command = ["squad2", "--gold", str(gold), "--null-odds", str(odds), "--predictions"]
+    with pytest.raises(WrongUseError, match=f"empty above its own threshold already.*--predictions {answers}"):
+        official.run([*command, str(emptied)])
+    assert official.run([*command, str(answers)]) == 0
+    assert f"best_f1_thresh       {1 / 3!r}" in capsys.readouterr().out  # a rounded one would be another
 
 
 def test_any_predictions_file_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +212,7 @@ def test_ties_of_thresholds_are_broken_by_the_official_last_bit() -> None:
     questions = of_json(values, "2.0", "here", "score")
     answers = {"q0": "y", "q1": "w " * 8 + "y y", "q2": "w w " + "y " * 9}
     scores = score(questions, answers, unanswerable=True)
-    assert best_threshold(questions, scores.f1, answers, {"q0": 0.0, "q1": 1.0, "q2": 2.0})[1] == 2.0
+    assert best_threshold(questions, scores.f1, {"q0": 0.0, "q1": 1.0, "q2": 2.0})[1] == 2.0
 
 
 def test_as_a_metric_of_the_evaluate_library() -> None:

@@ -1,5 +1,8 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +20,8 @@ from qa.data import world
 from qa.data.windows import SpanBatch
 from qa.model import Model, Reader
 from qa.trainer import span_loss
-from scripts.benchmark import cases, run
-from scripts.benchmark.cases import Case, Setting, expressible, fused_softmax, operations, softmax_backends
+from scripts.benchmark import attention, cases, run, step
+from scripts.benchmark.cases import Case, Measured, Setting, expressible, fused_softmax, operations, softmax_backends
 from scripts.benchmark.transformers import forwards
 from tests.qa.questions import written
 
@@ -62,6 +65,7 @@ def test_backends_of_softmax_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(plain, fused)
 
 
+@pytest.mark.extras  # several processes
 def test_the_table_and_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = "attention --lengths 800 --batch 1 --head-dim 4 --repeats 1 --attention dnas --out"
     assert run([*command.split(), str(tmp_path)]) == 0
@@ -70,6 +74,54 @@ def test_the_table_and_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     peaks = {each["case"]["implementation"]: each["peak_memory_bytes"] for each in record["measurements"]}
     assert set(peaks) == {"reference", "blockwise", "fused"}
     assert 0 < max(peaks["blockwise"], peaks["fused"]) < peaks["reference"]
+
+
+def test_an_interrupted_benchmark_keeps_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real, lengths = attention.measure, []
+
+    def measured(given: Setting, cases: Sequence[Case], memory: bool) -> list[Measured]:
+        lengths.append(cases[0].length)
+        if len(lengths) > 1:
+            raise KeyboardInterrupt
+        return real(given, cases, memory)
+
+    monkeypatch.setattr(attention, "measure", measured)
+    command = "attention --lengths 8 16 --batch 1 --head-dim 4 --repeats 1 --attention x3 --no-memory --out"
+    assert run([*command.split(), str(tmp_path)]) == 0
+    assert "interrupted; the lengths that were measured are kept: 8\n" in capsys.readouterr().err
+    record = json.loads((tmp_path / "attention-cpu-float32.json").read_text())
+    assert {each["case"]["length"] for each in record["measurements"]} == {8}
+
+
+def test_an_interrupted_step_benchmark_keeps_what_it_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed on the way back: the first case was measured once, the last one twice."""
+    calls: list[str] = []
+
+    class Pool:
+        def __enter__(self) -> "Pool":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def apply(self, _: object, given: tuple[Any, ...]) -> step.Measured:
+            calls.append(given[2])
+            if len(calls) > 3:
+                raise KeyboardInterrupt
+            return step.Measured(
+                attention=given[2], forward_seconds=float(len(calls)), training_seconds=1.0, peak_memory_bytes=1,
+                idle_memory_bytes=1, device="cpu", precision="float32",
+            )  # fmt: skip
+
+    monkeypatch.setattr(step.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=lambda _: Pool()))
+    own = PRESETS["listops"]["quick"].run
+    found = step.there_and_back("lra", [(name, own, step.OURS) for name in ("softmax", "x3")], Path(), 1)
+    assert [(each.attention, each.forward_seconds) for each in found] == [("softmax", 1), ("x3", 2.5)]
+    assert "once instead of twice: softmax\n" in capsys.readouterr().err
 
 
 def test_what_cannot_be_is_left_out() -> None:

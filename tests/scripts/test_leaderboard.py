@@ -15,7 +15,8 @@ from common.tasks import Published
 from lra.tasks import LISTOPS
 from scripts import leaderboard
 from scripts.cells import published
-from scripts.leaderboard import Table, missing_runs, newest, tables
+from scripts.leaderboard import Table, tables
+from scripts.measurements import missing_runs, newest
 
 CORRECT = {
     "softmax": (50, 52, 48),
@@ -24,9 +25,9 @@ CORRECT = {
 }
 
 
-def run(row: str, preset: str, steps: int) -> dict[str, Any]:
-    return {"class": "Run", "task": "listops", "preset": preset, "seed": 0, "model": {"attention": row, "norm": "pre",
-            "layers": 2, "dim": 64}, "train": {"steps": steps}}  # fmt: skip
+def run(row: str, preset: str, steps: int, seed: int = 0) -> dict[str, Any]:
+    return {"class": "Run", "task": "listops", "preset": preset, "seed": seed,
+            "model": {"attention": row, "norm": "pre", "layers": 2, "dim": 64}, "train": {"steps": steps}}  # fmt: skip
 
 
 def result(row: str, seed: int, correct: int | None, **changes: object) -> Result:
@@ -38,7 +39,7 @@ def result(row: str, seed: int, correct: int | None, **changes: object) -> Resul
         example_scores=[] if correct is None else [float(n < correct) for n in range(200)],
         steps=10, floors={"majority class": 0.12}, data_checksum=LISTOPS.checksums["quick"],
         parameters=1000, training_seconds=1.0, tokens_per_second=100.0 + seed, peak_memory_bytes=2**20 * (seed + 1),
-        environment={"device": "a CPU", "precision": "float32"}, run=run(row, "quick", 1000),
+        environment={"device": "a CPU", "precision": "float32"}, run=run(row, "quick", 1000, seed),
         command="c", finished_at=f"2026-01-01T00:00:0{seed}",
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -124,8 +125,8 @@ def test_diverged_and_missing_runs_are_shown(
     told = capsys.readouterr()
     lines = {line.split("|")[1].strip(): line for line in told.out.splitlines() if line.startswith("|")}
     assert "| 3 |" in lines["softmax"]
-    assert "1, 1 diverged, 1 missing" in lines["dnas"]
-    assert "0, 3 missing" in lines["x1"]
+    assert "1 of 3 (1 diverged, 1 missing)" in lines["dnas"]
+    assert "0 of 3 (3 missing)" in lines["x1"]
     assert "cut.json: not a sweep's plan" in told.err
 
 
@@ -263,7 +264,13 @@ def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results:
         ("foreign", '{"accuracy": 1}'),
         ("list", "[]"),
         ("old", '{"format": 0}'),
-        ("scores", json.dumps(asdict(results[0]) | {"example_scores": [0.5, None]})),
+        (
+            "scores",
+            json.dumps(
+                {name: value for name, value in asdict(results[0]).items() if name not in ("sources", "segments")}
+                | {"format": 1, "example_scores": [0.5, None]}
+            ),
+        ),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(text)
@@ -283,7 +290,10 @@ def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results:
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "json"])
 def test_every_format(form: str, results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    special = [replace(each, row="a_b & 50%[scale=8.0]") if each.row == "x3" else each for each in results]
+    special = [
+        replace(each, row="a_b & 50%[scale=8.0]", attention="a_b & 50%") if each.row == "x3" else each
+        for each in results
+    ]
     for number, each in enumerate([*special, result("leaky", 0, 10, notes=["non-causal"])]):
         (tmp_path / str(number)).mkdir()
         each.write(tmp_path / str(number))

@@ -14,7 +14,7 @@ import pytest
 from common.attention_maps import EDGES, FILE
 from common.errors import guarded
 from common.results import Result, read_results
-from scripts.leaderboard import PLANNED
+from scripts.measurements import PLANNED
 from scripts.report.chart import thinned
 from scripts.report.gathered import gather
 from scripts.report.page import charts_of
@@ -63,8 +63,8 @@ def test_a_page_holds_tables_runs_and_charts(trained: Path) -> None:
     assert "3 finished runs, <strong>1 missing</strong>" in text
     assert re.search(r"lra listops \(version \d+\), preset quick", text)
     assert "hnas" in text
-    assert "2, 1 missing" not in text
-    assert "1, 1 missing" in text
+    assert "2 of 3 (1 missing)" not in text
+    assert "1 of 2 (1 missing)" in text
     assert "majority class" in text
     titles = [chart["title"] for chart in values["charts"]]
     assert titles[:3] == ["Scores", "Difference from softmax", "What it costs"]
@@ -185,7 +185,7 @@ def test_a_result_with_something_else_inside_is_skipped(change: dict, tmp_path: 
 
 
 def test_scores_that_cannot_be_paired_leave_a_table_without_comparisons(tmp_path: Path) -> None:
-    odd = replace(result("x3", 0, 90), example_scores=[1.0] * 199)
+    odd = replace(result("x3", 0, 90), example_scores=[0.45] * 199)
     text, _ = page(write(tmp_path, result("softmax", 0, 90), odd))
     assert "no comparisons: x3 and softmax, seed 0" in text
     assert "is not compared" not in text
@@ -271,3 +271,17 @@ def test_the_interval_of_a_mean_is_students() -> None:
     assert interval([1.0]) is None
     assert interval([1.0, 2.0, 3.0]) == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
     assert len(EDGES) + 1 == 12
+
+
+def test_results_of_two_versions_are_told_apart_without_unfolding(tmp_path: Path) -> None:
+    sources = {"common/attention/softmax.py": "1"}
+    old = [result("softmax", seed, 90, sources=sources) for seed in range(2)]
+    new = replace(old[0], sources={"common/attention/softmax.py": "2"}, finished_at="2027-01-01")
+    text, values = page(write(tmp_path, *old, new))
+    before, folded = text.split('<details class="notes">', 1)
+    assert re.search(
+        r"<em>softmax @\w+: measured before common/attention/softmax.py changed; softmax: after</em>", before
+    )
+    assert "changed; softmax: after" not in folded.split("</details>")[0]
+    facts = [dict(run["facts"]) for row in values["runs"] for run in row]
+    assert len({each["sources"] for each in facts}) == 2

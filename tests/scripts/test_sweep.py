@@ -69,6 +69,7 @@ def test_the_quickstart_is_four_variants(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert [each.entry()["row"] for each in asked] == ["softmax", "dnas", "hnas", "x3"]
 
 
+@pytest.mark.extras  # several processes
 def test_the_benchmark_measures_each_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["benchmark", "step", "lra", "listops", "--attention", "x3", "--repeats", "2", "--data-folder",
                str(tmp_path), *TINY]  # fmt: skip

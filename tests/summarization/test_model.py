@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from common.attention import ATTENTIONS
-from common.bert.checkpoint import save
+from common.bert.checkpoint import Pretraining, save
 from common.bert.model import BertConfig, BertForPretraining
 from common.blocks import NORMS
 from common.cli import described
@@ -155,7 +155,7 @@ def checkpoint(folder: Path, dim: int = 16) -> Path:
     tokenizer = word_tokenizer(["austria", "close", "schools", "the"])
     config = BertConfig(vocabulary=len(tokenizer), max_length=80, layers=2, dim=dim, heads=2, ffn_dim=24)
     bert = BertForPretraining(config)
-    save(folder, bert, pretraining="a test")
+    save(folder, bert, Pretraining(settings="a test", text="0" * 64, seed=0))
     tokenizer.save(folder)
     return folder
 
@@ -167,7 +167,7 @@ def test_four_corners_of_initialisation(tmp_path: Path, corner: tuple[str, ...])
     described_run = run(*fields)
     config = described_run.model
     assert (config.dim, config.layers) == ((16, 2) if corner else (128, 2))
-    assert config.pretraining == (f"{' and '.join(corner)}: a test" if corner else "")
+    assert config.pretraining == (f"{' and '.join(corner)}: a test, text 000000000000" if corner else "")
     torch.manual_seed(0)
     fresh = Summarizer(config).state_dict()
     torch.manual_seed(0)
@@ -206,6 +206,19 @@ def test_a_checkpoint_gives_the_decoder_its_own_layers_and_head(tmp_path: Path) 
             assert torch.equal(ours[f"decoder.{key}"], theirs[f"bert.encoder.{key}"])
     assert torch.equal(ours["masked.dense.weight"], theirs["masked.dense.weight"])
     assert torch.equal(ours["target.position.weight"], theirs["bert.embeddings.position.weight"])
+
+
+@pytest.mark.parametrize("preset", ["paper", "rothe", "tuned", "low-resource"])
+def test_the_vocabulary_is_the_checkpoints_whatever_the_preset_names(tmp_path: Path, preset: str) -> None:
+    """Another vocabulary's numbers would be fed into its embeddings, and nothing would look wrong."""
+    source = str(checkpoint(tmp_path / "bert"))
+    fields = ["--model.encoder-init", source, "--data.source-length", "80", "--data.target-length", "32"]
+    named = PACKAGE.presets["gigaword"][preset].run.data  # type: ignore[attr-defined]
+    assert named.tokenizer == "google-bert/bert-base-uncased"
+    began = described(PACKAGE, "gigaword", preset, None, None, 0, fields, "x")
+    assert began.data.tokenizer is None  # type: ignore[attr-defined]
+    typed = described(PACKAGE, "gigaword", preset, None, None, 0, [*fields, "--data.tokenizer", "own.txt"], "x")
+    assert typed.data.tokenizer == "own.txt"  # type: ignore[attr-defined]
 
 
 def test_hnas_starts_as_the_softmax_that_was_trained(tmp_path: Path) -> None:

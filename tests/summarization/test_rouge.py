@@ -14,11 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.stem.porter import PorterStemmer  # type: ignore[import-untyped]
 
+from common.data import Ragged
 from common.errors import BadDataError, guarded
+from common.tokenization import Tokenizer, word_tokenizer
 from scripts.seqarena import dispatch
+from summarization.data import Split, Splits
+from summarization.data.batches import Encoded
 from summarization.data.files import Pair
-from summarization.data.text import normalized, without_unknown
-from summarization.floors import best_constant, floors, lead
+from summarization.data.text import encode, normalized, without_unknown
+from summarization.floors import best_constant, floors, lead, nearest_headlines
 from summarization.metric import RougeMetric
 from summarization.rouge import METRICS, described, dropped, intervals, rows
 
@@ -98,16 +102,36 @@ def test_what_else_is_said_of_headlines() -> None:
     )  # fmt: skip
 
 
-def test_floors_are_the_first_words_and_one_headline_for_all() -> None:
-    test = [Pair(document="a b c d e f g h i j", summary="a b"), Pair(document="x", summary="us to")]
+def test_floors_are_the_first_words_one_headline_for_all_and_the_nearest_ones() -> None:
+    train = [Pair(document="x x y", summary="a b"), Pair(document="c d", summary="us rain")]
+    test = [Pair(document="a b c d e f g h i j", summary="a b"), Pair(document="x y", summary="us to")]
     fitted = [Pair(document="", summary=text) for text in ["us to talk", "us to", "us to go", "a b", "us rain to"]]
     assert lead("<unk> b c d e f g h i") == "UNK b c d e f g h"
     assert best_constant([pair.summary for pair in fitted]) == "us to"
-    found = floors(fitted, test)
+    tokenizer = word_tokenizer([*"abcdefghijxy", "us", "to", "rain"])
+    splits = Splits(
+        train=encoded(train, tokenizer),
+        validation=Split(pairs=fitted, encoded=encoded(fitted, tokenizer)),
+        test=Split(pairs=test, encoded=encoded(test, tokenizer)),
+        checksum="",
+    )
+    found = floors(splits, tokenizer)
     assert found["first 8 words"]["rouge1"] == pytest.approx((2 * 0.25 / 1.25) / 2)
     assert found["best constant headline"] == {"rouge1": 0.5, "rouge2": 0.5, "rougeL": 0.5}
+    assert found["nearest training example"]["rouge1"] == 0.0  # "us rain" of c d, "a b" of x x y
+    assert nearest_headlines(splits.train, splits.test.encoded, tokenizer) == ["us rain", "a b"]
 
 
+def encoded(pairs: list[Pair], tokenizer: Tokenizer) -> Encoded:
+    """Pairs as tokens."""
+    sources, targets = (
+        Ragged.of(encode(texts, tokenizer), [0] * len(pairs))
+        for texts in ([each.document for each in pairs], [each.summary for each in pairs])
+    )
+    return Encoded(sources=sources, targets=targets, special=(0, 1, 2))
+
+
+@pytest.mark.extras  # several processes
 def test_the_best_constant_is_the_same_in_every_interpreter() -> None:
     """Words of equal frequency come in the order of the headlines, not of a hash."""
     code = (

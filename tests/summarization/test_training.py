@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 
 from common.errors import guarded
 from common.results import Result
+from common.run_folder import run_folder
 from common.runtime import make_accelerator
-from common.session import Session, execute, run_folder
+from common.session import Session, execute
 from common.tokenization import word_tokenizer
 from scripts.seqarena import dispatch
 from summarization import trainer
@@ -42,7 +43,7 @@ FIELDS = (
 
 def measure(run: Run, folder: Path) -> tuple[Result, Path]:
     session = Session(runs=folder / "runs", data=folder / "data")
-    return execute(PACKAGE, run, session), run_folder(run, "summarization", session)
+    return execute(PACKAGE, run, session), run_folder(run, "summarization", session.runs, PACKAGE.sources(run))
 
 
 def test_it_learns_to_copy_and_to_leave_out(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_it_learns_to_copy_and_to_leave_out(tmp_path: Path) -> None:
     )
     result, _ = measure(run, tmp_path)
     assert result.score is not None
-    assert result.score > max(result.floors.values()) + 0.05
+    assert result.score > max(result.floors[rule] for rule in ("first 8 words", "best constant headline")) + 0.05
     assert result.validation["loss"] < 3.5
 
 
@@ -86,7 +87,16 @@ def test_a_finished_run_leaves_its_headlines_and_scores(tmp_path: Path, capsys: 
         for name in ("rouge1", "rouge2", "rougeL"):
             assert report[policy][name]["mean"] == pytest.approx(100 * result.metrics[f"{name}_{policy}"])
     assert {"length_ratio", "novel_1", "novel_2", "unknown", "empty", "unended"} <= set(result.metrics)
-    assert set(result.floors) == {"first 8 words", "best constant headline"}
+    assert set(result.floors) == {"first 8 words", "best constant headline", "nearest training example"}
+
+
+def test_a_test_set_that_is_cut_is_told_by_its_checksum(tmp_path: Path) -> None:
+    few = replace(TINY, data=replace(TINY.data, test_limit=3))
+    (_, whole), (_, cut) = (trainer.prepare(run, tmp_path) for run in (TINY, few))
+    assert [pair for pair in whole.test.pairs if pair in cut.test.pairs] == cut.test.pairs
+    assert (len(cut.test.pairs), len(cut.test.encoded.source_lengths)) == (3, 3)
+    assert cut.checksum != whole.checksum
+    assert cut.validation.pairs == whole.validation.pairs
 
 
 def test_cross_entropy_is_a_mean_over_all_tokens_without_smoothing(tmp_path: Path) -> None:

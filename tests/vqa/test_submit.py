@@ -97,7 +97,10 @@ def test_submissions_that_cannot_be_are_refused(
         (submit(trained, out, questions=broken), "1 of 5 pictures are not in it, such as 9999"),
         (submit(trained, tmp_path / "no" / "answers.json"), "expected a file in a folder that is there"),
         (submit(trained, out, "--missing", "-1"), "--missing: expected at least 0"),
-        ([*submit(trained, out), "--run", str(tmp_path)], "expected a finished run of vqa vqa2, found nothing"),
+        (
+            [*submit(trained, out), "--run", str(tmp_path)],
+            "expected the directory of a finished run of vqa2; there is no run in it",
+        ),
     ):
         assert guarded(dispatch, command) in {1, 2}
         assert words in capsys.readouterr().err
@@ -116,7 +119,8 @@ def test_files_that_changed_are_refused_by_a_run_and_its_submission(
     run = tmp_path / "copy" / "run"
     values = json.loads((run / "result.json").read_text())
     values["run"]["data"] |= {"path": str(files), "regions": [str(files / name) for name in "ABC"]}
-    (run / "result.json").write_text(json.dumps(values))
+    values = {name: value for name, value in values.items() if name not in ("seal", "sources", "segments")}
+    (run / "result.json").write_text(json.dumps(values | {"format": 1}))
     assert guarded(dispatch, submit(tmp_path / "copy", tmp_path / "answers.json")) == 1
     assert "was trained on data of sha256" in capsys.readouterr().err
     assert guarded(dispatch, train(files)) == 2

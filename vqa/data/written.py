@@ -1,15 +1,13 @@
 """Generated scenes as the files that VQA v2 has: questions and annotations in JSON, a folder of regions a detector."""
 
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from common.checkpoint import write_json
+from common.prepared import whole
 from vqa.data import Arrays, Split
 from vqa.data.files import ANNOTATIONS, QUESTIONS
 from vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled
@@ -35,22 +33,11 @@ def write_scenes(folder: Path, scenes: int) -> Path:
     if where.exists():
         return where
     print(f"generated scenes, written as VQA v2's files, kept in {where}", file=sys.stderr)
-    folder.mkdir(parents=True, exist_ok=True)
     config = Scenes(scenes=scenes, held_out=max(scenes // 6, 4))
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{where.name}-", dir=folder))
-    unfinished.chmod(folder.stat().st_mode)
-    try:
-        for number, (name, first, count) in enumerate(
-            (("train2014", 1, config.scenes), ("val2014", 1 + config.scenes, config.held_out))
-        ):
-            _write_split(unfinished, name, first, config.split(number, count))
-        try:
-            os.replace(unfinished, where)
-        except OSError:
-            if not where.exists():
-                raise  # otherwise another process finished the same files first
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with whole(where) as unfinished:
+        if unfinished is not None:
+            _write_split(unfinished, "train2014", 1, config.split(0, config.scenes))
+            _write_split(unfinished, "val2014", 1 + config.scenes, config.split(1, config.held_out))
     return where
 
 

@@ -14,7 +14,7 @@ from lra.data.listops.generator import Expressions, generate
 from lra.data.listops.language import CLASSES, SYMBOLS
 from lra.data.origin import kept_in
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 """Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
 
 

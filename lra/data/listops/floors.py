@@ -4,8 +4,9 @@ import numpy as np
 import numpy.typing as npt
 
 from common.data import Ragged
+from common.nearest import FLOOR, label_of_nearest
 from lra.data import majority_class
-from lra.data.listops.language import CLASSES, CLOSE, MIN, OPERATORS, evaluate
+from lra.data.listops.language import CLASSES, CLOSE, MIN, OPERATORS, SYMBOLS, evaluate
 
 EXAMPLES = 4_000
 """Training examples that the rules are fitted on, at most."""
@@ -15,7 +16,7 @@ def floors(splits: dict[str, Ragged]) -> dict[str, float]:
     """Returns rule -> accuracy on the test set, the rules fitted on the training set.
 
     majority class; root operator (its most frequent value); depth k: operators down to level k evaluated exactly, each
-    deeper one guessed at its most frequent value.
+    deeper one guessed at its most frequent value; nearest training example by the number of each symbol.
     """
     train, test = splits["train"], splits["test"]
     some = range(min(len(train), EXAMPLES))
@@ -27,7 +28,14 @@ def floors(splits: dict[str, Ragged]) -> dict[str, float]:
     for depth in (1, 2, 3):
         rules[f"depth {depth}"] = np.array([evaluate(test[example], depth, guesses) for example in range(len(test))])
     scores = {name: float((guessed == test.labels).mean()) for name, guessed in rules.items()}
+    symbols = [_symbols(some) for some in (train, test)]
+    scores[FLOOR] = label_of_nearest(symbols[0], train.labels, symbols[1], test.labels)
     return {"majority class": majority_class(splits, EXAMPLES), **scores}
+
+
+def _symbols(split: Ragged) -> npt.NDArray[np.int64]:
+    """Returns how often each symbol is in each expression, (examples, symbols)."""
+    return np.stack([np.bincount(split[example], minlength=len(SYMBOLS)) for example in range(len(split))])
 
 
 def _mode(labels: npt.NDArray[np.uint8]) -> int:

@@ -5,22 +5,21 @@ It draws what Long Range Arena's draws (``lra_benchmarks/data/listops.py``, adap
 workers. The official files were made without a seed and can not be made again.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import no_type_check
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.counter import GOLDEN, hash64, mix64, permutation
+from common.compiled import compiled
+from common.counter import GOLDEN, hash64, permutation
 from common.data import Bytes, Ragged
 from common.errors import WrongUseError
 from lra.data import SPLITS
-from lra.data.listops.language import CLOSE, MIN, OPERATORS, apply
+from lra.data.listops.language import CLOSE, MIN, OPERATORS, apply, content, mix
 
 DRAWS_A_CHUNK = 4096
 
@@ -61,10 +60,7 @@ class Expressions:
             raise WrongUseError("expected data.max_arguments >= 2, data.max_depth >= 1, 0 < operator_probability < 1")
 
 
-mix = numba.njit(inline="always")(mix64)
-
-
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 @no_type_check
 def draw(
     keys: npt.NDArray[np.uint64], longer: int, shorter: int, max_depth: int, max_arguments: int, threshold: np.uint64
@@ -152,12 +148,14 @@ def chunks(data: Expressions, workers: int) -> Iterator[tuple[Bytes, npt.NDArray
 def generate(data: Expressions, workers: int = 2) -> dict[str, Ragged]:
     """Returns the splits: distinct trees in the order drawn, shuffled, then cut, so that no two splits share one.
 
+    Trees that differ in the order of arguments alone are not distinct; the first one drawn is kept.
+
     Raises:
         WrongUseError: there are not that many distinct expressions of these lengths.
     """
     data.check()
     wanted = data.train + data.validation + data.test
-    seen: set[bytes] = set()
+    known: set[int] = set()
     sequences: list[Bytes] = []
     labels: list[int] = []
     patience = 100  # chunks in a row that bring hardly anything new
@@ -166,9 +164,9 @@ def generate(data: Expressions, workers: int = 2) -> dict[str, Ragged]:
         ends = np.cumsum(lengths)
         for start, end, label in zip(ends - lengths, ends, chunk_labels, strict=True):
             sequence = tokens[start:end]
-            digest = hashlib.blake2b(sequence.data, digest_size=16).digest()
-            if digest not in seen and len(sequences) < wanted:
-                seen.add(digest)
+            what = content(sequence)
+            if what not in known and len(sequences) < wanted:
+                known.add(what)
                 sequences.append(sequence)
                 labels.append(int(label))
         if len(sequences) == wanted:

@@ -6,6 +6,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from common.compiled import compiled
+from common.counter import GOLDEN, mix64
 from common.data import Bytes
 from common.errors import nearest
 
@@ -16,11 +18,12 @@ OPERATORS = 4
 CLASSES = 10
 DEEPEST = 64
 """Most operators open at once in an expression that is read; Long Range Arena has 9."""
+mix = numba.njit(inline="always")(mix64)
 EXACT = np.zeros(OPERATORS, dtype=np.int64)
 """For ``evaluate`` without a cut: no guess is needed."""
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def apply(operator: int, values: npt.NDArray[np.int64]) -> int:
     """Returns an operator's value: the median is truncated to an integer, SM is the sum modulo 10."""
@@ -37,7 +40,7 @@ def apply(operator: int, values: npt.NDArray[np.int64]) -> int:
     return (ordered[middle - 1] + ordered[middle]) // 2
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def evaluate(tokens: Bytes, depth: int = DEEPEST, guesses: npt.NDArray[np.int64] = EXACT) -> int:
     """Returns the value of an expression in which operators below level ``depth`` (the root's is 1) are only guessed.
@@ -74,6 +77,30 @@ def evaluate(tokens: Bytes, depth: int = DEEPEST, guesses: npt.NDArray[np.int64]
     if level > 0 or height == 0:
         return -1 - len(tokens)
     return values[0]
+
+
+@compiled()
+@no_type_check
+def content(tokens: Bytes) -> np.uint64:
+    """Returns 64 bits that are the same for expressions that differ in the order of arguments alone.
+
+    No operator minds it, so these are one question. An operator's bits are a hash of it and of a sum over arguments.
+    """
+    sums = np.zeros(DEEPEST + 1, dtype=np.uint64)
+    operators = np.zeros(DEEPEST + 1, dtype=np.uint64)
+    level = 0
+    for token in tokens:
+        if MIN <= token < CLOSE:
+            level += 1
+            operators[level] = np.uint64(token)
+            sums[level] = np.uint64(0)
+            continue
+        bits = np.uint64(token)
+        if token == CLOSE:
+            bits = mix(sums[level] + operators[level])
+            level -= 1
+        sums[level] += mix(bits + GOLDEN)
+    return sums[0]
 
 
 def encode(source: str) -> Bytes:

@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from common.compiled import compiled
 from common.counter import GOLDEN, hash64, mix64
 from common.errors import WrongUseError
 from lra.data.pathfinder.geometry import DEGREES, FREE, Floats, Geometry, Ints, circle, dashes, stretched
@@ -95,7 +96,7 @@ def crosses(mask, patch, y, x):
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 @no_type_check
 def extend(state, dash, pivot, mask, kind, chances):
     """Adds a dash to a contour: ``dash`` (direction, y, x) and ``pivot`` (y, x) are the last, and become the next.
@@ -132,7 +133,7 @@ def extend(state, dash, pivot, mask, kind, chances):
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 @no_type_check
 def seed_pair(state, dash, pivot, plan, kind):
     """Draws the first dashes of both targets; returns whether they are inside the image."""
@@ -162,7 +163,7 @@ def seed_pair(state, dash, pivot, plan, kind):
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 @no_type_check
 def seed_distractor(state, dash, pivot, mask, kind, free):
     """Draws the first dash of a distractor wherever there is room; returns whether there is any."""
@@ -202,7 +203,7 @@ def seed_distractor(state, dash, pivot, mask, kind, free):
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 @no_type_check
 def draw_targets(state, plan, kind, mask, placed, tips, chances):
     """Draws both target contours, again and again until all dashes have room; returns how often; 0: never.
@@ -235,7 +236,7 @@ def draw_targets(state, plan, kind, mask, placed, tips, chances):
     return attempts
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 @no_type_check
 def draw_distractor(state, plan, kind, mask, trial, placed, free, chances):
     """Draws one distractor contour if there is room; returns whether there was. ``mask`` gets its dashes."""
@@ -255,7 +256,7 @@ def draw_distractor(state, plan, kind, mask, trial, placed, free, chances):
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 @no_type_check
 def draw(key, plan, kind, image, tips):
     """Draws an image without its markers; returns distractors placed and attempts. ``tips``: contour, end, (y, x)."""

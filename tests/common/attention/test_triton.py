@@ -205,17 +205,17 @@ def test_kernels_compile_as_one_graph_and_are_computed_again(name: str) -> None:
     kernel, visibility = find_attention(name).build(heads=2), padded(20, 20)
     given = inputs(20, 20)
     compiled = torch.compile(
-        lambda *three: kernel.triton(*three, visibility, None), fullgraph=True, backend="aot_eager"
+        lambda *three: kernel.compute("triton", *three, visibility), fullgraph=True, backend="aot_eager"
     )
-    torch.testing.assert_close(compiled(*given), kernel.triton(*given, visibility, None))
+    torch.testing.assert_close(compiled(*given), kernel.compute("triton", *given, visibility))
     if name == "x3":
         dropped = find_attention(name).build(heads=2, dropout=0.2)
-        torch.compile(lambda *three: dropped.triton(*three, visibility, None), fullgraph=True, backend="aot_eager")(
-            *given
-        )
+        torch.compile(
+            lambda *three: dropped.compute("triton", *three, visibility), fullgraph=True, backend="aot_eager"
+        )(*given)
     whole = both(kernel, given, visibility)
     kernel.zero_grad()
-    output = checkpoint(lambda *three: kernel.triton(*three, visibility, None), *given, use_reentrant=False)
+    output = checkpoint(lambda *three: kernel.compute("triton", *three, visibility), *given, use_reentrant=False)
     weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(5))
     again = torch.autograd.grad((output * weight).sum(), given)
     for one, other in zip(again, whole[1:4], strict=True):

@@ -1,0 +1,138 @@
+"""Answers another file by a finished run, without training, and scores it if it can: ``seqarena qa predict``."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from accelerate import Accelerator
+from torch import nn
+
+from common.checkpoint import write_atomically
+from common.cli import Parser, override
+from common.errors import WrongUseError
+from common.metrics import accuracy
+from common.named import changed_fields
+from common.package import Evaluation
+from common.runtime import make_accelerator
+from common.tokenization import Tokenizer, load_tokenizer
+from common.trained import TrainedRun, read_trained
+from qa.data import mnli, squad
+from qa.data.mnli import LABELS, UNLABELLED, Mnli
+from qa.data.pairs import encode
+from qa.data.squad import Questions, Squad
+from qa.data.windows import windows_of
+from qa.evaluator import Answers, answered_by, classify
+from qa.model import PairClassifier, Reader
+from qa.official import evaluate, printed
+from qa.run import Run
+from qa.tasks import TASKS
+from qa.trainer import VOCABULARY
+
+PROG = "seqarena qa predict"
+FREE = ("data.null_threshold", "data.n_best", "data.answer_length", "data.windows")
+"""What may be set otherwise than in the run: how an answer is chosen."""
+LABEL_TABLE = "predictions.tsv"
+"""Number of each pair and its label, as GLUE's server reads them."""
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena qa predict``."""
+    made = Parser(
+        prog=PROG,
+        description=f"{__doc__}\nOf SQuAD it may be set how answers are chosen, as in a run: --data.null-threshold, "
+        "--data.n-best, --data.answer-length, --data.windows.",
+    )
+    made.add_argument("run", type=Path, help=f"directory of a finished run of {', '.join(TASKS)}")
+    made.add_argument("--file", type=Path, required=True, help="questions or pairs, with answers or without, in any "
+                      "format that the task reads")  # fmt: skip
+    made.add_argument("--out", type=Path, required=True, help="folder for the predictions")
+    made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena qa predict`` and returns its exit code."""
+    options, fields = parser().parse_known_args(arguments)
+    trained = read_trained(options.run, Run, "qa", tuple(TASKS))
+    data = _changed(trained.run, fields).data
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        raise WrongUseError(f"--out {options.out}: expected a folder that is empty or not there yet")
+    tokenizer = load_tokenizer(options.run / VOCABULARY)
+    accelerator = make_accelerator(trained.run.train.precision)
+    made = (
+        _of_questions(trained, data, tokenizer, options.file, options.out, accelerator)
+        if isinstance(data, Squad)
+        else _of_pairs(trained, data, tokenizer, options.file, options.out, accelerator)
+    )
+    if not accelerator.is_main_process:
+        return 0
+    count, scores = made
+    print(f"{options.out}: predictions for {count:,} of {options.file}, by the weights of step {trained.step:,}",
+          file=sys.stderr)  # fmt: skip
+    if options.json:
+        print(json.dumps({"run": str(options.run), "file": str(options.file), "examples": count, "scores": scores}))
+    elif not scores:
+        print("nothing to score: the file does not have the answers that the task has")
+    else:
+        printed(scores)
+    return 0
+
+
+def _changed(its: Run, fields: Sequence[str]) -> Run:
+    """Returns the run with fields set that say how an answer is chosen."""
+    found = override(its, fields, PROG)
+    assert isinstance(found, Run)
+    others = [path for path in changed_fields(its, found) if path not in FREE]
+    if others:
+        raise WrongUseError(f"{', '.join(others)}: the run's own; here only how answers are chosen is set")
+    found.check()
+    return found
+
+
+def _loaded(trained: TrainedRun[Run], model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    trained.load(model)
+    return model.to(accelerator.device)
+
+
+def _of_questions(
+    trained: TrainedRun[Run], data: Squad, tokenizer: Tokenizer, file: Path, out: Path, accelerator: Accelerator
+) -> tuple[int, dict[str, float]]:
+    """Writes the answers to a file's questions; returns how many, and the official scores if there are any."""
+    questions = squad.read(file, data.version, "predict")
+    model = _loaded(trained, Reader(trained.run.model, answerable=data.unanswerable), accelerator)
+    answered = answered_by(model, windows_of(questions, data, tokenizer, all_windows=False), accelerator)
+    if accelerator.is_main_process:
+        threshold = data.null_threshold if data.unanswerable else None
+        nothing = Evaluation(metrics={}, examples=[])
+        Answers(evaluation=nothing, answered=answered, threshold=threshold).write(out)
+    if not _has_answers(questions, data):
+        return len(questions), {}
+    texts = {name: each.text for name, each in answered.items()}
+    odds = {name: each.null_odds for name, each in answered.items()} if data.unanswerable else None
+    return len(questions), evaluate(questions, texts, data.version, odds, data.null_threshold)
+
+
+def _has_answers(questions: Questions, data: Squad) -> bool:
+    has = [bool(each.answers) for each in questions.questions]
+    return any(has) if data.unanswerable else all(has)
+
+
+def _of_pairs(
+    trained: TrainedRun[Run], data: object, tokenizer: Tokenizer, file: Path, out: Path, accelerator: Accelerator
+) -> tuple[int, dict[str, float]]:
+    """Writes the labels of a file's pairs; returns how many, and the accuracy in per cent over those with a label."""
+    assert isinstance(data, Mnli)
+    pairs = encode(mnli.read(file, labelled=False), tokenizer, data.length)
+    model = _loaded(trained, PairClassifier(trained.run.model, len(LABELS)), accelerator)
+    guesses, _ = classify(model, pairs, accelerator)
+    if accelerator.is_main_process:
+        rows = "".join(f"{number}\t{LABELS[guess]}\n" for number, guess in enumerate(guesses))
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / LABEL_TABLE, lambda target: target.write(f"index\tprediction\n{rows}".encode()))
+    known = pairs.labels != UNLABELLED
+    if not known.any():
+        return len(pairs), {}
+    right = accuracy(np.array(guesses)[known], pairs.labels[known])
+    return len(pairs), {"accuracy": 100 * float(right.mean()), "total": len(right)}

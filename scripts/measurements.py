@@ -1,0 +1,123 @@
+"""All that a folder of runs holds for a leaderboard: results that were checked, planned runs that have none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.checkpoint import read_json
+from common.errors import BadDataError, WrongUseError
+from common.results import Result, read_results
+from common.run import settings
+from scripts.mixture import version, versioned
+from scripts.packages import PACKAGES, find_package
+
+PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": str,
+           "seed": int, "command": str}  # fmt: skip
+"""What a sweep's plan says of each run."""
+
+
+def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns the entries of all saved sweep plans below ``folder`` whose run has no result, and what was no plan."""
+    entries: dict[str, dict[str, Any]] = {}
+    problems = []
+    for path in sorted((folder / "sweeps").glob("*.json")):
+        try:
+            planned = [{name: each[name] for name in PLANNED} for each in read_json(path)["runs"]]
+            if not all(_is_entry(each) for each in planned):
+                raise ValueError("an entry is none of a run")
+            entries |= {each["folder"]: each | {"plan": str(path.relative_to(folder))} for each in planned}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problems.append(f"{path}: not a sweep's plan ({error})")
+    return [entry for entry in entries.values() if not _readable(folder / entry["folder"])], problems
+
+
+def _is_entry(values: dict[str, Any]) -> bool:
+    if not all(isinstance(values[name], kind) for name, kind in PLANNED.items()):
+        return False
+    try:
+        settings(values["package"], values["run"])
+    except (AttributeError, TypeError):  # a plain value where there should be fields
+        return False
+    place = Path(values["folder"])
+    if place.is_absolute() or ".." in place.parts:
+        return False
+    pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in values["changed"].values())
+    return pairs and isinstance(values["run"].get("model"), dict)
+
+
+def _readable(folder: Path) -> bool:
+    try:
+        return Result.read(folder) is not None
+    except BadDataError:
+        return False
+
+
+def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str]]:
+    """Returns one result for each (protocol, row, sources, seed), and a message for each that does not count.
+
+    Of results that claim the same run the newest counts. Those of a row by other sources than its newest are renamed.
+    """
+    chosen: dict[tuple[str, str, str, int], Path] = {}
+    messages = []
+    for folder, result in sorted(results.items(), key=lambda each: each[1].finished_at):
+        key = (result.protocol, result.row, version(result), result.seed)
+        if key in chosen:
+            messages.append(
+                f"two results of {result.task} {result.row} seed {result.seed}: the newest counts, {folder}, "
+                f"and not {chosen[key]}"
+            )
+        chosen[key] = folder
+    kept = set(chosen.values())
+    return versioned({folder: result for folder, result in results.items() if folder in kept}), messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """All that a folder of runs holds for a leaderboard."""
+
+    results: dict[Path, Result]
+    """One for each (protocol, row, sources, seed)."""
+    missing: list[dict[str, Any]]
+    """Entries of sweep plans whose run has no result."""
+    problems: list[str]
+    """Files that were skipped, and why."""
+    duplicates: list[str]
+    """Results that do not count, since a newer one claims the same run."""
+
+
+def measurements(folder: Path) -> Measurements:
+    """Returns everything below a folder of runs.
+
+    Raises:
+        WrongUseError: no such folder, or nothing in it.
+    """
+    if not folder.is_dir():
+        raise WrongUseError(f"no folder {folder}; seqarena quickstart makes results, or name one with --runs")
+    results, problems = read_results(folder)
+    for path, result in list(results.items()):
+        reason = _impossible(result)
+        if reason:
+            problems.append(f"{path / 'result.json'}: {reason}; the file was edited, measure it again")
+            del results[path]
+    missing, broken = missing_runs(folder)
+    problems += broken
+    if not results and not missing:
+        skipped = f" ({len(problems)} files were skipped: {problems[0]})" if problems else ""
+        raise WrongUseError(f"no results below {folder}{skipped}; seqarena quickstart makes some")
+    kept, duplicates = newest(results)
+    return Measurements(results=kept, missing=missing, problems=problems, duplicates=duplicates)
+
+
+def _impossible(result: Result) -> str:
+    """Returns what no result of its task can have; empty: nothing."""
+    package = find_package(result.package) if result.package in PACKAGES else None
+    task = package.tasks.get(result.task) if package else None
+    if task is None or result.score is None:
+        return ""
+    if result.task_version == task.version and result.metric != task.metric:
+        return f"metric {result.metric!r}, where {result.task} has {task.metric!r}"
+    least, most = min(result.example_scores), max(result.example_scores)
+    if task.unit == "share" and not 0 <= least <= most <= 1:
+        return f"example scores from {least:g} to {most:g}, where {task.metric} is a share of 1"
+    return ""

@@ -1,0 +1,132 @@
+"""Differences between the results of one table: sources, libraries, threads, uncommitted changes."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.results import Result
+from common.run import row_values
+from common.sources import changed_sources, digest, listed
+
+MARK = " @"
+"""Between a row's name and the hash of the sources of an earlier version."""
+COMPARED = ("python", "threads", "processes")
+"""Of an environment; libraries too. The device is named below every table."""
+
+
+def plain_name(row: str) -> str:
+    """Returns a row's name without the hash of an earlier version."""
+    return row.split(MARK, maxsplit=1)[0]
+
+
+def version(result: Result) -> str:
+    """Returns a hash of the sources of a result, of its checkpoint's pretraining, and of the fields that its row names.
+
+    A name stands for other values when the table of variants or a preset changes.
+    """
+    return digest({**result.sources, "row": row_values(result.run)})
+
+
+def versioned(results: Mapping[Path, Result]) -> dict[Path, Result]:
+    """Returns the results, those of a row by other sources than its newest in a row of their own."""
+    newest: dict[tuple[str, str], Result] = {}
+    for result in sorted(results.values(), key=lambda each: each.finished_at):
+        newest[result.protocol, result.row] = result
+    return {
+        path: result
+        if version(result) == version(newest[result.protocol, result.row])
+        else dataclasses.replace(result, row=f"{result.row}{MARK}{version(result)}")
+        for path, result in results.items()
+    }
+
+
+def remarks(by_row: Mapping[str, Sequence[Result]], against: Mapping[str, str]) -> list[str]:
+    """Returns what is to be said below a table of these rows, each compared ``against`` another one, or none."""
+    results = [result for some in by_row.values() for result in some]
+    return [
+        *_versions(by_row),
+        *_shared(by_row, against),
+        *_unknown(results),
+        *_dirty(results),
+        *_environments(results),
+        *_segments(results),
+    ]
+
+
+def _versions(by_row: Mapping[str, Sequence[Result]]) -> list[str]:
+    found = []
+    for name, results in by_row.items():
+        plain = by_row.get(plain_name(name))
+        if MARK in name and plain and results:
+            old, new = results[0].sources, plain[0].sources
+            changed = listed(changed_sources(old, new)) or "what the name stands for, or the pretraining,"
+            told = (
+                f"measured before {changed} changed; {plain_name(name)}: after" if old else "sources were not recorded"
+            )
+            found.append(f"{name}: {told}")
+    return found
+
+
+def _shared(by_row: Mapping[str, Sequence[Result]], against: Mapping[str, str]) -> list[str]:
+    """Tells of rows that are compared though files that both depend on changed in between."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for name, other in against.items():
+        mine, theirs = (by_row[each][0].sources for each in (name, other))
+        both = mine.keys() & theirs.keys()
+        files = listed(path for path in sorted(both) if mine[path] != theirs[path])
+        if files and MARK not in name + other:
+            rows[files].append(f"{name} and {other}")
+    return [f"{'; '.join(pairs)}: measured by different versions of {files}" for files, pairs in rows.items()]
+
+
+def _unknown(results: Sequence[Result]) -> list[str]:
+    commits = sorted({str(each.environment.get("commit"))[:8] for each in results if not each.sources})
+    return [f"sources were not recorded; commit: {', '.join(commits)}"] if commits else []
+
+
+def _dirty(results: Sequence[Result]) -> list[str]:
+    dirty = [each for each in results if each.environment.get("clean") is False]
+    return [f"measured with uncommitted changes: {_named(dirty, results)}"] if dirty else []
+
+
+def _environments(results: Sequence[Result]) -> list[str]:
+    found = []
+    plain = {id(each): _plain(each.environment) for each in results}
+    for name in dict.fromkeys(name for values in plain.values() for name in values):
+        by_value: dict[str, list[Result]] = defaultdict(list)
+        for each in results:
+            by_value[plain[id(each)].get(name, "not recorded")].append(each)
+        if len(by_value) > 1:
+            told = "; ".join(f"{value}: {_named(some, results)}" for value, some in by_value.items())
+            found.append(f"different {name}: {told}")
+    return found
+
+
+def _plain(environment: Mapping[str, Any]) -> dict[str, str]:
+    libraries = environment.get("libraries")
+    values = {name: environment[name] for name in COMPARED if name in environment}
+    values |= libraries if isinstance(libraries, dict) else {}
+    return {name: str(value) for name, value in values.items() if name != "seqarena"}
+
+
+def _segments(results: Sequence[Result]) -> list[str]:
+    resumed = [each for each in results if len(each.segments) > 1]
+    return [f"begun in one environment and resumed in another: {_named(resumed, results)}"] if resumed else []
+
+
+def _named(some: Sequence[Result], everyone: Sequence[Result]) -> str:
+    """Returns results by row and seed; a row of which all are meant, by its name alone."""
+    if len(some) == len(everyone):
+        return "all"
+    seeds: dict[str, list[int]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    for each in some:
+        seeds[each.row].append(each.seed)
+    for each in everyone:
+        counts[each.row] += 1
+    return ", ".join(
+        row if len(found) == counts[row] else f"{row} seed {', '.join(map(str, sorted(found)))}"
+        for row, found in seeds.items()
+    )

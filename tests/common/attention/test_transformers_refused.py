@@ -1,0 +1,96 @@
+"""What models of the transformers library ask for and cannot have: one line each."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from common.errors import WrongUseError
+from tests.common.attention.library_models import TINY, made, tokens
+
+pytestmark = pytest.mark.extras
+
+
+def test_what_cannot_be_honoured_is_refused() -> None:
+    import transformers  # noqa: PLC0415
+
+    from common.attention.transformers import attach  # noqa: PLC0415
+
+    model = made("Bert", "dnas")
+    for asked in ("softcap", "position_bias", "s_aux", "sinks", "cu_seq_lens_q", "cu_seq_lens_k", "alibi"):
+        with pytest.raises(WrongUseError, match=f"attention 'dnas' has no {asked}"):
+            model(tokens(), **{asked: torch.ones(1)})
+    with pytest.raises(WrongUseError, match="a sliding window without a mask"):
+        model(tokens(), sliding_window=4)
+    with pytest.raises(WrongUseError, match="'recency' is not defined for order 'none'"):
+        made("Bert", "recency")(tokens())
+    with pytest.raises(WrongUseError, match="PegasusXModel computes its attention itself, or some of it"):
+        transformers.PegasusXModel(transformers.PegasusXConfig(attn_implementation="x3", d_model=16, encoder_layers=1))
+    for kind in ("DebertaV2", "MPNet"):
+        config = getattr(transformers, f"{kind}Config")(**TINY, attn_implementation="dnas")
+        with pytest.raises(WrongUseError, match=f"{kind}Model computes its attention itself"):
+            getattr(transformers, f"{kind}Model")(config)
+        theirs = getattr(transformers, f"{kind}Config")(**TINY)
+        with pytest.raises(WrongUseError, match="none of its modules asks for its attention by name"):
+            attach(getattr(transformers, f"{kind}Model")(theirs))
+    plain = transformers.BertModel(transformers.BertConfig(**TINY, attn_implementation="hnas"))
+    with pytest.raises(WrongUseError, match=r"attach\(model\)"):
+        plain(tokens())
+    decoder = made("Bert", "dnas", is_decoder=True, add_cross_attention=True)
+    with pytest.raises(WrongUseError, match="between two sequences"):
+        decoder(tokens(), encoder_hidden_states=torch.zeros(2, 4, 24, dtype=torch.float64), use_cache=False)
+
+
+@pytest.mark.parametrize("kind", ["FNet", "Mamba"])
+def test_a_model_that_asks_for_no_attention_is_refused(kind: str, tmp_path: Path) -> None:
+    """However it is made: from a config, or with its attention changed later."""
+    import transformers  # noqa: PLC0415
+
+    from common.attention.transformers import register  # noqa: PLC0415
+
+    register()
+    settings = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
+    config = getattr(transformers, f"{kind}Config")(**settings)
+    with pytest.raises(WrongUseError, match=f"{kind}Model: none of its modules asks for its attention by name, 'x3'"):
+        transformers.AutoModel.from_config(config, attn_implementation="x3")
+    plain = transformers.AutoModel.from_config(config, attn_implementation="eager")
+    with pytest.raises(WrongUseError, match=f"{kind}Model: none of its modules asks for its attention by name, 'x3'"):
+        plain.set_attn_implementation("x3")
+    plain.save_pretrained(tmp_path)
+    with pytest.raises(WrongUseError, match=f"{kind}Model: none of its modules asks for its attention by name, 'x3'"):
+        transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="x3")
+
+
+def test_a_part_without_attention_refuses_no_model_that_has_it() -> None:
+    """A detector's backbone of convolutions has nothing to ask for."""
+    import transformers  # noqa: PLC0415
+
+    from common.attention.transformers import register  # noqa: PLC0415
+
+    register()
+    pictures = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], attn_implementation="x3")
+
+    class Both(transformers.PreTrainedModel):
+        config_class = transformers.BertConfig
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.pictures, self.text = transformers.ResNetModel(pictures), transformers.BertModel(config)
+            self.post_init()
+
+    assert Both(transformers.BertConfig(**TINY, attn_implementation="x3")).pictures.config._attn_implementation == "x3"
+    with pytest.raises(WrongUseError, match="ResNetModel: none of its modules asks"):
+        transformers.ResNetModel(pictures)
+    with pytest.raises(WrongUseError, match="DebertaV2Model computes its attention itself"):
+        transformers.DebertaV2Model(transformers.DebertaV2Config(**TINY)).set_attn_implementation("x3")
+
+
+def test_an_empty_batch_is_one_line() -> None:
+    from common.attention.transformers.interface import AttentionInterface  # noqa: PLC0415
+
+    made("Bert", "x3")
+    nothing = torch.zeros(0, 2, 3, 4)
+    for mask in (None, torch.ones(0, 1, 1, 3).bool(), torch.ones(0, 1, 3, 3).bool()):
+        with pytest.raises(WrongUseError, match=r"each at least 1; found query \(0, 2, 3, 4\)"):
+            AttentionInterface()["x3"](torch.nn.Module(), nothing, nothing, nothing, mask)

@@ -1,0 +1,314 @@
+"""Sources that are edited between two runs, or in the middle of one: two computations never share a row."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common import session, training
+from common.errors import BadDataError, WrongUseError
+from common.package import Package
+from common.results import Result, read_results
+from lra.__main__ import PACKAGE
+from lra.trainer import loss
+from scripts import leaderboard
+from scripts.packages import PACKAGES
+from scripts.sweep import planned
+from tests.interruption import stops_after
+from tests.lra.test_training import TINY, TINY_FIELDS, measure
+
+ROOT = Path(__file__).parent.parent
+FILE = "common/attention/softmax.py"
+
+
+@pytest.fixture
+def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Gives an edit of softmax's formula, as the next process would see it."""
+
+    def edit() -> None:
+        real = Package.sources
+        monkeypatch.setattr(Package, "sources", lambda package, run: {**real(package, run), FILE: "another"})
+
+    return edit
+
+
+def table(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, list[str]], str]:
+    """Returns the leaderboard's rows by name, and all that was printed."""
+    capsys.readouterr()
+    assert leaderboard.run(["--runs", str(folder / "runs"), "--format", "markdown"]) == 0
+    shown = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if line.startswith("|")]
+    return {cells[0]: cells for cells in rows}, shown
+
+
+def test_a_result_of_other_sources_is_not_returned(
+    tmp_path: Path, edited: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = [measure(replace(TINY, seed=seed), tmp_path) for seed in (0, 1)]
+    edited()
+    capsys.readouterr()
+    again = measure(replace(TINY, seed=1), tmp_path)
+    told = capsys.readouterr().err
+    assert f"{FILE} changed since this run was measured in " in told
+    assert "stays a row of its own (--overwrite or --overwrite-outdated deletes it)" in told
+    assert again.sources[FILE] == "another" != first[1].sources[FILE]
+    rows, shown = table(tmp_path, capsys)
+    (older,) = (name for name in rows if name.startswith("softmax, 1 layers @"))
+    assert (rows["softmax, 1 layers"][3], rows[older][3]) == ("1", "2")
+    assert f"{older}: measured before {FILE} changed" in shown
+
+
+def test_an_interrupted_run_does_not_go_on_under_other_sources(
+    tmp_path: Path, edited: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = replace(TINY, train=replace(TINY.train, checkpoint_seconds=0.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("lra.trainer.loss", stops_after(4, loss))
+        with pytest.raises(KeyboardInterrupt):
+            measure(run, tmp_path)
+    edited()
+    capsys.readouterr()
+    measure(run, tmp_path)
+    told = capsys.readouterr().err
+    assert f"{FILE} changed since this run was begun in " in told
+    assert "undo the change to go on there" in told
+    assert "going on from step" not in told
+    monkeypatch.undo()  # the edit is taken back
+    capsys.readouterr()
+    measure(run, tmp_path)
+    assert "going on from step 4 of 6" in capsys.readouterr().err
+
+
+def test_a_directory_that_was_named_is_refused(tmp_path: Path, edited: Callable[[], None]) -> None:
+    measure(TINY, tmp_path, out=tmp_path / "mine")
+    edited()
+    with pytest.raises(WrongUseError, match=rf"by other sources \({FILE} changed\); --overwrite starts it again"):
+        measure(TINY, tmp_path, out=tmp_path / "mine")
+    assert Result.read(tmp_path / "mine") is not None
+    measure(TINY, tmp_path, out=tmp_path / "mine", overwrite=True)
+
+
+@pytest.mark.parametrize("option", ["overwrite", "overwrite_outdated"])
+def test_results_of_other_sources_are_deleted_when_asked(
+    tmp_path: Path, edited: Callable[[], None], option: str
+) -> None:
+    measure(TINY, tmp_path)
+    other = measure(replace(TINY, seed=1), tmp_path)
+    edited()
+    measure(TINY, tmp_path, **{option: True})
+    folders = sorted((tmp_path / "runs" / "lra" / "listops").iterdir())
+    assert [each.name.split("-")[3] for each in folders] == ["seed0", "seed1"]
+    kept = Result.read(folders[1])
+    assert kept == other
+    first = measure(TINY, tmp_path)
+    assert measure(TINY, tmp_path, overwrite_outdated=True).finished_at == first.finished_at
+
+
+def test_the_same_data_under_another_name_are_the_same_run(
+    tmp_path: Path, edited: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure(TINY, tmp_path)  # makes the data
+    for name in ("here", "there"):
+        shutil.copytree(tmp_path / "data", tmp_path / name)
+    load = type(TINY.data).load
+    monkeypatch.setattr(type(TINY.data), "load", lambda data, folder: load(replace(data, path=None), folder))
+    here, there, spelled = (
+        replace(
+            TINY, data=replace(TINY.data, path=str(tmp_path / path)), train=replace(TINY.train, checkpoint_seconds=0.0)
+        )
+        for path in ("here", "there", "there/../here")
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("lra.trainer.loss", stops_after(4, loss))
+        with pytest.raises(KeyboardInterrupt):
+            measure(here, tmp_path)
+    capsys.readouterr()
+    first = measure(there, tmp_path)
+    told = capsys.readouterr().err
+    assert "the same run on the same data, by other file names, is in" in told
+    assert "going on from step 4 of 6" in told
+    assert measure(spelled, tmp_path) == first
+    assert measure(there, tmp_path) == first  # by the link that was left
+    rows, _ = table(tmp_path, capsys)
+    assert rows["softmax, 1 layers"][3] == "1"
+    edited()
+    measure(there, tmp_path, overwrite_outdated=True)
+    assert measure(here, tmp_path).sources[FILE] == "another"  # the link is gone, what it led to is not
+    assert first in read_results(tmp_path / "runs")[0].values()
+
+
+def test_a_refused_run_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: object) -> None:
+        raise BadDataError("damaged")
+
+    monkeypatch.setattr(type(TINY.data), "load", damaged)
+    with pytest.raises(BadDataError, match="damaged"):
+        measure(TINY, tmp_path)
+    assert not list((tmp_path / "runs" / "lra" / "listops").iterdir())
+
+
+def test_a_resumed_run_tells_of_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = replace(TINY, train=replace(TINY.train, checkpoint_seconds=0.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("lra.trainer.loss", stops_after(4, loss))
+        with pytest.raises(KeyboardInterrupt):
+            measure(run, tmp_path)
+    real = training.environment
+    libraries = {"torch": "9.0"}
+    monkeypatch.setattr(
+        "common.training.environment",
+        lambda accelerator: {**real(accelerator), "commit": "later", "threads": 7, "libraries": libraries},
+    )
+    capsys.readouterr()
+    result = measure(run, tmp_path)
+    told = capsys.readouterr().err
+    assert "threads 1 -> 7" in told or "threads 2 -> 7" in told
+    assert "torch 2." in told
+    assert "-> 9.0" in told
+    assert "from step 5 on the bits may differ" in told
+    assert [segment["after_step"] for segment in result.segments] == [0, 4]
+    assert [segment["commit"] for segment in result.segments][1] == "later"
+    _, shown = table(tmp_path, capsys)
+    assert "begun in one environment and resumed in another: all" in shown
+
+
+def test_a_run_does_not_go_on_in_another_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(TINY, train=replace(TINY.train, checkpoint_seconds=0.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("lra.trainer.loss", stops_after(4, loss))
+        with pytest.raises(KeyboardInterrupt):
+            measure(run, tmp_path)
+    real = training.environment
+    monkeypatch.setattr(
+        "common.training.environment", lambda accelerator: {**real(accelerator), "precision": "bfloat16"}
+    )
+    with pytest.raises(WrongUseError, match=r"began in float32 on .* computes in bfloat16"):
+        measure(run, tmp_path)
+
+
+def test_a_checkpoint_that_a_kill_left_beside_a_result_goes(tmp_path: Path) -> None:
+    measure(TINY, tmp_path)
+    (folder,) = (tmp_path / "runs" / "lra" / "listops").iterdir()
+    (folder / "checkpoint" / "last.pt").write_bytes(b"left")
+    measure(TINY, tmp_path)
+    assert not (folder / "checkpoint" / "last.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"score": 0.99}, "was edited after it was written"),
+        ({"format": 1, "score": 0.99}, "the score is 0.99, but"),
+        ({"format": 1, "seed": 5}, "seed is 5, but 0 in its run"),
+        ({"format": 1, "row": "dnas"}, "row 'dnas' is not of attention 'softmax'"),
+        ({"format": 1, "row": "dnas", "attention": "dnas"}, "attention is 'dnas', but 'softmax' in its run"),
+        ({"format": 1, "score": 0.0, "metrics": {}, "example_scores": []}, "a score without examples"),
+        ({"format": 1, "status": "diverged"}, "status is 'diverged', but the score"),
+        ({"format": 1, "score": 37.0, "metrics": {}, "example_scores": [37.0]}, "example scores from 37 to 37"),
+    ],
+)
+def test_an_edited_result_is_noticed(
+    tmp_path: Path, change: dict[str, object], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (0, 1):
+        measure(replace(TINY, seed=seed), tmp_path)
+    (path,) = (tmp_path / "runs").rglob("*seed0*/result.json")
+    values = json.loads(path.read_text())
+    lacking = ("seal", "sources", "segments") if "format" in change else ()  # format 1 has none of these
+    path.write_text(json.dumps({name: value for name, value in (values | change).items() if name not in lacking}))
+    assert leaderboard.run(["--runs", str(tmp_path / "runs")]) == 0
+    shown = capsys.readouterr().err
+    assert f"skipped {path}: " in shown
+    assert told in shown
+
+
+def test_a_worker_with_other_sources_than_the_sweep_refuses(tmp_path: Path, edited: Callable[[], None]) -> None:
+    runs = planned.Planned(package=PACKAGE, run=TINY, session=session.Session(runs=tmp_path))
+    described = json.loads(json.dumps(runs.described()))
+    edited()
+    with pytest.raises(WrongUseError, match=rf"other sources here than where the sweep began \({FILE}\)"):
+        planned.from_description(described)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """Gives a copy of the project, to be edited."""
+    for name in ("common", "scripts", *PACKAGES):
+        shutil.copytree(ROOT / name, tmp_path / "tree" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "tree"
+
+
+def sweep(tree: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Types a sweep of x1 and softmax in a copy of the project."""
+    command = [sys.executable, "-m", "scripts.seqarena", "sweep", "lra", "listops", "--attention", "softmax", "x1"]
+    words = [*TINY_FIELDS, "--train.steps", "6", "--train.eval-every", "3", "--optim.schedule.warmup", "2", *more]
+    where = os.environ | {"PYTHONPATH": str(tree)}
+    return subprocess.run([*command, *words], cwd=tree, env=where, capture_output=True, text=True, check=False)
+
+
+def edit_formula(tree: Path) -> None:
+    """Divides x1 by another number."""
+    path = tree / "common" / "attention" / "elementwise.py"
+    text = path.read_text()
+    assert "counts.clamp(min=1).sqrt()" in text
+    path.write_text(text.replace("counts.clamp(min=1).sqrt()", "counts.clamp(min=2).sqrt()"))
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("launcher", [(), ("--parallel", "2"), ("--launcher", "ray")])
+def test_a_sweep_measures_again_what_was_edited(copied: Path, launcher: tuple[str, ...]) -> None:
+    """The first story of trust: a sweep, an edit of the formula, the sweep with one seed more."""
+    assert sweep(copied, "--seeds", "0").returncode == 0
+    edit_formula(copied)
+    told = sweep(copied, "--seeds", "0", "1", *launcher)
+    assert told.returncode == 0, told.stderr
+    assert "finished before: listops softmax, 1 layers seed 0\n" in told.stderr
+    assert "to measure (common/attention/elementwise.py changed): listops x1, 1 layers seed 0\n" in told.stderr
+    assert "to measure (new): listops softmax, 1 layers seed 1; listops x1, 1 layers seed 1\n" in told.stderr
+    found = json.loads(leaderboard_of(copied).splitlines()[-1])["tables"][0]
+    assert {row["name"].split("@")[0]: row["seeds"] for row in found["rows"]} == {
+        "softmax, 1 layers": [0, 1], "x1, 1 layers": [0, 1], "x1, 1 layers ": [0],
+    }  # fmt: skip
+
+
+def leaderboard_of(tree: Path) -> str:
+    command = [sys.executable, "-m", "scripts.seqarena", "leaderboard", "--json"]
+    where = os.environ | {"PYTHONPATH": str(tree)}
+    return subprocess.run(command, cwd=tree, env=where, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("launcher", [None, (), ("--parallel", "2"), ("--launcher", "ray")])
+def test_an_edit_in_the_middle_of_a_run_begins_again(copied: Path, launcher: tuple[str, ...] | None) -> None:
+    """The second story of trust: a run that is killed, an edit of the formula, the same command; or a sweep of it."""
+    fields = ["--attention", "x1", *TINY_FIELDS, "--train.eval-every", "10", "--train.steps", "30",
+              "--train.checkpoint-seconds", "0", "--optim.schedule.warmup", "2"]  # fmt: skip
+    names = ["lra"] if launcher is None else ["scripts.seqarena", "sweep", "lra"]
+    command = [sys.executable, "-m", *names, "listops", *fields]
+    where: Any = {
+        "cwd": copied,
+        "env": os.environ | {"PYTHONPATH": str(copied)},
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    with subprocess.Popen(command, **where) as process:
+        while not list(copied.glob("runs/lra/listops/*/checkpoint/last.pt")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    edit_formula(copied)
+    again = subprocess.run([*command, *(launcher or ())], check=True, **where)
+    assert "common/attention/elementwise.py changed" in again.stderr
+    assert "going on" not in again.stderr
+    (result,) = (each for each in read_results(copied / "runs")[0].values())
+    assert [segment["after_step"] for segment in result.segments] == [0]
