@@ -221,22 +221,26 @@ def _refuse_another(folder: Path, run: BaseRun, *, overwrite: bool) -> None:
             each.name for each in folder.iterdir() if each.name != SOURCES and not each.name.startswith(".")
         )
         if strangers:
-            raise WrongUseError(f"{folder} holds other files ({', '.join(strangers[:3])}) and no run; choose another")
+            raise WrongUseError(
+                f"{folder} holds other files ({', '.join(strangers[:3])}) and no run; name another directory with --out"
+            )
         return
     try:
         values = json.loads(path.read_bytes())
         ours = isinstance(values, dict) and values.get("class") == type(run).__name__
         there = None if overwrite and ours else from_json(type(run), values)
     except ValueError as error:
-        hint = (
-            "choose another --out" if overwrite else "choose another --out, or --overwrite if it is one of this suite"
+        hint = "name another directory with --out" + (
+            "" if overwrite else ", or --overwrite if it is one of this suite"
         )
         raise WrongUseError(f"{path}: not a run of this version ({error}); {hint}") from error
     # A link was made when the data behind other file names had been seen to be the same.
     if there is None or is_same_run(to_json(there), to_json(run), anywhere=folder.is_symlink()):
         return
     shown = "; ".join(f"{name} is {old} there, {new} here" for name, (old, new) in changed_fields(there, run).items())
-    raise WrongUseError(f"{folder} holds another run: {shown}; choose another --out, or --overwrite")
+    raise WrongUseError(
+        f"{folder} holds another run: {shown}; name another directory with --out, or --overwrite this one"
+    )
 
 
 def _refuse_other_sources(folder: Path, sources: Sources, *, is_named: bool) -> None:

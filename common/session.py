@@ -117,7 +117,9 @@ def _measured_in(
         if finished is not None and (finished.sources != sources or not is_same_run(
             finished.run, to_json(run), anywhere=folder.is_symlink()
         )):  # fmt: skip
-            raise WrongUseError(f"{folder / 'result.json'} is of another run or other sources; --overwrite measures it")
+            raise WrongUseError(
+                f"{folder / 'result.json'} is of another run or other sources; --overwrite measures this one"
+            )
         if finished is not None and is_main:
             print(
                 f"{folder}: finished at {finished.finished_at}, on data of sha256 {finished.data_checksum[:12]}...; "

@@ -18,12 +18,10 @@ from common.errors import BadDataError, WrongUseError
 from common.package import Package
 from common.results import Result, read_results
 from lra.__main__ import PACKAGE
-from lra.trainer import loss
 from scripts import leaderboard
 from scripts.packages import PACKAGES
 from scripts.sweep import planned
-from tests.interruption import stops_after
-from tests.lra.test_training import TINY, TINY_FIELDS, measure
+from tests.lra.test_training import SAVED, TINY, TINY_FIELDS, interrupt, measure
 
 ROOT = Path(__file__).parent.parent
 FILE = "common/attention/softmax.py"
@@ -69,21 +67,17 @@ def test_a_result_of_other_sources_is_not_returned(
 def test_an_interrupted_run_does_not_go_on_under_other_sources(
     tmp_path: Path, edited: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = replace(TINY, train=replace(TINY.train, checkpoint_seconds=0.0))
-    with monkeypatch.context() as patch:
-        patch.setattr("lra.trainer.loss", stops_after(4, loss))
-        with pytest.raises(KeyboardInterrupt):
-            measure(run, tmp_path)
+    interrupt(SAVED, tmp_path)
     edited()
     capsys.readouterr()
-    measure(run, tmp_path)
+    measure(SAVED, tmp_path)
     told = capsys.readouterr().err
     assert f"{FILE} changed since this run was begun in " in told
     assert "undo the change to go on there" in told
     assert "going on from step" not in told
     monkeypatch.undo()  # the edit is taken back
     capsys.readouterr()
-    measure(run, tmp_path)
+    measure(SAVED, tmp_path)
     assert "going on from step 4 of 6" in capsys.readouterr().err
 
 
@@ -121,15 +115,10 @@ def test_the_same_data_under_another_name_are_the_same_run(
     load = type(TINY.data).load
     monkeypatch.setattr(type(TINY.data), "load", lambda data, folder: load(replace(data, path=None), folder))
     here, there, spelled = (
-        replace(
-            TINY, data=replace(TINY.data, path=str(tmp_path / path)), train=replace(TINY.train, checkpoint_seconds=0.0)
-        )
+        replace(SAVED, data=replace(SAVED.data, path=str(tmp_path / path)))
         for path in ("here", "there", "there/../here")
     )
-    with monkeypatch.context() as patch:
-        patch.setattr("lra.trainer.loss", stops_after(4, loss))
-        with pytest.raises(KeyboardInterrupt):
-            measure(here, tmp_path)
+    interrupt(here, tmp_path)
     capsys.readouterr()
     first = measure(there, tmp_path)
     told = capsys.readouterr().err
@@ -158,11 +147,7 @@ def test_a_refused_run_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.M
 def test_a_resumed_run_tells_of_another_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = replace(TINY, train=replace(TINY.train, checkpoint_seconds=0.0))
-    with monkeypatch.context() as patch:
-        patch.setattr("lra.trainer.loss", stops_after(4, loss))
-        with pytest.raises(KeyboardInterrupt):
-            measure(run, tmp_path)
+    interrupt(SAVED, tmp_path)
     real = training.environment
     libraries = {"torch": "9.0"}
     monkeypatch.setattr(
@@ -170,7 +155,7 @@ def test_a_resumed_run_tells_of_another_environment(
         lambda accelerator: {**real(accelerator), "commit": "later", "threads": 7, "libraries": libraries},
     )
     capsys.readouterr()
-    result = measure(run, tmp_path)
+    result = measure(SAVED, tmp_path)
     told = capsys.readouterr().err
     assert "threads 1 -> 7" in told or "threads 2 -> 7" in told
     assert "torch 2." in told
@@ -183,17 +168,13 @@ def test_a_resumed_run_tells_of_another_environment(
 
 
 def test_a_run_does_not_go_on_in_another_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = replace(TINY, train=replace(TINY.train, checkpoint_seconds=0.0))
-    with monkeypatch.context() as patch:
-        patch.setattr("lra.trainer.loss", stops_after(4, loss))
-        with pytest.raises(KeyboardInterrupt):
-            measure(run, tmp_path)
+    interrupt(SAVED, tmp_path)
     real = training.environment
     monkeypatch.setattr(
         "common.training.environment", lambda accelerator: {**real(accelerator), "precision": "bfloat16"}
     )
     with pytest.raises(WrongUseError, match=r"began in float32 on .* computes in bfloat16"):
-        measure(run, tmp_path)
+        measure(SAVED, tmp_path)
 
 
 def test_a_checkpoint_that_a_kill_left_beside_a_result_goes(tmp_path: Path) -> None:

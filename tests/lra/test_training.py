@@ -21,6 +21,8 @@ from lra.data.listops import ListOps
 from lra.presets import PRESETS
 from lra.run import Legacy, Run
 from lra.tasks import LISTOPS
+from lra.trainer import loss
+from tests.interruption import stops_after
 
 BASE = PRESETS["listops"]["quick"].run
 
@@ -32,6 +34,8 @@ TINY = replace(
     train=replace(BASE.train, steps=6, batch_size=16, eval_every=3),
     optim=replace(BASE.optim, schedule=replace(BASE.optim.schedule, warmup=2)),
 )
+SAVED = replace(TINY, train=replace(TINY.train, checkpoint_seconds=0.0))
+"""The same with a checkpoint after each step."""
 TINY_FIELDS = (
     "--data.train 600 --data.validation 50 --data.test 70 --data.longer-than 3 --data.shorter-than 12 "
     "--data.max-depth 2 --model.dim 16 --model.ffn-dim 32 --model.layers 1 --train.batch-size 16"
@@ -40,6 +44,14 @@ TINY_FIELDS = (
 
 def measure(run: Run, folder: Path, **session: object) -> Result:
     return execute(PACKAGE, run, Session(runs=folder / "runs", data=folder / "data", **session))  # type: ignore[arg-type]
+
+
+def interrupt(run: Run, folder: Path, **session: object) -> None:
+    """Measures a run up to an interrupt in its fifth step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lra.trainer.loss", stops_after(4, loss))
+        with pytest.raises(KeyboardInterrupt):
+            measure(run, folder, **session)
 
 
 def test_a_test_set_that_is_cut_is_marked_and_of_another_protocol(tmp_path: Path) -> None:
@@ -99,7 +111,7 @@ def test_a_finished_run_is_not_run_again_unless_asked(tmp_path: Path, capsys: py
 
 def test_a_directory_with_another_run_is_refused(tmp_path: Path) -> None:
     measure(TINY, tmp_path, out=tmp_path / "mine")
-    with pytest.raises(WrongUseError, match=r"holds another run: seed is 0 there, 1 here; choose another --out"):
+    with pytest.raises(WrongUseError, match=r"holds another run: seed is 0 there, 1 here; name another directory"):
         measure(replace(TINY, seed=1), tmp_path, out=tmp_path / "mine")
     measure(replace(TINY, seed=1), tmp_path, out=tmp_path / "mine", overwrite=True)
     (tmp_path / "photos").mkdir()
@@ -121,7 +133,7 @@ def test_overwriting_deletes_nothing_but_a_run(tmp_path: Path) -> None:
     for text in (None, "[]", '{"class": "Other"}'):
         if text is not None:
             (theirs / "run.json").write_text(text)
-        with pytest.raises(WrongUseError, match="choose another"):
+        with pytest.raises(WrongUseError, match="name another directory"):
             measure(TINY, tmp_path, out=theirs, overwrite=True)
         assert (theirs / "checkpoint" / "weights").exists()
 

@@ -1,0 +1,162 @@
+"""Directories that were copied, renamed, linked or half deleted: no run is given the numbers of another."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.attention import ATTENTIONS
+from common.errors import BadDataError, WrongUseError
+from common.package import Package
+from common.results import Result
+from common.run_folder import run_folder
+from lra.__main__ import PACKAGE
+from lra.run import Run
+from tests.lra.test_training import SAVED, TINY, interrupt, measure
+
+OTHER = replace(TINY, model=replace(TINY.model, attention=ATTENTIONS["x3"]))
+
+
+def folder_of(run: Run, tmp_path: Path) -> Path:
+    return run_folder(run, PACKAGE.name, tmp_path / "runs", PACKAGE.sources(run))
+
+
+def test_a_directory_under_the_name_of_another_run_is_refused(tmp_path: Path) -> None:
+    measure(TINY, tmp_path)
+    shutil.copytree(folder_of(TINY, tmp_path), folder_of(OTHER, tmp_path))
+    with pytest.raises(WrongUseError, match=r"holds another run: model\.attention is"):
+        measure(OTHER, tmp_path)
+    assert measure(OTHER, tmp_path, overwrite=True).attention == "x3"
+
+
+def test_the_result_of_another_run_is_not_returned(tmp_path: Path) -> None:
+    measure(TINY, tmp_path)
+    measure(OTHER, tmp_path)
+    shutil.copy(folder_of(TINY, tmp_path) / "result.json", folder_of(OTHER, tmp_path))
+    with pytest.raises(WrongUseError, match="of another run or other sources; --overwrite measures this one"):
+        measure(OTHER, tmp_path)
+
+
+def test_a_directory_under_the_name_of_other_sources_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt(SAVED, tmp_path)
+    before, real = folder_of(SAVED, tmp_path), Package.sources
+    monkeypatch.setattr(Package, "sources", lambda package, run: {**real(package, run), "lra/model.py": "another"})
+    before.rename(folder_of(SAVED, tmp_path))
+    with pytest.raises(WrongUseError, match=r"begun there by other sources \(lra/model.py changed\)"):
+        measure(SAVED, tmp_path)
+    assert measure(SAVED, tmp_path, overwrite=True).segments[0]["after_step"] == 0
+    assert "going on from step" not in capsys.readouterr().err
+
+
+def test_an_older_version_is_kept_until_the_new_one_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = measure(SAVED, tmp_path)
+    before, real = folder_of(SAVED, tmp_path), Package.sources
+    monkeypatch.setattr(Package, "sources", lambda package, run: {**real(package, run), "lra/model.py": "another"})
+    interrupt(SAVED, tmp_path, overwrite=True)
+    assert Result.read(before) == older
+    measure(SAVED, tmp_path, overwrite_outdated=True)
+    assert not before.exists()
+
+
+def test_overwriting_by_another_file_name_keeps_what_the_link_led_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(TINY, tmp_path)
+    for name in ("here", "there"):
+        shutil.copytree(tmp_path / "data", tmp_path / name)
+    load = type(TINY.data).load
+    monkeypatch.setattr(type(TINY.data), "load", lambda data, folder: load(replace(data, path=None), folder))
+    here, there = (replace(TINY, data=replace(TINY.data, path=str(tmp_path / name))) for name in ("here", "there"))
+    first = measure(here, tmp_path)
+    assert measure(there, tmp_path) == first
+    assert folder_of(there, tmp_path).is_symlink()
+    again = measure(there, tmp_path, overwrite=True)
+    assert again.finished_at != first.finished_at
+    assert Result.read(folder_of(here, tmp_path)) == first
+
+
+def test_an_interrupt_while_data_are_prepared_leaves_the_directory_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(TINY.data), "load", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            measure(TINY, tmp_path)
+    assert not folder_of(TINY, tmp_path).exists()
+    assert measure(TINY, tmp_path).status == "finished"
+
+
+def test_a_link_to_nothing_is_another_beginning(tmp_path: Path) -> None:
+    folder = folder_of(TINY, tmp_path)
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to("nothing")
+    assert measure(TINY, tmp_path).status == "finished"
+    assert not folder.is_symlink()
+
+
+def test_damage_beside_a_run_does_not_stop_it(tmp_path: Path) -> None:
+    folder = folder_of(TINY, tmp_path)
+    beside = folder.parent / f"damaged-{folder.name.rpartition('-')[2]}" / "checkpoint"
+    beside.mkdir(parents=True)
+    (beside / "data.json").write_text("")
+    assert measure(TINY, tmp_path).status == "finished"
+    own = folder / "checkpoint" / "data.json"
+    own.write_text("")
+    (folder / "result.json").unlink()
+    with pytest.raises(BadDataError, match=r"data\.json is damaged"):
+        measure(TINY, tmp_path)
+
+
+def test_outdated_versions_of_a_directory_that_was_named_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongUseError, match="--overwrite-outdated: --out names one directory"):
+        measure(TINY, tmp_path, out=tmp_path / "mine", overwrite_outdated=True)
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"), ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")]
+)
+def test_a_variable_that_would_change_numbers_is_refused(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, as Accelerate keeps what it read first."""
+    monkeypatch.setenv(name, value)
+    code = "from common.runtime import make_accelerator; make_accelerator('float32')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"{name} is set: unset it" in ended.stderr
+
+
+def test_the_metric_of_a_task_is_part_of_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = PACKAGE.sources(TINY)
+    task = replace(PACKAGE.task(TINY), higher_is_better=False)
+    monkeypatch.setattr(Package, "task", lambda package, run: task)
+    assert PACKAGE.sources(TINY) != before
+
+
+def test_compiled_code_of_a_function_that_was_edited_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numba's own cache looks at the function alone, not at those that it calls."""
+    (tmp_path / "inner.py").write_text("import numba\n\n@numba.njit\ndef twice(n):\n    return 2 * n\n")
+    (tmp_path / "outer.py").write_text(
+        "from inner import twice\nfrom common.compiled import compiled\n\n"
+        "@compiled()\ndef four(n):\n    return twice(twice(n))\n"
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parent.parent}")
+    command = [sys.executable, "-c", "import outer; print(outer.four(1))"]
+    found = [subprocess.check_output(command, text=True)]
+    text = (tmp_path / "inner.py").read_text()
+    (tmp_path / "inner.py").write_text(text.replace("2 * n", "n + 10"))
+    found.append(subprocess.check_output(command, text=True))
+    assert found == ["4\n", "21\n"]
