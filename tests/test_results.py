@@ -1,4 +1,4 @@
-"""The results that are committed belong to presets as they are now, and their table is the one in the documents."""
+"""The results that are committed belong to presets as they are now, and tables in documents are made of them."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import pytest
 from common.config import to_json
 from common.results import Result, read_results
 from common.run import settings
-from scripts.leaderboard import tables
 from scripts.packages import find_package
+from tests.tables import DOCUMENTS, TABLE, with_tables
 
 ROOT = Path(__file__).parent.parent
 FOUND, PROBLEMS = read_results(ROOT / "results")
@@ -34,10 +34,15 @@ def test_a_result_is_of_its_preset_and_of_clean_code(result: Result) -> None:
     assert result.environment["clean"] is True
 
 
-def test_the_documents_table_is_theirs() -> None:
-    text = (ROOT / "docs" / "results.md").read_text()
-    for table in tables(RESULTS, [], "softmax"):
-        assert table.title in text
-        for row in table.rows:
-            assert row.mean is not None
-            assert f"| {row.name} | {100 * row.mean:.2f} % |" in text
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: each.name)
+def test_tables_in_documents_are_those_of_the_results(document: Path) -> None:
+    """``make tables`` writes them."""
+    text = document.read_text()
+    assert with_tables(text) == text
+
+
+def test_every_result_stands_in_a_document() -> None:
+    printed = [command.split() for each in DOCUMENTS for _, command, _ in TABLE.findall(each.read_text())]
+    folders = [ROOT / words[words.index("--runs") + 1] for words in printed]
+    for path in (ROOT / "results").rglob("result.json"):
+        assert any(path.is_relative_to(folder) for folder in folders), path
