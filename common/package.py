@@ -20,6 +20,8 @@ from common.tasks import Task
 
 OUTPUTS = "outputs"
 """Folder of a run's directory with what it said: predictions, headlines."""
+VOCABULARY = Path("checkpoint", "vocabulary")
+"""Where a finished run keeps its vocabulary, in its directory, for texts that it is given later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class Assembly:
     data_checksum: str
     text_checksum: str | None = None
     """What the task's record names, where ``data_checksum`` is of the vocabulary too; none: it is ``data_checksum``."""
-    leave: Callable[[nn.Module, Path], None] | None = None
+    write_outputs: Callable[[nn.Module, Path], None] | None = None
     """Writes what else a finished run leaves in its directory: checkpoints that others read below ``checkpoint``, all
     else below ``OUTPUTS``; both go when the run is made anew."""
 

@@ -177,9 +177,9 @@ def _measure(
         test = assembly.test(assembly.model)
         require_finite_metrics(test.metrics, progress)
         if run.train.diagnostics and accelerator.is_main_process:
-            _leave_maps(assembly, accelerator, folder)
-        if assembly.leave is not None and accelerator.is_main_process:
-            assembly.leave(assembly.model, folder)
+            _write_maps(assembly, accelerator, folder)
+        if assembly.write_outputs is not None and accelerator.is_main_process:
+            assembly.write_outputs(assembly.model, folder)
     except DivergedError as error:
         test, progress = None, error.progress
         message = f"{row} diverged: {error}"
@@ -226,7 +226,7 @@ def _measure(
     )
 
 
-def _leave_maps(assembly: Assembly, accelerator: Accelerator, folder: Path) -> None:
+def _write_maps(assembly: Assembly, accelerator: Accelerator, folder: Path) -> None:
     # Batches are of examples of like length: of several the longest shows most.
     found = [first_examples(assembly.batches, step) for step in range(MAPPED_BATCHES)]
     few = max(found, key=lambda each: each.token_count()).to(accelerator.device)

@@ -1,6 +1,6 @@
 """A run that was trained, read back from its directory: what it was, and the weights that were chosen."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -8,8 +8,10 @@ from typing import Any, Generic, TypeVar
 from torch import nn
 
 from common.checkpoint import load_weights, read_json
+from common.cli import override
 from common.config import from_json
 from common.errors import BadDataError, WrongUseError
+from common.named import changed_fields
 from common.results import Result
 from common.run import BaseRun
 from common.training import chosen_weights
@@ -66,6 +68,27 @@ def read_trained(
     return TrainedRun(
         folder=folder, run=run, step=result.chosen_step, data_checksum=result.data_checksum, is_finished=True
     )
+
+
+def changed_run(run: Run, fields: Sequence[str], free: tuple[str, ...], prog: str) -> Run:
+    """Returns a trained run with typed fields set, of those whose paths begin like one of ``free``.
+
+    Raises:
+        WrongUseError: no such field, a value that it cannot have, or a field that was settled by the training.
+    """
+    found = override(run, fields, prog)
+    assert isinstance(found, type(run))
+    others = [path for path in changed_fields(run, found) if not path.startswith(free)]
+    if others:
+        raise WrongUseError(f"{', '.join(others)}: settled when the run was trained; here {' '.join(free)} may be set")
+    found.check()
+    return found
+
+
+def require_empty(folder: Path) -> None:
+    """Raises a ``WrongUseError`` for a folder for predictions that holds something, or is a file."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WrongUseError(f"--out {folder}: expected a folder that is empty or not there yet")
 
 
 def _begun(folder: Path, wanted: str) -> Any:

@@ -70,7 +70,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=scored("test"),
         floors=lambda: floors(corpus, held_out["test"][run.data.length], counts),
         data_checksum=checksum,
-        leave=lambda model, out: _leave(
+        write_outputs=lambda model, out: _write_outputs(
             model, corpus, pretraining_record(run, checksum, precision_name(accelerator)), out / LEFT
         ),
     )
@@ -91,7 +91,7 @@ def pretraining_record(run: Run, text: str, precision: str) -> Pretraining:
     )
 
 
-def _leave(model: nn.Module, corpus: Corpus, record: Pretraining, folder: Path) -> None:
+def _write_outputs(model: nn.Module, corpus: Corpus, record: Pretraining, folder: Path) -> None:
     """Writes the model with its vocabulary as a public checkpoint, for ``common.bert.checkpoint.load`` and others."""
     assert isinstance(model, BertForPretraining)
     save(folder, model, record)

@@ -10,14 +10,12 @@ from accelerate import Accelerator
 from torch import nn
 
 from common.checkpoint import write_atomically
-from common.cli import Parser, override
-from common.errors import WrongUseError
+from common.cli import Parser
 from common.metrics import accuracy
-from common.named import changed_fields
-from common.package import Evaluation
+from common.package import VOCABULARY, Evaluation
 from common.runtime import make_accelerator
 from common.tokenization import Tokenizer, load_tokenizer
-from common.trained import TrainedRun, read_trained
+from common.trained import TrainedRun, changed_run, read_trained, require_empty
 from qa.data import mnli, squad
 from qa.data.mnli import LABELS, UNLABELLED, Mnli
 from qa.data.pairs import encode
@@ -28,7 +26,6 @@ from qa.model import PairClassifier, Reader
 from qa.official import evaluate, printed
 from qa.run import Run
 from qa.tasks import TASKS
-from qa.trainer import VOCABULARY
 
 PROG = "seqarena qa predict"
 FREE = ("data.null_threshold", "data.n_best", "data.answer_length", "data.windows")
@@ -56,9 +53,8 @@ def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena qa predict`` and returns its exit code."""
     options, fields = parser().parse_known_args(arguments)
     trained = read_trained(options.run, Run, "qa", tuple(TASKS))
-    data = _changed(trained.run, fields).data
-    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        raise WrongUseError(f"--out {options.out}: expected a folder that is empty or not there yet")
+    data = changed_run(trained.run, fields, FREE, PROG).data
+    require_empty(options.out)
     tokenizer = load_tokenizer(options.run / VOCABULARY)
     accelerator = make_accelerator(trained.run.train.precision)
     made = (
@@ -78,17 +74,6 @@ def run(arguments: Sequence[str]) -> int:
     else:
         printed(scores)
     return 0
-
-
-def _changed(its: Run, fields: Sequence[str]) -> Run:
-    """Returns the run with fields set that say how an answer is chosen."""
-    found = override(its, fields, PROG)
-    assert isinstance(found, Run)
-    others = [path for path in changed_fields(its, found) if path not in FREE]
-    if others:
-        raise WrongUseError(f"{', '.join(others)}: the run's own; here only how answers are chosen is set")
-    found.check()
-    return found
 
 
 def _loaded(trained: TrainedRun[Run], model: nn.Module, accelerator: Accelerator) -> nn.Module:

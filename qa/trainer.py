@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from common.bert.checkpoint import folder_of, read_tensors, take
 from common.bert.start import tokenizer_of, unrecorded_text
 from common.data import Shuffled
-from common.package import OUTPUTS, Assembly, Evaluation
+from common.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
 from common.tokenization import Tokenizer
 from qa.data import entailment, world
 from qa.data.mnli import LABELS, Mnli
@@ -24,8 +24,6 @@ from qa.floors import of_pairs, of_squad
 from qa.model import PairClassifier, Reader
 from qa.run import Run
 
-VOCABULARY = Path("checkpoint", "vocabulary")
-"""Where a finished run keeps its vocabulary, in its directory."""
 ANSWERABLE = 0.5
 """Weight of the conditioned head's loss on whether there is an answer."""
 
@@ -101,7 +99,7 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         floors=lambda: of_squad(splits["test"], unanswerable=data.unanswerable, generated=data.is_generated),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
-        leave=lambda _model, out: _leave(tokenizer, out, tested[0]),
+        write_outputs=lambda _model, out: _write_outputs(tokenizer, out, tested[0]),
     )
 
 
@@ -118,7 +116,7 @@ def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) 
         floors=lambda: of_pairs(splits["train"], splits["matched"]),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
-        leave=lambda _model, out: _leave(tokenizer, out),
+        write_outputs=lambda _model, out: _write_outputs(tokenizer, out),
     )
 
 
@@ -132,7 +130,7 @@ def _with_vocabulary(checksum: str, run: Run, tokenizer: Tokenizer) -> str:
     return hashlib.sha256(f"{checksum} {tokenizer.fingerprint}".encode()).hexdigest()
 
 
-def _leave(tokenizer: Tokenizer, folder: Path, answers: Answers | None = None) -> None:
+def _write_outputs(tokenizer: Tokenizer, folder: Path, answers: Answers | None = None) -> None:
     """Writes the vocabulary, without which the model cannot be asked again, and the answers."""
     tokenizer.save(folder / VOCABULARY)
     if answers is not None:

@@ -6,14 +6,14 @@ from types import MappingProxyType
 import summarization
 from common.cli import main
 from common.package import Package
-from summarization import score
+from summarization import predict, score
 from summarization.presets import PRESETS
 from summarization.tasks import TASKS
 from summarization.trainer import assemble
 
 PACKAGE = Package(
     name="summarization", title=str(summarization.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble,
-    commands=MappingProxyType({"score": score.run}),
+    commands=MappingProxyType({"predict": predict.run, "score": score.run}),
 )  # fmt: skip
 
 if __name__ == "__main__":

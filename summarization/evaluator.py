@@ -40,6 +40,14 @@ class Written:
         """The best headline of each text; empty where there is none."""
         return [each[0][0] if each else "" for each in self.best]
 
+    def write(self, folder: Path, policy: str = "") -> None:
+        """Writes a headline a line; where more than one of each text was kept, these too with their scores."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _lines(folder / HYPOTHESES.format(policy), self.first)
+        if not policy and any(len(some) > 1 for some in self.best):
+            best = [f"{row}\t{score:.4f}\t{text}" for row, some in enumerate(self.best) for text, score in some]
+            _lines(folder / N_BEST, best)
+
 
 def never_said(tokenizer: Tokenizer, vocabulary: int, special: tuple[int, int, int]) -> list[int]:
     """Returns what no headline may hold: marks, and numbers of the model's table that stand for no token."""
@@ -142,18 +150,10 @@ class Tested:
             lines.append(f"  {rule:<30}{'  '.join(f'{100 * values[name]:<20.2f}' for name in METRICS)}")
         return "\n".join(line.rstrip() for line in lines)
 
-    def leave(self, folder: Path) -> None:
+    def write_outputs(self, folder: Path) -> None:
         """Writes the headlines and their scores; references and texts are not copied, for they may not be handed on."""
-        folder.mkdir(parents=True, exist_ok=True)
         for policy, each in self.written.items():
-            name = HYPOTHESES.format("" if policy == "emit" else f".{policy}")
-            _lines(folder / name, each.first)
-        best = self.written["emit"].best
-        if any(len(some) > 1 for some in best):
-            _lines(
-                folder / N_BEST,
-                [f"{row}\t{score:.4f}\t{text}" for row, some in enumerate(best) for text, score in some],
-            )
+            each.write(folder, "" if policy == "emit" else f".{policy}")
         write_json(folder / ROWS, self.scores)
         found = {
             policy: {

@@ -31,16 +31,18 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     if options.seed < 0:
         raise WrongUseError(f"--seed: expected at least 0, found {options.seed}")
-    references = _lines(options.references, None)
-    hypotheses = _lines(options.hypotheses, (options.references, len(references)))
-    documents = None if options.documents is None else _lines(options.documents, (options.references, len(references)))
+    references = lines_of(options.references)
+    hypotheses = lines_of(options.hypotheses, (options.references, len(references)))
+    documents = (
+        None if options.documents is None else lines_of(options.documents, (options.references, len(references)))
+    )
     scores = rows(hypotheses, references)
     found = intervals(scores, options.seed)
     without = intervals(rows(dropped(hypotheses), references), options.seed)
     others = described(hypotheses, references, documents)
     differences = {}
     if options.baseline is not None:
-        baseline = _lines(options.baseline, (options.references, len(references)))
+        baseline = lines_of(options.baseline, (options.references, len(references)))
         differences = compared(scores, rows(baseline, references))
     if options.json:
         values: dict[str, Any] = {name: asdict(each) for name, each in found.items()}
@@ -92,7 +94,7 @@ def _level(p_value: float | None) -> str:
     return f"{p_value:.4f}" if p_value >= 1e-4 else "below 0.0001"
 
 
-def _lines(path: Path, expected: tuple[Path, int] | None) -> list[str]:
+def lines_of(path: Path, expected: tuple[Path, int] | None = None) -> list[str]:
     """Returns a file's lines; ``expected``: how many, and whose number that is.
 
     Raises:

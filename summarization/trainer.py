@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from common.bert.checkpoint import folder_of, read_tensors, take
 from common.bert.start import tokenizer_of, unrecorded_text
 from common.errors import WrongUseError
-from common.package import OUTPUTS, Assembly, Evaluation
+from common.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
 from common.step import Loss
 from common.tokenization import Tokenizer
 from summarization.data import Splits, wire
@@ -86,8 +86,14 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=tests,
         floors=lambda: {name: values["rouge1"] for name, values in rules().items()},
         data_checksum=splits.checksum,
-        leave=lambda _model, out: tested[0].leave(out / OUTPUTS),
+        write_outputs=lambda _model, out: _write_outputs(tokenizer, out, tested[0]),
     )
+
+
+def _write_outputs(tokenizer: Tokenizer, folder: Path, tested: Tested) -> None:
+    """Writes the vocabulary, without which no other text can be given to the model, and the headlines."""
+    tokenizer.save(folder / VOCABULARY)
+    tested.write_outputs(folder / OUTPUTS)
 
 
 def prepare(run: Run, folder: Path, *, told: bool = True) -> tuple[Tokenizer, Splits]:

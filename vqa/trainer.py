@@ -50,5 +50,5 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=test,
         floors=lambda: floors(loaded),
         data_checksum=loaded.checksum,
-        leave=lambda _model, out: tested[0].write(out / OUTPUTS, answers),
+        write_outputs=lambda _model, out: tested[0].write(out / OUTPUTS, answers),
     )

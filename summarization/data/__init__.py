@@ -118,14 +118,15 @@ class Data:
                 _drawn(read["train"], counts["train"], self.train_pairs, self.seed), tokenizer, "train", told
             ),
         )
-        splits = {
-            name: Split(pairs=pairs, encoded=_of(self._encoded(iter(pairs), tokenizer, name, told), tokenizer))
-            for name, pairs in looked_at.items()
-        }
+        splits = {name: self.split(pairs, tokenizer, name, told=told) for name, pairs in looked_at.items()}
         digest = hashlib.sha256(checksum.encode())
         for each in looked_at.values():
             digest.update(json.dumps([[pair.document, pair.summary] for pair in each]).encode())
         return Splits(train=_of(arrays, tokenizer), **splits, checksum=digest.hexdigest())
+
+    def split(self, pairs: list[Pair], tokenizer: Tokenizer, name: str, *, told: bool) -> Split:
+        """Returns pairs with their tokens, cut; ``told``: whether it is printed how many are cut or empty."""
+        return Split(pairs=pairs, encoded=_of(self._encoded(iter(pairs), tokenizer, name, told), tokenizer))
 
     def _readers(self) -> dict[str, Pairs]:
         if self.path is not None:

@@ -55,7 +55,7 @@ def test_how_an_answer_is_chosen_may_be_set_anew_and_nothing_else(
     found = scores(capsys)
     assert (found["HasAns_f1"], found["NoAns_f1"]) == (0.0, 100.0)
     assert predicted(tmp_path / "run", file, tmp_path / "more", "--data.length", "40") == 2
-    assert "data.length: the run's own; here only how answers are chosen is set" in capsys.readouterr().err
+    assert "data.length: settled when the run was trained" in capsys.readouterr().err
     assert predicted(tmp_path / "run", file, tmp_path / "out") == 2
     assert "expected a folder that is empty or not there yet" in capsys.readouterr().err
 

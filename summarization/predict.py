@@ -1,0 +1,65 @@
+"""Headlines for other texts by a finished run, without training; scored if references are given."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.cli import Parser
+from common.package import VOCABULARY
+from common.runtime import make_accelerator
+from common.tokenization import load_tokenizer
+from common.trained import changed_run, read_trained, require_empty
+from summarization import score
+from summarization.data.files import Pair
+from summarization.evaluator import HYPOTHESES, write
+from summarization.model import Summarizer
+from summarization.run import Run
+from summarization.tasks import TASKS
+
+PROG = "seqarena summarization predict"
+FREE = ("decoding.",)
+"""What may be set otherwise than in the run: how headlines are searched for."""
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena summarization predict``."""
+    made = Parser(
+        prog=PROG, description=f"{__doc__}\nHow headlines are searched for may be set as in a run: --decoding.beam, ..."
+    )
+    made.add_argument("run", type=Path, help=f"directory of a finished run of {', '.join(TASKS)}")
+    made.add_argument("--documents", type=Path, required=True, help="texts, one a line")
+    made.add_argument("--references", type=Path, help="the true headlines, one a line, in the same order: to score by")
+    made.add_argument("--out", type=Path, required=True, help="folder for the headlines")
+    made.add_argument("--json", action="store_true", help="print the scores as one JSON object")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena summarization predict`` and returns its exit code."""
+    options, fields = parser().parse_known_args(arguments)
+    trained = read_trained(options.run, Run, "summarization", tuple(TASKS))
+    its = changed_run(trained.run, fields, FREE, PROG)
+    require_empty(options.out)
+    documents = score.lines_of(options.documents)
+    given = options.references is not None
+    references = score.lines_of(options.references, (options.documents, len(documents))) if given else documents
+    tokenizer = load_tokenizer(options.run / VOCABULARY)
+    pairs = [Pair(document=text, summary=title) for text, title in zip(documents, references, strict=True)]
+    split = its.data.split(pairs, tokenizer, "predict", told=given)
+    accelerator = make_accelerator(its.train.precision)
+    model = Summarizer(its.model)
+    trained.load(model)
+    written = write(model.to(accelerator.device), split, tokenizer, its.decoding, accelerator)
+    if not accelerator.is_main_process:
+        return 0
+    written.write(options.out)
+    hypotheses = options.out / HYPOTHESES.format("")
+    print(
+        f"{hypotheses}: {len(documents):,} headlines by the weights of step {trained.step:,}; at the longest length "
+        f"without an end: {written.unended:,}",
+        file=sys.stderr,
+    )
+    if not given:
+        return 0
+    files = ["--hypotheses", hypotheses, "--references", options.references, "--documents", options.documents]
+    return score.run([*map(str, files), *(["--json"] if options.json else [])])
