@@ -7,6 +7,7 @@ What a run's numbers cannot depend on is left out, so that an edit there costs n
 import ast
 import functools
 import hashlib
+import importlib.util
 import json
 import sys
 import time
@@ -127,6 +128,7 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
     """Returns a file's hash, and the names of what it imports; once a process, as its modules are imported once."""
     if STARTED < path.stat().st_mtime <= time.time():
         raise WrongUseError(f"{_shown(path)} was changed after this process began; start the command again")
+    _require_not_stale(path)
     tree = ast.parse(path.read_bytes())
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -136,6 +138,20 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
             module = ".".join([*_package(path, node.level), *filter(None, [node.module])])
             names |= {module, *(f"{module}.{each.name}" for each in node.names)}
     return hashlib.sha256(repr(_plain(tree)).encode()).hexdigest()[:12], frozenset(names)
+
+
+def _require_not_stale(path: Path) -> None:
+    """Raises a ``WrongUseError`` where Python took the compiled code of an earlier text for that of a file.
+
+    It compares size and whole seconds alone, so an edit of the same size in the second of the compilation escapes it.
+    """
+    compiled, source = Path(importlib.util.cache_from_source(str(path))), path.stat()
+    if not compiled.exists() or source.st_mtime_ns <= compiled.stat().st_mtime_ns:
+        return
+    expected = int(source.st_mtime).to_bytes(4, "little") + (source.st_size & 0xFFFFFFFF).to_bytes(4, "little")
+    if compiled.read_bytes()[8:16] == expected:
+        compiled.unlink()
+        raise WrongUseError(f"{_shown(path)}: Python ran its text of a second before; start the command again")
 
 
 def _package(path: Path, level: int) -> list[str]:

@@ -1,5 +1,7 @@
 """Which edits make another version of a run, and which do not."""
 
+import os
+import py_compile
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -107,6 +109,20 @@ def test_a_file_that_changes_under_a_process_is_noticed(edit: Tree, monkeypatch:
     forget()
     with pytest.raises(WrongUseError, match=r"was changed after this process began; start the command again"):
         of("softmax")
+
+
+def test_compiled_code_of_an_earlier_text_is_noticed(edit: Tree) -> None:
+    """Python compares size and seconds alone: an edit of the same size within a second leaves its cache as it was."""
+    path = sources.TREE / "common" / "attention" / "softmax.py"
+    compiled = Path(py_compile.compile(str(path), doraise=True))  # type: ignore[arg-type]
+    of("softmax")
+    times = path.stat().st_atime_ns, compiled.stat().st_mtime_ns
+    os.utime(compiled, ns=(times[0], path.stat().st_mtime_ns - 1))
+    forget()
+    with pytest.raises(WrongUseError, match=r"softmax\.py: Python ran its text of a second before"):
+        of("softmax")
+    forget()
+    of("softmax")  # by the next process it is compiled anew
 
 
 def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> None:
