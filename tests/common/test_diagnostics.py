@@ -31,7 +31,7 @@ from tests.common.toy import TRAIN, toy_fit
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_similarity_and_cosine_are_their_definitions_over_real_tokens(tokens: int, width: int, seed: int) -> None:
     torch.manual_seed(seed)
     hidden = torch.randn(2, 6, width, dtype=torch.float64)

@@ -58,7 +58,7 @@ def masked(masking: Masking, tokens: np.ndarray, segments: np.ndarray, epoch: in
     st.integers(0, 3),
     st.integers(0, 2**31),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_masks_keep_their_promises(
     law: str, longest: int, unit: str, scope: str, share: float, source: str, length: int, pad: int, seed: int
 ) -> None:

@@ -66,13 +66,11 @@ def test_who_stops_the_sweep_stops_its_runs_and_it_goes_on(sent: signal.Signals,
     code += "from scripts.seqarena import main; sys.exit(main())"
     process = subprocess.Popen([sys.executable, "-c", code, *long], stderr=subprocess.DEVNULL, start_new_session=True)
     folders = [each.folder for each in sweep.plan(long[1:])[0]]
-    deadline = time.monotonic() + 100
     while not all((latest(folder)[0] or 0) > 40 for folder in folders):
-        assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(sent)
-    process.wait(20)
+    process.wait()
     for folder in folders:
         for _ in range(100):
             try:

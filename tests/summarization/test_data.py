@@ -217,7 +217,7 @@ def order(batch_size: int, pool: int, count: int = 999, seed: int = 0) -> Budget
     return Budgeted(lengths=lengths, targets=draws.integers(2, 30, count), batch_size=batch_size, seed=seed, pool=pool)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(batch_size=st.integers(1, 40), pool=st.integers(1, 12), seed=st.integers(0, 9))
 def test_every_epoch_sees_every_pair_once_and_no_batch_is_empty(batch_size: int, pool: int, seed: int) -> None:
     batches = order(batch_size, pool, count=batch_size * pool * 2, seed=seed)

@@ -92,7 +92,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all_sequences() -> None:
             assert len(found) == 5
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     how=st.builds(
         Decoding, beam=st.integers(1, 4), normalization=st.sampled_from(["gnmt", "power", "none"]),

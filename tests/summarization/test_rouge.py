@@ -59,7 +59,7 @@ def defined(hypothesis: str, reference: str) -> dict[str, float]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(hypothesis=WORDS, reference=WORDS)
 def test_scores_are_those_of_the_definition(hypothesis: str, reference: str) -> None:
     found = rows([hypothesis], [reference])

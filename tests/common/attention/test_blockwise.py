@@ -86,7 +86,7 @@ def test_blocks_of_other_parameters(config: DoublyNormalized | Hybrid) -> None:
     st.integers(1, 33),
     st.integers(0, 2**31),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_blocks_of_any_size_at_scores_of_any_size(
     variant: tuple[str, str], length: int, memory: int, size: float, rows: int, seed: int
 ) -> None:

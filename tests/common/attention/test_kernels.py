@@ -20,7 +20,7 @@ from common.errors import WrongUseError
 from common.optim import Optim, build_optimizer
 from tests.common.attention.cases import VARIANTS, case, cases
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 
 
 @pytest.mark.parametrize(("name", "order"), VARIANTS)

@@ -72,7 +72,7 @@ def test_the_first_and_last_of_every_tile_are_seen(memory: int, tiles: tuple[int
     shares=strategies.tuples(strategies.floats(0, 1), strategies.floats(0, 1)),
     times=strategies.sampled_from([0.01, 1.0, 10.0]),
 )  # fmt: skip
-@hypothesis.settings(max_examples=25, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
 def test_any_case_is_the_formula(
     name: str, order: str, rows: int, keys: int, widths: tuple[int, int], seed: int, shares: tuple[float, float],
     times: float, tried: dict[str, Any],
