@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.attention.chunked import attend_in_chunks, chunks
 from common.attention.derivatives import needs_formula
 from common.attention.operators import attend_blockwise
 from common.attention.rule import Rule
@@ -18,7 +19,7 @@ from common.attention.visibility import ORDERS, Order, Visibility, clear_padding
 from common.errors import WrongUseError
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
-Implementation = Literal["features", "triton", "fused", "blockwise", "reference"]
+Implementation = Literal["features", "triton", "fused", "blockwise", "chunked", "reference"]
 """In the order in which a kernel prefers them."""
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
@@ -34,13 +35,15 @@ def scaled_scores(query: Query, key: Key, bias: Bias | None) -> Scores:
 class Kernel(nn.Module, ABC):
     """Evaluates one variant. ``dropout`` falls on the weights, in training only.
 
-    A variant gives ``normalize``, its formula on the full matrix, and ``rule``, the same block by block: then nothing
-    of size N x M is kept, whatever the order, mask, bias or dropout. Where there is a faster exact form it overrides
-    ``features``, ``triton`` or ``fused``, which return None for what they cannot express.
+    A variant gives ``normalize``, its formula on the full matrix, which long calls evaluate for some queries at a time:
+    then nothing of size N x M is kept. ``rule`` is the same block by block, and faster. Where there is a still faster
+    exact form it overrides ``features``, ``triton`` or ``fused``, which return None for what they cannot express.
     """
 
     rule: Rule | None = None
-    """None: only the formula on the full matrix."""
+    """None: only the formula."""
+    is_tried = False
+    """Whether ``normalize`` was seen to give some queries what it gives them among others."""
 
     def __init__(self, config: "AttentionConfig", dropout: float) -> None:
         super().__init__()
@@ -80,6 +83,45 @@ class Kernel(nn.Module, ABC):
         if self.rule is None:
             return None
         return self._evaluate(self.rule, None, query, key, value, visibility, bias)[0]
+
+    def chunked(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
+        """Returns the output by the formula, some queries at a time, in linear memory.
+
+        None where all fit into one chunk, where the variant needs all queries at once, and for segments without an
+        order.
+
+        Raises:
+            WrongUseError: the formula gives other weights for some queries at a time, though its config says that it
+                can go on step by step.
+        """
+        has_form = visibility.order in self.stepwise and (visibility.segments is None or visibility.order == "causal")
+        if not has_form or len(chunks(query, key)) == 1:
+            return None
+        if not self.is_tried and not torch.compiler.is_compiling():
+            self._try_chunks(query, visibility)
+        query, key, value = visibility.cleared(query, key, value)
+        return attend_in_chunks(self._by_formula, query, key, value, visibility, bias)
+
+    def _try_chunks(self, query: Query, visibility: Visibility) -> None:
+        """Compares the weights of six queries at once with those of twice three, on scores drawn for the purpose."""
+        drawn = torch.Generator().manual_seed(0)
+        scores = torch.randn(1, query.shape[1], 6, 6, generator=drawn).to(query.device)
+        visible = Visibility(order=visibility.order).pairs(6, 6, query.device)
+        found, state = list[Tensor](), None
+        with torch.no_grad():
+            whole = self.normalize(scores, visible, Visibility(order=visibility.order), None)[0]
+            for rows in (slice(0, 3), slice(3, 6)):
+                is_causal = visibility.order == "causal"
+                some = Visibility(order=visibility.order, memory=rows.start if is_causal else 0)
+                seen = rows.stop if is_causal else 6
+                weights, state = self.normalize(scores[:, :, rows, :seen], visible[:, :, rows, :seen], some, state)
+                found.append(F.pad(weights, (0, 6 - seen)))
+        if not torch.allclose(torch.cat(found, dim=2), whole, atol=1e-5, rtol=1e-4):
+            raise WrongUseError(
+                f"{type(self).__name__}: a query's weights depend on other queries; its config must say so: "
+                f"leave {visibility.order!r} out of stepwise, or return the state from normalize"
+            )
+        self.is_tried = True
 
     def reference(
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
@@ -126,6 +168,7 @@ class Kernel(nn.Module, ABC):
             "triton": self.triton,
             "fused": self.fused,
             "blockwise": self.blockwise,
+            "chunked": self.chunked,
             "reference": self.reference,
         }
         output = forms[implementation](query, key, value, visibility, bias)
@@ -163,7 +206,7 @@ class Kernel(nn.Module, ABC):
             )
         rule = None if needs_formula() else self.rule
         output, mass = self._evaluate(rule, state, query, key, value, visibility, bias)
-        return self._clear(output, visibility), mass
+        return self._clear(output, visibility), None if mass is None else mass.detach()
 
     def check(
         self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None
@@ -217,7 +260,18 @@ class Kernel(nn.Module, ABC):
             return attend_blockwise(
                 rule, query, key, value, visibility, bias, share=self.share(), dropout=self.active_dropout, state=state
             )
-        query, key, value = visibility.cleared(query, key, value)
+        return self._by_formula(state, *visibility.cleared(query, key, value), visibility, bias)
+
+    def _by_formula(
+        self,
+        state: EarlierMass | None,
+        query: Query,
+        key: Key,
+        value: Value,
+        visibility: Visibility,
+        bias: Bias | None,
+    ) -> tuple[Output, KeyMass | None]:
+        """Returns the output by the formula on the full matrix, and the state; padding is cleared already."""
         weights, mass = self._weights(query, key, visibility, bias, state)
         return F.dropout(weights, self.active_dropout).to(value.dtype) @ value, mass
 

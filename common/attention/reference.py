@@ -61,8 +61,8 @@ def prefix_normalized(
 
     Ours, not the paper's: the paper's sum runs over later queries too, and would let the future through. ``state`` is
     the logarithm of the masses that earlier queries gave the keys; the first ``earlier`` keys of this call are the
-    newest ones it knows, and keys it does not know start with no mass. Returned beside the weights, it carries no
-    gradient: memory is detached everywhere.
+    newest ones it knows, and keys it does not know start with no mass. The state after the last query stands beside the
+    weights.
     """
     seen = unhidden(scores, visible)
     hidden = scores.masked_fill(~seen, lowest(scores))
@@ -73,7 +73,7 @@ def prefix_normalized(
         before[..., earlier - known : earlier] = state[..., state.shape[-1] - known :]
         mass = torch.logaddexp(mass, before[..., None, :])
     shifted = (scores - mass).masked_fill(~seen, lowest(scores))
-    return softmax(shifted, visible), mass[..., -1, :].detach()
+    return softmax(shifted, visible), mass[..., -1, :]
 
 
 def elementwise(

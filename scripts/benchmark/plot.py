@@ -8,7 +8,14 @@ from matplotlib.figure import Figure
 
 from scripts.benchmark.cases import Measured, Setting
 
-LINES = {"reference": ":", "blockwise": "-", "fused": "--", "features": "-.", "triton": (0, (3, 1, 1, 1))}
+LINES = {
+    "reference": ":",
+    "chunked": (0, (5, 1)),
+    "blockwise": "-",
+    "fused": "--",
+    "features": "-.",
+    "triton": (0, (3, 1, 1, 1)),
+}
 
 
 def plot(setting: Setting, found: Sequence[Measured], path: Path) -> None:

@@ -6,7 +6,14 @@ from typing import Any
 from common.checkpoint import read_json
 from scripts.report.chart import REFERENCE, Chart, colour, label, rounded
 
-DASHES = {"reference": "dot", "blockwise": "solid", "fused": "dash", "features": "dashdot", "triton": "longdash"}
+DASHES = {
+    "reference": "dot",
+    "chunked": "longdashdot",
+    "blockwise": "solid",
+    "fused": "dash",
+    "features": "dashdot",
+    "triton": "longdash",
+}
 
 
 def speed(folder: Path, problems: list[str]) -> list[Chart]:

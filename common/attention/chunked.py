@@ -1,0 +1,69 @@
+"""The formula of any variant in linear memory: some queries at a time, computed again for the gradient."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from common.attention.visibility import Visibility
+from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Query, Value
+
+CHUNK_BYTES = 2**23
+"""Scores of a chunk in float32."""
+FEWEST = 64
+"""Queries of a chunk at least: a variant with a state keeps one of them for each chunk."""
+
+Evaluate = Callable[[EarlierMass | None, Query, Key, Value, Visibility, Bias | None], tuple[Output, KeyMass | None]]
+"""Evaluates a formula on some queries, given the state after the queries before them; returns the state after them."""
+
+
+def chunks(query: Query, key: Key) -> list[slice]:
+    """Returns the queries of each chunk."""
+    batch, heads, queries, _ = query.shape
+    rows = max(FEWEST, CHUNK_BYTES // (4 * batch * heads * key.shape[2]))
+    return [slice(start, min(start + rows, queries)) for start in range(0, queries, rows)]
+
+
+def attend_in_chunks(
+    evaluate: Evaluate, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
+) -> Output:
+    """Returns what ``evaluate`` gives for all queries at once; nothing of size N x M is kept but what the bias is.
+
+    In order ``causal`` the keys of later queries are left out of a chunk.
+    """
+    outputs, state = list[Tensor](), None
+    for rows in chunks(query, key):
+        seen = visibility.memory + rows.stop if visibility.order == "causal" else key.shape[2]
+        output, state = checkpoint(
+            evaluate,
+            state,
+            query[:, :, rows],
+            key[:, :, :seen],
+            value[:, :, :seen],
+            _of_queries(visibility, rows, seen),
+            _of_pairs(bias, rows, seen),
+            use_reentrant=False,
+        )
+        outputs.append(output)
+    return torch.cat(outputs, dim=2)
+
+
+def _of_queries(visibility: Visibility, rows: slice, seen: int) -> Visibility:
+    """Returns what some queries see of the first so many keys."""
+    query_real, key_real, segments = visibility.query_real, visibility.key_real, visibility.segments
+    return replace(
+        visibility,
+        query_real=None if query_real is None else query_real[:, rows],
+        key_real=None if key_real is None else key_real[:, :seen],
+        memory=visibility.memory + rows.start if visibility.order == "causal" else 0,
+        segments=None if segments is None else segments[:, :seen],
+    )
+
+
+def _of_pairs(bias: Bias | None, rows: slice, seen: int) -> Bias | None:
+    if bias is None:
+        return None
+    some = bias[:, :, rows] if bias.shape[2] > 1 else bias
+    return some[..., :seen]
