@@ -3,10 +3,9 @@
 import hashlib
 import io
 import lzma
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image as Picture
@@ -20,6 +19,7 @@ from lra import checksums
 from lra.data import cropped
 from lra.data.files import is_hub_layout, members
 from lra.data.origin import kept_in
+from lra.data.pickled import read_batch
 from lra.data.pixels import Pixels, as_sequences
 
 HUB = "uoft-cs/cifar10"
@@ -155,27 +155,10 @@ def _from_files(path: Path) -> dict[str, Split]:
     }
 
 
-class _Arrays(pickle.Unpickler):
-    """Unpickles what the official batches are made of, and nothing that could run."""
-
-    ALLOWED = frozenset(
-        {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"),
-         ("numpy", "dtype"), ("_codecs", "encode")}
-    )  # fmt: skip
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Returns one of the few classes that arrays need."""
-        if (module, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no CIFAR-10 batch does")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-
-
 def _batch(content: bytes, where: str) -> Split:
     try:
-        values = _Arrays(io.BytesIO(content), encoding="bytes").load()
-        images, labels = np.asarray(values[b"data"], np.uint8), np.asarray(values[b"labels"], np.uint8)
-    except (pickle.UnpicklingError, KeyError, TypeError, ValueError, EOFError, IndexError, AttributeError,
-            OverflowError) as error:  # fmt: skip
+        images, labels = read_batch(content)
+    except ValueError as error:
         raise BadDataError(f"{where}: not a batch of CIFAR-10 for Python ({error})") from error
     if labels.ndim != 1 or images.shape != (len(labels), 3 * PIXELS):
         raise BadDataError(

@@ -3,6 +3,7 @@
 import io
 import lzma
 import pickle
+import re
 import tarfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from lra import checksums
 from lra.data import image
 from lra.data.digits import Digits
 from lra.data.image import CLASSES, Image, grey
+from lra.data.pickled import read_batch
 from lra.data.pixels import as_sequences
 
 TRAIN, TEST = 25, 10
@@ -107,6 +109,57 @@ class Harmful:
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return print, ("harm",)
+
+
+def text(content: bytes) -> bytes:
+    return b"U" + bytes([len(content)]) + content
+
+
+def batch_of_python_2(images: np.ndarray, labels: list[int]) -> bytes:
+    """Returns a batch as Python 2's cPickle wrote the official ones: names and bytes are strings of 8 bits."""
+    size, content = len(images).to_bytes(4, "little"), images.tobytes()
+    state = b"(K\x03" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    kind = b"cnumpy\ndtype\n" + text(b"u1") + b"K\x00K\x01\x87R" + state
+    empty = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text(b"b") + b"\x87R"
+    held = b"T" + len(content).to_bytes(4, "little") + content
+    array = empty + b"(K\x01J" + size + b"M\x00\x0c\x86" + kind + b"\x89" + held + b"tb"
+    numbers = b"](" + b"".join(b"K" + bytes([each]) for each in labels) + b"e"
+    return b"\x80\x02}(" + text(b"data") + array + text(b"labels") + numbers + b"u."
+
+
+def test_batches_of_python_2_and_3_are_read() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (7, 3072)).astype(np.uint8)
+    labels = [0, 9, 3, 3, 1, 2, 8]
+    every = [batch_of_python_2(images, labels)]
+    for protocol in (2, 3, 4, 5):
+        every += [pickle.dumps({b"data": images, b"labels": some}, protocol=protocol)
+                  for some in (labels, np.array(labels, np.uint8)) if protocol < 5]  # fmt: skip
+    for content in every:
+        found = read_batch(content)
+        np.testing.assert_array_equal(found[0], images)
+        assert found[1].tolist() == labels
+
+
+def test_no_pickle_corrupts_memory() -> None:
+    """State of numpy's own classes does: flags of a dtype without objects, an array longer than its bytes."""
+    images = np.zeros((7, 3072), np.uint8)
+    whole = batch_of_python_2(images, [0] * 7)
+    flags = whole.replace(b"K\x00tb\x89", b"K\x3ftb\x89")
+    assert flags != whole
+    np.testing.assert_array_equal(read_batch(flags)[0], images)
+    evil = {
+        "expected an array of bytes": whole.replace(b"U\x02u1", b"U\x02O8"),
+        "cannot reshape": whole.replace(b"M\x00\x0c\x86", b"M\x00\x0d\x86"),
+        "more operations than a batch": b"\x80\x02}r\xff\xff\xff\xff.",
+        "more operations than a batch of": b"\x80\x02}K\x00" + b"\x85" * 500_000 + b"K\x00s.",
+        "it names numpy.load": whole.replace(b"numpy.core.multiarray\n_reconstruct", b"numpy\nload"),
+        "it has the operation NEWOBJ": b"\x80\x02cnumpy\nndarray\n)\x81.",
+        "expected an array, found": pickle.dumps({b"data": b"", b"labels": []}, protocol=3),
+    }
+    for reason, content in evil.items():
+        assert content != whole, reason
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            read_batch(content)
 
 
 def test_what_is_no_cifar_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

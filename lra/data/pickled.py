@@ -1,0 +1,111 @@
+"""CIFAR-10's pickled batches, read without giving a file any class of numpy's: a pickle's state can corrupt memory."""
+
+import io
+import pickle
+import pickletools
+from typing import Any
+
+import numpy as np
+
+from common.data import Bytes
+
+OPERATIONS = frozenset(
+    "PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE BUILD NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 "
+    "SHORT_BINSTRING BINSTRING SHORT_BINBYTES BINBYTES BINBYTES8 SHORT_BINUNICODE BINUNICODE BINUNICODE8 "
+    "EMPTY_DICT SETITEM SETITEMS EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "
+    "BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET".split()
+)
+"""What dicts of arrays, lists of numbers and texts are pickled by, in protocol 2 and later."""
+MOST = 1_000_000
+"""Operations, and numbers of remembered values."""
+DEEPEST = 50
+"""Tuples, lists and dicts: a batch has fewer than ten, and a tuple in a tuple in a tuple has no bottom."""
+
+
+class _Type:
+    """Stands for a numpy.dtype: remembers its name."""
+
+    def __init__(self, name: Any = None, *_: object) -> None:
+        self.name = name.decode("ascii", "replace") if isinstance(name, bytes) else name
+
+    def __setstate__(self, state: object) -> None:
+        """Ignores byte order and flags."""
+
+
+class _Array:
+    """Stands for a numpy.ndarray: remembers its state."""
+
+    state: Any = None
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+def _reconstruct(*_: object) -> _Array:
+    return _Array()
+
+
+def _encode(text: str, *_: object) -> bytes:
+    """Returns bytes that Python 3 pickled as text in protocol 2."""
+    return text.encode("latin-1")
+
+
+STAND_INS = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _Batch(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in STAND_INS:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no CIFAR-10 batch does")
+        return STAND_INS[module, name]
+
+
+def read_batch(content: bytes) -> tuple[Bytes, Bytes]:
+    """Returns the images (count, 3072) and labels (count) of a batch.
+
+    Raises:
+        ValueError: no batch; says why.
+    """
+    try:
+        _require_plain(content)
+        values = _Batch(io.BytesIO(content), encoding="bytes").load()
+        images, labels = _bytes_of(values[b"data"]), values[b"labels"]
+    except (pickle.UnpicklingError, KeyError, TypeError, ValueError, EOFError, IndexError, AttributeError,
+            OverflowError, MemoryError) as error:  # fmt: skip
+        raise ValueError(str(error) or type(error).__name__) from error
+    if isinstance(labels, _Array):
+        return images, _bytes_of(labels)
+    if not isinstance(labels, list) or not all(type(each) is int and 0 <= each < 256 for each in labels):
+        raise ValueError("expected labels as a list of whole numbers from 0 to 255")
+    return images, np.array(labels, np.uint8)
+
+
+def _require_plain(content: bytes) -> None:
+    """Raises a ``ValueError`` for operations that a batch does not need, or too many of them."""
+    containers = 0
+    for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
+        name = operation.name
+        if name not in OPERATIONS:
+            raise ValueError(f"it has the operation {name}, which no CIFAR-10 batch has")
+        containers += "TUPLE" in name or name in ("EMPTY_DICT", "EMPTY_LIST")
+        is_huge = isinstance(argument, int) and argument >= MOST and ("PUT" in name or "GET" in name)
+        if number >= MOST or is_huge or containers > DEEPEST:
+            raise ValueError("it has more operations than a batch of CIFAR-10 has")
+
+
+def _bytes_of(array: Any) -> Bytes:
+    """Returns the array of bytes that a stand-in was given the state of."""
+    if not isinstance(array, _Array):
+        raise ValueError(f"expected an array, found {type(array).__name__}")
+    _, shape, kind, is_transposed, content = array.state
+    if not isinstance(kind, _Type) or kind.name not in ("u1", "uint8") or not isinstance(content, bytes):
+        raise ValueError("expected an array of bytes (uint8)")
+    if not all(type(each) is int for each in shape):
+        raise ValueError("expected whole numbers as the shape of an array")
+    return np.frombuffer(content, np.uint8).reshape(shape, order="F" if is_transposed else "C")
