@@ -1,7 +1,9 @@
 """The machine: accelerator, precision, seeds, peak memory, and what a result must say of them."""
 
 import contextlib
+import ctypes
 import functools
+import gc
 import os
 import platform
 import resource
@@ -29,6 +31,8 @@ LIBRARIES = (
     "pytorch-optimizer", "rouge-score",
 )  # fmt: skip
 """Libraries that compute; those that are installed stand in each result."""
+CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+"""Linux: writing 5 to the first sets the peak resident set (VmHWM) of the second to the present one."""
 
 
 def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: Path | None = None) -> Accelerator:
@@ -95,12 +99,20 @@ def seed_torch(*keys: int) -> None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Forgets the peak so far, so that a run does not inherit that of the one before it in the same process."""
+    """Begins a new peak, so that a run's does not depend on what ran before it in the same process.
+
+    On a CPU under Linux, what earlier runs have freed is first given back to the system: the C library keeps it, and
+    the resident set would stay as large as the largest run made it. Elsewhere the peak cannot be reset, and is that of
+    the whole process.
+    """
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    with contextlib.suppress(OSError):  # where Linux does not allow it, the peak is that of the whole process
-        Path("/proc/self/clear_refs").write_text("5")
+    with contextlib.suppress(AttributeError, OSError):  # of glibc alone
+        ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(OSError):  # not allowed, or no Linux
+        CLEAR_REFS.write_text("5")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
@@ -108,9 +120,10 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = STATUS.read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -185,6 +185,7 @@ def _measure(
         message = f"{row} diverged: {error}"
         progress.step = error.step
         log.say(message)
+    peak = peak_memory_bytes(accelerator.device)  # before the floors: they are no part of what a run takes
     if session.trackers:
         accelerator.end_training()
     changes = changed_from(preset, run)
@@ -216,7 +217,7 @@ def _measure(
         parameters=parameter_count(assembly.model),
         training_seconds=progress.training_seconds,
         tokens_per_second=progress.tokens / progress.training_seconds if progress.training_seconds else 0.0,
-        peak_memory_bytes=peak_memory_bytes(accelerator.device),
+        peak_memory_bytes=peak,
         environment={name: value for name, value in progress.segments[-1].items() if name != "after_step"},
         segments=progress.segments,
         sources=dict(sources),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from common.nearest import FLOOR, label_of_nearest, word_counts
+from common.nearest import FLOOR, TESTED, label_of_nearest, nearest, word_counts
 from qa.data import world
 from qa.data.mnli import LABELS, Pair
 from qa.data.squad import Question, Questions
@@ -14,14 +14,17 @@ from qa.scoring import f1, score
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
 WORD = re.compile(r"\w+")
+COPIED = 20_000
+"""Training questions whose answers are copied, at most."""
 SMOOTHED = 1.0
 """Added to every count of naive Bayes."""
 
 
-def of_squad(questions: Questions, *, unanswerable: bool, generated: bool) -> dict[str, float]:
+def of_squad(train: Questions, questions: Questions, *, unanswerable: bool, generated: bool) -> dict[str, float]:
     """Returns the F1 of rules: the first sentence, the one that shares most words with the question, no answer ever.
 
-    Of generated questions also any answer of the right kind: the mean over those that the paragraph has.
+    And the answer of the nearest training question, by its words and its paragraph's. Of generated questions also any
+    answer of the right kind: the mean over those that the paragraph has.
     """
     rules: dict[str, Callable[[Question], str]] = {
         "first sentence": lambda each: _sentences(questions, each)[0],
@@ -34,7 +37,24 @@ def of_squad(questions: Questions, *, unanswerable: bool, generated: bool) -> di
         name: float(np.mean(list(score(questions, answers, unanswerable=unanswerable).f1.values())))
         for name, answers in answered.items()
     }
+    found[FLOOR] = _of_nearest(train, questions, unanswerable)
     return found | ({"any answer of the right kind": _right_kind(questions, unanswerable)} if generated else {})
+
+
+def _of_nearest(train: Questions, questions: Questions, unanswerable: bool) -> float:
+    asked = questions.some(questions.questions[:TESTED])
+    known = train.questions[:COPIED]
+    found = nearest(
+        *word_counts([_asked(train, each) for each in known], [_asked(asked, each) for each in asked.questions])
+    )
+    copied = [next((text for text, _ in known[number].answers), "") for number in found.tolist()]
+    answers = {each.id: text for each, text in zip(asked.questions, copied, strict=True)}
+    return float(np.mean(list(score(asked, answers, unanswerable=unanswerable).f1.values())))
+
+
+def _asked(questions: Questions, question: Question) -> str:
+    """Returns a question and its paragraph as one text, the words of the question marked."""
+    return _marked(question.text, questions.contexts[question.context])
 
 
 def _right_kind(questions: Questions, unanswerable: bool) -> float:
@@ -71,7 +91,7 @@ def of_pairs(train: Sequence[Pair], test: Sequence[Pair]) -> dict[str, float]:
 
     trained, labels = (np.array([each.label for each in some]) for some in (train, test))
     most = np.bincount(trained).argmax()
-    known, asked = word_counts([_marked(each) for each in train], [_marked(each) for each in test])
+    known, asked = word_counts(*([_marked(each.premise, each.hypothesis) for each in some] for some in (train, test)))
     return {
         "most frequent label": float(np.mean(labels == most)),
         "words of the hypothesis alone": _bayes(train, test, hypothesis),
@@ -80,9 +100,9 @@ def of_pairs(train: Sequence[Pair], test: Sequence[Pair]) -> dict[str, float]:
     }
 
 
-def _marked(pair: Pair) -> str:
-    """Returns both sentences as one text, the words of the premise marked."""
-    return " ".join([*(f"premise_{word}" for word in WORD.findall(pair.premise)), pair.hypothesis])
+def _marked(marked: str, text: str) -> str:
+    """Returns two texts as one, the words of the first marked."""
+    return " ".join([*(f"first_{word}" for word in WORD.findall(marked)), text])
 
 
 def _bayes(train: Sequence[Pair], test: Sequence[Pair], words: Callable[[Pair], set[str]]) -> float:

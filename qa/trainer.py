@@ -96,7 +96,9 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         batches=SpanBatches(windows=train, order=_order(run, train.lengths)),
         validate=lambda model: answer(model, held_out["validation"], accelerator).evaluation,
         test=test,
-        floors=lambda: of_squad(splits["test"], unanswerable=data.unanswerable, generated=data.is_generated),
+        floors=lambda: of_squad(
+            splits["train"], splits["test"], unanswerable=data.unanswerable, generated=data.is_generated
+        ),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
         write_outputs=lambda _model, out: _write_outputs(tokenizer, out, tested[0]),

@@ -9,7 +9,7 @@ from summarization.rouge import intervals, rows
 
 
 class RougeMetric(evaluate.Metric):  # type: ignore[misc]
-    """ROUGE-1, ROUGE-2 and ROUGE-L F1 times 100, with stemming, as published Gigaword figures have them.
+    """ROUGE-1, ROUGE-2 and ROUGE-L F1 times 100, of the stems that ROUGE-1.5.5 compares with ``-m``.
 
     Predictions and references: headlines. Answers rouge1, rouge2, rougeL, and of each ``_low`` and ``_high``, the 95 %
     interval over rows. The library's own ``rouge`` does not stem and answers the median of an unseeded bootstrap.

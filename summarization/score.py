@@ -39,6 +39,7 @@ def run(arguments: Sequence[str]) -> int:
     scores = rows(hypotheses, references)
     found = intervals(scores, options.seed)
     without = intervals(rows(dropped(hypotheses), references), options.seed)
+    package = intervals(rows(hypotheses, references, "rouge-score"), options.seed)
     others = described(hypotheses, references, documents)
     differences = {}
     if options.baseline is not None:
@@ -46,10 +47,12 @@ def run(arguments: Sequence[str]) -> int:
         differences = compared(scores, rows(baseline, references))
     if options.json:
         values: dict[str, Any] = {name: asdict(each) for name, each in found.items()}
-        values |= {"drop": {name: asdict(each) for name, each in without.items()}, "rows": len(references), **others}
+        values |= {"drop": {name: asdict(each) for name, each in without.items()}}
+        values |= {"rouge-score": {name: asdict(each) for name, each in package.items()}}
+        values |= {"rows": len(references), **others}
         print(json.dumps(values | ({"difference": differences} if differences else {}), allow_nan=False))
         return 0
-    for text in _table(len(references), found, without, differences):
+    for text in _table(len(references), found, without, package, differences):
         print(text)
     print(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in others.items()))
     empty = sum(not each.strip() for each in hypotheses)
@@ -72,10 +75,12 @@ def _table(
     count: int,
     found: Mapping[str, Interval],
     without: Mapping[str, Interval],
+    package: Mapping[str, Interval],
     differences: Mapping[str, Mapping[str, float | None]],
 ) -> list[str]:
     lines = [f"{f'{count:,} rows':<28}{'  '.join(f'{name:<20}' for name in METRICS)}"]
-    for label, some in (("unknown words count", found), ("unknown words dropped", without)):
+    shown_as = (("unknown words count", found), ("unknown words dropped", without), ("stems of rouge-score", package))
+    for label, some in shown_as:
         lines.append(f"  {label:<26}{'  '.join(f'{some[name]!s:<20}' for name in METRICS)}")
     if differences:
         shown = (

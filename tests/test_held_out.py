@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common import corpus
 from common.data import Ragged
 from common.errors import WrongUseError
 from common.held_out import SHARES, drawn_for, split_of
@@ -16,6 +17,9 @@ from common.runtime import make_accelerator
 from common.tokenization import word_tokenizer
 from lra.data import digits
 from lra.data.listops.language import CLOSE, MIN
+from pretraining import data as text
+from pretraining.data.shards import Corpus, Shard
+from pretraining.wikitext.sources import of_book
 from scripts.packages import PACKAGES, find_package
 from summarization.data import wire
 from vqa.data import Loaded
@@ -139,7 +143,7 @@ CONTENTS: Mapping[tuple[str, str], tuple[Callable[..., Contents], Mapping[str, i
 }
 """Of each task with a generated quick set, what its examples show, and sizes small enough for a test."""
 READ = {"pretraining"}
-"""Packages whose quick sets are the bundled book, read in a row."""
+"""Packages whose quick sets are the bundled book, read in a row: below."""
 SAME = {("lra", "text-legacy"): {("validation", "test")}}
 """Splits that are one by the task's definition."""
 
@@ -160,6 +164,25 @@ def test_no_two_splits_share_content(package: str, task: str, tmp_path: Path, mo
     for first, second in itertools.combinations(found, 2):
         if (first, second) not in SAME.get((package, task), set()):
             assert not found[first] & found[second], (first, second)
+
+
+@pytest.mark.parametrize("name", ["valid", "test"])
+def test_a_language_model_is_not_tested_on_what_it_was_trained_on(name: str) -> None:
+    """Chapters are in one split. The book repeats verses of its own: a few in a hundred, seldom two in a row."""
+    lines = of_book()
+    held_out, train = ([*lines(each)] for each in (name, "train"))
+    verses, following = set(train), set(itertools.pairwise(train))
+    assert np.mean([verse in verses for verse in held_out]) < 0.03
+    assert np.mean([pair in following for pair in itertools.pairwise(held_out)]) < 0.01
+
+
+def test_a_chapter_of_the_book_is_in_one_split() -> None:
+    chapters = [tuple(verses) for verses in corpus.chapters()]
+    assert len(set(chapters)) == len(chapters)
+    numbers = np.arange(len(chapters) + 1)
+    shard = Shard(tokens=np.zeros(len(chapters), np.uint16), sentences=numbers, documents=numbers)
+    parts = text.split(Corpus(shards=[shard], tokenizer=word_tokenizer([]), manifest={}), text.MaskedText())
+    assert (sum(each[0].astype(int) for each in parts.values()) == 1).all()
 
 
 def test_a_content_belongs_to_one_split_and_shares_are_those_promised() -> None:

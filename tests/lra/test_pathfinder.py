@@ -14,6 +14,7 @@ from lra.data import pathfinder
 from lra.data.pathfinder import Pathfinder, files
 from lra.data.pathfinder.generator import draw_images
 from lra.data.pathfinder.geometry import GEOMETRIES, circle, dashes, stretched
+from lra.data.pathfinder.small import SmallPathfinder
 
 SMALL = Pathfinder(size=14, contour_length=3, examples=40)
 READ = replace(SMALL, examples=12)
@@ -215,3 +216,9 @@ def test_what_is_drawn_is_kept_when_it_cannot_be_put_together(tmp_path: Path, mo
     monkeypatch.undo()
     assert len(SMALL.load(tmp_path)[0]["train"]) == 32
     assert not list(tmp_path.glob("lra/*.shards"))
+
+
+def test_the_opposite_of_the_nearest_image_is_a_floor_too(tmp_path: Path) -> None:
+    data = SmallPathfinder(train=60, validation=4, test=20)
+    found = data.floors(data.load(tmp_path)[0])
+    assert found["opposite of the nearest training example"] == 1 - found["nearest training example"]

@@ -125,8 +125,20 @@ def test_floors_say_what_their_rules_score() -> None:
     assert of_pairs(leaky, leaky)["most frequent label"] == pytest.approx(1 / 3)
     data = Squad(version="2.0", generated=400, held_out=0.1)
     splits, _ = data.load()
-    found = of_squad(splits["test"], unanswerable=True, generated=True)
+    found = of_squad(splits["train"], splits["test"], unanswerable=True, generated=True)
     assert set(found) == {
         "first sentence", "sentence with most words of the question", "no answer", "any answer of the right kind",
+        "nearest training example",
     }  # fmt: skip
     assert found["no answer"] == pytest.approx(sum(not each.answers for each in splits["test"].questions) / 40)
+
+
+def test_the_nearest_training_question_lends_its_answer() -> None:
+    """Learned by heart all is right; of held-out questions little is, with nothing to copy where there is no answer."""
+    for version, unanswerable in (("1.1", False), ("2.0", True)):
+        splits, _ = Squad(version=version, generated=2_000, held_out=0.1).load()  # type: ignore[arg-type]
+        train, test = splits["train"], splits["test"]
+        again = of_squad(train, train.some(train.questions[:100]), unanswerable=unanswerable, generated=True)
+        apart = of_squad(train, test, unanswerable=unanswerable, generated=True)
+        assert again["nearest training example"] == 1.0
+        assert apart["nearest training example"] < 0.6

@@ -13,7 +13,7 @@ from vqa.data import SHARE, Arrays, Integers, Split, scenes
 from vqa.data.batches import Grouped, asked
 from vqa.data.scenes import ANSWERS, WORDS, Scenes, spelled
 from vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
-from vqa.floors import floors
+from vqa.floors import floors, of_nearest, sums
 
 SMALL = Scenes(scenes=60, held_out=40)
 HARD = replace(
@@ -167,6 +167,19 @@ def test_floors_are_what_rules_score() -> None:
         counts = np.where(test.options == guesses[:, None], test.people, 0).sum(axis=1)
         assert found[name] == pytest.approx(np.minimum(1, SHARE * counts).mean())
     assert 0.3 < found["most frequent of its kind"] < 0.5
+
+
+def test_the_nearest_training_picture_lends_its_answer() -> None:
+    """By heart the likeliest answer of each question; of a question that was not asked, the most frequent one."""
+    train, test = (SMALL.split(number, 60) for number in (0, 2))
+    best = train.options[np.arange(len(train)), train.people.argmax(axis=1)]
+    assert (of_nearest(train, train, otherwise=-1) == best).all()
+    once = replace(train, words=train.words[:1].repeat(len(train), axis=0))
+    unasked = (test.words != once.words[0]).any(axis=1)
+    assert (of_nearest(once, test, otherwise=7)[unasked] == 7).all()
+    shown = sums(test, test.pictures[:9])
+    assert shown.shape == (9, 3 * 18)
+    np.testing.assert_allclose(shown[3] / 100, seen(test).features[1].sum(axis=1).reshape(-1), atol=0.1)
 
 
 @settings(max_examples=20)

@@ -76,6 +76,7 @@ def test_a_run_leaves_what_the_server_would_score(
     assert {"yes/no", "other", "key_mass_seen"} <= set(result["metrics"])
     assert set(result["floors"]) == {
         "most frequent answer", "most frequent of its answer type", "most frequent of its question type",
+        "nearest training example",
     }  # fmt: skip
 
 

@@ -1,0 +1,80 @@
+"""Stems of ROUGE-1.5.5 with ``-m``: WordNet's irregular forms, then its form of Porter's stemmer."""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from nltk.stem.porter import PorterStemmer  # type: ignore[import-untyped]
+
+from common.errors import BadDataError
+
+FILE = Path(__file__).parent / "irregular.txt"
+"""5,593 words and the form that each stands for; where they come from: PROVENANCE.md."""
+SHA256 = "6f0d68735d349bc1e557536fd1dea6aa59dffd0cbfac1ae35838f3012b950e43"
+BEFORE = (
+    "al",
+    "ance",
+    "ence",
+    "er",
+    "ic",
+    "able",
+    "ible",
+    "ant",
+    "ement",
+    "ou",
+    "ism",
+    "ate",
+    "iti",
+    "ous",
+    "ive",
+    "ize",
+)
+"""Endings that the Perl script's step 4 tries first; then -ment, then -ent, each on what the one before has left."""
+
+
+@functools.lru_cache(maxsize=100_000)
+def stem(word: str) -> str:
+    """Returns what the Perl script compares for a lower-case word: a word of up to three letters as it is.
+
+    The form that an irregular one stands for is not stemmed again, there as here: *happier* is ``happy`` and *happy*
+    ``happi``.
+    """
+    if len(word) <= 3:
+        return word
+    found: str = irregular_forms().get(word) or STEMMER.stem(word)
+    return found
+
+
+@functools.cache
+def irregular_forms() -> Mapping[str, str]:
+    """Returns the form that each irregular word stands for.
+
+    Raises:
+        BadDataError: the installed file is damaged.
+    """
+    content = FILE.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != SHA256:
+        raise BadDataError(f"summarization/stemming/{FILE.name}: sha256 is {found}, expected {SHA256}; reinstall")
+    return dict(line.split() for line in content.decode("ascii").splitlines())
+
+
+class _Stemmer(PorterStemmer):  # type: ignore[misc]
+    """Porter's stemmer as released in Perl, with the change of 2004 that ROUGE-1.5.5 has in step 4."""
+
+    def __init__(self) -> None:
+        super().__init__(self.MARTIN_EXTENSIONS)
+
+    def _step4(self, word: str) -> str:
+        def long(rest: str) -> bool:
+            return bool(self._measure(rest) > 1)
+
+        for endings in (BEFORE, ("ment",)):
+            word = self._apply_rule_list(word, [(ending, "", long) for ending in endings])
+        rules = [("ent", "", long), ("ion", "", lambda rest: long(rest) and rest[-1] in "st")]
+        found: str = self._apply_rule_list(word, rules)
+        return found
+
+
+STEMMER = _Stemmer()
