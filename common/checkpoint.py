@@ -2,39 +2,61 @@
 
 import contextlib
 import fcntl
+import hashlib
+import io
 import json
 import math
 import os
 from collections.abc import Callable, Iterator
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import safetensors.torch
 import torch
 from torch import nn
 
-from common.errors import BadDataError, WrongUseError
+from common.errors import BadDataError, InUseError
 
 LONGEST_INTEGER = 20
 """Digits and sign of a number of 64 bits."""
+CHECKSUM_BYTES = 32
+"""Of the sha256 at the end of a restart state."""
+NAMED_DIGITS = 16
+"""Hex digits of the sha256 in the name of a weights file."""
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def write_atomically(path: Path, write: Callable[[BufferedRandom], object], *, before: Path | None = None) -> None:
     """Writes a file so that ``path`` holds the old content or the whole new one, whatever happens in between.
+
+    ``before`` names the file that then holds the old content, if it is to be kept.
 
     Raises:
         OSError: it could not be written (a full disk, a read-only folder); the old file is whole.
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with unfinished.open("wb") as file:
+        with unfinished.open("w+b") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        if before is not None and path.exists():
+            os.replace(path, before)
         os.replace(unfinished, path)
+        _sync_folder(path.parent)
     except (Exception, KeyboardInterrupt) as error:
         unfinished.unlink(missing_ok=True)
         raise _said(error, path) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes new names last through a power failure, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems do not sync folders
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _said(error: BaseException, path: Path) -> BaseException:
@@ -80,9 +102,17 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Writes all that a restart needs into one file, atomically."""
-    write_atomically(path, lambda file: torch.save(state, file))
+def save_state(path: Path, state: dict[str, Any], *, before: Path | None = None) -> None:
+    """Writes all that a restart needs and its checksum into one file, atomically; ``before`` gets the old file."""
+
+    def write(file: BufferedRandom) -> None:
+        torch.save(state, file)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").digest()
+        file.seek(0, os.SEEK_END)
+        file.write(digest)
+
+    write_atomically(path, write, before=before)
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
@@ -94,35 +124,79 @@ def load_state(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content = memoryview(path.read_bytes())
+        if hashlib.sha256(content[:-CHECKSUM_BYTES]).digest() != content[-CHECKSUM_BYTES:]:
+            raise BadDataError(f"{path} is damaged, or of another version of seqarena: its checksum is wrong")
+        state: Any = torch.load(io.BytesIO(content[:-CHECKSUM_BYTES]), map_location="cpu", weights_only=True)
+    except BadDataError:
+        raise
     except Exception as error:  # torch raises a different class for each kind of damage
-        raise BadDataError(f"{path} is damaged ({error}); delete it to start this run again") from error
+        raise BadDataError(f"{path} is damaged ({error})") from error
     if not isinstance(state, dict):
-        raise BadDataError(f"{path} is no checkpoint but a {type(state).__name__}; delete it to start this run again")
+        raise BadDataError(f"{path} is no checkpoint but a {type(state).__name__}")
     return state
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """Writes a model's weights as safetensors, atomically; tensors that are shared are stored once."""
+def save_weights(path: Path, model: nn.Module) -> Path:
+    """Writes a model's weights as safetensors, atomically, and returns the file: its name ends in its checksum.
+
+    It is whole on the disk when this returns: synced, read again, and compared with the model. Tensors that are
+    shared are stored once.
+
+    Raises:
+        OSError: it could not be written, or is not what was written.
+    """
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         safetensors.torch.save_model(model, str(unfinished))
-        os.replace(unfinished, path)
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        _require_written(unfinished, model)
+        named = path.with_name(f"{path.stem}-{digest[:NAMED_DIGITS]}{path.suffix}")
+        os.replace(unfinished, named)
+        _sync_folder(path.parent)
     except (Exception, KeyboardInterrupt) as error:
         unfinished.unlink(missing_ok=True)
         raise _said(error, path) from error
+    return named
+
+
+def _require_written(path: Path, model: nn.Module) -> None:
+    """Raises an ``OSError`` if a weights file does not hold the bits of a model."""
+    own = model.state_dict()
+    for name, stored in safetensors.torch.load_file(str(path)).items():
+        bits, expected = (each.detach().cpu().reshape(-1).contiguous() for each in (stored, own[name]))
+        if not torch.equal(bits.view(torch.uint8), expected.view(torch.uint8)):  # a NaN is equal to itself, too
+            raise OSError(f"{path}: {name} is not what was written; is the disk failing?")
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Reads a model's weights from safetensors.
+    """Reads a model's weights from safetensors; of a file named by ``save_weights`` the checksum is verified.
 
     Raises:
         BadDataError: the file is missing or damaged, or holds another model.
     """
+    verify_weights(path)
     try:
         safetensors.torch.load_model(model, str(path))
     except Exception as error:  # safetensors' own error class is not importable from every version
         raise BadDataError(f"{path}: cannot be loaded ({error})") from error
+
+
+def verify_weights(path: Path) -> None:
+    """Compares a weights file with the checksum in its name.
+
+    Raises:
+        BadDataError: it is missing or damaged, or has no checksum in its name.
+    """
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadDataError(f"{path}: cannot be loaded ({error.strerror})") from error
+    if path.stem.rpartition("-")[2] != digest[:NAMED_DIGITS]:
+        raise BadDataError(f"{path} is damaged: its bytes do not have the checksum in its name")
 
 
 @contextlib.contextmanager
@@ -130,11 +204,11 @@ def locked(folder: Path) -> Iterator[None]:
     """Holds a run directory for this process; the lock goes with the process, however it ends.
 
     Raises:
-        WrongUseError: another process is running in the directory.
+        InUseError: another process is running in the directory.
     """
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise WrongUseError(f"{folder}: another process is running here; wait for it or choose --out") from error
+            raise InUseError(f"{folder}: another process is running here; wait for it or choose --out") from error
         yield

@@ -19,6 +19,10 @@ class WrongUseError(Exception):
     """
 
 
+class InUseError(WrongUseError):
+    """A run directory in which another process is running."""
+
+
 class BadDataError(ValueError):
     """A file whose content is not what its format promises; names the file and the line."""
 

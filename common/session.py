@@ -28,7 +28,7 @@ from common.runtime import (
     seed_torch,
 )
 from common.sources import Sources, digest
-from common.training import DivergedError, first_examples, fit, require_finite_metrics
+from common.training import DivergedError, first_examples, fit, forget_restart, require_finite_metrics
 
 MAPPED_BATCHES = 4
 """The first so many are looked through for what the heat maps show."""
@@ -129,7 +129,7 @@ def _measured_in(
             if is_main:
                 finished.write(folder)
         if is_main:
-            (folder / "checkpoint" / "last.pt").unlink(missing_ok=True)  # a kill may have left it behind
+            forget_restart(folder / "checkpoint", finished.chosen_step)  # a kill may have left it behind
             if session.out is None and (session.overwrite or session.overwrite_outdated):
                 delete_versions(run, folder)  # now that there is another result
         accelerator.wait_for_everyone()

@@ -88,5 +88,5 @@ def _unfinished(folder: Path, run: Run, wanted: str, *, allowed: bool) -> Traine
         checksum = str(read_json(folder / "checkpoint" / "data.json")["sha256"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadDataError(f"{folder / 'checkpoint' / 'data.json'}: not readable ({error})") from error
-    step = int(weights[-1].stem.removeprefix("chosen-"))
+    step = int(weights[-1].stem.split("-")[1])
     return TrainedRun(folder=folder, run=run, step=step, data_checksum=checksum, is_finished=False)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,7 +15,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from common.bounded import bounded_modules
-from common.checkpoint import load_state, load_weights, save_state, save_weights
+from common.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
 from common.data import Batch, Batches
 from common.diagnostics import diagnose
 from common.errors import BadDataError, WrongUseError
@@ -24,8 +25,10 @@ from common.runtime import Precision, differences, environment
 from common.step import Loss, Stepper
 
 DIAGNOSED_EXAMPLES = 8
-FORMAT = 3
+FORMAT = 4
 """Version of what a checkpoint holds."""
+LAST, BEFORE = "last.pt", "before.pt"
+"""The newest checkpoint, and the one before it."""
 CHECKPOINT_SHARE = 0.02
 """Of the time, what checkpoints may take."""
 
@@ -86,6 +89,8 @@ class Progress:
     step: int = 0
     chosen_step: int = 0
     chosen_metrics: dict[str, float] = field(default_factory=dict)
+    chosen_before: int = 0
+    """The chosen step of the checkpoint before, whose weights stay as long as that does."""
     training_seconds: float = 0.0
     tokens: int = 0
     logged_step: int = 0
@@ -112,7 +117,7 @@ class _Checkpoints:
         self.written = time.monotonic()
         self.cost, self.chosen_cost = self.written - began + self.chosen_cost, 0.0
 
-    def choose(self, save: Callable[[], None]) -> None:
+    def choose(self, save: Callable[[], object]) -> None:
         """Writes chosen weights, which are part of the next checkpoint's cost."""
         began = time.monotonic()
         save()
@@ -198,7 +203,7 @@ def fit(
             look = functools.partial(_look, stepper, batches) if train.diagnostics else None
             kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, look)
             if kept and accelerator.is_main_process:
-                checkpoints.choose(lambda: save_weights(chosen_weights(folder, progress.chosen_step), model))
+                checkpoints.choose(lambda: save_weights(folder / _chosen_name(progress.chosen_step), model))
             clock = time.monotonic()  # evaluations and checkpoints are not training time
         if save_due:
             progress.loss_since_logged = losses.item()
@@ -213,9 +218,15 @@ def fit(
 def _resume(folder: Path, stepper: Stepper, log: Log) -> Progress:
     """Returns where training goes on: at its last checkpoint, or at the beginning."""
     folder.mkdir(parents=True, exist_ok=True)
-    progress = _restore(folder, stepper)
+    progress, damage = _restore(folder, stepper)
+    stepper.accelerator.wait_for_everyone()  # all have read what is now renamed
     if stepper.accelerator.is_main_process:
-        _forget_others(folder, progress)  # a kill between a checkpoint and this leaves some behind
+        if damage:
+            os.replace(folder / BEFORE, folder / LAST)
+            log.say(f"{log.title}: {damage}; it goes on from the checkpoint before, at step {progress.step:,}")
+        # A kill between a checkpoint and this leaves some behind.
+        _forget_others(folder, progress.chosen_step, progress.chosen_before)
+    progress.chosen_before = progress.chosen_step
     log.resume(progress.step)
     _begin_segment(progress, stepper.accelerator, log)
     return progress
@@ -316,48 +327,95 @@ def require_finite_metrics(metrics: Mapping[str, float], progress: Progress) -> 
         raise DivergedError(step, message, progress)
 
 
+def _chosen_name(step: int) -> str:
+    return f"chosen-{step:08d}.safetensors"  # before its checksum is known
+
+
 def chosen_weights(folder: Path, step: int) -> Path:
-    """Returns the file of the weights of a step, in a run's ``checkpoint``."""
-    return folder / f"chosen-{step:08d}.safetensors"
+    """Returns the file of the weights of a step, in a run's ``checkpoint``.
+
+    Raises:
+        BadDataError: there is none.
+    """
+    found = sorted(folder.glob(f"chosen-{step:08d}-*.safetensors"))
+    if len(found) != 1:
+        raise BadDataError(
+            f"{folder / _chosen_name(step)}: the chosen weights are {'there twice' if found else 'missing'}"
+        )
+    return found[0]
 
 
 def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
-    """Writes a checkpoint; of several processes the main one does, once it has what the others remember."""
+    """Writes a checkpoint; of several processes the main one does, once it has what the others remember.
+
+    The one before stays beside it, with its chosen weights, for the day when this one is damaged.
+    """
     is_main = stepper.accelerator.is_main_process
     state = stepper.state_dict() if is_main or stepper.gathers else {}
     if not is_main:
         return
-    save_state(folder / "last.pt", {"format": FORMAT, **state, "progress": asdict(progress)})
-    _forget_others(folder, progress)
+    save_state(folder / LAST, {"format": FORMAT, **state, "progress": asdict(progress)}, before=folder / BEFORE)
+    _forget_others(folder, progress.chosen_step, progress.chosen_before)
+    progress.chosen_before = progress.chosen_step
 
 
-def _forget_others(folder: Path, progress: Progress) -> None:
-    """Deletes chosen weights but those that ``progress`` names."""
+def forget_restart(folder: Path, chosen_step: int) -> None:
+    """Deletes what only a restart needs; the chosen weights stay."""
+    for name in (LAST, BEFORE):
+        (folder / name).unlink(missing_ok=True)
+    _forget_others(folder, chosen_step)
+
+
+def _forget_others(folder: Path, *steps: int) -> None:
+    """Deletes chosen weights but those of these steps, and what a kill left half written."""
+    kept = tuple(f"chosen-{step:08d}" for step in steps)
     for weights in folder.glob("chosen-*.safetensors"):
-        if weights != chosen_weights(folder, progress.chosen_step):
+        if not weights.name.startswith(kept):
             weights.unlink()
+    for unfinished in folder.glob(".*.unfinished"):
+        unfinished.unlink()
 
 
-def _restore(folder: Path, stepper: Stepper) -> Progress:
-    state = load_state(folder / "last.pt")
-    if state is None:
-        return Progress()
+def _restore(folder: Path, stepper: Stepper) -> tuple[Progress, str]:
+    """Returns where the newest whole checkpoint was, and what is wrong with a newer one; empty: nothing.
+
+    Raises:
+        BadDataError: no checkpoint is whole, or one is of another version or model.
+    """
+    damage: list[str] = []
+    for path in (folder / LAST, folder / BEFORE):
+        try:
+            state = load_state(path)
+            if state is None:
+                continue
+            progress = _restored(path, state, stepper)
+            if progress.chosen_step:
+                verify_weights(chosen_weights(folder, progress.chosen_step))
+        except _OtherCheckpointError:
+            raise
+        except BadDataError as error:
+            damage.append(str(error))
+        else:
+            return progress, "; ".join(damage)
+    if damage:
+        raise BadDataError(f"{'; '.join(damage)}; no other checkpoint is whole: --overwrite starts this run again")
+    return Progress(), ""
+
+
+class _OtherCheckpointError(BadDataError):
+    """A whole checkpoint, of another version or another model."""
+
+
+def _restored(path: Path, state: Mapping[str, Any], stepper: Stepper) -> Progress:
+    """Gives a stepper its state, and returns the progress in it."""
     if state.get("format") != FORMAT:
-        raise BadDataError(
-            f"{folder / 'last.pt'}: a checkpoint of another version of seqarena (expected format {FORMAT}); "
+        raise _OtherCheckpointError(
+            f"{path}: a checkpoint of another version of seqarena (expected format {FORMAT}); "
             "--overwrite starts this run again"
         )
     try:
-        stepper.load_state_dict(state)
-        progress = Progress(**state["progress"])
+        stepper.load_state_dict(dict(state))
+        return Progress(**state["progress"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).split("\n")[0]
-        raise BadDataError(
-            f"{folder / 'last.pt'}: not of this model ({reason}); --overwrite starts it again"
-        ) from error
-    if progress.chosen_step and not chosen_weights(folder, progress.chosen_step).exists():
-        raise BadDataError(
-            f"{chosen_weights(folder, progress.chosen_step)} is missing, the weights chosen so far; "
-            f"delete {folder} to start this run again"
-        )
-    return progress
+        raise _OtherCheckpointError(f"{path}: not of this model ({reason}); --overwrite starts it again") from error

@@ -76,6 +76,6 @@ def test_checkpoints_take_a_share_of_the_time(
 def test_an_evaluation_does_not_force_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saves: list[Callable[[], None]] = []
     real = training.save_state
-    monkeypatch.setattr(training, "save_state", lambda *given: saves.append(real(*given)))
+    monkeypatch.setattr(training, "save_state", lambda *given, **more: saves.append(real(*given, **more)))
     toy_fit(tmp_path, train=training.dataclasses.replace(TRAIN, checkpoint_seconds=1e9))
     assert len(saves) == 1  # the end

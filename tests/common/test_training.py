@@ -1,17 +1,22 @@
 import contextlib
+import functools
 import json
+import random
 import resource
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+import common.checkpoint
 import common.training
-from common.checkpoint import load_state, locked, write_atomically
+from common.checkpoint import load_state, load_weights, locked, save_state, write_atomically
 from common.errors import BadDataError, WrongUseError
 from common.runtime import make_accelerator
-from common.training import DivergedError
+from common.training import DivergedError, chosen_weights
 from tests.common.toy import OPTIM, TRAIN, ToyBatches, ToyModel, toy_evaluate, toy_fit
 
 
@@ -156,22 +161,71 @@ def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8 % len(content)] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:100]),
+    "lost": lambda path: path.unlink(),
+    **{f"bit {bit}": functools.partial(flip, bit=bit) for bit in random.Random(0).sample(range(10**6), 12)},
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("name", ["last.pt", "chosen-00000010-*"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    tmp_path: Path, kind: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Step 10 is chosen by the newest checkpoint alone, so that the one before has weights of its own."""
+    whole, _ = toy_fit(tmp_path / "whole")
     with pytest.raises(InterruptionError):
-        toy_fit(tmp_path, batches=Interrupted(6))
-    path = tmp_path / "checkpoint" / "last.pt"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(BadDataError, match=r"last\.pt is damaged .*delete it"):
+        toy_fit(tmp_path / "run", batches=Interrupted(10))
+    folder = tmp_path / "run" / "checkpoint"
+    assert {each.name.split("-")[1] for each in folder.glob("chosen-*")} == {"00000005", "00000010"}
+    (path,) = folder.glob(name)
+    DAMAGE[kind](path)
+    resumed, _ = toy_fit(tmp_path / "run")
+    told = "goes on from the checkpoint before, at step 9" in capsys.readouterr().err
+    assert told == ((kind, name) != ("lost", "last.pt"))  # a kill between two renames leaves none either
+    assert same(whole, resumed)
+    assert curve(tmp_path / "whole") == curve(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_of_all_checkpoints_is_one_message(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(InterruptionError):
+        toy_fit(tmp_path, batches=Interrupted(7))
+    (path,) = (tmp_path / "checkpoint").glob("chosen-*")  # both name these
+    DAMAGE[kind](path)
+    with pytest.raises(BadDataError, match=r"no other checkpoint is whole: --overwrite starts this run again"):
         toy_fit(tmp_path)
+    assert (tmp_path / "checkpoint" / "last.pt").exists()
 
 
-def test_missing_chosen_weights_are_noticed_before_training(tmp_path: Path) -> None:
-    with pytest.raises(InterruptionError):
-        toy_fit(tmp_path, batches=Interrupted(6))
-    for weights_file in (tmp_path / "checkpoint").glob("chosen-*"):
-        weights_file.unlink()
-    with pytest.raises(BadDataError, match=r"is missing, the weights chosen so far; delete"):
-        toy_fit(tmp_path, batches=Interrupted(6))
+def test_damaged_weights_are_never_loaded(tmp_path: Path) -> None:
+    _, progress = toy_fit(tmp_path)
+    path = chosen_weights(tmp_path / "checkpoint", progress.chosen_step)
+    content = path.read_bytes()
+    for bit in random.Random(1).sample(range(8 * len(content)), 30):
+        flip(path, bit)
+        with pytest.raises(BadDataError, match="is damaged: its bytes do not have the checksum in its name"):
+            load_weights(path, ToyModel())
+        path.write_bytes(content)
+    load_weights(path, ToyModel())
+
+
+def test_weights_that_the_disk_changed_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing_disk(model: torch.nn.Module, path: str) -> None:
+        save_file({name: value + 1 for name, value in model.state_dict().items()}, path)
+
+    monkeypatch.setattr(common.checkpoint.safetensors.torch, "save_model", failing_disk)
+    with pytest.raises(OSError, match=r"is not what was written; is the disk failing\?"):
+        toy_fit(tmp_path)
+    assert not list((tmp_path / "checkpoint").glob("chosen-*"))
 
 
 def test_one_process_a_directory(tmp_path: Path) -> None:
@@ -219,7 +273,7 @@ def test_a_checkpoint_of_another_version_or_model_is_refused(tmp_path: Path) -> 
     assert state is not None
 
     def reason(**changes: object) -> str:
-        torch.save({**state, **changes}, path)
+        save_state(path, {**state, **changes})
         with pytest.raises(BadDataError, match=r"last.pt: .*--overwrite starts") as error:
             toy_fit(tmp_path)
         return str(error.value)
@@ -228,6 +282,7 @@ def test_a_checkpoint_of_another_version_or_model_is_refused(tmp_path: Path) -> 
     assert "not of this model" in reason(progress={"best_step": 3})
     assert "not of this model" in reason(model={})
     assert "not of this model" in reason(optimizer={"state": {}, "param_groups": []})
-    torch.save([1], path)
+    (tmp_path / "checkpoint" / "before.pt").unlink()
+    save_state(path, [1])  # type: ignore[arg-type]
     with pytest.raises(BadDataError, match="is no checkpoint but a list"):
         toy_fit(tmp_path)

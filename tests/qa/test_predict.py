@@ -132,7 +132,7 @@ def test_what_cannot_answer_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert Result.read(tmp_path / "run") is not None
     (weights,) = (tmp_path / "run" / "checkpoint").glob("chosen-*")
     weights.write_bytes(weights.read_bytes()[:-8])
-    refused(tmp_path / "run", file, "cannot be loaded")
+    refused(tmp_path / "run", file, "is damaged: its bytes do not have the checksum in its name")
     (tmp_path / "run" / "run.json").unlink()
     (tmp_path / "run" / "checkpoint" / "vocabulary" / "tokenizer.json").unlink()
     (tmp_path / "run" / "checkpoint" / "vocabulary" / "vocab.txt").unlink()
