@@ -10,9 +10,9 @@ from torch import nn
 from common.checkpoint import load_weights, read_json
 from common.config import from_json
 from common.errors import BadDataError, WrongUseError
+from common.restart import chosen_weights
 from common.results import Result
 from common.run import BaseRun
-from common.training import chosen_weights
 
 Run = TypeVar("Run", bound=BaseRun)
 
