@@ -58,7 +58,7 @@ def checksum(splits: Splits) -> str:
 def whole(folder: Path) -> Iterator[Path | None]:
     """Gives a folder to fill, which then becomes ``folder``: whole or not at all. None: another process made it.
 
-    One process fills it at a time, and others wait for it. What a killed one left is deleted.
+    One process fills it at a time, and others wait for it. What killed ones left beside it is deleted.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -67,12 +67,23 @@ def whole(folder: Path) -> Iterator[Path | None]:
         if folder.exists():
             yield None
             return
+        _sweep_up(folder.parent)
         unfinished.mkdir()
         try:
             yield unfinished
             os.replace(unfinished, folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _sweep_up(parent: Path) -> None:
+    """Deletes what killed processes left of other folders: those whose locks nobody holds."""
+    for unfinished in parent.glob(".*.unfinished"):
+        lock = unfinished.with_name(f"{unfinished.stem}.lock")
+        with contextlib.suppress(OSError), lock.open("r+") as file:  # held, or just deleted by whoever finished
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            lock.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -26,8 +26,10 @@ ROW_FIELDS = (
 )  # fmt: skip
 """What a leaderboard compares, so that a difference in these is a row and not another protocol."""
 
+STARTS = ("model.init", "model.encoder_init", "model.decoder_init")
+"""Fields that name the weights that a run starts from."""
 OWN_FILES = (
-    "model.init", "model.encoder_init", "model.decoder_init",
+    *STARTS,
     "data.train", "data.dev", "data.matched", "data.mismatched",
 )  # fmt: skip
 """Files of the user's own that no task's record knows by a checksum; where a task has a number there, it is a count of

@@ -1,6 +1,7 @@
 """A run's directory: named by the run and its sources, made, locked, refused, emptied."""
 
 import contextlib
+import hashlib
 import json
 import shutil
 import sys
@@ -10,17 +11,20 @@ from typing import Any
 
 from common.attention import attention_name
 from common.attention_maps import FILE
+from common.bert.checkpoint import folder_of, weights_of
 from common.checkpoint import locked, read_json, write_json
 from common.config import fingerprint, from_json, to_json
 from common.errors import BadDataError, WrongUseError
 from common.named import changed_fields
 from common.package import OUTPUTS
 from common.results import Result
-from common.run import BaseRun, is_same_run
+from common.run import STARTS, BaseRun, is_same_run
 from common.sources import Sources, changed_sources, digest, listed
 
 SOURCES = "sources.json"
 """File of a run's directory with the hashes of its sources."""
+WEIGHTS = "weights.json"
+"""File of a run's ``checkpoint`` with the sha256 of the weights that it started from."""
 
 
 def run_folder(run: BaseRun, package: str, runs: Path, sources: Sources) -> Path:
@@ -205,6 +209,36 @@ def hold_to_data(folder: Path, checksum: str) -> None:
     if began is None:
         (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
         write_json(folder / "checkpoint" / "data.json", {"sha256": checksum})
+
+
+def hold_to_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
+    """Compares the weights that a run starts from with those that it began with, which it can ``record``.
+
+    Raises:
+        BadDataError: they are others now.
+    """
+    path, now = folder / "checkpoint" / WEIGHTS, {}
+    for name in STARTS:
+        source = getattr(run.model, name.removeprefix("model."), None)
+        if source is not None:
+            # Where they are gone, a finished run needs them no more, and another one says so itself.
+            with contextlib.suppress(BadDataError), weights_of(folder_of(source)).open("rb") as file:
+                now[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        began = read_json(path)
+        changed = [name for name in now if began[name] != now[name]]
+    except FileNotFoundError:
+        if record and now:
+            write_json(path, now)
+        return
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadDataError(f"{path} is damaged ({error}); --overwrite starts this run again") from error
+    if changed:
+        raise BadDataError(
+            f"{folder}: the weights of {', '.join(changed)} have changed since this run began (sha256 "
+            f"{began[changed[0]][:12]} then, {now[changed[0]][:12]} now); bring those back, or "
+            "--overwrite measures again"
+        )
 
 
 def _empty(folder: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import hashlib
 import os
 import platform
 import resource
@@ -25,6 +26,9 @@ from common.errors import BadDataError, WrongUseError, look_up
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Loaded = TypeVar("Loaded")
+
+TILES = "SEQARENA_TILES"
+"""Environment variable that names a file of ``seqarena benchmark tiles``: its tiles come before the table's."""
 
 LIBRARIES = (
     "seqarena", "torch", "numpy", "scipy", "numba", "accelerate", "tokenizers", "safetensors", "triton",
@@ -168,9 +172,25 @@ def _versions() -> dict[str, str]:
     return {name: installed[name] for name in LIBRARIES if name in installed}
 
 
+def _tiles() -> dict[str, str]:
+    """Returns the sha256 of the file of tile sizes that Triton kernels take, if one is named."""
+    path = os.environ.get(TILES)
+    if not path:
+        return {}
+    try:
+        return {"tiles": f"sha256 {hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]}"}
+    except OSError as error:
+        raise WrongUseError(f"{TILES}={path}: cannot be read ({error.strerror}); unset it, or name a file") from error
+
+
 def environment(accelerator: Accelerator) -> dict[str, Any]:
-    """Returns what a result says of the machine: code, libraries, device, precision, processes."""
+    """Returns what a result says of the machine: code, libraries, device, precision, processes, tiles if any are set.
+
+    Raises:
+        WrongUseError: the file of tiles that is named cannot be read.
+    """
     return {
+        **_tiles(),
         **code_version(),
         "python": platform.python_version(),
         "platform": f"{sys.platform} {platform.machine()}",
@@ -185,7 +205,7 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Returns in what two environments differ that may change bits: not in the commit, which sources stand for."""
     found = []
-    for name in ("python", "platform", "device", "threads", "precision", "processes"):
+    for name in ("python", "platform", "device", "threads", "precision", "processes", "tiles"):
         found += [f"{name} {before.get(name)} -> {after.get(name)}"] * (before.get(name) != after.get(name))
     old, new = (each.get("libraries", {}) for each in (before, after))
     changed = [name for name in (*old, *new) if name != "seqarena" and old.get(name) != new.get(name)]

@@ -16,9 +16,19 @@ from common.config import to_json
 from common.errors import WrongUseError, advising
 from common.log import Log
 from common.package import Assembly, Package
+from common.restart import forget_restart
 from common.results import Result
 from common.run import BaseRun, changed_from, is_same_run, row_name
-from common.run_folder import delete_versions, hold_to_data, link, opened, run_folder, tell_other_versions, twin
+from common.run_folder import (
+    delete_versions,
+    hold_to_data,
+    hold_to_weights,
+    link,
+    opened,
+    run_folder,
+    tell_other_versions,
+    twin,
+)
 from common.runtime import (
     main_first,
     make_accelerator,
@@ -120,6 +130,8 @@ def _measured_in(
             raise WrongUseError(
                 f"{folder / 'result.json'} is of another run or other sources; --overwrite measures this one"
             )
+        if finished is not None:
+            main_first(accelerator, lambda: hold_to_weights(folder, run, record=False))
         if finished is not None and is_main:
             print(
                 f"{folder}: finished at {finished.finished_at}, on data of sha256 {finished.data_checksum[:12]}...; "
@@ -150,6 +162,7 @@ def _measure(
         if same is not None:
             raise _SameRunError(same)
     main_first(accelerator, lambda: hold_to_data(folder, assembly.data_checksum))
+    main_first(accelerator, lambda: hold_to_weights(folder, run, record=True))
     row = row_name(run, preset)
     if session.trackers:
         accelerator.init_trackers("seqarena", config={"row": row, "task": task.name, "run": str(to_json(run))})

@@ -12,9 +12,9 @@ from common.cli import override
 from common.config import from_json
 from common.errors import BadDataError, WrongUseError
 from common.named import changed_fields
+from common.restart import chosen_weights
 from common.results import Result
 from common.run import BaseRun
-from common.training import chosen_weights
 
 Run = TypeVar("Run", bound=BaseRun)
 

@@ -21,6 +21,7 @@ from common.diagnostics import diagnose
 from common.errors import BadDataError, WrongUseError
 from common.log import Log
 from common.optim import Optim, rate
+from common.restart import BEFORE, LAST, chosen_name, chosen_weights, forget_others
 from common.runtime import Precision, differences, environment
 from common.step import Loss, Stepper
 
@@ -203,7 +204,7 @@ def fit(
             look = functools.partial(_look, stepper, batches) if train.diagnostics else None
             kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, look)
             if kept and accelerator.is_main_process:
-                checkpoints.choose(lambda: save_weights(folder / _chosen_name(progress.chosen_step), model))
+                checkpoints.choose(lambda: save_weights(folder / chosen_name(progress.chosen_step), model))
             clock = time.monotonic()  # evaluations and checkpoints are not training time
         if save_due:
             progress.loss_since_logged = losses.item()
@@ -225,7 +226,7 @@ def _resume(folder: Path, stepper: Stepper, log: Log) -> Progress:
             os.replace(folder / BEFORE, folder / LAST)
             log.say(f"{log.title}: {damage}; it goes on from the checkpoint before, at step {progress.step:,}")
         # A kill between a checkpoint and this leaves some behind.
-        _forget_others(folder, progress.chosen_step, progress.chosen_before)
+        forget_others(folder, progress.chosen_step, progress.chosen_before)
     progress.chosen_before = progress.chosen_step
     log.resume(progress.step)
     _begin_segment(progress, stepper.accelerator, log)
@@ -327,24 +328,6 @@ def require_finite_metrics(metrics: Mapping[str, float], progress: Progress) -> 
         raise DivergedError(step, message, progress)
 
 
-def _chosen_name(step: int) -> str:
-    return f"chosen-{step:08d}.safetensors"  # before its checksum is known
-
-
-def chosen_weights(folder: Path, step: int) -> Path:
-    """Returns the file of the weights of a step, in a run's ``checkpoint``.
-
-    Raises:
-        BadDataError: there is none.
-    """
-    found = sorted(folder.glob(f"chosen-{step:08d}-*.safetensors"))
-    if len(found) != 1:
-        raise BadDataError(
-            f"{folder / _chosen_name(step)}: the chosen weights are {'there twice' if found else 'missing'}"
-        )
-    return found[0]
-
-
 def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
     """Writes a checkpoint; of several processes the main one does, once it has what the others remember.
 
@@ -355,25 +338,8 @@ def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
     if not is_main:
         return
     save_state(folder / LAST, {"format": FORMAT, **state, "progress": asdict(progress)}, before=folder / BEFORE)
-    _forget_others(folder, progress.chosen_step, progress.chosen_before)
+    forget_others(folder, progress.chosen_step, progress.chosen_before)
     progress.chosen_before = progress.chosen_step
-
-
-def forget_restart(folder: Path, chosen_step: int) -> None:
-    """Deletes what only a restart needs; the chosen weights stay."""
-    for name in (LAST, BEFORE):
-        (folder / name).unlink(missing_ok=True)
-    _forget_others(folder, chosen_step)
-
-
-def _forget_others(folder: Path, *steps: int) -> None:
-    """Deletes chosen weights but those of these steps, and what a kill left half written."""
-    kept = tuple(f"chosen-{step:08d}" for step in steps)
-    for weights in folder.glob("chosen-*.safetensors"):
-        if not weights.name.startswith(kept):
-            weights.unlink()
-    for unfinished in folder.glob(".*.unfinished"):
-        unfinished.unlink()
 
 
 def _restore(folder: Path, stepper: Stepper) -> tuple[Progress, str]:

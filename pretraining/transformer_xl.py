@@ -303,13 +303,23 @@ class TransformerXL(nn.Module):
 
 @torch.no_grad()
 def initialise(model: TransformerXL) -> None:
-    """Gives a model the published initial values: N(0, 0.02) everywhere, gains N(1, 0.02), linear biases 0."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=STD)
-        if isinstance(module, nn.LayerNorm):
-            nn.init.normal_(module.weight, mean=1.0, std=STD)
-        if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+    """Gives a model the published initial values: N(0, 0.02) everywhere, gains N(1, 0.02), linear biases 0.
+
+    The final norm, which some norms have not, is drawn last: models of all norms share every other initial value.
+    """
+    final = set(model.final_norm.modules())
+    for module in (each for each in model.modules() if each not in final):
+        _initialise(module)
     for bias in (model.content_bias, model.position_bias, model.softmax.clusters):
         nn.init.normal_(bias, std=STD)
+    for module in model.final_norm.modules():
+        _initialise(module)
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=STD)
+    if isinstance(module, nn.LayerNorm):
+        nn.init.normal_(module.weight, mean=1.0, std=STD)
+    if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
+        nn.init.zeros_(module.bias)

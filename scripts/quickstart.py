@@ -27,4 +27,4 @@ def run(arguments: Sequence[str]) -> int:
     path = options.runs / "report.html"
     report.make(options.runs, path, Path("benchmarks"), "softmax")
     print(f"the same and more as a page, to be opened in a browser: {path}", file=sys.stderr)
-    return 0 if all(result.status == "finished" for result in results) else 1
+    return 0 if all(result is not None and result.status == "finished" for result in results) else 1

@@ -17,6 +17,7 @@ from common import session, training
 from common.errors import BadDataError, WrongUseError
 from common.package import Package
 from common.results import Result, read_results
+from common.runtime import differences, environment, make_accelerator
 from lra.__main__ import PACKAGE
 from scripts import leaderboard
 from scripts.packages import PACKAGES
@@ -293,3 +294,16 @@ def test_an_edit_in_the_middle_of_a_run_begins_again(copied: Path, launcher: tup
     assert "going on" not in again.stderr
     (result,) = (each for each in read_results(copied / "runs")[0].values())
     assert [segment["after_step"] for segment in result.segments] == [0]
+
+
+def test_tiles_of_a_file_are_part_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = environment(make_accelerator("float32"))
+    assert "tiles" not in before
+    (tmp_path / "tiles.json").write_text("{}")
+    monkeypatch.setenv("SEQARENA_TILES", str(tmp_path / "tiles.json"))
+    result = measure(TINY, tmp_path)
+    assert result.segments[-1]["tiles"].startswith("sha256 44136fa355b3678a")
+    assert any(each.startswith("tiles None -> sha256") for each in differences(before, result.segments[-1]))
+    monkeypatch.setenv("SEQARENA_TILES", str(tmp_path / "none.json"))
+    with pytest.raises(WrongUseError, match=r"SEQARENA_TILES=.*none.json: cannot be read"):
+        environment(make_accelerator("float32"))

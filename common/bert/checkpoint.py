@@ -31,6 +31,8 @@ LEFT = Path("checkpoint", "bert")
 """Where a finished run of ours keeps it, in its directory."""
 OURS = "seqarena.json"
 """Beside config.json in what we write: the whole config, attention and norm included."""
+CHECKSUMS = "checksums.json"
+"""Beside them: the sha256 of the weights and of ``OURS``."""
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"
 }  # fmt: skip
@@ -104,7 +106,9 @@ def read_config(folder: Path) -> BertConfig:
     """
     ours = folder / OURS
     if ours.exists():
-        return _parsed(ours, lambda values: from_json(BertConfig, values))
+        config = _parsed(ours, lambda values: from_json(BertConfig, values))
+        _verify(ours)
+        return config
     return _parsed(folder / "config.json", _from_public)
 
 
@@ -181,8 +185,7 @@ def pretraining_of(folder: Path) -> tuple[str, int | None, str]:
     if isinstance(said, dict):
         record = _parsed(path, lambda _: from_json(Pretraining, {"sources": ""} | said))
         return record.label, record.seed, record.sources
-    with weights_of(folder).open("rb") as file:
-        weights = f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+    weights = f"sha256 {_sha256(weights_of(folder))[:16]}"
     return (weights if said is None else f"{said}, {UNRECORDED}, weights of {weights}"), None, ""
 
 
@@ -214,7 +217,22 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         raise BadDataError(f"{path}: cannot be read ({error}); fetch it again") from error
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise BadDataError(f"{path}: expected tensors by name; another kind of file")
+    _verify(path)
     return modern(tensors, str(path))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _verify(path: Path) -> None:
+    """Raises a ``BadDataError`` if a file of ours is not as it was written; public checkpoints have no checksums."""
+    sums = path.with_name(CHECKSUMS)
+    if sums.exists() and _parsed(sums, lambda values: values[path.name]) != _sha256(path):
+        raise BadDataError(
+            f"{path} is damaged or was changed: {CHECKSUMS} has another sha256; delete {CHECKSUMS} if you changed it"
+        )
 
 
 def load(
@@ -282,3 +300,4 @@ def save(folder: Path, model: BertForPretraining, pretraining: Pretraining | Non
     said = {} if pretraining is None else {PRETRAINING: to_json(pretraining)}
     write_json(folder / "config.json", to_public(model.bert.config) | said)
     write_json(folder / OURS, to_json(model.bert.config))
+    write_json(folder / CHECKSUMS, {name: _sha256(folder / name) for name in (WEIGHTS[0], OURS)})

@@ -24,6 +24,7 @@ from common.checkpoint import write_atomically, write_json
 from common.errors import BadDataError
 from common.log import tracked
 from common.tokenization import Tokenizer, load_tokenizer
+from common.workers import leave_with_the_parent
 from pretraining.data.documents import Text, sentences
 
 DOCUMENTS = 2_000
@@ -115,6 +116,7 @@ def _finished(folder: Path, number: int, digest: str) -> dict[str, Any] | None:
 
 
 def _start() -> None:
+    leave_with_the_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process a core is parallel enough
 
 

@@ -24,6 +24,7 @@ from common.attention.triton.available import reason_against
 from common.attention.triton.proof import LOOKED_AT
 from common.attention.visibility import Order, Visibility
 from common.runtime import peak_memory_bytes, reset_peak_memory
+from common.workers import leave_with_the_parent
 
 PASSES = ("forward", "both")
 """Forward alone without gradients, and forward with backward."""
@@ -259,7 +260,7 @@ def operations(setting: Setting, case: Case) -> float | None:
 def peak(setting: Setting, case: Case) -> int:
     """Returns the bytes that forward and backward take beyond what was there before, in a process of its own."""
     print(f"{case.label}, length {case.length:,}: memory ...", file=sys.stderr)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with multiprocessing.get_context("spawn").Pool(1, leave_with_the_parent) as pool:
         return pool.apply(_peak, (setting, case))
 
 

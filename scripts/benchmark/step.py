@@ -18,6 +18,7 @@ from common.cli import Parser
 from common.run import BaseRun
 from common.runtime import device_name, make_accelerator, peak_memory_bytes, precision_name, reset_peak_memory
 from common.transformer import EncoderConfig, ModelConfig
+from common.workers import leave_with_the_parent
 from scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
 from scripts.packages import find_package
 from scripts.tables import render
@@ -115,7 +116,7 @@ def there_and_back(package: str, cases: Sequence[tuple[str, BaseRun, str]], data
         for index in (*range(len(cases)), *reversed(range(len(cases)))):
             attention, run, kind = cases[index]
             print(f"{attention}{'' if kind == OURS else f', {kind}'} ...", file=sys.stderr)
-            with context.Pool(1) as pool:
+            with context.Pool(1, leave_with_the_parent) as pool:
                 found[index].append(pool.apply(measure, (package, run, attention, data, repeats, kind)))
     except KeyboardInterrupt:
         if not found[0]:

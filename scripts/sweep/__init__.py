@@ -12,13 +12,13 @@ from pathlib import Path
 from common.checkpoint import write_json
 from common.cli import Parser, add_session_options, described, session_of
 from common.config import fingerprint, to_json
-from common.errors import WrongUseError, advising, look_up
+from common.errors import InUseError, WrongUseError, advising, look_up
 from common.results import Result
 from common.runtime import make_accelerator
 from common.session import Session
 from scripts.packages import find_package
 from scripts.sweep.on_ray import imported, run_on_ray
-from scripts.sweep.planned import Planned
+from scripts.sweep.planned import HELD, Planned
 from scripts.sweep.processes import fitting, run_processes
 
 LAUNCHERS = ("processes", "ray")
@@ -113,13 +113,27 @@ def tell_plan(planned: Sequence[Planned]) -> None:
         print(f"{f'to measure ({reason})' if reason else 'finished before'}: {'; '.join(titles)}", file=sys.stderr)
 
 
-def run_all(planned: Sequence[Planned]) -> list[Result]:
-    """Measures every run in turn and returns their results; a diverged run does not stop the others."""
-    results = []
-    for number, each in enumerate(planned, start=1):
+def run_all(planned: Sequence[Planned]) -> list[Result | None]:
+    """Measures every run in turn and returns their results; a diverged run does not stop the others.
+
+    A run that another process is measuring waits until the others are done, and is tried once more then; none in the
+    place of its result if it is still held.
+    """
+    results: list[Result | None] = [None] * len(planned)
+    held: list[int] = []
+    for index, each in enumerate(planned):
         told = " (finished before)" if each.finished() is not None else ""
-        print(f"[{number}/{len(planned)}] {each.title}{told}", file=sys.stderr)
-        results.append(each.measure())
+        print(f"[{index + 1}/{len(planned)}] {each.title}{told}", file=sys.stderr)
+        try:
+            results[index] = each.measure()
+        except InUseError:
+            print(f"[{index + 1}/{len(planned)}] {each.title}: {HELD}, tried again at the end", file=sys.stderr)
+            held.append(index)
+    for index in held:
+        try:
+            results[index] = planned[index].measure()
+        except InUseError:
+            print(f"[{index + 1}/{len(planned)}] {planned[index].title}: {HELD}, still", file=sys.stderr)
     return results
 
 

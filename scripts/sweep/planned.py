@@ -16,6 +16,11 @@ from common.session import Session, execute
 from common.sources import Sources, changed_sources, listed
 from scripts.packages import find_package
 
+IN_USE = 3
+"""Exit code of a worker whose run another process holds."""
+HELD = "another sweep or command is running it"
+"""What is said of such a run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:

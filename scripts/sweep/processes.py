@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from common.results import Result
-from scripts.sweep.planned import Planned
-from scripts.sweep.progress import FAILED, RUNNING, Board
+from scripts.sweep.planned import HELD, IN_USE, Planned
+from scripts.sweep.progress import FAILED, RUNNING, WAITING, Board
 
 POLL_SECONDS = 0.2
 
@@ -60,6 +60,7 @@ def run_processes(planned: Sequence[Planned], parallel: int, logs: Path) -> list
     results: list[Result | None] = [None] * len(planned)
     waiting = list(range(len(planned)))
     running: list[Started] = []
+    held: set[int] = set()
     with Board(planned) as board:
         try:
             while waiting or running:
@@ -75,6 +76,11 @@ def run_processes(planned: Sequence[Planned], parallel: int, logs: Path) -> list
                 for each in [each for each in running if each.process.poll() is not None]:
                     running.remove(each)
                     _wait(each.process)
+                    if each.process.returncode == IN_USE and each.number not in held:
+                        held.add(each.number)
+                        waiting.append(each.number)
+                        board.tell(each.number, WAITING, f"{HELD}, tried again at the end")
+                        continue
                     results[each.number] = _collected(planned[each.number], each, board)
                 time.sleep(POLL_SECONDS)
         finally:

@@ -9,15 +9,19 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from common.errors import guarded
-from scripts.sweep.planned import from_description
+from common.errors import InUseError, guarded
+from scripts.sweep.planned import IN_USE, from_description
 
 
 def work(_: Sequence[str]) -> int:
     """Runs what the first line of standard input describes, and returns the exit code."""
     description = json.loads(sys.stdin.readline())
     threading.Thread(target=_leave_with_the_sweep, daemon=True).start()
-    result = from_description(description).measure()
+    try:
+        result = from_description(description).measure()
+    except InUseError as error:
+        print(f"seqarena: {error}", file=sys.stderr)
+        return IN_USE
     return 0 if result.status == "finished" else 1
 
 

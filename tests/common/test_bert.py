@@ -1,6 +1,7 @@
 """BERT and its checkpoints: round trips, old names, prefixes, damage. Parity with transformers: test_bert_oracle.py."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from common.attention import ATTENTIONS
 from common.attention.hybrid import Hybrid
 from common.attention.visibility import Visibility
-from common.bert.checkpoint import load, save
+from common.bert.checkpoint import CHECKSUMS, load, save
 from common.bert.model import Bert, BertConfig, BertForPretraining
 from common.blocks import NORMS
 from common.errors import BadDataError, WrongUseError
@@ -32,6 +33,7 @@ def saved(folder: Path, config: BertConfig = TINY) -> BertForPretraining:
     torch.manual_seed(1)
     model = BertForPretraining(config)
     save(folder, model)
+    (folder / CHECKSUMS).unlink()  # as a public checkpoint, which tests rewrite
     return model
 
 
@@ -243,3 +245,15 @@ def test_it_compiles_to_one_graph(attention: str) -> None:
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for one, other in zip(compiled(*given), model(*given), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "seqarena.json"])
+def test_a_bit_that_changed_in_a_checkpoint_of_ours_is_noticed(tmp_path: Path, name: str) -> None:
+    save(tmp_path, BertForPretraining(TINY))
+    content = (tmp_path / name).read_bytes()
+    for bit in random.Random(0).sample(range(8 * len(content)), 30):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(BadDataError):
+            load(str(tmp_path))

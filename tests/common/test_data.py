@@ -1,3 +1,4 @@
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,17 @@ def test_splits_are_saved_whole_and_mapped(tmp_path: Path) -> None:
     (tmp_path / "set" / "train.labels.npy").write_bytes(b"cut")
     with pytest.raises(BadDataError, match=r"set: prepared data are damaged.*delete the folder"):
         load_splits(tmp_path / "set")
+
+
+def test_what_a_killed_preparation_of_another_set_left_goes(tmp_path: Path) -> None:
+    for name in ("killed", "busy"):
+        (tmp_path / f".{name}.unfinished").mkdir()
+        (tmp_path / f".{name}.lock").touch()
+    with (tmp_path / ".busy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with whole(tmp_path / "set"):
+            pass
+    assert {path.name for path in tmp_path.iterdir()} == {"set", ".busy.unfinished", ".busy.lock"}
 
 
 def test_the_checksum_sees_every_byte() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from common.attention import ATTENTIONS, find_attention
 from common.bert.checkpoint import Pretraining, save
@@ -356,3 +356,22 @@ def test_the_vocabulary_is_part_of_what_a_run_is_of(tmp_path: Path) -> None:
         named = replace(named, model=replace(named.model, vocabulary=len(words)))
         sums.add(PACKAGE.assembly(named, tmp_path, accelerator).data_checksum)
     assert len(sums) == 3
+
+
+def test_a_finished_run_notices_other_weights_where_it_started(tmp_path: Path) -> None:
+    source = checkpoint(tmp_path / "bert")
+    run = replace(RUNS["mnli"], model=replace(TINY, init=source)).completed({"model.norm"})
+    first = measure(run, tmp_path / "run")
+    assert measure(run, tmp_path / "run") == first
+    weights = tmp_path / "bert" / "model.safetensors"
+    before = weights.read_bytes()
+    tensors = load_file(weights)
+    save_file({name: 2 * value for name, value in tensors.items()}, weights)
+    with pytest.raises(
+        BadDataError, match=r"the weights of model.init have changed since this run began .*--overwrite"
+    ):
+        measure(run, tmp_path / "run")
+    with pytest.raises(BadDataError, match=r"model.safetensors is damaged or was changed: checksums.json"):
+        measure(run, tmp_path / "other")
+    weights.write_bytes(before)
+    assert measure(run, tmp_path / "run") == first

@@ -59,7 +59,7 @@ def test_the_fastest_are_kept_and_used(
     monkeypatch.setattr(launch.Tiles, "sizes", lambda own, role: used.append(own) or sizes(own, role))
     kernel, given = find_attention("x3").build(heads=1), torch.randn(3, 1, 1, 40, 16)
     before = kernel.compute("triton", *given, Visibility())
-    monkeypatch.setenv(launch.FILE, str(file))
+    monkeypatch.setenv(launch.TILES, str(file))
     after = kernel.compute("triton", *given, Visibility())
     assert used == [launch.Tiles(64, 32, 4, 2), launch.Tiles(16, 16, 4, 2)]
     torch.testing.assert_close(before, after)
@@ -142,7 +142,7 @@ def test_a_file_that_is_none_is_told(text: str | None, tmp_path: Path, monkeypat
     file = tmp_path / "tiles.json"
     if text is not None:
         file.write_text(text.replace("%s", device_name(torch.device("cpu"))))
-    monkeypatch.setenv(launch.FILE, str(file))
+    monkeypatch.setenv(launch.TILES, str(file))
     with pytest.raises(WrongUseError, match=r"SEQARENA_TILES=.*expected a file of `seqarena benchmark tiles`"):
         find_attention("x3").build(heads=1).compute("triton", *torch.randn(3, 1, 1, 40, 16), Visibility())
 
@@ -151,7 +151,7 @@ def test_a_file_of_other_cards_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     from common.attention.triton import launch  # noqa: PLC0415
 
     (tmp_path / "tiles.json").write_text('{"another card": {"normalized_forward float32 16": [64, 64, 4, 2]}}')
-    monkeypatch.setenv(launch.FILE, str(tmp_path / "tiles.json"))
+    monkeypatch.setenv(launch.TILES, str(tmp_path / "tiles.json"))
     with pytest.warns(UserWarning, match="has no tiles of"):
         assert (
             find_attention("x3").build(heads=1).compute("triton", *torch.randn(3, 1, 1, 40, 16), Visibility())

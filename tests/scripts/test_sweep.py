@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from common.checkpoint import locked
 from common.errors import guarded
 from common.package import Package
 from scripts import quickstart, sweep
@@ -35,6 +36,40 @@ def test_a_sweep_is_the_product_and_skips_what_is_finished(tmp_path: Path, capsy
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["results"]) == 8
     assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
     assert "x3, post, 1 layers" in capsys.readouterr().out
+
+
+def small(folder: Path) -> list[str]:
+    folders = ["--runs", str(folder / "runs"), "--data-folder", str(folder)]
+    return ["lra", "listops", "--attention", "softmax", "x3", *folders, *TINY]
+
+
+def test_runs_that_another_sweep_holds_wait_until_the_others_are_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned, _, _ = sweep.plan(small(tmp_path))
+    planned[0].folder.mkdir(parents=True)
+    with locked(planned[0].folder):
+        assert guarded(dispatch, ["sweep", *small(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert "[1/2] listops softmax, 1 layers seed 0: another sweep or command is running it, tried again" in told.err
+    assert "seed 0: another sweep or command is running it, still" in told.err
+    assert planned[0].result() is None
+    assert planned[1].result() is not None
+    assert guarded(dispatch, ["sweep", *small(tmp_path)]) == 0
+
+
+@pytest.mark.extras  # several processes
+def test_runs_that_another_sweep_holds_wait_in_a_sweep_of_several_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned, _, _ = sweep.plan(small(tmp_path))
+    planned[0].folder.mkdir(parents=True)
+    with locked(planned[0].folder):
+        assert guarded(dispatch, ["sweep", *small(tmp_path), "--parallel", "2"]) == 1
+    told = capsys.readouterr().err
+    assert told.count("waiting, another sweep or command is running it, tried again at the end") == 1
+    assert "failed, " in told
+    assert planned[1].result() is not None
 
 
 def test_a_planned_command_makes_the_planned_run(tmp_path: Path) -> None:

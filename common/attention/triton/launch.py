@@ -13,7 +13,7 @@ from torch import Tensor
 
 from common.checkpoint import read_json
 from common.errors import WrongUseError
-from common.runtime import device_name
+from common.runtime import TILES, device_name
 
 Role = Literal["forward", "columns", "keys", "keys_and_masses", "queries"]
 """What a kernel does: the output, sums of columns, gradients of keys and values (and of masses), of queries."""
@@ -65,8 +65,6 @@ the compiler makes of the kernels (``seqarena benchmark kernels``): they fit, pu
 and have few instructions beside the products. How fast they are was not measured: no GPU was at hand."""
 KNOWN = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), range(1, 9))
 """What each number of tiles can be."""
-FILE = "SEQARENA_TILES"
-"""Environment variable that names a file of ``seqarena benchmark tiles``, whose tiles come before the table's."""
 TRIED: dict[str, Tiles] = {}
 """Tiles that come before all others, by name: those that ``seqarena benchmark tiles`` measures."""
 
@@ -100,10 +98,11 @@ def read_tiles(path: Path, card: str) -> dict[str, Tiles]:
                 raise ValueError(f"{name}: no tiles are {list(tiles)}")
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise WrongUseError(
-            f"{FILE}={path}: expected a file of `seqarena benchmark tiles` ({error}); without {FILE} the table is used"
+            f"{TILES}={path}: expected a file of `seqarena benchmark tiles` ({error}); without {TILES} the table's are "
+            "used"
         ) from error
     if not found:
-        warnings.warn(f"{FILE}={path} has no tiles of {card}: those of the table are used", stacklevel=2)
+        warnings.warn(f"{TILES}={path} has no tiles of {card}: those of the table are used", stacklevel=2)
     return found
 
 
@@ -117,7 +116,7 @@ def is_roomy(device: torch.device) -> bool:
 
 def chosen(kernel: Any, role: Role, query: Tensor, width: int) -> Tiles:
     """Returns the tiles of a kernel for tensors like ``query`` whose wider heads have ``width`` numbers."""
-    name, file = name_of(kernel, query.dtype, width), os.environ.get(FILE)
+    name, file = name_of(kernel, query.dtype, width), os.environ.get(TILES)
     if name in TRIED:
         return TRIED[name]
     found = read_tiles(Path(file), device_name(query.device)).get(name) if file else None
