@@ -18,7 +18,7 @@ from common.attention import ALIASES
 from common.cli import Parser
 from common.config import from_json, to_json
 from common.errors import BadDataError, look_up
-from common.metrics import Comparison, holm, paired_comparison
+from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from common.results import Result
 from common.run import OWN_FILES, BaseRun, Preset, settings, task_title
 from common.tasks import Task
@@ -97,15 +97,11 @@ def table_of(held: Group, baseline: str) -> Table:
         )
         for name in names
     ]
-    compared = []
     for row in rows:
         against = _reference(row.name, by_row, baseline)
         row.against = against or ""
         row.comparison = None if against is None else _compare(by_row[row.name], by_row[against])
-        compared += [row] if row.comparison and row.comparison.p_value is not None else []
-    p_values = [row.comparison.p_value for row in compared if row.comparison and row.comparison.p_value is not None]
-    for row, p_value in zip(compared, holm(p_values), strict=True):
-        row.p_corrected = p_value
+    _correct(rows, by_row)
     other_data = False
     title = f"{package} {name}, preset {preset}" if task is None else task_title(task, preset, changed)
     if some is not None and task is not None and some.task_version != task.version:
@@ -245,6 +241,21 @@ def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Compariso
                 f"{len(theirs[seed]):,} test examples of the same data; one of the files was changed"
             )
     return paired_comparison([mine[seed] for seed in common], [theirs[seed] for seed in common])
+
+
+def _correct(rows: Sequence[Row], by_row: Mapping[str, Sequence[Result]]) -> None:
+    """Sets Holm's p-values of the rows with at least three seeds in common with their reference.
+
+    A row that would have them but for runs that diverged has no p and is counted as one of 1: Holm's p-values never
+    get smaller when one of them gets larger, so a run that diverges makes no other row look better.
+    """
+    seeds = {name: {result.seed for result in results} for name, results in by_row.items()}
+    counted = [row for row in rows if row.against and len(seeds[row.name] & seeds[row.against]) >= FEWEST_SEEDS]
+    p_values = [row.comparison.p_value if row.comparison else None for row in counted]
+    for row, own, p_value in zip(
+        counted, p_values, holm([1.0 if own is None else own for own in p_values]), strict=True
+    ):
+        row.p_corrected = None if own is None else p_value
 
 
 def parser() -> Parser:

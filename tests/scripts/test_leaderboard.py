@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -168,10 +169,55 @@ def test_few_seeds_are_said_to_be_few(
     leaderboard.run(["--runs", str(tmp_path)])
     shown = capsys.readouterr().out
     assert "seed variance is unknown" in shown
-    assert "] *" in shown
+    assert "+10.00 *" in shown
     assert "published: softmax 36.37 % (Tay" in shown
     assert "published figures: of other data or settings than these" in shown
     assert "majority class 12.00 %" in shown
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv", "json", "side by side"])
+def test_below_three_seeds_no_format_has_an_interval_or_a_p(
+    form: str, results: list[Result], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for each in results:
+        if each.seed < 2:
+            (tmp_path / f"{each.row}{each.seed}").mkdir()
+            each.write(tmp_path / f"{each.row}{each.seed}")
+    arguments = ["--side-by-side"] if form == "side by side" else ["--format", form]
+    assert leaderboard.run(["--runs", str(tmp_path), *arguments]) == 0
+    shown = capsys.readouterr().out
+    if form == "json":
+        for row in json.loads(shown)["tables"][0]["rows"]:
+            assert row["p_corrected"] is None
+            assert row["comparison"] is None or not any(row["comparison"][name] for name in ("low", "high", "p_value"))
+    elif form == "csv":
+        for row in csv.DictReader(io.StringIO(shown)):
+            assert not any(row[name] for name in ("p_corrected", "low", "high", "p_value"))
+    else:
+        assert not re.search(r"\[[+-]|<|0\.0\d\d|\d\* \(", shown.replace("[95 %]", "").replace("p < 0.05", ""))
+
+
+@pytest.mark.parametrize(
+    ("row", "lost"), [(row, lost) for row in ("softmax", "dnas", "x3") for lost in ([0], [1], [0, 2], [0, 1, 2])]
+)
+def test_a_run_that_diverges_makes_no_p_smaller(results: list[Result], row: str, lost: list[int]) -> None:
+    """Of three seeds: what is left has no p; the other rows are corrected for as many comparisons as before."""
+    before = {each.name: each.p_corrected for each in only(tables(results, [], "softmax")).rows}
+    made = [result(row, each.seed, None) if (each.row == row and each.seed in lost) else each for each in results]
+    for each in only(tables(made, [], "softmax")).rows:
+        if each.name in ("softmax", row) or row == "softmax":
+            assert each.p_corrected is None
+        else:
+            assert each.p_corrected is not None
+            assert each.p_corrected >= (before[each.name] or 0)
+
+
+def test_rows_of_fewer_than_three_seeds_stay_out_of_holm(results: list[Result]) -> None:
+    few = [result("x1", seed, 50 + 10 * seed) for seed in range(2)]
+    alone = {row.name: row.p_corrected for row in only(tables(results, [], "softmax")).rows}
+    assert {row.name: row.p_corrected for row in only(tables([*results, *few], [], "softmax")).rows} == {
+        **alone, "x1": None,
+    }  # fmt: skip
 
 
 def test_only_common_seeds_are_paired(results: list[Result]) -> None:

@@ -233,6 +233,19 @@ def test_comparisons_are_said_in_words(scores: tuple[int, int], said: str, tmp_p
     assert re.search(said, sentence), sentence
 
 
+def test_a_page_of_two_seeds_has_no_interval_and_no_p(tmp_path: Path) -> None:
+    made = [result(name, seed, right + seed) for name, right in (("softmax", 50), ("x3", 150)) for seed in range(2)]
+    text, values = page(write(tmp_path, *made))
+    assert "seed variance is unknown, so no interval and no p" in text
+    assert "variance over seeds is unknown: no interval and no p." in text
+    assert "95 % interval:" not in text
+    assert "after Holm" not in text
+    for chart in values["charts"]:
+        for line in chart["data"]:
+            bars = line.get("error_x", {})
+            assert not any([*bars.get("array", []), *bars.get("arrayminus", [])])
+
+
 def test_nothing_is_said_of_what_others_are_compared_with(tmp_path: Path) -> None:
     made = [replace(result(name, seed, 90), row=f"{name}, {norm}", norm=norm)
             for name in ("softmax", "x3") for norm in ("post", "deescalated") for seed in range(3)]  # fmt: skip
