@@ -34,6 +34,8 @@ PRETRAINING = "model.pretraining"
 """Not a change of a preset's: taken from the checkpoint."""
 PARTS = re.compile(r", (?:pretrained with|decoder|cross) [^,\[]+(?:\[[^\]]*\])?")
 """Of a row: other attentions in it than the one of its name."""
+FORMULA = tuple("=+-@")
+"""Begins a formula in a spreadsheet."""
 FORMATS = (*RENDERERS, "csv", "json")
 """The last two hold numbers, the others words."""
 
@@ -113,7 +115,7 @@ def table_of(held: Group, baseline: str) -> Table:
         package=package,
         task=name,
         preset=preset,
-        pretraining=(some.run if some else absent[0]["run"])["model"].get("pretraining", ""),
+        pretraining=str((some.run if some else absent[0]["run"])["model"].get("pretraining", "")),
         metric=some.metric if some else task.metric if task else "score",
         unit=task.unit if task else "share",
         higher_is_better=task is None or task.higher_is_better,
@@ -301,6 +303,12 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _no_formula(value: Any) -> Any:
+    """Returns a cell that no spreadsheet computes; numbers stay what they are."""
+    is_formula = isinstance(value, str) and value.lstrip()[:1] in FORMULA
+    return f"'{value}" if is_formula else value
+
+
 def comma_separated(made: Sequence[Table]) -> str:
     """Returns all tables as CSV, a line a row, plain numbers; fractions are not per cent."""
     file = io.StringIO()
@@ -312,5 +320,6 @@ def comma_separated(made: Sequence[Table]) -> str:
         for row in table.rows:
             values = [getattr(row, name) for name in plain]
             words = [" ".join(map(str, value)) if isinstance(value, list) else value for value in values]
-            writer.writerow([table.title, *words, *(getattr(row.comparison, name, None) for name in compared)])
+            words = [_no_formula(value) for value in (table.title, *words)]
+            writer.writerow([*words, *(getattr(row.comparison, name, None) for name in compared)])
     return file.getvalue()

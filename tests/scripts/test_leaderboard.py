@@ -18,6 +18,7 @@ from scripts import leaderboard
 from scripts.cells import published
 from scripts.leaderboard import Table, tables
 from scripts.measurements import missing_runs, newest
+from scripts.tables import latex
 
 CORRECT = {
     "softmax": (50, 52, 48),
@@ -294,6 +295,54 @@ def test_a_baseline_is_one_of_the_rows(
 def test_scores_of_other_examples_are_refused(results: list[Result]) -> None:
     with pytest.raises(BadDataError, match="scores of 199 and 200 test examples"):
         tables([*results[:3], replace(results[3], example_scores=[1.0] * 199)], [], "softmax")
+
+
+TEXTS = ["\x1b[2J\x1b]0;pwned\x07", "a\n\\input{/etc/passwd}\r", "\u202egnp", "\u2028", "\x9b31m", "=HYPERLINK(\"http://a\")",
+         "@SUM(1)", "|", "$x^2_{", "~%#&\\"]  # fmt: skip
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "side by side"])
+def test_foreign_text_stays_text(
+    form: str, text: str, results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In every place that a table shows: each command reads results and plans as printable text."""
+    environment = results[0].environment | {
+        "device": text, "python": text, "commit": text, "libraries": {text: text}, "clean": False,
+    }  # fmt: skip
+    foreign = [
+        replace(each, row=f"{text} {text}", attention=text, notes=[text], environment=environment, floors={text: 0.1},
+                changed={text: [text, text]}, metric=text, preset=text, package=text, task=text,
+                run=each.run | {"task": text, "preset": text, "model": {"attention": text, "pretraining": text}})
+        for each in results[6:]
+    ]  # fmt: skip
+    name = text.replace("/", "")
+    for number, each in enumerate([*results[:6], *foreign, replace(foreign[0], finished_at="2099")]):
+        (tmp_path / f"{name}{number}").mkdir()
+        each.write(tmp_path / f"{name}{number}")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "result.json").write_text(json.dumps({"format": text}))
+    (tmp_path / "sweeps").mkdir()
+    entry = {"folder": "f", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "row": text,
+             "seed": 9, "run": run(text, "quick", 1000), "command": text}  # fmt: skip
+    (tmp_path / "sweeps" / f"{name}.json").write_text(json.dumps({"runs": [entry]}))
+    arguments = ["--side-by-side"] if form == "side by side" else ["--format", form]
+    assert leaderboard.run(["--runs", str(tmp_path), *arguments]) == 0
+    told = capsys.readouterr()
+    assert not CONTROL.search(told.out + told.err)
+    assert "the newest counts" in told.err
+    assert "not a seqarena result" in told.err
+    if form == "csv":
+        rows = list(csv.DictReader(io.StringIO(told.out)))
+        assert len(rows) == 4
+        assert not [cell for row in rows for cell in row.values() if cell.lstrip()[:1] in ("=", "@", "+")]
+    if form == "latex":
+        assert not re.search(r"^\s*\\input|(?<!\\)[_#]", re.sub("(?m)^%.*", "", told.out), re.MULTILINE)
+
+
+def test_a_row_in_brackets_is_no_argument_of_latex() -> None:
+    assert "\n{}[2cm] & 1 \\\\\n" in latex("t", ["[h]", "b"], [["[2cm]", "1"]], [])
 
 
 def test_two_results_that_claim_the_same_run_count_once(results: list[Result]) -> None:

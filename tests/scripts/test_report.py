@@ -184,13 +184,12 @@ def test_a_result_with_something_else_inside_is_skipped(change: dict, tmp_path: 
     assert "odd/result.json" in text
 
 
-def test_scores_that_cannot_be_paired_leave_a_table_without_comparisons(tmp_path: Path) -> None:
+def test_scores_of_other_examples_are_named_and_skipped(tmp_path: Path) -> None:
     odd = replace(result("x3", 0, 90), example_scores=[0.45] * 199)
-    text, _ = page(write(tmp_path, result("softmax", 0, 90), odd))
-    assert "no comparisons: x3 and softmax, seed 0" in text
-    assert "is not compared" not in text
-    assert "no comparison:" not in text
-    assert "vs softmax" in text
+    text, _ = page(write(tmp_path, result("softmax", 0, 90), result("dnas", 0, 95), odd))
+    assert "2 finished runs" in text
+    assert "2/result.json: scores of 199 test examples, where others of the same data have 200" in text
+    assert "+2.50 *" in text
 
 
 def test_a_diverged_run_is_seen(tmp_path: Path) -> None:
