@@ -97,7 +97,7 @@ class BaseRun:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
         for path in field_paths(self):
             value: Any = functools.reduce(getattr, path.split("."), self)
-            if printable(value) != value:
+            if isinstance(value, str) and printable(value) != value:
                 raise WrongUseError(f"{path}: expected text without control characters, found {value!r}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise WrongUseError(f"{path}: expected a finite number, found {value}")
