@@ -12,7 +12,7 @@ from typing import Any
 
 import plotly.offline
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from common.attention import ATTENTIONS
@@ -128,8 +128,16 @@ def _small_page() -> Iterator[None]:
 
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(PLACES), st.sampled_from(VALUES), st.booleans())
+@example(("run", "model", "dropout"), None, False)
+@example(("run", "model", "layers"), -1, False)
+@example(("steps",), -1, True)
 def test_a_result_with_anything_in_a_field_stops_nothing(place: Place, value: Any, is_old: bool) -> None:
     check(mutation(place, value, is_old))
+
+
+def test_a_score_whose_square_is_infinite_stops_nothing() -> None:
+    huge = {"package": "other", "score": 1e308, "metrics": {"accuracy": 1e308}, "example_scores": [1e308] * 200}
+    check(sealed(asdict(valid("dnas", 2)) | huge))
 
 
 @pytest.mark.extras
