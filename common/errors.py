@@ -4,12 +4,17 @@ import contextlib
 import difflib
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Entry = TypeVar("Entry")
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that move a terminal's cursor, break a line, or change the direction of writing."""
+DEEPEST = 40
+"""Levels of nesting in a file of ours."""
 
 
 class WrongUseError(Exception):
@@ -25,6 +30,23 @@ class InUseError(WrongUseError):
 
 class BadDataError(ValueError):
     """A file whose content is not what its format promises; names the file and the line."""
+
+
+def printable(values: Any, depth: int = DEEPEST) -> Any:
+    """Returns plain values of a foreign file, in whose text line breaks are spaces and other controls are U+FFFD.
+
+    Raises:
+        ValueError: values that are nested more than ``depth`` levels deep.
+    """
+    if isinstance(values, str):
+        return CONTROLS.sub(lambda found: " " if found.group().isspace() else "\N{REPLACEMENT CHARACTER}", values)
+    if not isinstance(values, dict | list):
+        return values
+    if depth == 0:
+        raise ValueError(f"nested more than {DEEPEST} levels deep")
+    if isinstance(values, dict):
+        return {printable(name): printable(value, depth - 1) for name, value in values.items()}
+    return [printable(value, depth - 1) for value in values]
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
@@ -60,6 +82,11 @@ def advising(advice: Callable[[], str]) -> Iterator[None]:
         raise
 
 
+def _told(error: Exception) -> str:
+    """Returns a message, whose lines may quote a foreign file."""
+    return "\n".join(printable(line) for line in f"seqarena: {error}".split("\n"))
+
+
 def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else, each said in one message."""
     for stream in (sys.stdout, sys.stderr):
@@ -68,7 +95,7 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -
     try:
         return command(arguments)
     except WrongUseError as error:
-        print(f"seqarena: {error}", file=sys.stderr)
+        print(_told(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         advice = getattr(error, "__notes__", [])[:1]
@@ -77,7 +104,7 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (BadDataError, OSError) as error:
-        print(f"seqarena: {error}", file=sys.stderr)
+        print(_told(error), file=sys.stderr)
     except Exception:  # a defect of ours: whoever reports it needs the trace
         traceback.print_exc()
     return 1

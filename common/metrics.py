@@ -10,7 +10,7 @@ from scipy import optimize, stats
 Array = npt.NDArray[np.float64]
 
 FEWEST_SEEDS = 3
-"""With fewer seeds their variance cannot be told from one draw of luck."""
+"""With fewer seeds their variance cannot be estimated, and a test over examples alone finds differences everywhere."""
 
 
 def accuracy(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> Array:
@@ -22,8 +22,7 @@ def accuracy(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> Array:
 class Comparison:
     """A difference of mean scores with its 95 % interval and two-sided p-value.
 
-    ``over_seeds`` False: fewer than three seeds, so that interval and p-value speak of other test examples only; what
-    other seeds would give is unknown. Interval and p-value are None where nothing varies that could be judged by.
+    Interval and p-value are None with fewer than ``FEWEST_SEEDS`` seeds, and where all differences are equal.
     """
 
     difference: float
@@ -31,7 +30,6 @@ class Comparison:
     high: float | None
     p_value: float | None
     seeds: int
-    over_seeds: bool
 
 
 def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Comparison:
@@ -54,19 +52,17 @@ def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Compar
     differences = scores[0] - scores[1]
     seeds = len(differences)
     difference = float(differences.mean())
-    over_seeds = seeds >= FEWEST_SEEDS
-    over_examples, by_seeds, added = _variances(differences)
+    over_examples, by_seeds, added = _variances(differences) if seeds >= FEWEST_SEEDS else (0.0, 0.0, 0.0)
     if max(over_examples, by_seeds) <= 0:
-        return Comparison(difference=difference, low=None, high=None, p_value=None, seeds=seeds, over_seeds=over_seeds)
+        return Comparison(difference=difference, low=None, high=None, p_value=None, seeds=seeds)
     examples = differences.shape[1]
 
     def half(p_value: float) -> float:
         other_examples = float(stats.t.isf(p_value / 2, examples - 1)) if examples > 1 else 0.0
-        alone = other_examples**2 * over_examples
-        if not over_seeds:
-            return float(np.sqrt(alone))
         other_seeds = float(stats.t.isf(p_value / 2, seeds - 1))
-        return float(np.sqrt(max(other_seeds**2 * by_seeds + other_examples**2 * added, alone)))
+        return float(
+            np.sqrt(max(other_seeds**2 * by_seeds + other_examples**2 * added, other_examples**2 * over_examples))
+        )
 
     return Comparison(
         difference=difference,
@@ -74,7 +70,6 @@ def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Compar
         high=difference + half(0.05),
         p_value=_level(half, abs(difference)),
         seeds=seeds,
-        over_seeds=over_seeds,
     )
 
 
@@ -88,8 +83,6 @@ def _variances(differences: Array) -> tuple[float, float, float]:
         return 0.0, 0.0, 0.0
     by_seed, by_example = differences.mean(axis=1, keepdims=True), differences.mean(axis=0, keepdims=True)
     over_examples = float(by_example.var(ddof=1) / examples)
-    if seeds < FEWEST_SEEDS:
-        return over_examples, 0.0, 0.0
     residual = differences - by_seed - by_example + differences.mean()
     single = float(np.square(residual).sum() / ((seeds - 1) * (examples - 1)) / differences.size)
     return over_examples, float(by_seed.var(ddof=1) / seeds), max(over_examples - single, 0.0)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from common.attention import AttentionConfig, attention_name
 from common.checkpoint import read_json, write_json
 from common.config import from_json
-from common.errors import BadDataError
+from common.errors import BadDataError, WrongUseError, printable
 from common.run import settings
 
 FORMAT = 2
@@ -24,6 +24,11 @@ SEAL = "seal"
 """In the file: a hash of all fields, by which an edited file is noticed."""
 ROUNDING = 1e-6
 """Between a score and the mean of its examples' scores."""
+LARGEST = 1e100
+"""No score, time or rate is larger; sums and squares of such numbers are finite."""
+COUNTS = ("task_version", "layers", "seed", "chosen_step", "steps", "parameters", "training_seconds",
+          "tokens_per_second", "peak_memory_bytes")  # fmt: skip
+"""Fields that cannot be negative."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +95,15 @@ class Result:
     def read(folder: Path) -> "Result | None":
         """Returns the result in a run directory, or None if the run is not finished.
 
+        Its text is printable: whoever wrote the file decides nothing of a terminal or of another file's lines.
+
         Raises:
             BadDataError: the file is damaged, foreign or of another format; says which.
         """
         path = folder / "result.json"
         try:
-            values = read_json(path)
+            found = read_json(path)
+            values = printable(found)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -103,11 +111,11 @@ class Result:
         known = {each.name for each in fields(Result)}
         if isinstance(values, dict) and values.get("format") == 1 and not ADDED.keys() & values.keys():
             values = ADDED | values
-        elif isinstance(values, dict) and values.get("format") == FORMAT and values.pop(SEAL, None) != _seal(values):
+        elif isinstance(values, dict) and values.get("format") == FORMAT and values.pop(SEAL, None) != _seal(found):
             raise BadDataError(f"{path}: was edited after it was written (its seal is broken); measure it again")
         if not isinstance(values, dict) or values.get("format") not in (1, FORMAT) or set(values) != known:
-            found = values.get("format") if isinstance(values, dict) else type(values).__name__
-            raise BadDataError(f"{path}: not a seqarena result of format 1 or {FORMAT} (format found: {found})")
+            kind = values.get("format") if isinstance(values, dict) else type(values).__name__
+            raise BadDataError(f"{path}: not a seqarena result of format 1 or {FORMAT} (format found: {kind})")
         hints = typing.get_type_hints(Result)
         wrong = next((name for name in sorted(known) if not _fits(hints[name], values[name])), None)
         if wrong is not None:
@@ -144,6 +152,7 @@ class Result:
             f"the score is {self.score}, but the mean of its {len(self.example_scores):,} examples {mean}": (
                 self.score is not None and not abs(self.score - mean) <= ROUNDING * max(1.0, abs(mean))
             ),
+            **{f"{name} is negative ({getattr(self, name)})": getattr(self, name) < 0 for name in COUNTS},
         }
         return next((text for text, is_true in contradictions.items() if is_true), "")
 
@@ -152,7 +161,7 @@ class Result:
         try:
             own: AttentionConfig = from_json(AttentionConfig, self.run["model"].get("attention"))  # type: ignore[type-abstract]
             return attention_name(own)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, WrongUseError):
             return self.attention
 
     def is_whole(self) -> bool:
@@ -172,7 +181,8 @@ class Result:
 
 
 def _seal(values: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+    unsealed = {name: value for name, value in values.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(unsealed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _fits(hint: Any, value: Any) -> bool:
@@ -181,12 +191,12 @@ def _fits(hint: Any, value: Any) -> bool:
     if origin in (Literal, types.UnionType):
         return value in inner if origin is Literal else any(_fits(each, value) for each in inner)
     if origin in (Any, float):
-        return origin is Any or type(value) in (int, float)
+        return origin is Any or (type(value) in (int, float) and abs(value) <= LARGEST)
     if type(value) is not origin:
         return False
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if inner[-1:] == (float,):  # thousands of scores
-        return {type(each) for each in items} <= {int, float}
+        return {type(each) for each in items} <= {int, float} and max(map(abs, items), default=0) <= LARGEST
     return all(_fits(inner[-1], each) for each in items)
 
 
@@ -198,7 +208,7 @@ def read_results(folder: Path) -> tuple[dict[Path, Result], list[str]]:
         try:
             result = Result.read(path)
         except BadDataError as error:
-            problems.append(str(error))
+            problems.append(printable(str(error)))
         else:
             results |= {path: result} if result else {}
     return results, problems

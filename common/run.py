@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from common.attention import attention_name
 from common.config import field_paths
-from common.errors import WrongUseError
+from common.errors import WrongUseError, printable
 from common.named import changed_fields
 from common.optim import Optim
 from common.tasks import Task
@@ -99,6 +99,8 @@ class BaseRun:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
         for path in field_paths(self):
             value: Any = functools.reduce(getattr, path.split("."), self)
+            if isinstance(value, str) and printable(value) != value:
+                raise WrongUseError(f"{path}: expected text without control characters, found {value!r}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise WrongUseError(f"{path}: expected a finite number, found {value}")
         if not 0 <= self.seed < 2**63:

@@ -38,7 +38,7 @@ from common.runtime import (
     seed_torch,
 )
 from common.sources import Sources, digest
-from common.training import DivergedError, first_examples, fit, forget_restart, require_finite_metrics
+from common.training import DivergedError, first_examples, fit, require_finite_metrics
 
 MAPPED_BATCHES = 4
 """The first so many are looked through for what the heat maps show."""

@@ -28,8 +28,6 @@ from common.step import Loss, Stepper
 DIAGNOSED_EXAMPLES = 8
 FORMAT = 4
 """Version of what a checkpoint holds."""
-LAST, BEFORE = "last.pt", "before.pt"
-"""The newest checkpoint, and the one before it."""
 CHECKPOINT_SHARE = 0.02
 """Of the time, what checkpoints may take."""
 

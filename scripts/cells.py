@@ -12,10 +12,11 @@ def _difference(comparison: Comparison | None, unit: Unit) -> str:
     if comparison is None:
         return ""
     shown = number(comparison.difference, unit, "+")
+    if comparison.seeds < FEWEST_SEEDS:
+        return f"{shown} *"
     if comparison.low is None or comparison.high is None:
         return f"{shown} (no spread)"
-    star = "" if comparison.over_seeds else " *"
-    return f"{shown} [{number(comparison.low, unit, '+')}, {number(comparison.high, unit, '+')}]{star}"
+    return f"{shown} [{number(comparison.low, unit, '+')}, {number(comparison.high, unit, '+')}]"
 
 
 def _metrics(table: Table) -> list[str]:
@@ -64,8 +65,8 @@ def published(table: Table) -> list[Published]:
     return [figure for figure in table.published if table.comparable or figure.name in rows]
 
 
-def footnotes(table: Table, *, is_compared: bool = True) -> list[str]:
-    """Returns what is said below a table; of one that is not to be compared, not that nothing was."""
+def footnotes(table: Table) -> list[str]:
+    """Returns what is said below a table."""
     notes = []
     if table.floors:
         notes.append(
@@ -79,12 +80,9 @@ def footnotes(table: Table, *, is_compared: bool = True) -> list[str]:
         notes.append(f"published: {listed} ({source})")
     if shown and not table.comparable:
         notes.append("published figures: of other data or settings than these")
-    if any(row.comparison and not row.comparison.over_seeds for row in table.rows):
-        notes.append(
-            f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown; interval and p speak of other "
-            "test examples only"
-        )
-    if is_compared and len(table.rows) > 1 and not any(row.comparison for row in table.rows):
+    if any(row.comparison and row.comparison.seeds < FEWEST_SEEDS for row in table.rows):
+        notes.append(f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown, so no interval and no p")
+    if len(table.rows) > 1 and not any(row.comparison for row in table.rows):
         notes.append(f"no comparison: {table.baseline} has no finished seed in common with another row")
     if table.devices:
         notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")

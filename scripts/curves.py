@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from common.cli import Parser
-from common.errors import BadDataError, WrongUseError
+from common.errors import BadDataError, WrongUseError, printable
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 """Panel -> line -> (step, value)."""
@@ -67,19 +67,26 @@ def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
                 yield name.replace("_", " "), "validation" if group == "validation" else "training", value
 
 
+def _plain(text: str) -> str:
+    """Returns text that matplotlib does not read as a formula."""
+    return printable(text).replace("$", r"\$")  # type: ignore[no-any-return]
+
+
 def draw(curves: Curves, title: str, path: Path) -> None:
     """Writes the picture: a panel a quantity, a line a layer; layers from dark to light."""
     columns = min(4, len(curves))
     rows = -(-len(curves) // columns)
     figure = Figure(figsize=(4 * columns, 2.8 * rows), layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(_plain(title))
     panels = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     for axes, (panel, lines) in zip(panels, curves.items(), strict=False):
         for index, (name, points) in enumerate(lines.items()):
             colour = mpl.colormaps["viridis"](0.9 * index / max(1, len(lines) - 1)) if len(lines) > 2 else f"C{index}"
             steps, values = zip(*points, strict=True)
-            axes.plot(steps, values, color=colour, label=name, linewidth=1.2, marker="." if len(points) < 20 else "")
-        axes.set(title=panel, xlabel="step")
+            axes.plot(
+                steps, values, color=colour, label=_plain(name), linewidth=1.2, marker="." if len(points) < 20 else ""
+            )
+        axes.set(title=_plain(panel), xlabel="step")
         axes.grid(alpha=0.3)
         if len(lines) <= 8:
             axes.legend(fontsize="x-small")

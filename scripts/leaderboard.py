@@ -18,7 +18,7 @@ from common.attention import ALIASES
 from common.cli import Parser
 from common.config import from_json, to_json
 from common.errors import BadDataError, look_up
-from common.metrics import Comparison, holm, paired_comparison
+from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from common.results import Result
 from common.run import OWN_FILES, BaseRun, Preset, settings, task_title
 from common.tasks import Task
@@ -34,6 +34,8 @@ PRETRAINING = "model.pretraining"
 """Not a change of a preset's: taken from the checkpoint."""
 PARTS = re.compile(r", (?:pretrained with|decoder|cross) [^,\[]+(?:\[[^\]]*\])?")
 """Of a row: other attentions in it than the one of its name."""
+FORMULA = tuple("=+-@")
+"""Begins a formula in a spreadsheet."""
 FORMATS = (*RENDERERS, "csv", "json")
 """The last two hold numbers, the others words."""
 
@@ -97,15 +99,11 @@ def table_of(held: Group, baseline: str) -> Table:
         )
         for name in names
     ]
-    compared = []
     for row in rows:
         against = _reference(row.name, by_row, baseline)
         row.against = against or ""
         row.comparison = None if against is None else _compare(by_row[row.name], by_row[against])
-        compared += [row] if row.comparison and row.comparison.p_value is not None else []
-    p_values = [row.comparison.p_value for row in compared if row.comparison and row.comparison.p_value is not None]
-    for row, p_value in zip(compared, holm(p_values), strict=True):
-        row.p_corrected = p_value
+    _correct(rows, by_row)
     other_data = False
     title = f"{package} {name}, preset {preset}" if task is None else task_title(task, preset, changed)
     if some is not None and task is not None and some.task_version != task.version:
@@ -117,7 +115,7 @@ def table_of(held: Group, baseline: str) -> Table:
         package=package,
         task=name,
         preset=preset,
-        pretraining=(some.run if some else absent[0]["run"])["model"].get("pretraining", ""),
+        pretraining=str((some.run if some else absent[0]["run"])["model"].get("pretraining", "")),
         metric=some.metric if some else task.metric if task else "score",
         unit=task.unit if task else "share",
         higher_is_better=task is None or task.higher_is_better,
@@ -247,6 +245,21 @@ def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Compariso
     return paired_comparison([mine[seed] for seed in common], [theirs[seed] for seed in common])
 
 
+def _correct(rows: Sequence[Row], by_row: Mapping[str, Sequence[Result]]) -> None:
+    """Sets Holm's p-values of the rows with at least three seeds in common with their reference.
+
+    A row that would have them but for runs that diverged has no p and is counted as one of 1: Holm's p-values never
+    get smaller when one of them gets larger, so a run that diverges makes no other row look better.
+    """
+    seeds = {name: {result.seed for result in results} for name, results in by_row.items()}
+    counted = [row for row in rows if row.against and len(seeds[row.name] & seeds[row.against]) >= FEWEST_SEEDS]
+    p_values = [row.comparison.p_value if row.comparison else None for row in counted]
+    for row, own, p_value in zip(
+        counted, p_values, holm([1.0 if own is None else own for own in p_values]), strict=True
+    ):
+        row.p_corrected = None if own is None else p_value
+
+
 def parser() -> Parser:
     """Returns the parser of ``seqarena leaderboard``."""
     made = Parser(prog="seqarena leaderboard", description=__doc__)
@@ -290,6 +303,12 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _no_formula(value: Any) -> Any:
+    """Returns a cell that no spreadsheet computes; numbers stay what they are."""
+    is_formula = isinstance(value, str) and value.lstrip()[:1] in FORMULA
+    return f"'{value}" if is_formula else value
+
+
 def comma_separated(made: Sequence[Table]) -> str:
     """Returns all tables as CSV, a line a row, plain numbers; fractions are not per cent."""
     file = io.StringIO()
@@ -301,5 +320,6 @@ def comma_separated(made: Sequence[Table]) -> str:
         for row in table.rows:
             values = [getattr(row, name) for name in plain]
             words = [" ".join(map(str, value)) if isinstance(value, list) else value for value in values]
-            writer.writerow([table.title, *words, *(getattr(row.comparison, name, None) for name in compared)])
+            words = [_no_formula(value) for value in (table.title, *words)]
+            writer.writerow([*words, *(getattr(row.comparison, name, None) for name in compared)])
     return file.getvalue()

@@ -1,14 +1,16 @@
 """All that a folder of runs holds for a leaderboard: results that were checked, planned runs that have none."""
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.checkpoint import read_json
-from common.errors import BadDataError, WrongUseError
+from common.config import from_json
+from common.errors import BadDataError, WrongUseError, printable
 from common.results import Result, read_results
-from common.run import settings
+from common.run import BaseRun, settings
 from scripts.mixture import version, versioned
 from scripts.packages import PACKAGES, find_package
 
@@ -23,12 +25,12 @@ def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     problems = []
     for path in sorted((folder / "sweeps").glob("*.json")):
         try:
-            planned = [{name: each[name] for name in PLANNED} for each in read_json(path)["runs"]]
+            planned = [{name: each[name] for name in PLANNED} for each in printable(read_json(path))["runs"]]
             if not all(_is_entry(each) for each in planned):
                 raise ValueError("an entry is none of a run")
-            entries |= {each["folder"]: each | {"plan": str(path.relative_to(folder))} for each in planned}
+            entries |= {each["folder"]: each | {"plan": printable(str(path.relative_to(folder)))} for each in planned}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            problems.append(f"{path}: not a sweep's plan ({error})")
+            problems.append(printable(f"{path}: not a sweep's plan ({error})"))
     return [entry for entry in entries.values() if not _readable(folder / entry["folder"])], problems
 
 
@@ -64,8 +66,10 @@ def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str
         key = (result.protocol, result.row, version(result), result.seed)
         if key in chosen:
             messages.append(
-                f"two results of {result.task} {result.row} seed {result.seed}: the newest counts, {folder}, "
-                f"and not {chosen[key]}"
+                printable(
+                    f"two results of {result.task} {result.row} seed {result.seed}: the newest counts, {folder}, "
+                    f"and not {chosen[key]}"
+                )
             )
         chosen[key] = folder
     kept = set(chosen.values())
@@ -95,11 +99,13 @@ def measurements(folder: Path) -> Measurements:
     if not folder.is_dir():
         raise WrongUseError(f"no folder {folder}; seqarena quickstart makes results, or name one with --runs")
     results, problems = read_results(folder)
-    for path, result in list(results.items()):
-        reason = _impossible(result)
-        if reason:
-            problems.append(f"{path / 'result.json'}: {reason}; the file was edited, measure it again")
-            del results[path]
+    reasons = {path: reason for path, result in results.items() if (reason := _impossible(result))}
+    reasons |= _other_lengths({path: result for path, result in results.items() if path not in reasons})
+    problems += [
+        printable(f"{path / 'result.json'}: {reason}; the file was edited, measure it again")
+        for path, reason in reasons.items()
+    ]
+    results = {path: result for path, result in results.items() if path not in reasons}
     missing, broken = missing_runs(folder)
     problems += broken
     if not results and not missing:
@@ -109,15 +115,42 @@ def measurements(folder: Path) -> Measurements:
     return Measurements(results=kept, missing=missing, problems=problems, duplicates=duplicates)
 
 
+def _other_lengths(results: Mapping[Path, Result]) -> dict[Path, str]:
+    """Returns the results that have scores of more or fewer test examples than most of their protocol, and says so."""
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    for result in results.values():
+        counts[result.protocol][len(result.example_scores)] += result.score is not None
+    usual = {protocol: max(found, key=lambda length: (found[length], length)) for protocol, found in counts.items()}
+    return {
+        path: f"scores of {len(result.example_scores):,} test examples, where others of the same data have "
+        f"{usual[result.protocol]:,}"
+        for path, result in results.items()
+        if result.score is not None and len(result.example_scores) != usual[result.protocol]
+    }
+
+
 def _impossible(result: Result) -> str:
     """Returns what no result of its task can have; empty: nothing."""
     package = find_package(result.package) if result.package in PACKAGES else None
     task = package.tasks.get(result.task) if package else None
-    if task is None or result.score is None:
-        return ""
+    preset = package.presets.get(result.task, {}).get(result.preset) if package else None
+    reason = "" if preset is None else _no_run(type(preset.run), result.run)
+    if reason or task is None or result.score is None:
+        return reason
     if result.task_version == task.version and result.metric != task.metric:
         return f"metric {result.metric!r}, where {result.task} has {task.metric!r}"
     least, most = min(result.example_scores), max(result.example_scores)
     if task.unit == "share" and not 0 <= least <= most <= 1:
         return f"example scores from {least:g} to {most:g}, where {task.metric} is a share of 1"
+    return ""
+
+
+def _no_run(kind: type[BaseRun], values: dict[str, Any]) -> str:
+    """Returns why values cannot be those of a run; nothing for a run of another version, with other fields."""
+    try:
+        from_json(kind, values)
+    except ValueError:
+        return ""
+    except (WrongUseError, TypeError, AttributeError, OverflowError) as error:
+        return f"its run is none that can be ({error})"
     return ""

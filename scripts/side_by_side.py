@@ -73,7 +73,7 @@ def _cell(table: Table, row: Row | None) -> str:
     unit = table.unit
     shown = " / ".join(f"{number(mean, unit)}{'' if sd is None else f' +- {number(sd, unit)}'}" for mean, sd in spread)
     told = row.p_corrected is not None and row.p_corrected < SIGNIFICANT
-    star = "*" if told and row.comparison is not None and row.comparison.over_seeds else ""
+    star = "*" if told else ""
     return f"{shown}{star} ({len(row.seeds)})"
 
 

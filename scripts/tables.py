@@ -11,8 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 Rows = Sequence[Sequence[str]]
-LATEX = str.maketrans({letter: f"\\{letter}" for letter in "&%$#_{}"} | {"\\": r"\textbackslash{}", "^": r"\^{}",
-                                                                        "~": r"\~{}", "<": "$<$"})  # fmt: skip
+LATEX = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {letter: f"${letter}$" for letter in "<>|"}
+    | {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+)
 
 
 def terminal(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
@@ -45,9 +48,13 @@ def _pipes(cells: Sequence[str]) -> str:
 def latex(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
     """Returns a LaTeX tabular with its notes as comments."""
     lines = [f"% {title}", rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\hline"]
-    lines += [" & ".join(cell.translate(LATEX) for cell in cells) + r" \\" for cells in (headings,)]
-    lines += [r"\hline", *(" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in rows)]
+    lines += [_ampersands(headings), r"\hline", *map(_ampersands, rows)]
     return "\n".join([*lines, r"\hline", r"\end{tabular}", *(f"% {note}" for note in notes), ""])
+
+
+def _ampersands(cells: Sequence[str]) -> str:
+    line = " & ".join(cell.translate(LATEX) for cell in cells)
+    return ("{}" if line[:1] in ("[", "*") else "") + line + r" \\"  # else an argument of the row break before it
 
 
 RENDERERS: Mapping[str, Callable[[str, Sequence[str], Rows, Sequence[str]], str]] = MappingProxyType(

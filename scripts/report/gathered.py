@@ -1,7 +1,7 @@
 """What the page is about: every protocol's table with its runs, read from a folder; nothing is dropped in silence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,6 @@ class View:
 
     table: Table
     runs: dict[str, list[Shown]]
-    is_compared: bool = True
-    """Whether scores could be paired; else a remark says why not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,7 @@ class Gathered:
     problems: list[str]
     """Which files were skipped, and why."""
     remarks: list[str]
-    """What else a reader must know: results that claim the same run, tables without comparisons."""
+    """What else a reader must know: results that claim the same run."""
 
     @property
     def shown(self) -> list[Shown]:
@@ -74,35 +72,24 @@ def gather(folder: Path, baseline: str) -> Gathered:
         WrongUseError: no such folder, or nothing in it.
     """
     found = measurements(folder)
-    problems, remarks = list(found.problems), list(found.duplicates)
+    problems = list(found.problems)
     folders = {id(result): path for path, result in found.results.items()}
     views = [
-        _view(*_table(group, baseline, remarks), group, folder, folders, problems)
+        _view(table_of(group, baseline), group, folder, folders, problems)
         for group in groups(list(found.results.values()), found.missing)
     ]
     views.sort(key=lambda view: PACKAGES.index(view.table.package) if view.table.package in PACKAGES else 99)
-    return Gathered(folder=folder, views=views, problems=problems, remarks=remarks)
+    return Gathered(folder=folder, views=views, problems=problems, remarks=found.duplicates)
 
 
-def _table(group: Group, baseline: str, remarks: list[str]) -> tuple[Table, bool]:
-    """Returns the group's table, and whether its scores could be paired."""
-    try:
-        return table_of(group, baseline), True
-    except BadDataError as error:
-        remarks.append(f"no comparisons: {error}")
-        return replace(table_of(group, ""), baseline=baseline), False
-
-
-def _view(
-    table: Table, is_compared: bool, group: Group, root: Path, folders: Mapping[int, Path], problems: list[str]
-) -> View:
+def _view(table: Table, group: Group, root: Path, folders: Mapping[int, Path], problems: list[str]) -> View:
     runs: dict[str, list[Shown]] = {row.name: [] for row in table.rows}
     for result in sorted(group.results, key=lambda each: each.seed):
         runs[result.row].append(_shown(folders[id(result)], root, result, problems))
     for entry in sorted(group.missing, key=lambda each: each["seed"]):
         nothing = Shown(folder=entry["folder"], result=None, planned=entry, curves={}, maps=[], masses={}, edges=[])
         runs[entry["row"]].append(nothing)
-    return View(table=table, runs=runs, is_compared=is_compared)
+    return View(table=table, runs=runs)
 
 
 def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> Shown:

@@ -127,9 +127,9 @@ def _section(view: View, first: int) -> dict[str, Any]:
              "runs": first + at, "incomplete": bool(row.diverged or row.missing)}
             for at, row in enumerate(table.rows)
         ],
-        "words": sentences(table) if view.is_compared else [],
+        "words": sentences(table),
         "remarks": table.remarks,  # where nobody need unfold them
-        "notes": footnotes(replace(table, remarks=[]), is_compared=view.is_compared),
+        "notes": footnotes(replace(table, remarks=[])),
     }  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from scripts.rows import Row, Table
 
 
 def interval(values: Sequence[float]) -> float | None:
-    """Returns half the 95 % interval of a mean over seeds by Student's t; none with one seed."""
-    if len(values) < 2:
+    """Returns half the 95 % interval of a mean over seeds by Student's t; none with fewer than three seeds."""
+    if len(values) < FEWEST_SEEDS:
         return None
     half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
     return float(half)
@@ -52,9 +52,8 @@ def scores(table: Table, runs: dict[str, list[Shown]]) -> Chart:
         _uprights([value for _, value, _ in told], len(table.rows) + len(told)),
     ]  # fmt: skip
     labels = [_row_label(row) for row in table.rows] + [short(name) for name, _ in references]
-    # Two seeds have intervals of Student's t that say nothing but that two are few: they may leave the picture.
-    ends = [mean + sign * half for (_, row, mean), half in zip(means, halves, strict=True) for sign in (-1, 1)
-            if half is not None and len(row.seeds) >= FEWEST_SEEDS]  # fmt: skip
+    ends = [mean + sign * half for (_, _, mean), half in zip(means, halves, strict=True) for sign in (-1, 1)
+            if half is not None]  # fmt: skip
     shown = [*(value for _, value, _ in (*seeds, *told)), *ends]
     margin = 0.04 * (max(shown) - min(shown)) or 1.0 if shown else 0.0
     layout = {
@@ -114,10 +113,11 @@ def comparisons(table: Table) -> Chart | None:
     rows = [(row, row.comparison) for row in table.rows if row.comparison is not None]
     if not rows:
         return None
-    kinds = [kind for kind in (True, False) if any(found.over_seeds == kind for _, found in rows)]
+    kinds = [kind for kind in (True, False) if any((found.seeds >= FEWEST_SEEDS) == kind for _, found in rows)]
     data = []
     for kind, shade in ((True, COLOURS[0]), (False, REFERENCE)):
-        own = [(place, row, found) for place, (row, found) in enumerate(rows) if found.over_seeds == kind]
+        own = [(place, row, found) for place, (row, found) in enumerate(rows)
+               if (found.seeds >= FEWEST_SEEDS) == kind]  # fmt: skip
         points = [
             (place, scaled(found.difference, table.unit), f"{short(row.name)} against {short(row.against)}")
             for place, row, found in own
@@ -137,7 +137,7 @@ def comparisons(table: Table) -> Chart | None:
     }  # fmt: skip
     notes = {
         True: "95 % intervals over seeds and test examples.",
-        False: f"Grey: fewer than {FEWEST_SEEDS} seeds, 95 % intervals over test examples alone.",
+        False: f"Grey: fewer than {FEWEST_SEEDS} seeds, no interval.",
     }
     return Chart(
         title=f"Difference from {table.baseline}", data=data, layout=layout, height=80 + 24 * len(rows),

@@ -32,16 +32,12 @@ def _sentence(row: Row, table: Table) -> str:
     distance = f"{number(abs(found.difference), table.unit)}{unit} {direction} than"
     said = f"scores {distance if found.difference else 'the same as'} {row.against} on {_seeds(found.seeds)}"
     if found.low is None or found.high is None:
-        return f"{said}; nothing varies by which that could be judged."
+        few = f". With fewer than {FEWEST_SEEDS} seeds the variance over seeds is unknown: no interval and no p."
+        return said + (few if found.seeds < FEWEST_SEEDS else "; nothing varies by which that could be judged.")
     ends = " to ".join(f"{number(abs(end), table.unit)} {_direction(end)}" for end in (found.low, found.high))
     p_value = row.p_corrected
     chance = "" if p_value is None else f", p {'< 0.001' if p_value < 0.001 else f'= {p_value:.3f}'} after Holm"
-    if not found.over_seeds:
-        verdict = (
-            f"With fewer than {FEWEST_SEEDS} seeds this speaks of other test examples only: what other seeds would "
-            "give is not known"
-        )
-    elif p_value is not None and p_value < CERTAIN:
+    if p_value is not None and p_value < CERTAIN:
         better = (found.difference > 0) == table.higher_is_better
         verdict = f"It is {'better' if better else 'worse'} than {row.against}"
     else:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from common.errors import printable
 from common.results import Result
 from scripts.sweep.planned import HELD, IN_USE, Planned
 from scripts.sweep.progress import FAILED, RUNNING, WAITING, Board
@@ -137,6 +138,6 @@ def _collected(each: Planned, started: Started, board: Board) -> Result | None:
     said = f"killed by signal {-code}" + (": out of memory?" if code == -signal.SIGKILL else "")
     if code >= 0:
         lines = started.log.read_bytes()[started.said :].decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else "it said nothing"
+        said = printable(lines[-1]) if lines else "it said nothing"
     board.tell(started.number, FAILED, f"{said} (all of it: {started.log})")
     return None

@@ -102,6 +102,6 @@ def latest(folder: Path) -> tuple[int | None, str]:
             values = record.get("validation", record)
             name = next(name for name in values if name != "step")
             return int(record["step"]), f"{'validation ' if 'validation' in record else ''}{name} {values[name]:.4f}"
-        except (ValueError, KeyError, TypeError, AttributeError, StopIteration):  # cut at either end
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, OverflowError):  # cut at either end
             continue
     return None, ""

@@ -17,7 +17,7 @@ from common.checkpoint import load_state, load_weights, locked, save_state, writ
 from common.errors import BadDataError, WrongUseError
 from common.restart import chosen_weights
 from common.runtime import make_accelerator
-from common.training import DivergedError, chosen_weights
+from common.training import DivergedError
 from tests.common.toy import OPTIM, TRAIN, ToyBatches, ToyModel, toy_evaluate, toy_fit
 
 

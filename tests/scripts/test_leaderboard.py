@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from scripts import leaderboard
 from scripts.cells import published
 from scripts.leaderboard import Table, tables
 from scripts.measurements import missing_runs, newest
+from scripts.tables import latex
 
 CORRECT = {
     "softmax": (50, 52, 48),
@@ -168,10 +170,55 @@ def test_few_seeds_are_said_to_be_few(
     leaderboard.run(["--runs", str(tmp_path)])
     shown = capsys.readouterr().out
     assert "seed variance is unknown" in shown
-    assert "] *" in shown
+    assert "+10.00 *" in shown
     assert "published: softmax 36.37 % (Tay" in shown
     assert "published figures: of other data or settings than these" in shown
     assert "majority class 12.00 %" in shown
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "latex", "csv", "json", "side by side"])
+def test_below_three_seeds_no_format_has_an_interval_or_a_p(
+    form: str, results: list[Result], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for each in results:
+        if each.seed < 2:
+            (tmp_path / f"{each.row}{each.seed}").mkdir()
+            each.write(tmp_path / f"{each.row}{each.seed}")
+    arguments = ["--side-by-side"] if form == "side by side" else ["--format", form]
+    assert leaderboard.run(["--runs", str(tmp_path), *arguments]) == 0
+    shown = capsys.readouterr().out
+    if form == "json":
+        for row in json.loads(shown)["tables"][0]["rows"]:
+            assert row["p_corrected"] is None
+            assert row["comparison"] is None or not any(row["comparison"][name] for name in ("low", "high", "p_value"))
+    elif form == "csv":
+        for row in csv.DictReader(io.StringIO(shown)):
+            assert not any(row[name] for name in ("p_corrected", "low", "high", "p_value"))
+    else:
+        assert not re.search(r"\[[+-]|<|0\.0\d\d|\d\* \(", shown.replace("[95 %]", "").replace("p < 0.05", ""))
+
+
+@pytest.mark.parametrize(
+    ("row", "lost"), [(row, lost) for row in ("softmax", "dnas", "x3") for lost in ([0], [1], [0, 2], [0, 1, 2])]
+)
+def test_a_run_that_diverges_makes_no_p_smaller(results: list[Result], row: str, lost: list[int]) -> None:
+    """Of three seeds: what is left has no p; the other rows are corrected for as many comparisons as before."""
+    before = {each.name: each.p_corrected for each in only(tables(results, [], "softmax")).rows}
+    made = [result(row, each.seed, None) if (each.row == row and each.seed in lost) else each for each in results]
+    for each in only(tables(made, [], "softmax")).rows:
+        if each.name in ("softmax", row) or row == "softmax":
+            assert each.p_corrected is None
+        else:
+            assert each.p_corrected is not None
+            assert each.p_corrected >= (before[each.name] or 0)
+
+
+def test_rows_of_fewer_than_three_seeds_stay_out_of_holm(results: list[Result]) -> None:
+    few = [result("x1", seed, 50 + 10 * seed) for seed in range(2)]
+    alone = {row.name: row.p_corrected for row in only(tables(results, [], "softmax")).rows}
+    assert {row.name: row.p_corrected for row in only(tables([*results, *few], [], "softmax")).rows} == {
+        **alone, "x1": None,
+    }  # fmt: skip
 
 
 def test_only_common_seeds_are_paired(results: list[Result]) -> None:
@@ -248,6 +295,54 @@ def test_a_baseline_is_one_of_the_rows(
 def test_scores_of_other_examples_are_refused(results: list[Result]) -> None:
     with pytest.raises(BadDataError, match="scores of 199 and 200 test examples"):
         tables([*results[:3], replace(results[3], example_scores=[1.0] * 199)], [], "softmax")
+
+
+TEXTS = ["\x1b[2J\x1b]0;pwned\x07", "a\n\\input{/etc/passwd}\r", "\u202egnp", "\u2028", "\x9b31m", "=HYPERLINK(\"http://a\")",
+         "@SUM(1)", "|", "$x^2_{", "~%#&\\"]  # fmt: skip
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "side by side"])
+def test_foreign_text_stays_text(
+    form: str, text: str, results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In every place that a table shows: each command reads results and plans as printable text."""
+    environment = results[0].environment | {
+        "device": text, "python": text, "commit": text, "libraries": {text: text}, "clean": False,
+    }  # fmt: skip
+    foreign = [
+        replace(each, row=f"{text} {text}", attention=text, notes=[text], environment=environment, floors={text: 0.1},
+                changed={text: [text, text]}, metric=text, preset=text, package=text, task=text,
+                run=each.run | {"task": text, "preset": text, "model": {"attention": text, "pretraining": text}})
+        for each in results[6:]
+    ]  # fmt: skip
+    name = text.replace("/", "")
+    for number, each in enumerate([*results[:6], *foreign, replace(foreign[0], finished_at="2099")]):
+        (tmp_path / f"{name}{number}").mkdir()
+        each.write(tmp_path / f"{name}{number}")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "result.json").write_text(json.dumps({"format": text}))
+    (tmp_path / "sweeps").mkdir()
+    entry = {"folder": "f", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "row": text,
+             "seed": 9, "run": run(text, "quick", 1000), "command": text}  # fmt: skip
+    (tmp_path / "sweeps" / f"{name}.json").write_text(json.dumps({"runs": [entry]}))
+    arguments = ["--side-by-side"] if form == "side by side" else ["--format", form]
+    assert leaderboard.run(["--runs", str(tmp_path), *arguments]) == 0
+    told = capsys.readouterr()
+    assert not CONTROL.search(told.out + told.err)
+    assert "the newest counts" in told.err
+    assert "not a seqarena result" in told.err
+    if form == "csv":
+        rows = list(csv.DictReader(io.StringIO(told.out)))
+        assert len(rows) == 4
+        assert not [cell for row in rows for cell in row.values() if cell.lstrip()[:1] in ("=", "@", "+")]
+    if form == "latex":
+        assert not re.search(r"^\s*\\input|(?<!\\)[_#]", re.sub("(?m)^%.*", "", told.out), re.MULTILINE)
+
+
+def test_a_row_in_brackets_is_no_argument_of_latex() -> None:
+    assert "\n{}[2cm] & 1 \\\\\n" in latex("t", ["[h]", "b"], [["[2cm]", "1"]], [])
 
 
 def test_two_results_that_claim_the_same_run_count_once(results: list[Result]) -> None:

@@ -184,13 +184,12 @@ def test_a_result_with_something_else_inside_is_skipped(change: dict, tmp_path: 
     assert "odd/result.json" in text
 
 
-def test_scores_that_cannot_be_paired_leave_a_table_without_comparisons(tmp_path: Path) -> None:
+def test_scores_of_other_examples_are_named_and_skipped(tmp_path: Path) -> None:
     odd = replace(result("x3", 0, 90), example_scores=[0.45] * 199)
-    text, _ = page(write(tmp_path, result("softmax", 0, 90), odd))
-    assert "no comparisons: x3 and softmax, seed 0" in text
-    assert "is not compared" not in text
-    assert "no comparison:" not in text
-    assert "vs softmax" in text
+    text, _ = page(write(tmp_path, result("softmax", 0, 90), result("dnas", 0, 95), odd))
+    assert "2 finished runs" in text
+    assert "2/result.json: scores of 199 test examples, where others of the same data have 200" in text
+    assert "+2.50 *" in text
 
 
 def test_a_diverged_run_is_seen(tmp_path: Path) -> None:
@@ -231,6 +230,19 @@ def test_comparisons_are_said_in_words(scores: tuple[int, int], said: str, tmp_p
     ((name, sentence),) = sentences(view.table)
     assert name == "x3"
     assert re.search(said, sentence), sentence
+
+
+def test_a_page_of_two_seeds_has_no_interval_and_no_p(tmp_path: Path) -> None:
+    made = [result(name, seed, right + seed) for name, right in (("softmax", 50), ("x3", 150)) for seed in range(2)]
+    text, values = page(write(tmp_path, *made))
+    assert "seed variance is unknown, so no interval and no p" in text
+    assert "variance over seeds is unknown: no interval and no p." in text
+    assert "95 % interval:" not in text
+    assert "after Holm" not in text
+    for chart in values["charts"]:
+        for line in chart["data"]:
+            bars = line.get("error_x", {})
+            assert not any([*bars.get("array", []), *bars.get("arrayminus", [])])
 
 
 def test_nothing_is_said_of_what_others_are_compared_with(tmp_path: Path) -> None:
