@@ -14,6 +14,7 @@ import numpy as np
 
 from common.data import Ragged
 from common.errors import BadDataError
+from common.sources import changed_sources, imported_by, listed
 
 Splits = dict[str, Ragged]
 ARRAYS = ("tokens", "offsets", "labels")
@@ -22,10 +23,13 @@ ARRAYS = ("tokens", "offsets", "labels")
 def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str | None = None) -> tuple[Splits, str]:
     """Returns the splits kept in a folder, mapped into memory, and their checksum; made first where there are none.
 
+    Where they were made by other sources than ``make`` has now, this is printed: they are not made again.
+
     Raises:
         BadDataError: what was made has not the ``expected`` checksum, and is not kept; or the folder is damaged, and
             the message says that deleting it makes it anew.
     """
+    sources = imported_by(make.__module__)
     if not folder.exists():
         print(f"{what}, kept in {folder}", file=sys.stderr)
         with whole(folder) as unfinished:
@@ -36,11 +40,15 @@ def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str 
                     raise BadDataError(
                         f"{what}: sha256 {made}, expected {expected}; a file was changed, or is of another set"
                     )
-                save_splits(unfinished, splits, {"sha256": made})
+                save_splits(unfinished, splits, {"sha256": made, "sources": dict(sources)})
     splits, manifest = load_splits(folder)
     found = checksum(splits)
     if found != manifest["sha256"]:
         raise BadDataError(f"{folder}: prepared data are damaged (sha256 {found}); delete the folder and run again")
+    before = manifest.get("sources")
+    if isinstance(before, dict) and before != sources:
+        changed = listed(changed_sources(before, sources))
+        print(f"{folder}: kept as made before {changed} changed; delete it to make it again", file=sys.stderr)
     return splits, found
 
 

@@ -32,7 +32,7 @@ TILES = "SEQARENA_TILES"
 
 LIBRARIES = (
     "seqarena", "torch", "numpy", "scipy", "numba", "accelerate", "tokenizers", "safetensors", "triton",
-    "pytorch-optimizer", "rouge-score",
+    "pytorch-optimizer", "rouge-score", "nltk",
 )  # fmt: skip
 """Libraries that compute; those that are installed stand in each result."""
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -196,6 +196,7 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
         "platform": f"{sys.platform} {platform.machine()}",
         "libraries": _versions(),
         "device": device_name(accelerator.device),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "precision": precision_name(accelerator),
         "processes": accelerator.num_processes,
@@ -205,7 +206,7 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Returns in what two environments differ that may change bits: not in the commit, which sources stand for."""
     found = []
-    for name in ("python", "platform", "device", "threads", "precision", "processes", "tiles"):
+    for name in ("python", "platform", "device", "instructions", "threads", "precision", "processes", "tiles"):
         found += [f"{name} {before.get(name)} -> {after.get(name)}"] * (before.get(name) != after.get(name))
     old, new = (each.get("libraries", {}) for each in (before, after))
     changed = [name for name in (*old, *new) if name != "seqarena" and old.get(name) != new.get(name)]

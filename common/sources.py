@@ -44,8 +44,15 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
     A variant of attention that the run does not use is not among them.
 
     Raises:
-        WrongUseError: a file was changed after this process began, so that nobody knows which version it runs.
+        WrongUseError: a file was changed after this process began, so that nobody knows which version it runs; or a
+            config is defined in a module whose edits do not count.
     """
+    for each in _configs(run):
+        if _is_left_out(type(each).__module__):
+            raise WrongUseError(
+                f"{type(each).__name__} is defined in {type(each).__module__}, whose edits make no other version of a "
+                "run; define it in a file of its own"
+            )
     roots = {assemble.__module__, "common.session", *(type(each).__module__ for each in _configs(run))}
     return _closure(frozenset(roots))
 
@@ -91,12 +98,15 @@ def _reached(roots: Iterable[str], without: Collection[str]) -> set[Path]:
     waiting, found = [*roots], dict[str, Path]()
     while waiting:
         name = waiting.pop()
-        left_out = name in without or name in LEFT_OUT or name.rpartition(".")[2] in RECORDS
-        path = None if name in found or left_out else _file(name)
+        path = None if name in found or name in without or _is_left_out(name) else _file(name)
         if path is not None:
             found[name] = path
             waiting += [*_read(path)[1], *(name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1))]
     return set(found.values())
+
+
+def _is_left_out(module: str) -> bool:
+    return module in LEFT_OUT or module.rpartition(".")[2] in RECORDS
 
 
 def _file(name: str) -> Path | None:

@@ -12,7 +12,7 @@ from common.sources import changed_sources, digest, listed
 
 MARK = " @"
 """Between a row's name and the hash of the sources of an earlier version."""
-COMPARED = ("python", "threads", "processes")
+COMPARED = ("python", "instructions", "threads", "processes")
 """Of an environment; libraries too. The device is named below every table."""
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from common import sources
 from common.attention import ATTENTIONS
+from common.attention.softmax import Softmax
 from common.errors import WrongUseError
 from common.sources import changed_sources, digest, listed, sources_of
 from scripts.packages import PACKAGES, find_package
@@ -123,6 +124,16 @@ def test_compiled_code_of_an_earlier_text_is_noticed(edit: Tree) -> None:
         of("softmax")
     forget()
     of("softmax")  # by the next process it is compiled anew
+
+
+def test_a_config_where_edits_do_not_count_is_refused() -> None:
+    class Mine(Softmax):
+        pass
+
+    Mine.__module__ = "common.attention"
+    run = replace(BASE, model=replace(BASE.model, attention=Mine()))
+    with pytest.raises(WrongUseError, match=r"Mine is defined in common\.attention, .* in a file of its own"):
+        sources_of(find_package("lra").assemble, run)
 
 
 def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common import prepared
 from common.data import Ragged
 from common.errors import BadDataError, WrongUseError
 from common.prepared import checksum
@@ -209,6 +210,18 @@ def test_data_are_kept_read_again_and_checked(tmp_path: Path) -> None:
     read, third = replace(SHORT, path=str(official)).load(tmp_path)
     assert third == first
     assert isinstance(read["train"], Ragged)
+
+
+def test_data_of_an_edited_generator_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SHORT.load(tmp_path)
+    SHORT.load(tmp_path)
+    assert "changed" not in capsys.readouterr().err
+    real = prepared.imported_by
+    monkeypatch.setattr(prepared, "imported_by", lambda name: {**real(name), "lra/data/listops/language.py": "edited"})
+    SHORT.load(tmp_path)
+    assert "before lra/data/listops/language.py changed; delete it to make it again" in capsys.readouterr().err
 
 
 def test_floors_rise_from_majority_to_exact() -> None:
