@@ -7,6 +7,7 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -74,6 +75,11 @@ def _value(hint: Any, value: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         inner = [each for each in typing.get_args(hint) if each is not type(None)]
         return value if value is None else _value(inner[0], value)
-    if isinstance(value, list):
+    if isinstance(value, list) and origin in (tuple, Sequence):
         return tuple(value)
-    return float(value) if hint is float else value
+    if hint is float and type(value) in (int, float):
+        return float(value)
+    allowed = typing.get_args(hint) if origin is typing.Literal else None
+    if value not in allowed if allowed is not None else type(value) is not (origin or hint):
+        raise ValueError(f"expected {getattr(hint, '__name__', hint)}, found {value!r}")
+    return value

@@ -2,12 +2,14 @@
 
 import contextlib
 import difflib
+import errno
 import io
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 Entry = TypeVar("Entry")
@@ -15,6 +17,21 @@ CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e
 """Characters that move a terminal's cursor, break a line, or change the direction of writing."""
 DEEPEST = 40
 """Levels of nesting in a file of ours."""
+
+
+MACHINE: Mapping[int | None, str] = MappingProxyType(
+    {
+        errno.EMFILE: "too many open files; raise the limit of this process (ulimit -n)",
+        errno.ENFILE: "too many open files on this machine",
+        errno.ENOMEM: "out of memory",
+        errno.ENOSPC: "no space left on the device; make room and run again",
+        errno.EDQUOT: "the quota of this disk is used up; make room and run again",
+        errno.EACCES: "no permission",
+        errno.EPERM: "no permission",
+        errno.EIO: "the device could not read or write; look into the system's log",
+    }
+)
+"""Errors that say nothing of a file's content, in words."""
 
 
 class WrongUseError(Exception):
@@ -47,6 +64,34 @@ def printable(values: Any, depth: int = DEEPEST) -> Any:
     if isinstance(values, dict):
         return {printable(name): printable(value, depth - 1) for name, value in values.items()}
     return [printable(value, depth - 1) for value in values]
+
+
+def machine_error(error: Exception, where: object) -> OSError | None:
+    """Returns an error of the machine, not of a file's content, in words and with a file's name; None: it is none."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number not in MACHINE or not isinstance(error, OSError):
+        return None
+    return OSError(number, MACHINE[number], error.filename or str(where))
+
+
+@contextlib.contextmanager
+def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
+    """Says of every error that a library raises which file it is of: each kind of damage has a class of its own.
+
+    Raises:
+        BadDataError: the file is no whole one of its kind; ends in ``advice``.
+        OSError: the machine could not read or write it.
+    """
+    try:
+        yield
+    except (BadDataError, WrongUseError):
+        raise
+    except Exception as error:
+        machine = machine_error(error, where)
+        if machine is not None:
+            raise machine from error
+        reason = str(error) or type(error).__name__
+        raise BadDataError(f"{where}: not a whole {kind} ({reason}){advice and f'; {advice}'}") from error
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from common.errors import BadDataError
+from common.errors import BadDataError, damage, machine_error
 
 OPENED: Mapping[str, Callable[..., AbstractContextManager[Any]]] = MappingProxyType(
     {".gz": gzip.open, ".xz": lzma.open}
@@ -35,7 +35,8 @@ def _opened(path: Path) -> Iterator[Any]:
     except UnicodeDecodeError as error:
         raise BadDataError(f"{path}: expected UTF-8 text ({error})") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise BadDataError(f"{path}: cannot be read to its end ({error})") from error
+        found = machine_error(error, path)
+        raise found or BadDataError(f"{path}: cannot be read to its end ({error})") from error
 
 
 def read_text(path: Path) -> str:
@@ -94,23 +95,28 @@ def read_parquet(path: Path) -> tuple[Iterator[tuple[str, dict[str, Any]]], Mapp
     """
     if not path.exists():
         raise BadDataError(f"{path} does not exist")
-    try:
+    with damage(path, "Parquet file"):
         file = pyarrow.parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:
-        raise BadDataError(f"{path}: cannot be read as Parquet ({error})") from error
-    said = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-    return _rows(path, file), said.get("info", {}).get("features", {})
+    return _rows(path, file), _features(file)
+
+
+def _features(file: pyarrow.parquet.ParquetFile) -> Mapping[str, Any]:
+    """Returns what the hub's library wrote of a file's columns; nothing, where somebody else wrote it."""
+    try:
+        said: Any = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        features = said["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
 
 
 def _rows(path: Path, file: pyarrow.parquet.ParquetFile) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 0
-    try:
+    with damage(path, "Parquet file"):
         for batch in file.iter_batches():
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}, row {number}", row
-    except (OSError, ValueError) as error:
-        raise BadDataError(f"{path}: cannot be read as Parquet ({error})") from error
 
 
 def field(row: Any, name: str, kind: type, where: str) -> Any:

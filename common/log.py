@@ -97,7 +97,7 @@ class Log:
         if step:
             self.say(f"{self.title}: going on from step {step:,} of {self.steps:,}")
         if self.accelerator.is_main_process and self.path.exists():
-            lines = self.path.read_text().splitlines()
+            lines = self.path.read_text(errors="replace").split("\n")
             kept = [line for line in lines if _step(line) <= step]
             write_atomically(self.path, lambda file: file.write("".join(f"{line}\n" for line in kept).encode()))
 
@@ -146,7 +146,7 @@ class Log:
 def _step(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):  # a line cut short by a kill
+    except (ValueError, KeyError, TypeError, RecursionError):  # a line cut short by a kill, or of other bytes
         return float("inf")
 
 

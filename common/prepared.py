@@ -9,11 +9,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from common.data import Ragged
-from common.errors import BadDataError
+from common.errors import BadDataError, damage, machine_error
 from common.sources import changed_sources, imported_by, listed
 
 Splits = dict[str, Ragged]
@@ -43,7 +44,7 @@ def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str 
                 save_splits(unfinished, splits, {"sha256": made, "sources": dict(sources)})
     splits, manifest = load_splits(folder)
     found = checksum(splits)
-    if found != manifest["sha256"]:
+    if found != manifest.get("sha256"):
         raise BadDataError(f"{folder}: prepared data are damaged (sha256 {found}); delete the folder and run again")
     before = manifest.get("sources")
     if isinstance(before, dict) and before != sources:
@@ -78,10 +79,23 @@ def whole(folder: Path) -> Iterator[Path | None]:
         _sweep_up(folder.parent)
         unfinished.mkdir()
         try:
-            yield unfinished
+            with _named(folder):
+                yield unfinished
             os.replace(unfinished, folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Names the folder in an error of the machine that names no file: a disk that is full."""
+    try:
+        yield
+    except OSError as error:
+        machine = machine_error(error, folder)
+        if machine is None:
+            raise
+        raise machine from error
 
 
 def _sweep_up(parent: Path) -> None:
@@ -128,16 +142,15 @@ def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
     Raises:
         BadDataError: a damaged folder; names it, and says that deleting it makes it anew.
     """
-    try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
+    with damage(folder, "folder of prepared data", "delete the folder and run again"):
+        manifest: dict[str, object] = json.loads((folder / "manifest.json").read_bytes())
+        shifts: Any = manifest["shifts"]
         splits = {
             name: Ragged(
                 **{array: np.load(folder / f"{name}.{array}.npy", mmap_mode="r") for array in ARRAYS}, shift=int(shift)
             )
-            for name, shift in manifest["shifts"].items()
+            for name, shift in shifts.items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadDataError(f"{folder}: prepared data are damaged ({error}); delete the folder and run again") from error
     return splits, manifest
 
 

@@ -52,6 +52,7 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
         look_up(known, tracker, "tracker")
         if tracker not in installed:
             raise WrongUseError(f"tracker {tracker!r} is not installed; pip install {tracker}, or leave --tracker out")
+    asked = _launched_processes()
     cuda = torch.cuda.is_available()
     half = precision == "bfloat16" or (precision == "auto" and cuda)
     accelerator = Accelerator(
@@ -61,13 +62,34 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
         project_dir=None if out is None else str(out),
     )
     _require_plain(accelerator)
-    asked = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != asked:
         raise WrongUseError(
             f"the launcher asked for {asked} processes, but this run has {accelerator.num_processes}; "
             "on a CPU start it with: torchrun --nproc_per_node N -m PACKAGE TASK ..."
         )
     return accelerator
+
+
+def _launched_processes() -> int:
+    """Returns how many processes a launcher says that it started; 1 without one.
+
+    Raises:
+        WrongUseError: its variables are no numbers, or some are missing.
+    """
+    numbers = {}
+    for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        value = os.environ.get(name, default)
+        if not value.isdecimal():
+            raise WrongUseError(f"{name} is {value!r}: expected a number, as torchrun sets it; unset it without one")
+        numbers[name] = int(value)
+    processes = numbers["WORLD_SIZE"]
+    lacking = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if processes < 1 or (processes > 1 and lacking):
+        raise WrongUseError(
+            f"WORLD_SIZE is {processes}, but {', '.join(lacking) or 'at least 1'} is missing; start several processes "
+            "with torchrun, or unset it"
+        )
+    return processes
 
 
 def _require_plain(accelerator: Accelerator) -> None:

@@ -13,6 +13,7 @@ from common.errors import BadDataError, WrongUseError
 from common.package import Package
 from common.results import Result
 from common.run_folder import run_folder
+from common.runtime import make_accelerator
 from lra.__main__ import PACKAGE
 from lra.run import Run
 from tests.lra.test_training import SAVED, TINY, interrupt, measure
@@ -134,6 +135,24 @@ def test_a_variable_that_would_change_numbers_is_refused(
     code = "from common.runtime import make_accelerator; make_accelerator('float32')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"{name} is set: unset it" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE is 'abc': expected a number"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is 0"),
+        ({"WORLD_SIZE": "2"}, "RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is missing"),
+        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK is '-1': expected a number"),
+    ],
+)
+def test_variables_of_a_launcher_that_cannot_be_are_refused(
+    variables: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(WrongUseError, match=told):
+        make_accelerator("float32")
 
 
 def test_the_metric_of_a_task_is_part_of_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ A file that does not say how large its picture is: as large as its boxes reach.
 
 import base64
 import binascii
-import contextlib
 import csv
 import importlib
 import pickle
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.errors import BadDataError, WrongUseError
+from common.errors import BadDataError, WrongUseError, damage
 from vqa.regions import Found
 
 Floats = npt.NDArray[np.float32]
@@ -197,17 +196,6 @@ READERS: Mapping[str, Callable[[Path, bool], Iterator[Found]]] = MappingProxyTyp
 )
 
 
-@contextlib.contextmanager
-def _damage(path: Path, kind: str, where: str) -> Iterator[None]:
-    """Says of every error that a library raises which file it is of: each kind of damage has a class of its own."""
-    try:
-        yield
-    except (BadDataError, WrongUseError):
-        raise
-    except Exception as error:
-        raise BadDataError(f"{path}, {where}: cannot be read as {kind} ({error})") from error
-
-
 def pictures(path: Path, kind: str, trust: bool) -> Iterator[Found]:
     """Yields what a detector found, in any format.
 
@@ -217,7 +205,7 @@ def pictures(path: Path, kind: str, trust: bool) -> Iterator[Found]:
     """
     reader, where = READERS[kind](path, trust), "at the beginning"
     while True:
-        with _damage(path, kind, where):
+        with damage(f"{path}, {where}", f"file in format {kind}"):
             each = next(reader, None)
         if each is None:
             return
@@ -227,7 +215,7 @@ def pictures(path: Path, kind: str, trust: bool) -> Iterator[Found]:
 
 def count(path: Path, kind: str, trust: bool) -> int:
     """Returns how many pictures there are, without reading them; raises as ``pictures`` does."""
-    with _damage(path, kind, "counted"):
+    with damage(path, f"file in format {kind}"):
         return _count(path, kind, trust)
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from numpy.lib.format import open_memmap
 
 from common.checkpoint import locked, write_json
-from common.errors import BadDataError, WrongUseError
+from common.errors import BadDataError, WrongUseError, damage
 from common.log import tracked
 
 VERSION = 1
@@ -216,14 +216,12 @@ def read(folder: Path, *, verify: bool = False) -> Regions:
         inside = sorted(str(each.parent.relative_to(folder)) for each in folder.glob("**/header.json"))
         hint = f"in folders of it there are: {', '.join(inside[:4])}" if inside else "seqarena vqa features makes them"
         raise BadDataError(f"{folder}: no regions, for there is no header.json; {hint}")
-    try:
+    with damage(folder, "folder of regions", "delete the folder and make it again"):
         header = Header(**json.loads((folder / "header.json").read_bytes()))
         arrays: dict[str, Any] = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
-    except (OSError, ValueError, TypeError) as error:
-        raise BadDataError(f"{folder}: damaged regions ({error}); delete the folder and make it again") from error
-    expected = {
-        name: (shape, kind) for (name, kind), shape in zip(ARRAYS.items(), _shapes(header).values(), strict=True)
-    }
+        expected = {
+            name: (shape, kind) for (name, kind), shape in zip(ARRAYS.items(), _shapes(header).values(), strict=True)
+        }
     found = {name: (array.shape, array.dtype.str) for name, array in arrays.items()}
     if header.version != VERSION or found != expected:
         raise BadDataError(f"{folder}: expected version {VERSION} and arrays {expected}, found version "

@@ -62,7 +62,7 @@ def _of_queries(visibility: Visibility, rows: slice, seen: int) -> Visibility:
     )
 
 
-def _of_pairs(bias: Bias | None, rows: slice, seen: int) -> Bias | None:
+def _of_pairs(bias: Tensor | None, rows: slice, seen: int) -> Tensor | None:
     if bias is None:
         return None
     some = bias[:, :, rows] if bias.shape[2] > 1 else bias

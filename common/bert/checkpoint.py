@@ -19,7 +19,7 @@ from common.bert.names import modern, public_name
 from common.blocks import Activation, NormConfig, PostNorm
 from common.checkpoint import write_atomically, write_json
 from common.config import from_json, to_json
-from common.errors import BadDataError
+from common.errors import BadDataError, WrongUseError
 from common.hub import hub_folder
 from common.tokenization import VOCABULARIES
 
@@ -119,7 +119,7 @@ def _parsed(path: Path, make: Callable[[Any], Made]) -> Made:
         raise BadDataError(f"{path} does not exist; expected config.json and {' or '.join(WEIGHTS)}") from error
     except KeyError as error:
         raise BadDataError(f"{path}: expected the field {error.args[0]}") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, WrongUseError) as error:
         raise BadDataError(f"{path}: {error}") from error
 
 

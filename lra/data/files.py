@@ -1,12 +1,10 @@
 """Official archives and the hub's copies: read one member after the other, whatever they are packed in."""
 
-import lzma
 import tarfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.errors import BadDataError
+from common.errors import BadDataError, damage
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
@@ -26,21 +24,16 @@ def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
         raise BadDataError(f"{path}: expected an archive ({', '.join(ARCHIVES)}) or a folder; there is none")
     if not path.name.endswith(ARCHIVES):
         raise BadDataError(f"{path}: expected an archive ({', '.join(ARCHIVES)}) or a folder, found another file")
-    try:
-        with tarfile.open(path) as archive:
-            for entry in archive:
-                if entry.isfile() and entry.name.endswith(suffixes):
-                    file = archive.extractfile(entry)
-                    assert file is not None
-                    content = file.read()
-                    if len(content) != entry.size:
-                        raise EOFError(f"{entry.name} has {len(content):,} of {entry.size:,} bytes")
-                    yield entry.name, content
-    except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        reason, size = str(error) or type(error).__name__, path.stat().st_size
-        raise BadDataError(
-            f"{path}: not a whole tar archive ({reason}; {size:,} bytes are there); fetch it again"
-        ) from error
+    advice = f"{path.stat().st_size:,} bytes are there; fetch it again"
+    with damage(path, "tar archive", advice), tarfile.open(path) as archive:
+        for entry in archive:
+            if entry.isfile() and entry.name.endswith(suffixes):
+                file = archive.extractfile(entry)
+                assert file is not None
+                content = file.read()
+                if len(content) != entry.size:
+                    raise EOFError(f"{entry.name} has {len(content):,} of {entry.size:,} bytes")
+                yield entry.name, content
 
 
 def is_hub_layout(path: Path) -> bool:

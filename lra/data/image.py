@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image as Picture
 
 from common.data import Bytes
-from common.errors import BadDataError, WrongUseError
+from common.errors import BadDataError, WrongUseError, damage
 from common.hub import hub_rows
 from common.log import tracked
 from common.prepared import Splits, prepared
@@ -176,11 +176,9 @@ def _binary(content: bytes, where: str) -> Split:
 
 
 def _array(content: bytes, where: str) -> Bytes:
-    try:
+    with damage(where, "array"):
         raw = lzma.decompress(content) if where.endswith(".xz") else content
         array = np.load(io.BytesIO(raw), allow_pickle=False)
-    except (lzma.LZMAError, ValueError, EOFError) as error:
-        raise BadDataError(f"{where}: not a whole array ({error})") from error
     if array.dtype.kind not in "iu" or array.min(initial=0) < 0 or array.max(initial=0) > 255:
         raise BadDataError(f"{where}: expected whole numbers from 0 to 255, found {array.dtype}")
     found: Bytes = array.astype(np.uint8)
@@ -198,10 +196,8 @@ def _picture(content: bytes, name: str, where: str) -> Split:
     names = (*CLASSES, *map(str, range(len(CLASSES))))
     if folder not in names:
         raise BadDataError(f"{where}: expected a folder named by a class ({', '.join(CLASSES)}, or 0 to 9)")
-    try:
+    with damage(where, "picture"):
         pixels = _pixels(Picture.open(io.BytesIO(content)), where)
-    except OSError as error:
-        raise BadDataError(f"{where}: not a picture ({error})") from error
     return pixels[None], np.array([names.index(folder) % len(CLASSES)], dtype=np.uint8)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from common.errors import BadDataError
+from common.errors import BadDataError, damage
 from common.hub import hub_rows
 
 SUFFIXES = (".parquet", ".jsonl", ".txt")
@@ -82,16 +82,14 @@ def documents(path: Path, text: Text) -> Iterator[str]:
         yield from _of_parquet(path, text)
         return
     opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
-    try:
+    with damage(path, "text file", "fetch it again"):
         file: AbstractContextManager[Iterable[bytes]] = opened(path, "rb")  # type: ignore[operator]
         with file as lines:
             yield from (_of_jsonl if name.endswith(".jsonl") else _of_text)(lines, path, text)
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise BadDataError(f"{path}: cannot be read to its end ({error}); fetch it again") from error
 
 
 def _of_parquet(path: Path, text: Text) -> Iterator[str]:
-    try:
+    with damage(path, "Parquet file"):
         file = pyarrow.parquet.ParquetFile(path)
         if FIELD not in file.schema_arrow.names:
             raise BadDataError(f"{path}: expected a column {FIELD}, found {', '.join(file.schema_arrow.names)}")
@@ -100,8 +98,6 @@ def _of_parquet(path: Path, text: Text) -> Iterator[str]:
                 if row is None:
                     raise BadDataError(f"{path}: expected text in column {FIELD}, found nothing in a row")
                 yield text.of(row, str(path))
-    except (pa.ArrowException, OSError) as error:
-        raise BadDataError(f"{path}: not a whole Parquet file ({error})") from error
 
 
 def _of_jsonl(lines: Iterable[bytes], path: Path, text: Text) -> Iterator[str]:
@@ -113,7 +109,7 @@ def _of_jsonl(lines: Iterable[bytes], path: Path, text: Text) -> Iterator[str]:
             found = json.loads(text.of(line, where))[FIELD]
         except BadDataError:
             raise
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadDataError(f'{where}: expected an object with "{FIELD}", found {line!r:.60}') from error
         if not isinstance(found, str):
             raise BadDataError(f'{where}: expected text in "{FIELD}", found {found!r:.40}')

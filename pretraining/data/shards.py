@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.checkpoint import write_atomically, write_json
-from common.errors import BadDataError
+from common.errors import BadDataError, damage
 from common.log import tracked
 from common.tokenization import Tokenizer, load_tokenizer
 from common.workers import leave_with_the_parent
@@ -162,7 +162,7 @@ def read_corpus(folder: Path) -> tuple[Corpus, str]:
     """
     hint = "delete the folder and run again"
     digest = hashlib.sha256()
-    try:
+    with damage(folder, "folder of prepared text", hint):
         manifest = json.loads((folder / "manifest.json").read_bytes())
         tokenizer = load_tokenizer(folder / TOKENIZER)
         if tokenizer.fingerprint != manifest["tokenizer"]:
@@ -179,10 +179,6 @@ def read_corpus(folder: Path) -> tuple[Corpus, str]:
                     raise BadDataError(f"{folder}/{number:05}.{name}.npy: sha256 {found} is not the manifest's; {hint}")
                 digest.update(found.encode())
             shards.append(Shard(**arrays))
-    except BadDataError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise BadDataError(f"{folder}: prepared text is damaged ({error}); {hint}") from error
     return Corpus(shards=shards, tokenizer=tokenizer, manifest=manifest), digest.hexdigest()
 
 

@@ -3,14 +3,13 @@
 import contextlib
 import re
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from common import corpus
 from common.counter import hash64
-from common.errors import BadDataError
+from common.errors import BadDataError, damage
 from common.files import decoded, text_lines
 from common.hub import hub_rows
 from pretraining.wikitext.vocabularies import UNKNOWN
@@ -68,12 +67,8 @@ def _of_zip(path: Path, name: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _unpacked(path: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    # besides its own, the library lets out those of what it unpacks, and RuntimeErrors for what it cannot
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
-        raise BadDataError(f"{path}: cannot be read to its end as a zip ({error}); fetch it again") from error
+    with damage(path, "zip", "fetch it again"), zipfile.ZipFile(path) as archive:
+        yield archive
 
 
 def of_hub(name: str) -> Lines:

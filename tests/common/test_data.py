@@ -97,7 +97,7 @@ def test_splits_are_saved_whole_and_mapped(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
     (tmp_path / "set" / "train.labels.npy").write_bytes(b"cut")
-    with pytest.raises(BadDataError, match=r"set: prepared data are damaged.*delete the folder"):
+    with pytest.raises(BadDataError, match=r"set: not a whole folder of prepared data.*delete the folder"):
         load_splits(tmp_path / "set")
 
 

@@ -185,7 +185,7 @@ def test_what_is_no_cifar_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     xz.write_bytes(xz.read_bytes()[:-30])
     assert "x_test_gray.npy.xz: not a whole array" in reason("npy")
     (tmp_path / "png" / "test" / "cat" / "0003.png").write_bytes(b"")
-    assert "0003.png: not a picture" in reason("png")
+    assert "0003.png: not a whole picture" in reason("png")
     (tmp_path / "png" / "test" / "cat" / "0003.png").rename(tmp_path / "png" / "test" / "cat" / "3.txt")
     (tmp_path / "png" / "test" / "12").mkdir()
     Picture.fromarray(np.zeros((32, 32), np.uint8)).save(tmp_path / "png" / "test" / "12" / "a.png")

@@ -120,7 +120,7 @@ def test_an_interrupted_corpus_goes_on_with_the_shards_that_are_missing(
     monkeypatch.setattr(shards, "_write_shard", stop)
     with pytest.raises(KeyboardInterrupt):
         write_corpus(TEXTS, tokenizer, tmp_path / "cut", workers=1, what="test")
-    with pytest.raises(BadDataError, match="prepared text is damaged"):  # no manifest: not taken for whole
+    with pytest.raises(BadDataError, match="not a whole folder of prepared text"):  # no manifest: not taken for whole
         read_corpus(tmp_path / "cut")
     (tmp_path / "cut" / "00001.json").write_text("{")  # cut short
     write_corpus(TEXTS, tokenizer, tmp_path / "cut", workers=1, what="test")
@@ -145,7 +145,7 @@ def test_damage_is_named(tmp_path: Path, vocabulary: Path) -> None:
     assert "b.jsonl, line 2: expected an object with" in reason(b'{"text": "a"}\n{"txt": 1}\n', "b.jsonl")
     assert "b.jsonl, line 1: expected text in" in reason(b'{"text": 3}\n', "b.jsonl")
     assert "not a whole Parquet file" in reason(b"PAR1", "c.parquet")
-    assert "cannot be read to its end" in reason(gzip.compress(b"words\n" * 99)[:-9], "d.txt.gz")
+    assert "not a whole text file" in reason(gzip.compress(b"words\n" * 99)[:-9], "d.txt.gz")
     half = b'{"text": "a \\ud800 b"}\n'
     assert "e.jsonl, line 1: invalid UTF-8" in reason(half, "e.jsonl", strict=True)
     column = pa.array([b"a \xff b"], pa.binary()).cast(pa.string(), safe=False)

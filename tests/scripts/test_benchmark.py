@@ -117,7 +117,7 @@ def test_an_interrupted_step_benchmark_keeps_what_it_measured(
                 idle_memory_bytes=1, device="cpu", precision="float32",
             )  # fmt: skip
 
-    monkeypatch.setattr(step.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=lambda _: Pool()))
+    monkeypatch.setattr(step.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=lambda *_: Pool()))
     own = PRESETS["listops"]["quick"].run
     found = step.there_and_back("lra", [(name, own, step.OURS) for name in ("softmax", "x3")], Path(), 1)
     assert [(each.attention, each.forward_seconds) for each in found] == [("softmax", 1), ("x3", 2.5)]

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from common.data import Indices
-from common.errors import BadDataError
+from common.errors import BadDataError, damage
 from vqa.data import Integers, Layer, Reals, Seen, Truths, Views
 from vqa.regions import Header, Regions, read, taken
 
@@ -173,11 +172,8 @@ def read_layer(path: Path) -> Layer:
     """
     if path.suffix != ".npz":
         raise BadDataError(f"{path}: expected an .npz with weight and bias; a pickle may run code when it is read")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            weight, bias = (file[name].astype(np.float32) for name in ("weight", "bias"))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise BadDataError(f"{path}: expected an .npz with weight and bias ({error})") from error
+    with damage(path, ".npz with weight and bias"), np.load(path, allow_pickle=False) as file:
+        weight, bias = (file[name].astype(np.float32) for name in ("weight", "bias"))
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
         raise BadDataError(f"{path}: a weight or bias is no number")
     if weight.ndim != 2 or bias.shape != weight.shape[:1]:

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from common.config import fingerprint
-from common.errors import BadDataError, WrongUseError
+from common.errors import WrongUseError, damage
 from common.log import tracked
 from common.prepared import Splits, prepared
 from lra.data import SPLITS
@@ -156,11 +156,9 @@ class Pathfinder(Pixels):
 
 
 def _read_shard(path: Path) -> Iterator[tuple[np.uint8, np.ndarray]]:
-    try:
+    with damage(path, "file of images", "delete it and run again"):
         found = np.load(path)
         yield from zip(found[:, 0], found[:, 1:], strict=True)
-    except (EOFError, ValueError, IndexError) as error:
-        raise BadDataError(f"{path} is damaged ({error}); delete it and run again") from error
 
 
 def cut(images: np.ndarray, labels: np.ndarray) -> Splits:

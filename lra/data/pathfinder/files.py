@@ -8,7 +8,7 @@ from PIL import Image
 
 from common.counter import permutation
 from common.data import Bytes
-from common.errors import BadDataError
+from common.errors import BadDataError, damage
 
 EMPTY = "pathfinder32/curv_baseline/imgs/0/sample_172.png"
 """The one picture of the release that is an empty file."""
@@ -78,13 +78,11 @@ def read_list(path: Path) -> list[list[str]]:
     """Returns the fields of each row: text in the release, whatever the name says; else NumPy's array."""
     content = path.read_bytes()
     if content.startswith(b"\x93NUMPY"):
-        try:
+        with damage(path, "array of rows of plain text"):
             rows = [
                 [value.decode() if isinstance(value, bytes) else str(value) for value in row]
                 for row in np.load(io.BytesIO(content), allow_pickle=False)
             ]
-        except (ValueError, TypeError, EOFError) as error:
-            raise BadDataError(f"{path}: not an array of rows of plain text ({error})") from error
     else:
         rows = [line.split() for line in content.decode("ascii", "replace").rstrip().splitlines()]
     if not rows:
@@ -95,11 +93,10 @@ def read_list(path: Path) -> list[list[str]]:
 def read_image(path: Path, size: int, where: str) -> Bytes:
     """Returns an image's pixels."""
     content = path.read_bytes()
-    try:
+    if not content:
+        raise BadDataError(f"{path} ({where}): not a picture (an empty file)")
+    with damage(f"{path} ({where})", "picture"):
         pixels = np.asarray(Image.open(io.BytesIO(content)).convert("L"), dtype=np.uint8)
-    except OSError as error:
-        reason = "an empty file" if not content else error
-        raise BadDataError(f"{path} ({where}): not a picture ({reason})") from error
     if pixels.shape != (size, size):
         raise BadDataError(f"{path} ({where}): expected {size} x {size} pixels (--data.size), found {pixels.shape}")
     return pixels.reshape(-1)
