@@ -10,7 +10,7 @@ PACKAGES := common,scripts,$(patsubst %$(COMMA),%,$(shell sed -n 's/^PACKAGES = 
 # The tests' tensors are tiny: a second thread would only be waited for.
 test test-extras: export OMP_NUM_THREADS = 1
 
-.PHONY: quickstart test test-extras mutations tables check format clean
+.PHONY: quickstart test test-extras mutations fuzz tables check format clean
 
 quickstart: $(READY)
 	$(BIN)/seqarena quickstart
@@ -26,6 +26,10 @@ test-extras: $(EXTRAS)
 # Not in CI: a quarter of an hour on two cores. The score is in docs/reliability.md.
 mutations: $(READY)
 	$(BIN)/python -m tests.mutations
+
+# Not in CI, whose tests try a hundred damaged copies of each kind of file.
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz
 
 # The tables of the documents, from the results that are committed.
 tables: $(READY)

@@ -1,4 +1,6 @@
+import errno
 import fcntl
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from scipy import sparse
 from common import nearest as nearest_module
 from common.counter import hash64, mix64, permutation
 from common.data import Ragged, Shuffled, drawn, in_order
-from common.errors import BadDataError
+from common.errors import MACHINE, BadDataError
 from common.nearest import label_of_nearest, nearest, word_counts
 from common.prepared import checksum, load_splits, save_splits, whole
 
@@ -159,3 +161,24 @@ def test_words_that_training_has_not_count_for_nothing() -> None:
     train, test = word_counts(["b a a", "c"], ["A new b"])
     assert train.toarray().tolist() == [[2, 1, 0], [0, 0, 1]]
     assert test.toarray().tolist() == [[1, 1, 0]]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ENOMEM])
+def test_errors_of_the_machine_are_not_called_damage(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(number, "of the machine")
+
+    save_splits(tmp_path, {"train": ragged([3])}, {"sha256": ""})
+    monkeypatch.setattr(np, "load", failing)
+    with pytest.raises(OSError, match=re.escape(f"{MACHINE[number]}: '{tmp_path}'")) as caught:
+        load_splits(tmp_path)
+    assert not isinstance(caught.value, BadDataError)
+    assert "delete" not in str(caught.value)
+
+
+def test_a_full_disk_while_data_are_prepared_is_said_with_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no space left on the device; make room"), whole(tmp_path / "set"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert not list(tmp_path.iterdir())

@@ -1,5 +1,6 @@
 """How far something is: told where nobody looks at a terminal, now and then, by the main process alone."""
 
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -30,3 +31,11 @@ def test_the_main_process_tells_how_much_of_its_share_is_evaluated(
     assert [batch.tolist() for batch in batches] == ([[3, 4], [0]] if process == 0 else [[1, 2]])
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("evaluation, batch: ")[2] for line in lines] == told
+
+
+def test_a_curve_that_ends_in_other_bytes_is_resumed(tmp_path: Path) -> None:
+    """What a power failure leaves at the end of a file: half a line, zeros, bytes that are no text."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n' + b"[" * 100_000 + b'\n\xff\x00\xfe {"step"')
+    log.Log(Accelerator(cpu=True), tmp_path, title="a run", steps=5).resume(2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
