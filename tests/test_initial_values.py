@@ -1,60 +1,74 @@
-"""Runs of one seed begin alike: models of all norms and attentions share the initial values they have in common."""
+"""Runs of one seed begin with the same values in all tensors they have in common, whatever their attention and norm."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from common.attention import ATTENTIONS
+from common.attention.visibility import Order
 from common.bert.model import BertForPretraining
 from common.blocks import NORMS
 from lra.model import Classifier
-from lra.presets import PRESETS as LRA
-from pretraining.presets import PRESETS as PRETRAINING
-from pretraining.transformer_xl import Model as LanguageModel
+from pretraining.model import has_order
 from pretraining.transformer_xl import TransformerXL
+from pretraining.wikitext.run import LanguageRun
 from qa.model import PairClassifier, Reader
-from qa.presets import PRESETS as QA
+from scripts.packages import PACKAGES, find_package
 from summarization.model import Summarizer
-from summarization.presets import PRESETS as SUMMARIZATION
-from tests.vqa.test_model import MINI, SMALL
+from vqa.data.scenes import Scenes
 from vqa.model import Answerer
 
-LANGUAGE = LanguageModel(vocabulary=11, layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, cutoffs=(4, 7))
-MODELS: dict[str, tuple[Any, Callable[[Any], nn.Module]]] = {
-    "lra": (LRA["listops"]["quick"].run.model, Classifier),
-    "reader": (QA["squad1"]["quick"].run.model, Reader),
-    "pairs": (QA["mnli"]["quick"].run.model, lambda config: PairClassifier(config, 3)),
-    "headlines": (SUMMARIZATION["wire"]["quick"].run.model, Summarizer),
-    "masked": (PRETRAINING["mlm"]["quick"].run.model, BertForPretraining),
-    "language": (LANGUAGE, TransformerXL),
-    "vqa": (MINI, lambda config: Answerer(config, SMALL.load(Path()))),
+SIZES = {"max_length": 24, "layers": 2, "dim": 8, "heads": 2, "ffn_dim": 8, "vocabulary": 40, "cutoffs": (10, 20)}
+ORDERS: Mapping[str, Order] = {"decoder_attention": "causal", "cross_attention": "ordered_queries"}
+"""Fields of a config that hold one more attention, and the order that it has there."""
+
+
+def pretraining(run: Any, config: Any) -> nn.Module:
+    is_language = isinstance(run, LanguageRun)
+    return TransformerXL(config) if is_language else BertForPretraining(config, sentences=has_order(run.data))
+
+
+def qa(run: Any, config: Any) -> nn.Module:
+    return PairClassifier(config, 3) if run.task == "mnli" else Reader(config, answerable=run.data.unanswerable)
+
+
+BUILT: Mapping[str, Callable[[Any, Any], nn.Module]] = {
+    "lra": lambda run, config: Classifier(config, run.data.sequences),
+    "summarization": lambda _, config: Summarizer(config),
+    "pretraining": pretraining,
+    "qa": qa,
+    "vqa": lambda _, config: Answerer(config, Scenes(scenes=8, held_out=4).load(Path())),
 }
 
 
-def initial(name: str, **changes: object) -> dict[str, Tensor]:
-    config, make = MODELS[name]
-    torch.manual_seed(0)
-    return make(replace(config, **changes)).state_dict()
+def variations(run: Any, config: Any) -> Iterator[dict[str, Any]]:
+    """Every attention that the model takes with every norm, and every attention that its decoder takes."""
+    order: Order = "causal" if isinstance(run, LanguageRun) else "none"
+    norms = [norm.causal() if order == "causal" else norm for norm in NORMS.values()] if hasattr(config, "norm") else []
+    attentions = [each for each in ATTENTIONS.values() if order in each.orders]
+    for attention, norm in itertools.product(attentions, norms or [None]):
+        yield {"attention": attention, **({} if norm is None else {"norm": norm})}
+    for field, own in ORDERS.items():
+        if hasattr(config, field):
+            yield from ({field: attention} for attention in ATTENTIONS.values() if own in attention.orders)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_all_variants_share_what_they_have_in_common(name: str) -> None:
-    order = "causal" if name == "language" else "none"
-    kinds = [{"attention": each} for each in ATTENTIONS.values() if order in each.orders]
-    config, _ = MODELS[name]
-    if hasattr(config, "norm"):
-        norms = [replace(each, mean="running") if name == "language" and hasattr(each, "mean") else each
-                 for each in NORMS.values()]  # fmt: skip
-        kinds += [{"norm": each} for each in norms]
-    first = initial(name, **kinds[0])
-    for kind in kinds[1:]:
-        other = initial(name, **kind)
-        common = first.keys() & other.keys()
-        assert len(common) > 0.7 * len(first)
-        differing = [key for key in sorted(common) if not torch.equal(first[key], other[key])]
-        assert not differing, kind
+TASKS = [(package, task) for package in PACKAGES for task in find_package(package).tasks]
+
+
+@pytest.mark.parametrize(("package", "task"), TASKS)
+def test_all_variants_of_a_task_begin_with_the_same_values(package: str, task: str) -> None:
+    run = find_package(package).presets[task]["quick"].run
+    config: Any = run.model
+    config = replace(config, **{name: size for name, size in SIZES.items() if hasattr(config, name)})
+    seen: dict[str, torch.Tensor] = {}
+    for changes in variations(run, config):
+        torch.manual_seed(5)
+        for name, value in BUILT[package](run, replace(config, **changes)).state_dict().items():
+            assert torch.equal(seen.setdefault(name, value), value), f"{name} begins otherwise with {changes}"
