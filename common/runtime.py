@@ -82,12 +82,14 @@ def _launched_processes() -> int:
         if not value.isdecimal():
             raise WrongUseError(f"{name} is {value!r}: expected a number, as torchrun sets it; unset it without one")
         numbers[name] = int(value)
-    processes = numbers["WORLD_SIZE"]
-    lacking = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if processes < 1 or (processes > 1 and lacking):
+    processes, wanted = numbers["WORLD_SIZE"], ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    lacking = [name for name in wanted if name not in os.environ]
+    if processes < 1:
+        raise WrongUseError("WORLD_SIZE is 0: expected at least 1, as torchrun sets it; unset it without one")
+    if processes > 1 and lacking and not {"RANK", "LOCAL_RANK"} <= {*lacking}:  # without a rank it is one process
         raise WrongUseError(
-            f"WORLD_SIZE is {processes}, but {', '.join(lacking) or 'at least 1'} is missing; start several processes "
-            "with torchrun, or unset it"
+            f"WORLD_SIZE is {processes}, but {', '.join(lacking)} is missing; start several processes with torchrun, "
+            "or unset it"
         )
     return processes
 

@@ -142,7 +142,7 @@ def test_a_variable_that_would_change_numbers_is_refused(
     [
         ({"WORLD_SIZE": "abc"}, "WORLD_SIZE is 'abc': expected a number"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE is 0"),
-        ({"WORLD_SIZE": "2"}, "RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT is missing"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}, "MASTER_ADDR, MASTER_PORT is missing"),
         ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK is '-1': expected a number"),
     ],
 )

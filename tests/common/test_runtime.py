@@ -29,7 +29,7 @@ def test_a_small_run_after_a_big_one_takes_what_it_took_before(tmp_path: Path) -
     small = [replace(TINY, seed=seed) for seed in range(1, 5)]
     peaks = [measure(run, tmp_path).peak_memory_bytes / MIB for run in (TINY, small[0], big, *small[1:])]
     assert peaks[2] > peaks[1] + 100
-    assert peaks[3:] == pytest.approx([peaks[1]] * 3, abs=25)
+    assert peaks[3:] == pytest.approx([peaks[1]] * 3, abs=50)
 
 
 @LINUX
