@@ -21,7 +21,7 @@ from common.errors import BadDataError, InUseError
 LONGEST_INTEGER = 20
 """Digits and sign of a number of 64 bits."""
 CHECKSUM_BYTES = 32
-"""Of the sha256 at the end of a restart state."""
+"""Length of the sha256 at the end of a restart state."""
 NAMED_DIGITS = 16
 """Hex digits of the sha256 in the name of a weights file."""
 

@@ -14,7 +14,7 @@ from common.errors import WrongUseError
 
 Example = TypeVar("Example")
 SHARES = (0.8, 0.1, 0.1)
-"""Of all contents: to train on, and for the two splits that are held out."""
+"""Shares of all contents: to train on, and for the two splits that are held out."""
 MOST_DRAWN = 10_000
 """Draws for one example, at most; ten are enough on average."""
 

@@ -21,7 +21,7 @@ from common.tasks import Task
 OUTPUTS = "outputs"
 """Folder of a run's directory with what it said: predictions, headlines."""
 VOCABULARY = Path("checkpoint", "vocabulary")
-"""Where a finished run keeps its vocabulary, in its directory, for texts that it is given later."""
+"""Folder of a finished run's directory with its vocabulary, for texts that it is given later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Assembly:
     floors: Callable[[], Mapping[str, float]]
     data_checksum: str
     text_checksum: str | None = None
-    """What the task's record names, where ``data_checksum`` is of the vocabulary too; none: it is ``data_checksum``."""
+    """The checksum that the task's record names, where ``data_checksum`` covers the vocabulary too; none: the same."""
     write_outputs: Callable[[nn.Module, Path], None] | None = None
     """Writes what else a finished run leaves in its directory: checkpoints that others read below ``checkpoint``, all
     else below ``OUTPUTS``; both go when the run is made anew."""

@@ -221,7 +221,7 @@ def hold_to_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
     for name in STARTS:
         source = getattr(run.model, name.removeprefix("model."), None)
         if source is not None:
-            # Where they are gone, a finished run needs them no more, and another one says so itself.
+            # A finished run needs them no more; an unfinished one says itself that they are gone.
             with contextlib.suppress(BadDataError), weights_of(folder_of(source)).open("rb") as file:
                 now[name] = hashlib.file_digest(file, "sha256").hexdigest()
     try:

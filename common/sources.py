@@ -1,7 +1,7 @@
 """The source files that a run's numbers depend on, each known by a hash that comments and layout do not change.
 
 Counted are the files of the run's package, model, attention and norm, and everything these import from the project.
-What a run's numbers cannot depend on is left out, so that an edit there costs nobody a result: see ``LEFT_OUT``.
+Modules that no number depends on are left out, so that an edit there costs nobody a result: see ``LEFT_OUT``.
 """
 
 import ast

@@ -28,7 +28,7 @@ class TrainedRun(Generic[Run]):
     step: int
     """The step whose weights were chosen."""
     data_checksum: str
-    """Of the data that it was trained on."""
+    """Checksum of the data that it was trained on."""
     is_finished: bool
 
     def load(self, model: nn.Module) -> None:

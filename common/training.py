@@ -29,7 +29,7 @@ DIAGNOSED_EXAMPLES = 8
 FORMAT = 4
 """Version of what a checkpoint holds."""
 CHECKPOINT_SHARE = 0.02
-"""Of the time, what checkpoints may take."""
+"""Share of the time that checkpoints may take."""
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 

@@ -29,7 +29,7 @@ from qa.tasks import TASKS
 
 PROG = "seqarena qa predict"
 FREE = ("data.null_threshold", "data.n_best", "data.answer_length", "data.windows")
-"""What may be set otherwise than in the run: how an answer is chosen."""
+"""Fields that may differ from the run's: how an answer is chosen."""
 LABEL_TABLE = "predictions.tsv"
 """Number of each pair and its label, as GLUE's server reads them."""
 

@@ -16,7 +16,7 @@ from scripts.packages import PACKAGES, find_package
 
 PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": str,
            "seed": int, "command": str}  # fmt: skip
-"""What a sweep's plan says of each run."""
+"""Fields of each run in a sweep's plan, with their kinds."""
 
 
 def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:

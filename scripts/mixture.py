@@ -13,7 +13,7 @@ from common.sources import changed_sources, digest, listed
 MARK = " @"
 """Between a row's name and the hash of the sources of an earlier version."""
 COMPARED = ("python", "instructions", "threads", "processes")
-"""Of an environment; libraries too. The device is named below every table."""
+"""Fields of an environment that are compared, as libraries are. The device is named below every table."""
 
 
 def plain_name(row: str) -> str:

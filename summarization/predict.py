@@ -18,7 +18,7 @@ from summarization.tasks import TASKS
 
 PROG = "seqarena summarization predict"
 FREE = ("decoding.",)
-"""What may be set otherwise than in the run: how headlines are searched for."""
+"""Fields that may differ from the run's: how headlines are searched for."""
 
 
 def parser() -> Parser:

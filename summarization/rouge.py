@@ -21,7 +21,7 @@ from summarization.stemming import stem
 
 METRICS = ("rouge1", "rouge2", "rougeL")
 Stemming = Literal["ROUGE-1.5.5", "rouge-score"]
-"""Whose stems are compared: the Perl script's, or those of the Python package, which has no irregular forms."""
+"""Source of the stems: the Perl script, or the Python package, which has no irregular forms."""
 RESAMPLES = 1_000
 WORD = re.compile(r"[a-z0-9]+")
 

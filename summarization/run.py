@@ -39,7 +39,7 @@ class Run(BaseRun):
 
     @property
     def notes(self) -> list[str]:
-        """What every table must say of its result; the pretraining's seed, where it is not the run's."""
+        """Notes for every table with this result; the pretraining's seed, where it is not the run's."""
         return self.model.notes_of(self.seed)
 
     def completed(self, typed: Collection[str]) -> "Run":

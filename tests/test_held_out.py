@@ -65,7 +65,7 @@ def places(data: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Contents
 
 
 def markers(data: Any, folder: Path) -> Contents:
-    """Where the two markers stand."""
+    """Places of the two markers."""
     splits, _ = data.load(folder)
     images = {name: {split[n].tobytes() for n in range(len(split))} for name, split in splits.items()}
     missing, known = set().union(*images.values()), {}
@@ -83,7 +83,7 @@ def sequences(data: Any, folder: Path) -> Contents:
 
 
 def facts(data: Any, _folder: Path) -> Contents:
-    """What a paragraph states, in any order, and the question."""
+    """The statements of a paragraph, in any order, and the question."""
     splits, _ = data.load()
     return {
         name: [(each.text, *sorted(split.contexts[each.context].split(" . "))) for each in split.questions]
@@ -115,7 +115,7 @@ def target(targets: Ragged, number: int) -> list[int]:
 
 
 def regions(data: Any, folder: Path) -> Contents:
-    """What all detectors saw of a scene."""
+    """The boxes of all detectors in a scene."""
     loaded: Loaded = data.load(folder)
     found = {}
     for name, split in loaded.splits.items():
@@ -141,7 +141,7 @@ CONTENTS: Mapping[tuple[str, str], tuple[Callable[..., Contents], Mapping[str, i
     ("vqa", "scenes"): (regions, {"scenes": 200, "held_out": 100}),
     ("vqa", "vqa2"): (regions, {"generated": 200}),
 }
-"""Of each task with a generated quick set, what its examples show, and sizes small enough for a test."""
+"""The content of examples of each task with a generated quick set, and sizes small enough for a test."""
 READ = {"pretraining"}
 """Packages whose quick sets are the bundled book, read in a row: below."""
 SAME = {("lra", "text-legacy"): {("validation", "test")}}

@@ -1,4 +1,4 @@
-"""What trivial rules score: those that look at no picture, and the one that knows the training pictures by heart."""
+"""Scores of trivial rules: those that look at no picture, and the one that knows the training pictures by heart."""
 
 from collections.abc import Mapping
 

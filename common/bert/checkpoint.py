@@ -40,13 +40,13 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 UNRECORDED = "on text that was not recorded"
-"""What is said of checkpoints of ours that were written before the text was."""
+"""Label of checkpoints of ours that do not record their text."""
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
-    """What a checkpoint of ours says of its pretraining. All but the seed is equal for those that share a table."""
+    """The pretraining of a checkpoint of ours. All but the seed is equal for those that share a table."""
 
     settings: str
     """Task, preset, steps, and a hash of everything that must be equal for two runs to stand in one table."""

@@ -92,7 +92,7 @@ class Digits(Pixels):
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a picture shows; lengths in pixels."""
+    """The content of a picture; lengths in pixels."""
 
     digit: int
     height: int

@@ -15,7 +15,7 @@ OPERATIONS = frozenset(
     "EMPTY_DICT SETITEM SETITEMS EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "
     "BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET".split()
 )
-"""What dicts of arrays, lists of numbers and texts are pickled by, in protocol 2 and later."""
+"""Operations that pickle dicts of arrays, lists of numbers and texts, in protocol 2 and later."""
 MOST = 1_000_000
 """Operations, and numbers of remembered values."""
 DEEPEST = 50

@@ -57,7 +57,7 @@ class Gathered:
     problems: list[str]
     """Which files were skipped, and why."""
     remarks: list[str]
-    """What else a reader must know: results that claim the same run."""
+    """Further remarks for a reader: results that claim the same run."""
 
     @property
     def shown(self) -> list[Shown]:

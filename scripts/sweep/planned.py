@@ -19,7 +19,7 @@ from scripts.packages import find_package
 IN_USE = 3
 """Exit code of a worker whose run another process holds."""
 HELD = "another sweep or command is running it"
-"""What is said of such a run."""
+"""Reason that is printed for such a run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Whose vocabulary a run from a checkpoint has: the checkpoint's own, or a named one that does not contradict it."""
+"""The vocabulary of a run from a checkpoint: the checkpoint's own, or a named one that does not contradict it."""
 
 from pathlib import Path
 

@@ -34,7 +34,7 @@ def test_the_main_process_tells_how_much_of_its_share_is_evaluated(
 
 
 def test_a_curve_that_ends_in_other_bytes_is_resumed(tmp_path: Path) -> None:
-    """What a power failure leaves at the end of a file: half a line, zeros, bytes that are no text."""
+    """A power failure leaves at the end of a file half a line, zeros, bytes that are no text."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n' + b"[" * 100_000 + b'\n\xff\x00\xfe {"step"')
     log.Log(Accelerator(cpu=True), tmp_path, title="a run", steps=5).resume(2)

@@ -20,7 +20,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the peak can be rese
 
 @LINUX
 def test_a_small_run_after_a_big_one_takes_what_it_took_before(tmp_path: Path) -> None:
-    """What the C library keeps of the big one's memory is not the small one's."""
+    """Memory of the big one that the C library keeps does not count for the small one."""
     big = replace(
         TINY,
         model=replace(TINY.model, dim=128, ffn_dim=1024, layers=4),
@@ -62,7 +62,7 @@ def test_floors_are_no_part_of_what_a_run_takes(tmp_path: Path, monkeypatch: pyt
 def test_elsewhere_the_peak_is_that_of_the_whole_process(
     platform: str, unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no /proc, as on macOS, which counts in bytes and not in KiB."""
+    """Without /proc, as on macOS, which counts in bytes and not in KiB."""
     monkeypatch.setattr(runtime, "STATUS", tmp_path / "no such file")
     monkeypatch.setattr(runtime, "CLEAR_REFS", tmp_path / "no" / "such folder")
     monkeypatch.setattr(runtime.sys, "platform", platform)

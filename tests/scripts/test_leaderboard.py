@@ -202,7 +202,7 @@ def test_below_three_seeds_no_format_has_an_interval_or_a_p(
     ("row", "lost"), [(row, lost) for row in ("softmax", "dnas", "x3") for lost in ([0], [1], [0, 2], [0, 1, 2])]
 )
 def test_a_run_that_diverges_makes_no_p_smaller(results: list[Result], row: str, lost: list[int]) -> None:
-    """Of three seeds: what is left has no p; the other rows are corrected for as many comparisons as before."""
+    """Two of three seeds are left: no p; the other rows are corrected for as many comparisons as before."""
     before = {each.name: each.p_corrected for each in only(tables(results, [], "softmax")).rows}
     made = [result(row, each.seed, None) if (each.row == row and each.seed in lost) else each for each in results]
     for each in only(tables(made, [], "softmax")).rows:

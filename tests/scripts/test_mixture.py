@@ -1,4 +1,4 @@
-"""What a table says of results that differ in more than their variant and seed."""
+"""Remarks below a table on results that differ in more than their variant and seed."""
 
 from dataclasses import replace
 from pathlib import Path

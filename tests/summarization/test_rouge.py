@@ -33,7 +33,7 @@ STEMS = {
     "closing": "close",
     "closed": "close",
 }
-"""Of the words below; all others are their own."""
+"""Stems of the words below; all others are their own."""
 WORDS = st.lists(
     st.sampled_from("officials official said says closing closed u.s. tie-up #.# UNK <unk> the Oil '' -lrb-".split()),
     max_size=7,

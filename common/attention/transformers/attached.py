@@ -21,7 +21,7 @@ SAVED = "attention.json"
 PARAMETERS = "attention.safetensors"
 """File beside it: the parameters of what was attached."""
 HEADS = ("num_attention_heads", "num_heads", "n_heads")
-"""What models call their number of heads."""
+"""Names of the attribute with the number of heads, in the models of the library."""
 
 
 def attach(model: nn.Module, **settings: Any) -> nn.Module:

@@ -25,7 +25,7 @@ REFUSED = (
     "softcap", "position_bias", "alibi", "s_aux", "sinks", "cu_seq_lens_q", "cu_seq_lens_k", "block_table",
     "block_indices",
 )  # fmt: skip
-"""What a model may want of its attention that ours has not: soft caps, biases, sinks, sequences end to end, blocks."""
+"""Arguments of features that ours does not have: soft caps, biases, sinks, sequences end to end, blocks."""
 Kernels = dict[float, Kernel]
 """Dropout -> the kernel that all modules share; models that are compiled must find it made."""
 

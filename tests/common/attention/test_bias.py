@@ -82,7 +82,7 @@ def test_fused_softmax_gives_rows_without_a_key_nothing(fill: float, shape: tupl
 
 @pytest.mark.parametrize("fill", HIDING)
 def test_what_a_bias_hides_takes_no_part_in_column_sums(fill: float) -> None:
-    """Of dnas: the pairs that are left have the weights of the definition, also after several iterations."""
+    """dnas: the pairs that are left have the weights of the definition, also after several iterations."""
     each = cases("none")[0]
     bias = hiding(each, fill)
     kept = [0, 2, 3, 4]

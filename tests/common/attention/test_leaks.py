@@ -121,7 +121,7 @@ def test_no_gradient_flows_from_an_earlier_output_to_the_future(name: str, order
 @pytest.mark.parametrize(("name", "order"), ORDERED)
 @pytest.mark.parametrize("scores", ["nan", "inf", "overflow"])
 def test_a_later_score_that_is_no_number_changes_no_earlier_output(name: str, order: str, scores: str) -> None:
-    """Of a later query, and in a causal sequence of a later key: exactly the same numbers before it, in every form."""
+    """A later query, and in a causal sequence a later key, changes no number before it, in every form."""
     each = case(order, memory=2 if order == "causal" else 0)
     now, memory = 3, each.visibility.memory
     query, key = each.query.clone(), each.key.clone()

@@ -1,4 +1,4 @@
-"""What a variant's config says of its formula is true of its weights; over the whole table."""
+"""Properties that a variant's config declares hold for its weights; over the whole table."""
 
 import pytest
 import torch

@@ -16,7 +16,7 @@ EXACT = {"atol": 1e-9, "rtol": 1e-9}
 
 
 class Causal(nn.Module):
-    """What of a module the interface looks at."""
+    """The attributes of a module that the interface reads."""
 
     def __init__(self, is_causal: bool = True) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ def test_a_mask_of_another_order_of_time_than_the_module_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "recency", "x3", "dnas"])
 def test_a_module_that_does_not_say_so_is_causal(name: str) -> None:
-    """As in the library; an encoder whose modules do not say otherwise has a mask that does."""
+    """The library's default; an encoder whose modules do not say otherwise has a mask that does."""
     import transformers  # noqa: PLC0415
 
     model, ids = made("Llama", name, num_key_value_heads=3), tokens()

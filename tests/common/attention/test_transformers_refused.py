@@ -1,4 +1,4 @@
-"""What models of the transformers library ask for and cannot have: one line each."""
+"""Requests of models of the transformers library that are refused: one line each."""
 
 from pathlib import Path
 from typing import Any
