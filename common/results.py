@@ -112,7 +112,9 @@ class Result:
         if isinstance(values, dict) and values.get("format") == 1 and not ADDED.keys() & values.keys():
             values = ADDED | values
         elif isinstance(values, dict) and values.get("format") == FORMAT and values.pop(SEAL, None) != _seal(found):
-            raise BadDataError(f"{path}: was edited after it was written (its seal is broken); measure it again")
+            raise BadDataError(
+                f"{path}: was edited after it was written (its seal is broken); delete it to measure again"
+            )
         if not isinstance(values, dict) or values.get("format") not in (1, FORMAT) or set(values) != known:
             kind = values.get("format") if isinstance(values, dict) else type(values).__name__
             raise BadDataError(f"{path}: not a seqarena result of format 1 or {FORMAT} (format found: {kind})")
@@ -130,7 +132,7 @@ class Result:
             )
         contradiction = result.contradiction()
         if contradiction:
-            raise BadDataError(f"{path}: {contradiction}; the file was edited, measure it again")
+            raise BadDataError(f"{path}: {contradiction}; the file was edited, delete it to measure again")
         return result
 
     def contradiction(self) -> str:

@@ -102,7 +102,7 @@ def measurements(folder: Path) -> Measurements:
     reasons = {path: reason for path, result in results.items() if (reason := _impossible(result))}
     reasons |= _other_lengths({path: result for path, result in results.items() if path not in reasons})
     problems += [
-        printable(f"{path / 'result.json'}: {reason}; the file was edited, measure it again")
+        printable(f"{path / 'result.json'}: {reason}; the file was edited, delete it to measure again")
         for path, reason in reasons.items()
     ]
     results = {path: result for path, result in results.items() if path not in reasons}

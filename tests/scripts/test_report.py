@@ -201,7 +201,7 @@ def test_a_diverged_run_is_seen(tmp_path: Path) -> None:
 
 
 def test_the_results_that_are_kept_here_are_a_page(tmp_path: Path) -> None:
-    shutil.copytree(Path(__file__).parents[2] / "results", tmp_path / "results")
+    shutil.copytree(Path(__file__).parents[2] / "results" / "hour", tmp_path / "results")
     text, values = page(tmp_path / "results")
     assert "30 finished runs" in text
     assert text.count('class="protocol"') == 2
