@@ -139,7 +139,13 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
     if STARTED < path.stat().st_mtime <= time.time():
         raise WrongUseError(f"{_shown(path)} was changed after this process began; start the command again")
     _require_not_stale(path)
-    tree = ast.parse(path.read_bytes())
+    return _parsed(path, path.read_bytes())
+
+
+@functools.cache
+def _parsed(path: Path, content: bytes) -> tuple[str, frozenset[str]]:
+    """Returns the hash of a file's content, and the names of what it imports from where the file is."""
+    tree = ast.parse(content)
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
