@@ -28,7 +28,7 @@ mutations: $(READY)
 	$(BIN)/python -m tests.mutations
 
 # Not in CI, whose tests try a hundred damaged copies of each kind of file.
-fuzz: $(READY)
+fuzz: $(EXTRAS)
 	$(BIN)/python -m tests.fuzz
 
 # The tables of the documents, from the results that are committed.

@@ -1,7 +1,6 @@
 """Damaged inputs for every reader: each is read, or refused in one message. ``make fuzz`` tries thousands.
 
-Left out: HDF5 and LMDB, whose libraries map the file into memory and may crash on a damaged one, and what is pickled
-and read with ``--trust-pickles`` alone.
+Left out: LMDB, whose library maps the file into memory, and what is pickled and read with ``--trust-pickles`` alone.
 """
 
 import argparse
@@ -50,7 +49,7 @@ from summarization.data.files import find
 from tests.common.test_bert import saved
 from tests.common.test_data import ragged
 from tests.qa.questions import squad as questions
-from tests.vqa.test_regions import as_npz, as_tsv, pictures
+from tests.vqa.test_regions import as_hdf5, as_npz, as_tsv, pictures
 from vqa.data.detected import read_layer
 from vqa.data.files import read_annotations, read_answers, read_questions
 from vqa.formats import pictures as read_pictures
@@ -69,6 +68,8 @@ class Reader:
     """Writes into an empty folder; each of the files is damaged in turn."""
     read: Callable[[Path], Any]
     """Reads that folder to the end."""
+    files: str = "*"
+    """Pattern of the files to damage."""
 
 
 def of_bytes(name: str, content: bytes, read: Callable[[Path], Any]) -> Reader:
@@ -219,6 +220,11 @@ READERS: dict[str, Reader] = {
         make=lambda folder: as_npz(folder, pictures(), turned=False),
         read=lambda folder: list(read_pictures(folder / "npz", "npz", False)),
     ),
+    "regions as HDF5": Reader(
+        make=lambda folder: as_hdf5(folder, pictures(), ragged=True),
+        read=lambda folder: list(read_pictures(folder / "train.hdf5", "hdf5", True)),
+        files="*.hdf5",
+    ),
     "regions": Reader(make=regions, read=lambda folder: read_regions(folder / "R", verify=True)),
     "a detector's layer": Reader(
         make=lambda folder: np.savez(folder / "fc7.npz", weight=np.ones((2, 3)), bias=np.ones(2)),
@@ -269,7 +275,7 @@ def attempts(reader: Reader, seed: int, times: int) -> Iterator[tuple[str, bool,
         whole.mkdir()
         reader.make(whole)
         reader.read(whole)
-        files = sorted(each for each in whole.rglob("*") if each.is_file())
+        files = sorted(each for each in whole.rglob(reader.files) if each.is_file())
         for _ in range(times):
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(whole, copy)
