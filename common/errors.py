@@ -34,6 +34,10 @@ MACHINE: Mapping[int | None, str] = MappingProxyType(
 """Errors that say nothing of a file's content, in words."""
 
 
+SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
+"""All that NumPy says of an array that did not fit on the disk."""
+
+
 class WrongUseError(Exception):
     """A command, a name or a setting that cannot be meant; the command line ends with exit code 2.
 
@@ -68,8 +72,12 @@ def printable(values: Any, depth: int = DEEPEST) -> Any:
 
 def machine_error(error: Exception, where: object) -> OSError | None:
     """Returns an error of the machine, not of a file's content, in words and with a file's name; None: it is none."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number not in MACHINE or not isinstance(error, OSError):
+    if not isinstance(error, OSError):
+        return None
+    number = error.errno
+    if number is None and SHORT_WRITE.search(str(error)):
+        number = errno.ENOSPC
+    if number not in MACHINE:
         return None
     return OSError(number, MACHINE[number], error.filename or str(where))
 

@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from common.checkpoint import write_atomically
-from common.errors import BadDataError, WrongUseError
+from common.errors import BadDataError, WrongUseError, damage
 
 Kind = Literal["wordpiece", "unigram"]
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
@@ -133,12 +133,9 @@ def load_tokenizer(path: Path) -> Tokenizer:
         )
     if not path.exists():
         raise BadDataError(f"{path} does not exist; expected a folder with tokenizer.json or vocab.txt, or such a file")
-    try:
-        inner = tokenizers.Tokenizer.from_file(str(path)) if path.suffix == ".json" else _of_vocabulary(path)
-    except BadDataError:
-        raise
-    except Exception as error:  # the library raises its base class
-        raise BadDataError(f"{path}: not a tokenizer ({error})") from error
+    with damage(path, "tokenizer"):  # the library, given a name, says of all that fails that it is damage
+        of_json = tokenizers.Tokenizer.from_str
+        inner = of_json(path.read_text(encoding="utf-8")) if path.suffix == ".json" else _of_vocabulary(path)
     inner.no_truncation()
     inner.no_padding()
     return Tokenizer(inner=inner, source=str(path))

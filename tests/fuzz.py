@@ -1,6 +1,7 @@
 """Damaged inputs for every reader: each is read, or refused in one message. ``make fuzz`` tries thousands.
 
-Left out: LMDB, whose library maps the file into memory, and what is pickled and read with ``--trust-pickles`` alone.
+Where a format has a checksum, what is read must be what was written. Left out: what is pickled and read with
+``--trust-pickles`` alone, LMDB among it.
 """
 
 import argparse
@@ -24,10 +25,12 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+import safetensors.torch
 import torch
 from PIL import Image as Picture
 
-from common.bert.checkpoint import load
+from common.bert.checkpoint import CHECKSUMS, load, save
+from common.bert.model import BertForPretraining
 from common.checkpoint import load_state, save_state
 from common.errors import BadDataError, WrongUseError
 from common.files import read_json, read_lines, read_parquet
@@ -46,7 +49,7 @@ from qa.data import mnli, squad
 from scripts.curves import read_curves
 from scripts.measurements import missing_runs
 from summarization.data.files import find
-from tests.common.test_bert import saved
+from tests.common.test_bert import TINY
 from tests.common.test_data import ragged
 from tests.qa.questions import squad as questions
 from tests.vqa.test_regions import as_hdf5, as_npz, as_tsv, pictures
@@ -70,11 +73,17 @@ class Reader:
     """Reads that folder to the end."""
     files: str = "*"
     """Pattern of the files to damage."""
+    has_checksum: bool = False
+    """Whether all that is read must be what was written."""
 
 
 def of_bytes(name: str, content: bytes, read: Callable[[Path], Any]) -> Reader:
     """Returns the reader of one file."""
-    return Reader(make=lambda folder: (folder / name).write_bytes(content), read=lambda folder: read(folder / name))
+    return Reader(
+        make=lambda folder: (folder / name).write_bytes(content),
+        read=lambda folder: read(folder / name),
+        has_checksum=name.endswith((".gz", ".xz", ".zip", ".png")),
+    )
 
 
 def array(values: Any) -> bytes:
@@ -157,6 +166,20 @@ def regions(folder: Path) -> None:
     write_regions(folder / "R", iter(pictures()), detector="R", pictures=3, boxes=4, width=width, source="s")
 
 
+def bert(folder: Path, *, public: bool) -> None:
+    """Writes a checkpoint of ours, with its checksums, or one as older public ones are: a zip of pickled tensors."""
+    save(folder, BertForPretraining(TINY))
+    if public:
+        (folder / CHECKSUMS).unlink()
+        torch.save(safetensors.torch.load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    """Returns all tensors of a checkpoint."""
+    return {name: tensor.tolist() for name, tensor in load(str(folder))[0].state_dict().items()}
+
+
 def plan(folder: Path) -> None:
     """Writes a sweep's plan of one run."""
     (folder / "sweeps").mkdir()
@@ -232,7 +255,8 @@ READERS: dict[str, Reader] = {
     ),
     "vocabulary": of_bytes("vocab.txt", VOCABULARY, load_tokenizer),
     "tokenizer": Reader(make=lambda folder: word_tokenizer(["up", "down"]).save(folder), read=load_tokenizer),
-    "BERT": Reader(make=saved, read=lambda folder: load(str(folder))),
+    "BERT": Reader(make=lambda folder: bert(folder, public=False), read=weights),
+    "BERT as pickled tensors": Reader(make=lambda folder: bert(folder, public=True), read=weights),
     "result": Reader(make=result, read=Result.read),
     "plan": Reader(make=plan, read=missing_runs),
     "curve": of_bytes("metrics.jsonl", CURVE, lambda path: read_curves(path.parent)),
@@ -267,6 +291,12 @@ def damaged(content: bytes, generator: np.random.Generator) -> bytes:
     return bytes(made)
 
 
+def shown(content: Any) -> str:
+    """Returns all that was read as text."""
+    with np.printoptions(threshold=sys.maxsize):
+        return repr(content)
+
+
 def attempts(reader: Reader, seed: int, times: int) -> Iterator[tuple[str, bool, BaseException | None]]:
     """Yields what became of each damaged copy: its file, whether it was read, and a defect of ours if there is one."""
     generator = np.random.default_rng(seed)
@@ -274,7 +304,8 @@ def attempts(reader: Reader, seed: int, times: int) -> Iterator[tuple[str, bool,
         whole, copy = Path(place, "whole"), Path(place, "copy")
         whole.mkdir()
         reader.make(whole)
-        reader.read(whole)
+        shutil.copytree(whole, copy)
+        expected = shown(reader.read(copy))
         files = sorted(each for each in whole.rglob(reader.files) if each.is_file())
         for _ in range(times):
             shutil.rmtree(copy, ignore_errors=True)
@@ -282,7 +313,7 @@ def attempts(reader: Reader, seed: int, times: int) -> Iterator[tuple[str, bool,
             file = copy / files[int(generator.integers(len(files)))].relative_to(whole)
             file.write_bytes(damaged(file.read_bytes(), generator))
             try:
-                reader.read(copy)
+                found = shown(reader.read(copy))
             except (BadDataError, WrongUseError, OSError):
                 yield file.name, False, None
             except ValueError as error:
@@ -290,7 +321,8 @@ def attempts(reader: Reader, seed: int, times: int) -> Iterator[tuple[str, bool,
             except Exception as error:
                 yield file.name, False, error
             else:
-                yield file.name, True, None
+                is_other = reader.has_checksum and found != expected
+                yield file.name, True, AssertionError("other content was read") if is_other else None
 
 
 def main() -> int:

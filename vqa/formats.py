@@ -153,11 +153,20 @@ def read_lmdb(path: Path, trust: bool) -> Iterator[Found]:
     """Yields an LMDB of MMF, whose values are pickled."""
     lmdb = _extra("lmdb")
     _require_trust(trust, path)
-    with lmdb.open(str(path), readonly=True, lock=False) as opened, opened.begin() as reader:
+    with lmdb.open(str(path), readonly=True, lock=False) as opened, _begun(opened, path) as reader:
         for key in _unpickled(reader.get(b"keys"), "keys", path):
             values = _unpickled(reader.get(key), key, path)
             name = key.decode() if isinstance(key, bytes) else str(key)
             yield _of_dict(values, picture_of(name, str(path)), path, ("features", "bbox"))
+
+
+def _begun(opened: Any, path: Path) -> Any:
+    """Returns a transaction of an LMDB that has all of its pages: reading one that is not there ends the process."""
+    needed = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
+    found = (path / "data.mdb").stat().st_size
+    if found < needed:
+        raise BadDataError(f"{path}: expected {needed:,} bytes in data.mdb, found {found:,}: a part is missing")
+    return opened.begin()
 
 
 def _unpickled(value: bytes | None, key: object, path: Path) -> Any:
@@ -232,7 +241,7 @@ def _count(path: Path, kind: str, trust: bool) -> int:
         with _extra("h5py").File(path, "r") as file:
             return len(file["pos_boxes"] if "pos_boxes" in file else file["image_features"])
     _require_trust(trust, path)
-    with _extra("lmdb").open(str(path), readonly=True, lock=False) as opened, opened.begin() as reader:
+    with _extra("lmdb").open(str(path), readonly=True, lock=False) as opened, _begun(opened, path) as reader:
         return len(_unpickled(reader.get(b"keys"), "keys", path))
 
 

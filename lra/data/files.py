@@ -34,6 +34,15 @@ def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
                 if len(content) != entry.size:
                     raise EOFError(f"{entry.name} has {len(content):,} of {entry.size:,} bytes")
                 yield entry.name, content
+        _require_end(archive)
+
+
+def _require_end(archive: tarfile.TarFile) -> None:
+    """Reads to the last byte: the checksum of gzip and xz is there, and tarfile stops at whatever is no member."""
+    assert archive.fileobj is not None
+    while part := archive.fileobj.read(2**20):
+        if part.strip(b"\0"):
+            raise EOFError("there is more behind what can be read of it")
 
 
 def is_hub_layout(path: Path) -> bool:

@@ -20,7 +20,7 @@ from lra.data import cropped
 from lra.data.files import is_hub_layout, members
 from lra.data.origin import kept_in
 from lra.data.pickled import read_batch
-from lra.data.pixels import Pixels, as_sequences
+from lra.data.pixels import Pixels, as_sequences, open_picture
 
 HUB = "uoft-cs/cifar10"
 REVISION = "0b2714987fa478483af9968de7c934580d0bb9a2"
@@ -197,7 +197,7 @@ def _picture(content: bytes, name: str, where: str) -> Split:
     if folder not in names:
         raise BadDataError(f"{where}: expected a folder named by a class ({', '.join(CLASSES)}, or 0 to 9)")
     with damage(where, "picture"):
-        pixels = _pixels(Picture.open(io.BytesIO(content)), where)
+        pixels = _pixels(open_picture(content), where)
     return pixels[None], np.array([names.index(folder) % len(CLASSES)], dtype=np.uint8)
 
 

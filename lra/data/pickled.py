@@ -22,18 +22,11 @@ DEEPEST = 50
 """Tuples, lists and dicts: a batch has fewer than ten, and a tuple in a tuple in a tuple has no bottom."""
 
 
-class _Type:
-    """Stands for a numpy.dtype: remembers its name."""
+class _StandIn:
+    """Stands for a class or function of numpy: remembers the state that a file gives one.
 
-    def __init__(self, name: Any = None, *_: object) -> None:
-        self.name = name.decode("ascii", "replace") if isinstance(name, bytes) else name
-
-    def __setstate__(self, state: object) -> None:
-        """Ignores byte order and flags."""
-
-
-class _Array:
-    """Stands for a numpy.ndarray: remembers its state."""
+    All of them are classes with ``__setstate__``: of anything else a file's BUILD sets attributes, for later files too.
+    """
 
     state: Any = None
 
@@ -41,21 +34,34 @@ class _Array:
         self.state = state
 
 
-def _reconstruct(*_: object) -> _Array:
-    return _Array()
+class _Type(_StandIn):
+    """A numpy.dtype; its state, byte order and flags, is of no use."""
+
+    def __init__(self, name: Any = None, *_: object) -> None:
+        self.name = name.decode("ascii", "replace") if isinstance(name, bytes) else name
 
 
-def _encode(text: str, *_: object) -> bytes:
-    """Returns bytes that Python 3 pickled as text in protocol 2."""
-    return text.encode("latin-1")
+class _Array(_StandIn):
+    """A numpy.ndarray."""
+
+    def __init__(self, *_: object) -> None:
+        """Ignores how it would be made."""
+
+
+class _Encoded(_StandIn):
+    """Makes the bytes that Python 3 pickled as text in protocol 2."""
+
+    def __new__(cls, text: str, *_: object) -> bytes:  # type: ignore[misc]
+        """Returns them."""
+        return text.encode("latin-1")
 
 
 STAND_INS = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): _Encoded,
 }
 
 

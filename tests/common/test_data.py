@@ -1,6 +1,7 @@
 import errno
 import fcntl
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from common.counter import hash64, mix64, permutation
 from common.data import Ragged, Shuffled, drawn, in_order
 from common.errors import MACHINE, BadDataError
 from common.nearest import label_of_nearest, nearest, word_counts
-from common.prepared import checksum, load_splits, save_splits, whole
+from common.prepared import checksum, load_splits, prepared, save_splits, whole
 
 few = settings(max_examples=50)
 
@@ -182,3 +183,16 @@ def test_a_full_disk_while_data_are_prepared_is_said_with_the_folder(tmp_path: P
     with pytest.raises(OSError, match="no space left on the device; make room"), whole(tmp_path / "set"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert not list(tmp_path.iterdir())
+
+
+def test_arrays_that_do_not_fit_on_the_disk_are_said_with_the_folder(tmp_path: Path) -> None:
+    """NumPy raises an error without a number; a limit on a file's size cuts an array as a full disk does."""
+    splits = {"train": ragged([20_000])}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+        with pytest.raises(OSError, match=re.escape(f"make room and run again: '{tmp_path / 'set'}'")):
+            prepared(tmp_path / "set", "made", lambda: splits)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "set").exists()

@@ -1,3 +1,5 @@
+import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +73,7 @@ def test_what_is_no_vocabulary_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadDataError, match=r"does not exist; expected a folder with tokenizer.json or vocab.txt"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(BadDataError, match=r"tokenizer.json: not a tokenizer"):
+    with pytest.raises(BadDataError, match=r"tokenizer.json: not a whole tokenizer"):
         load_tokenizer(tmp_path)
     with pytest.raises(WrongUseError, match="a vocabulary of 9 tokens: expected at least 100"):
         train_tokenizer(TEXTS, "wordpiece", 9)
@@ -107,3 +109,18 @@ def test_letters_are_limited_and_too_many_are_said() -> None:
     assert len(train_tokenizer(many, "wordpiece", 200)) <= 200 + 1
     with pytest.raises(WrongUseError, match="no unigram vocabulary of 100 tokens can be trained"):
         train_tokenizer(many, "unigram", 100)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
+def test_too_many_open_files_are_no_damage_of_a_vocabulary(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("{}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        with pytest.raises(OSError, match="raise the limit of this process") as caught:
+            load_tokenizer(tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not isinstance(caught.value, BadDataError)

@@ -4,6 +4,8 @@ import io
 import lzma
 import pickle
 import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -17,8 +19,8 @@ from lra import checksums
 from lra.data import image
 from lra.data.digits import Digits
 from lra.data.image import CLASSES, Image, grey
-from lra.data.pickled import read_batch
-from lra.data.pixels import as_sequences
+from lra.data.pickled import STAND_INS, read_batch
+from lra.data.pixels import as_sequences, open_picture
 
 TRAIN, TEST = 25, 10
 
@@ -160,6 +162,48 @@ def test_no_pickle_corrupts_memory() -> None:
         assert content != whole, reason
         with pytest.raises(ValueError, match=re.escape(reason)):
             read_batch(content)
+
+
+@pytest.mark.parametrize(("module", "name"), STAND_INS)
+def test_a_pickle_leaves_nothing_behind_for_the_next_one(module: str, name: str) -> None:
+    """BUILD sets attributes of a function or of a class without ``__setstate__``."""
+    stand_in = STAND_INS[module, name]
+    before = dict(vars(stand_in))
+    state = b"N}X\x05\x00\x00\x00stateK\x07s\x86b."
+    with pytest.raises(ValueError, match="__setstate__"):
+        read_batch(b"\x80\x02c" + f"{module}\n{name}\n".encode() + state)
+    assert dict(vars(stand_in)) == before
+
+
+@pytest.mark.extras
+def test_a_pickle_that_corrupts_memory_ends_in_one_message(tmp_path: Path) -> None:
+    """A dtype of bytes that says that it holds objects, whose numbers are then taken for addresses."""
+    images = np.full((7, 3072), 0x41, np.uint8)
+    state = b"(K\x03" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK"
+    evil = batch_of_python_2(images, [0] * 7).replace(state + b"\x00tb", state + b"\x3ftb")
+    evil = evil.replace(b"U\x02u1", b"U\x02O8")
+    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as tar:
+        entry = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+        entry.size = len(evil)
+        tar.addfile(entry, io.BytesIO(evil))
+    command = [sys.executable, "-m", "scripts.seqarena", "prepare", "lra", "image"]
+    command += ["--data.path", str(tmp_path / "cifar-10-python.tar.gz"), "--data-folder", str(tmp_path / "data")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("seqarena: ")]
+    assert ran.returncode == 1, ran.stderr
+    assert len(lines) == 1
+    assert "data_batch_1: not a batch of CIFAR-10 for Python (expected an array of bytes (uint8))" in lines[0]
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_picture_whose_checksum_does_not_fit_is_refused() -> None:
+    file = io.BytesIO()
+    Picture.fromarray(np.arange(1024, dtype=np.uint8).reshape(32, 32)).save(file, "png", compress_level=0)
+    whole = file.getvalue()
+    assert open_picture(whole).size == (32, 32)
+    place = len(whole) // 2
+    with pytest.raises(SyntaxError, match="broken PNG"):
+        open_picture(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
 
 
 def test_what_is_no_cifar_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

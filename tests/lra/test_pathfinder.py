@@ -1,5 +1,6 @@
 """Pathfinder: the generator's statistics, its promises, and the official layout read back."""
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,3 +223,15 @@ def test_the_opposite_of_the_nearest_image_is_a_floor_too(tmp_path: Path) -> Non
     data = SmallPathfinder(train=60, validation=4, test=20)
     found = data.floors(data.load(tmp_path)[0])
     assert found["opposite of the nearest training example"] == 1 - found["nearest training example"]
+
+
+def test_a_full_disk_is_not_filled_further_by_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: object, _: np.ndarray) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pathfinder, "SHARD", 15)
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(OSError, match="make room and run again"):
+        SMALL.load(tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
+    assert not list(tmp_path.rglob("*.unfinished"))

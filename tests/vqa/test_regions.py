@@ -3,6 +3,8 @@
 import base64
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -304,3 +306,16 @@ def guarded_features(folder: Path) -> None:
     from vqa.convert import features  # noqa: PLC0415
 
     features(["--from", str(folder), "--out", str(folder / "o"), "--detector", "R", "--format", "tvs"])
+
+
+@pytest.mark.extras
+def test_an_lmdb_of_which_a_part_is_missing_ends_no_process(tmp_path: Path) -> None:
+    """A page that is mapped and not there is a bus error: in a process of its own."""
+    source = as_lmdb(tmp_path, pictures(60))
+    stored = source / "data.mdb"
+    stored.write_bytes(stored.read_bytes()[: 3 * 4096])
+    command = ["prepare", "vqa", "features", "--from", str(source), "--trust-pickles", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "scripts.seqarena", *command, "--boxes", "5", "--detector", "R101"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1, ran.stderr
+    assert "bytes in data.mdb, found 12,288: a part is missing" in ran.stderr

@@ -143,7 +143,11 @@ class Pathfinder(Pixels):
                 )
                 flat = drawn.images.reshape(SHARD, -1)
                 with tempfile.NamedTemporaryFile(dir=folder, suffix=".unfinished", delete=False) as unfinished:
-                    np.save(unfinished, np.concatenate([drawn.labels[:, None], flat], axis=1))
+                    try:
+                        np.save(unfinished, np.concatenate([drawn.labels[:, None], flat], axis=1))
+                    except OSError:
+                        os.unlink(unfinished.name)  # the disk is full
+                        raise
                 os.replace(unfinished.name, path)
             return path
 

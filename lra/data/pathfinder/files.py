@@ -4,11 +4,11 @@ import io
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from common.counter import permutation
 from common.data import Bytes
 from common.errors import BadDataError, damage
+from lra.data.pixels import open_picture
 
 EMPTY = "pathfinder32/curv_baseline/imgs/0/sample_172.png"
 """The one picture of the release that is an empty file."""
@@ -96,7 +96,7 @@ def read_image(path: Path, size: int, where: str) -> Bytes:
     if not content:
         raise BadDataError(f"{path} ({where}): not a picture (an empty file)")
     with damage(f"{path} ({where})", "picture"):
-        pixels = np.asarray(Image.open(io.BytesIO(content)).convert("L"), dtype=np.uint8)
+        pixels = np.asarray(open_picture(content).convert("L"), dtype=np.uint8)
     if pixels.shape != (size, size):
         raise BadDataError(f"{path} ({where}): expected {size} x {size} pixels (--data.size), found {pixels.shape}")
     return pixels.reshape(-1)
