@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from common.data import TokenArray
 from common.errors import BadDataError, WrongUseError
 from pretraining.wikitext.data import PUBLISHED, EncodedText, WikiText, differing
-from pretraining.wikitext.sources import HUB_SPLITS, of_book
+from pretraining.wikitext.sources import HUB_SPLITS, of_book, of_path
 from pretraining.wikitext.streams import Streams
 from pretraining.wikitext.vocabularies import Bytes, Pieces, Words
 from tests.pretraining.wiki import TRAIN, folder
@@ -231,3 +231,18 @@ def test_streams_that_cannot_be_are_refused() -> None:
 def test_lines_without_words_are_an_end_alone() -> None:
     words = Words.counted(["a <unk>", ""], "here")
     assert words.encode(["", "  ", "a"], "here").tolist() == [0, 0, 1, 0]
+
+
+def test_a_zip_whose_directory_leaves_out_a_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "set.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for split in ("train", "valid", "test"):
+            archive.writestr(f"wiki.{split}.tokens", "a cat .\n" * 9)
+    content = bytearray(path.read_bytes())
+    entry = content.index(b"PK\x01\x02")
+    content[entry + 8 : entry + 24] = bytes(16)  # stored, no bytes, and their checksum, 0
+    path.write_bytes(content)
+    lines = of_path(path, ("tokens",))
+    with pytest.raises(BadDataError, match="wiki.train.tokens has 0 of 72 bytes"):
+        list(lines("train"))
+    assert len(list(lines("test"))) == 9
