@@ -63,9 +63,9 @@ def _inside(path: Path) -> list[str]:
 def _of_zip(path: Path, name: str) -> Iterator[str]:
     with _unpacked(path) as archive, archive.open(name) as file:
         yield from decoded(file, f"{path}, {name}")
-        size = archive.getinfo(name).file_size
-        if file.tell() != size:  # its directory may say that nothing is to be unpacked, and nothing's checksum fits
-            raise EOFError(f"{name} has {file.tell():,} of {size:,} bytes")
+        found, size = file.tell(), archive.getinfo(name).file_size
+        if not found or found != size:  # a damaged directory may say that there is nothing, and nothing's checksum
+            raise EOFError(f"{name}: expected {size or 'some'} bytes, found {found:,}")
 
 
 @contextlib.contextmanager

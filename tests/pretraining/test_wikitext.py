@@ -238,11 +238,12 @@ def test_a_zip_whose_directory_leaves_out_a_text_is_refused(tmp_path: Path) -> N
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for split in ("train", "valid", "test"):
             archive.writestr(f"wiki.{split}.tokens", "a cat .\n" * 9)
-    content = bytearray(path.read_bytes())
+    content = path.read_bytes()
     entry = content.index(b"PK\x01\x02")
-    content[entry + 8 : entry + 24] = bytes(16)  # stored, no bytes, and their checksum, 0
-    path.write_bytes(content)
-    lines = of_path(path, ("tokens",))
-    with pytest.raises(BadDataError, match="wiki.train.tokens has 0 of 72 bytes"):
-        list(lines("train"))
-    assert len(list(lines("test"))) == 9
+    for start, stop, expected in ((8, 24, "72"), (16, 28, "some")):  # no bytes, and their checksum, 0
+        damaged = content[: entry + start] + bytes(stop - start) + content[entry + stop :]
+        path.write_bytes(damaged)
+        lines = of_path(path, ("tokens",))
+        with pytest.raises(BadDataError, match=rf"wiki\.train\.tokens: expected {expected} bytes, found 0"):
+            list(lines("train"))
+        assert len(list(lines("test"))) == 9
