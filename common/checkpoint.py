@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from common.errors import BadDataError, InUseError
+from common.errors import BadDataError, InUseError, machine_error
 
 LONGEST_INTEGER = 20
 """Digits and sign of a number of 64 bits."""
@@ -131,6 +131,9 @@ def load_state(path: Path) -> dict[str, Any] | None:
     except BadDataError:
         raise
     except Exception as error:  # torch raises a different class for each kind of damage
+        machine = machine_error(error, path)
+        if machine is not None:
+            raise machine from error
         raise BadDataError(f"{path} is damaged ({error})") from error
     if not isinstance(state, dict):
         raise BadDataError(f"{path} is no checkpoint but a {type(state).__name__}")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from common.attention import AttentionConfig, attention_name
 from common.checkpoint import read_json, write_json
 from common.config import from_json
-from common.errors import BadDataError, WrongUseError, printable
+from common.errors import BadDataError, WrongUseError, machine_error, printable
 from common.run import settings
 
 FORMAT = 2
@@ -107,6 +107,9 @@ class Result:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
+            machine = machine_error(error, path)
+            if machine is not None:
+                raise machine from error
             raise BadDataError(f"{path}: not readable as JSON ({error}); delete it to measure again") from error
         known = {each.name for each in fields(Result)}
         if isinstance(values, dict) and values.get("format") == 1 and not ADDED.keys() & values.keys():
