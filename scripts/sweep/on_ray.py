@@ -79,7 +79,8 @@ def run_on_ray(
         )
         task = ray.remote(_measure).options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)
         waiting = {
-            task.remote(number, _without_overwrite(planned[number]), str(mark), keeper): number for number in todo
+            task.remote(number, _without_overwrite(planned[number]), str(mark), keeper, COPY_SECONDS): number
+            for number in todo
         }
         results = _collected(ray, planned, waiting, keeper)
         for each, result in zip(planned, results, strict=True):
@@ -134,7 +135,7 @@ def _collected(ray: Any, planned: Sequence[Planned], waiting: Mapping[Any, int],
     return results
 
 
-def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any) -> dict[str, Any]:
+def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any, copy_seconds: float) -> dict[str, Any]:
     """Runs on a node: measures a run and returns its result, once all that it left is where the sweep's runs are."""
     ray = imported()
     planned = from_description(description)
@@ -142,13 +143,15 @@ def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any) -
     ray.get(keeper.tell.remote(number, f"on {node}"))
     with _logged(keeper, planned.folder.name):
         try:
-            return dataclasses.asdict(planned.measure()) if Path(mark).exists() else _fetched(planned, keeper)
+            if Path(mark).exists():
+                return dataclasses.asdict(planned.measure())
+            return _fetched(planned, keeper, copy_seconds)
         except Exception:
             traceback.print_exc()
             raise
 
 
-def _fetched(planned: Planned, keeper: Any) -> dict[str, Any]:
+def _fetched(planned: Planned, keeper: Any, copy_seconds: float) -> dict[str, Any]:
     """Measures in a folder of this node and gives what was left to the keeper."""
     ray = imported()
     outside = planned.session.runs
@@ -159,7 +162,7 @@ def _fetched(planned: Planned, keeper: Any) -> dict[str, Any]:
     name = str(planned.folder.relative_to(outside))
     write_files(local.folder, ray.get(keeper.given.remote(name)))
     stop = threading.Event()
-    copying = threading.Thread(target=_copy, args=(local.folder, name, keeper, stop), daemon=True)
+    copying = threading.Thread(target=_copy, args=(local.folder, name, keeper, copy_seconds, stop), daemon=True)
     copying.start()
     try:
         result = local.measure()
@@ -171,10 +174,10 @@ def _fetched(planned: Planned, keeper: Any) -> dict[str, Any]:
     return dataclasses.asdict(result)
 
 
-def _copy(folder: Path, name: str, keeper: Any, stop: threading.Event) -> None:
+def _copy(folder: Path, name: str, keeper: Any, seconds: float, stop: threading.Event) -> None:
     ray = imported()
     copied = None
-    while not stop.wait(COPY_SECONDS):
+    while not stop.wait(seconds):
         if (found := _moment(folder)) not in (None, copied):
             with contextlib.suppress(OSError):  # it changed meanwhile: the next look sees it
                 files = read_files(folder)

@@ -192,7 +192,7 @@ def test_a_lost_worker_of_ray_is_made_good(
     short = Path("/tmp") / f"seqarena-test-{os.getpid()}-{int(shared)}"  # Ray's sockets have short paths
     short.mkdir()
     monkeypatch.setenv("TMPDIR", str(short))
-    monkeypatch.setattr(on_ray, "COPY_SECONDS", 0.2)
+    monkeypatch.setattr(on_ray, "COPY_SECONDS", 0.1)
     if not shared:
         monkeypatch.setattr(Path, "touch", lambda _: None)  # nobody sees the mark
     longer = [
@@ -204,7 +204,7 @@ def test_a_lost_worker_of_ray_is_made_good(
         "--train.eval-every",
         "50",
         "--train.checkpoint-seconds",
-        "1",
+        "0.1",  # so that there is something to kill between on a fast machine, too
     ]
     command = arguments(tmp_path, *longer, "--launcher", "ray", attention="softmax")
     planned, _, _ = sweep.plan(command[1:])
