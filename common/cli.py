@@ -25,7 +25,7 @@ from common.errors import WrongUseError, did_you_mean, guarded, look_up, nearest
 from common.optim import fitted
 from common.package import Package
 from common.results import Result
-from common.run import BaseRun, Preset
+from common.run import BaseRun, Preset, row_name
 from common.session import Session, execute
 from common.tasks import Task
 
@@ -361,7 +361,10 @@ def print_result(result: Result, measured: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(dataclasses.asdict(result), allow_nan=False))
         return
-    print(f"{result.package} {result.task}, {result.row}, seed {result.seed}, preset {result.preset}: {result.status}")
+    print(
+        f"{result.package} {result.task}, {row_name(result.row)}, seed {result.seed}, preset {result.preset}: "
+        f"{result.status}"
+    )
     if result.changed:
         print("  modified: " + ", ".join(f"{path} {old} -> {new}" for path, (old, new) in result.changed.items()))
     if result.notes:

@@ -33,7 +33,7 @@ def from_json(kind: type[Config], values: Any) -> Config:
     """
     if not isinstance(values, dict):
         raise ValueError(f"expected a {kind.__name__}, found {type(values).__name__}")
-    chosen: Any = next((each for each in _family(kind) if each.__name__ == values.get("class")), None)
+    chosen: Any = class_named(kind, values)
     if chosen is None:
         raise ValueError(f"expected a {kind.__name__}, found class {values.get('class')!r}")
     known = {field.name for field in fields(chosen)}
@@ -59,6 +59,17 @@ def field_paths(config: Any, path: str = "") -> list[str]:
     return found
 
 
+def class_named(kind: type, values: dict[str, Any]) -> type | None:
+    """Returns the class that the JSON of a config names, ``kind`` or one derived from it; none: it is unknown."""
+    return next((each for each in _family(kind) if each.__name__ == values.get("class")), None)
+
+
+def config_class(hint: Any) -> type | None:
+    """Returns the dataclass that an annotation names, alone or beside others; none: it is of plain values."""
+    options = [hint, *typing.get_args(hint)]
+    return next((each for each in options if isinstance(each, type) and is_dataclass(each)), None)
+
+
 def _family(kind: type) -> list[type]:
     children: list[type] = kind.__subclasses__()
     return [kind, *(each for child in children for each in _family(child))]
@@ -66,8 +77,7 @@ def _family(kind: type) -> list[type]:
 
 def _value(hint: Any, value: Any) -> Any:
     if isinstance(value, dict):
-        options: list[Any] = [hint, *typing.get_args(hint)]
-        chosen: Any = next((each for each in options if isinstance(each, type) and is_dataclass(each)), None)
+        chosen = config_class(hint)
         if chosen is None:
             raise ValueError(f"expected {hint}, found a dict")
         return from_json(chosen, value)

@@ -119,7 +119,7 @@ def _rows(path: Path, file: pyarrow.parquet.ParquetFile) -> Iterator[tuple[str, 
                 yield f"{path}, row {number}", row
 
 
-def field(row: Any, name: str, kind: type, where: str) -> Any:
+def member(row: Any, name: str, kind: type, where: str) -> Any:
     """Returns a value of a row.
 
     Raises:

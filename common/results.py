@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -14,12 +15,13 @@ from common.attention import AttentionConfig, attention_name
 from common.checkpoint import read_json, write_json
 from common.config import from_json
 from common.errors import BadDataError, WrongUseError, machine_error, printable
-from common.run import settings
+from common.roles import CONFIG_VERSION
+from common.run import LAYERS, MODEL, OTHER_ATTENTIONS, RowParts, row_name
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file's format, not of a task."""
-ADDED: dict[str, Any] = {"sources": {}, "segments": []}
-"""Fields that a file of format 1 lacks, and what stands for them."""
+ADDED: dict[int, dict[str, Any]] = {1: {"sources": {}, "segments": []}, 2: {"config_version": 1}}
+"""Fields that a file of an earlier format lacks, and what stands for them."""
 SEAL = "seal"
 """In the file: a hash of all fields, by which an edited file is noticed."""
 ROUNDING = 1e-6
@@ -42,7 +44,7 @@ class Result:
     preset: str
     changed: dict[str, list[Any]]
     """What differs from the preset: field -> [preset's value, this run's]."""
-    row: str
+    row: RowParts
     """The row of the leaderboard: the variant, with norm and depth where they are not the preset's."""
     attention: str
     norm: str
@@ -81,6 +83,8 @@ class Result:
     """The files that the numbers depend on, with their hashes; empty: of a time when they were not recorded."""
     run: dict[str, Any]
     """The whole Run."""
+    config_version: int = CONFIG_VERSION
+    """Version of the configs in it."""
     command: str
     """The command that repeats it."""
     finished_at: str
@@ -112,15 +116,15 @@ class Result:
                 raise machine from error
             raise BadDataError(f"{path}: not readable as JSON ({error}); delete it to measure again") from error
         known = {each.name for each in fields(Result)}
-        if isinstance(values, dict) and values.get("format") == 1 and not ADDED.keys() & values.keys():
-            values = ADDED | values
-        elif isinstance(values, dict) and values.get("format") == FORMAT and values.pop(SEAL, None) != _seal(found):
+        number = values.get("format") if isinstance(values, dict) else None
+        if number in range(2, FORMAT + 1) and values.pop(SEAL, None) != _seal(found):
             raise BadDataError(
                 f"{path}: was edited after it was written (its seal is broken); delete it to measure again"
             )
-        if not isinstance(values, dict) or values.get("format") not in (1, FORMAT) or set(values) != known:
-            kind = values.get("format") if isinstance(values, dict) else type(values).__name__
-            raise BadDataError(f"{path}: not a seqarena result of format 1 or {FORMAT} (format found: {kind})")
+        values = _of_this_format(values)
+        if not isinstance(values, dict) or set(values) != known:
+            kind = type(values).__name__ if number is None else number
+            raise BadDataError(f"{path}: not a seqarena result of format 1 to {FORMAT} (format found: {kind})")
         hints = typing.get_type_hints(Result)
         wrong = next((name for name in sorted(known) if not _fits(hints[name], values[name])), None)
         if wrong is not None:
@@ -149,7 +153,8 @@ class Result:
             f"attention is {self.attention!r}, but {self._own_attention()!r} in its run": self.attention
             != self._own_attention(),
             "a score without examples": self.score is not None and not self.example_scores,
-            f"row {self.row!r} is not of attention {self.attention!r}": not self.row.startswith(self.attention),
+            f"row {row_name(self.row)!r} is not of attention {self.attention!r}": self.row[:1]
+            != (("attention", self.attention),),
             f"status is {self.status!r}, but the score {self.score}": (self.status == "finished")
             != (self.score is not None),
             f"the score is {self.score}, but {self.metrics.get(self.metric)} among the metrics": self.score
@@ -173,16 +178,38 @@ class Result:
         """Returns whether what tables look up inside the plain values is there."""
         environment = all(isinstance(self.environment.get(name), str) for name in ("device", "precision"))
         nested = isinstance(self.run.get("model"), dict) and all(len(pair) == 2 for pair in self.changed.values())
-        try:
-            return environment and nested and bool(self.protocol)
-        except (AttributeError, TypeError):  # a plain value where there should be fields
-            return False
+        return environment and nested and all(len(part) == 2 for part in self.row)
 
-    @property
-    def protocol(self) -> str:
-        """Returns what must be equal for two results to stand in one table."""
-        precision = self.environment.get("precision")
-        return json.dumps([settings(self.package, self.run), self.task_version, self.data_checksum, precision])
+
+def _of_this_format(values: Any) -> Any:
+    """Returns the fields of a file of an earlier format as this one has them."""
+    if not isinstance(values, dict) or type(values.get("format")) is not int or not 1 <= values["format"] <= FORMAT:
+        return None
+    lacking = [some for number, some in ADDED.items() if number >= values["format"]]
+    if any(some.keys() & values.keys() for some in lacking):
+        return None
+    for some in lacking:
+        values = some | values
+    return values | {"row": row_parts(values.get("row"), str(values.get("norm")))}
+
+
+def row_parts(row: Any, norm: str) -> Any:
+    """Returns the row in a file as its parts; an earlier format has its name alone, of a run with this ``norm``."""
+    if isinstance(row, list):
+        return tuple(tuple(part) if isinstance(part, list) else part for part in row)
+    if not isinstance(row, str):
+        return row
+    first, *others = re.findall(r"(?:^|, )((?:[^,\[]|\[[^\]]*\])+)", row) or [row]
+    return (("attention", first), *(_part(words, norm) for words in others))
+
+
+def _part(words: str, norm: str) -> tuple[str, str]:
+    other = next((each for each in OTHER_ATTENTIONS if words.startswith(f"{each} ")), None)
+    if other is not None:
+        return other, words.removeprefix(f"{other} ")
+    if words.endswith(" layers"):
+        return LAYERS, words.removesuffix(" layers")
+    return ("norm" if words == norm else MODEL), words
 
 
 def _seal(values: dict[str, Any]) -> str:
@@ -192,14 +219,15 @@ def _seal(values: dict[str, Any]) -> str:
 
 def _fits(hint: Any, value: Any) -> bool:
     """Returns whether a JSON value is one of a field's: its own kind, and that of what is in it."""
-    origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    origin = typing.get_origin(hint) or hint
+    inner = tuple(each for each in typing.get_args(hint) if each is not ...)
     if origin in (Literal, types.UnionType):
         return value in inner if origin is Literal else any(_fits(each, value) for each in inner)
     if origin in (Any, float):
         return origin is Any or (type(value) in (int, float) and abs(value) <= LARGEST)
     if type(value) is not origin:
         return False
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     if inner[-1:] == (float,):  # thousands of scores
         return {type(each) for each in items} <= {int, float} and max(map(abs, items), default=0) <= LARGEST
     return all(_fits(inner[-1], each) for each in items)

@@ -1,13 +1,10 @@
-"""What every run is made of, its presets, and how its place in a table is named."""
+"""The fields of every run, its presets, and its row and protocol in tables."""
 
-import copy
 import functools
-import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from common.attention import attention_name
@@ -15,39 +12,21 @@ from common.config import field_paths
 from common.errors import WrongUseError, printable
 from common.named import changed_fields
 from common.optim import Optim
+from common.roles import ASIDE, CONFIG_VERSION, LOCATIONS, Role, json_fields, role, role_at
 from common.tasks import Task
 from common.training import Train
 from common.transformer import ModelConfig
 
-ROW_FIELDS = (
-    "model.attention", "model.decoder_attention", "model.cross_attention", "model.norm", "model.layers",
-    "model.pretrained_with", "model.pretraining_seed", "model.pretraining_sources",
-    "model.fusion.kind", "model.fusion.keys", "seed",
-)  # fmt: skip
-"""What a leaderboard compares, so that a difference in these is a row and not another protocol."""
-
-STARTS = ("model.init", "model.encoder_init", "model.decoder_init")
-"""Fields that name the weights that a run starts from."""
-OWN_FILES = (
-    *STARTS,
-    "data.train", "data.dev", "data.matched", "data.mismatched",
-)  # fmt: skip
-"""Files of the user's own that no task's record knows by a checksum; where a task has a number there, it is a count of
-examples and part of the protocol."""
-GIVEN = ("data.answer_list", "data.glove", "data.fc7", "data.visual_genome")
-"""Files of the user's own without which a run is another one: part of a protocol is whether they are given."""
-ASIDE = (
-    "train.diagnostics", "train.checkpoint_seconds", "train.log_every", "data.path", "data.extra", "data.regions",
-    *OWN_FILES,
-)  # fmt: skip
-"""Fields that do not change the protocol: logging and file locations. The data checksum identifies the content."""
-ORIGINS = ("data.hub", "data.tokenizer")
-"""Where text and vocabulary come from: not part of the protocol either, but told as a change. The data checksum
-identifies the content of both."""
-LATER: Mapping[str, Any] = MappingProxyType({"data.test_limit": None})
-"""Fields that results of earlier versions lack, with the value that they stand for."""
-LOCATIONS = (*ORIGINS, *(path for path in ASIDE if path.startswith("data.") and path != "data.extra"))
-"""Fields in which two runs may differ and be the same run, if their data have the same checksum."""
+RowParts = tuple[tuple[str, str], ...]
+"""The row of a run in a table: (part, value), the attention first, then only what tells it from other rows."""
+OTHER_ATTENTIONS = ("decoder", "cross", "pretrained with")
+"""Parts of a row that are attentions too, in other places of a model or of a run's history."""
+LAYERS = "layers"
+"""The part of a row that is a number of layers."""
+MODEL = "model"
+"""The part of a row that is another word about the model."""
+VERSION = "version"
+"""The part of a row that is a hash of the sources of an earlier version of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +37,7 @@ class BaseRun:
     """Name of what is measured, in its package."""
     preset: str
     """Name of the run that it started from."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=role(Role.SEED))
     """Seed of initial values, data order and dropout; runs of one seed are paired."""
     model: ModelConfig
     """What is trained."""
@@ -73,8 +52,8 @@ class BaseRun:
         return self.model.longest
 
     @property
-    def row_parts(self) -> tuple[str, ...]:
-        """What else names this run's row in a table, behind the attention."""
+    def row_parts(self) -> RowParts:
+        """What else is in this run's row in a table, behind the attention, norm and depth."""
         return ()
 
     @property
@@ -136,62 +115,45 @@ class Preset(Generic[AnyRun_co]):
 
 
 def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, Any]]:
-    """Returns field path -> (preset's value, run's value), but for what a table's rows are about."""
-    changes = {
-        path: tuple("given" if value else None for value in values) if path in GIVEN else values
-        for path, values in changed_fields(preset.run, run).items()
-    }
+    """Returns field path -> (preset's value, run's value), but for what names a row and what is no setting."""
+    changes = {}
+    for path, values in changed_fields(preset.run, run).items():
+        role = role_at(run, path)
+        if role not in {Role.ROW, Role.SEED, *(ASIDE - {Role.ORIGIN})}:
+            changes[path] = _given(values) if role is Role.GIVEN else values
+    return changes
+
+
+def _given(values: tuple[Any, Any]) -> tuple[Any, Any]:
+    before, now = ("given" if value else None for value in values)
+    return before, now
+
+
+def settings(kind: type[BaseRun], run: Any, config_version: int = CONFIG_VERSION) -> dict[str, Any]:
+    """Returns field path -> value for the settings in a run's JSON: equal for runs of one protocol."""
     return {
-        path: (values[0], values[1])
-        for path, values in changes.items()
-        if not any(path == row or path.startswith(f"{row}.") for row in (*ROW_FIELDS, *ASIDE))
-        or (path in OWN_FILES and isinstance(values[0], int))
+        path: bool(value) if role is Role.GIVEN else value
+        for path, role, value in json_fields(kind, run, config_version)
+        if role in (None, Role.GIVEN, Role.PRETRAINING)
     }
 
 
-def settings(package: str, run: dict[str, Any]) -> str:
-    """Returns everything in a run's JSON but its place in a table: equal for runs of one protocol."""
-    rest = copy.deepcopy(run)
-    for path in (*ROW_FIELDS, *ASIDE, *ORIGINS):
-        holder, last = _holder(rest, path)
-        if not (path in OWN_FILES and isinstance(holder.get(last), int)):
-            holder.pop(last, None)
-    for path in GIVEN:
-        holder, last = _holder(rest, path)
-        if last in holder:
-            holder[last] = bool(holder[last])
-    for path, value in LATER.items():
-        holder, last = _holder(rest, path)
-        if last in holder and holder[last] == value:
-            del holder[last]
-    return json.dumps([package, rest], sort_keys=True)
+def row_values(kind: type[BaseRun], run: Any) -> dict[str, Any]:
+    """Returns field path -> value for what a run's JSON has in the fields that a table's rows are about."""
+    return {path: value for path, role, value in json_fields(kind, run) if role is Role.ROW}
 
 
-def row_values(run: dict[str, Any]) -> str:
-    """Returns what a run's JSON has in the fields that a table's rows are about, seeds left out."""
-    holders = [(_holder(run, path), path) for path in ROW_FIELDS if not path.endswith("seed")]
-    return json.dumps({path: holder[last] for (holder, last), path in holders if last in holder}, sort_keys=True)
-
-
-def is_same_run(one: Any, other: Any, *, anywhere: bool) -> bool:
+def is_same_run(kind: type[BaseRun], one: Any, other: Any, *, anywhere: bool) -> bool:
     """Returns whether two runs' JSON differ in nothing, or in the spelling of file names alone.
 
     ``anywhere``: their data are known to be the same, wherever the files are.
     """
-    try:
-        runs = [_without_locations(each) if anywhere else each for each in (one, other)]
-        return bool(_resolved(runs[0]) == _resolved(runs[1]))
-    except (AttributeError, TypeError):  # a file with plain values where there should be fields
-        return False
-
-
-def _without_locations(run: Any) -> Any:
-    rest = copy.deepcopy(run)
-    for path in LOCATIONS:
-        holder, last = _holder(rest, path)
-        if not isinstance(holder.get(last), int):
-            holder.pop(last, None)
-    return rest
+    left_out = LOCATIONS if anywhere else frozenset()
+    both = [
+        {path: _resolved(value) for path, role, value in json_fields(kind, run) if role not in left_out}
+        for run in (one, other)
+    ]
+    return both[0] == both[1]
 
 
 def _resolved(value: Any) -> Any:
@@ -204,24 +166,27 @@ def _resolved(value: Any) -> Any:
     return str(Path(value).resolve()) if is_path else value
 
 
-def _holder(values: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """Returns the part of a run's JSON that holds a field, and the field's own name."""
-    *outer, last = path.split(".")
-    return functools.reduce(lambda holder, name: holder.get(name, {}), outer, values), last
+def row_of(run: BaseRun, preset: Preset[BaseRun]) -> RowParts:
+    """Returns the row of a run in a table: the attention, and norm and depth where they are not the preset's."""
+    own, meant = run.model, preset.run.model
+    norm = (("norm", own.norm_label),) if own.norm_label != meant.norm_label else ()
+    layers = ((LAYERS, str(own.depth_label)),) if own.depth_label != meant.depth_label else ()
+    return (("attention", attention_name(own.attention)), *norm, *layers, *run.row_parts)
 
 
-def row_name(run: BaseRun, preset: Preset[BaseRun]) -> str:
-    """Returns how a leaderboard names this run: the attention, and norm and depth where they are not the preset's."""
-    parts = [attention_name(run.model.attention)]
-    if run.model.norm_label != preset.run.model.norm_label:
-        parts.append(run.model.norm_label)
-    if run.model.depth_label != preset.run.model.depth_label:
-        parts.append(f"{run.model.depth_label} layers")
-    parts += run.row_parts
-    return ", ".join(parts)
+def row_name(row: RowParts) -> str:
+    """Returns a row in words."""
+    words = ", ".join(_in_words(part, value) for part, value in row if part != VERSION)
+    return " @".join([words, *(value for part, value in row if part == VERSION)])
 
 
-def task_title(task: Task, preset: str, changed: dict[str, Any]) -> str:
+def _in_words(part: str, value: str) -> str:
+    if part in OTHER_ATTENTIONS:
+        return f"{part} {value}"
+    return f"{value} layers" if part == LAYERS else value
+
+
+def task_title(task: Task, preset: str, changed: Mapping[str, Any]) -> str:
     """Returns the heading of a protocol: task, version, preset, and the fields that differ from it."""
     modified = f", modified: {', '.join(f'{path}={new}' for path, (_, new) in changed.items())}" if changed else ""
     return f"{task.package} {task.name} (version {task.version}), preset {preset}{modified}"

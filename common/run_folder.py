@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from common.errors import BadDataError, WrongUseError
 from common.named import changed_fields
 from common.package import OUTPUTS
 from common.results import Result
-from common.run import STARTS, BaseRun, is_same_run
+from common.roles import Role, role_of
+from common.run import BaseRun, is_same_run
 from common.sources import Sources, changed_sources, digest, listed
 
 SOURCES = "sources.json"
@@ -163,7 +165,7 @@ def twin(folder: Path, run: BaseRun, checksum: str) -> Path | None:
             continue
         with contextlib.suppress(BadDataError):  # a stranger's damage is no matter of this run
             began = _data_in(each)
-        if began == checksum and is_same_run(_run_in(each), to_json(run), anywhere=True):
+        if began == checksum and is_same_run(type(run), _run_in(each), to_json(run), anywhere=True):
             return each
     return None
 
@@ -218,12 +220,12 @@ def hold_to_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
         BadDataError: they are others now.
     """
     path, now = folder / "checkpoint" / WEIGHTS, {}
-    for name in STARTS:
-        source = getattr(run.model, name.removeprefix("model."), None)
+    for name in (each.name for each in fields(run.model) if role_of(type(run.model), each.name) is Role.WEIGHTS):
+        source = getattr(run.model, name)
         if source is not None:
             # A finished run needs them no more; an unfinished one says itself that they are gone.
             with contextlib.suppress(BadDataError), weights_of(folder_of(source)).open("rb") as file:
-                now[name] = hashlib.file_digest(file, "sha256").hexdigest()
+                now[f"model.{name}"] = hashlib.file_digest(file, "sha256").hexdigest()
     try:
         began = read_json(path)
         changed = [name for name in now if began[name] != now[name]]
@@ -269,7 +271,7 @@ def _refuse_another(folder: Path, run: BaseRun, *, overwrite: bool) -> None:
         )
         raise WrongUseError(f"{path}: not a run of this version ({error}); {hint}") from error
     # A link was made when the data behind other file names had been seen to be the same.
-    if there is None or is_same_run(to_json(there), to_json(run), anywhere=folder.is_symlink()):
+    if there is None or is_same_run(type(run), to_json(there), to_json(run), anywhere=folder.is_symlink()):
         return
     shown = "; ".join(f"{name} is {old} there, {new} here" for name, (old, new) in changed_fields(there, run).items())
     raise WrongUseError(

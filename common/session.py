@@ -18,7 +18,7 @@ from common.log import Log
 from common.package import Assembly, Package
 from common.restart import forget_restart
 from common.results import Result
-from common.run import BaseRun, changed_from, is_same_run, row_name
+from common.run import BaseRun, changed_from, is_same_run, row_name, row_of
 from common.run_folder import (
     delete_versions,
     hold_to_data,
@@ -125,7 +125,7 @@ def _measured_in(
         finished = Result.read(folder)
         accelerator.wait_for_everyone()
         if finished is not None and (finished.sources != sources or not is_same_run(
-            finished.run, to_json(run), anywhere=folder.is_symlink()
+            type(run), finished.run, to_json(run), anywhere=folder.is_symlink()
         )):  # fmt: skip
             raise WrongUseError(
                 f"{folder / 'result.json'} is of another run or other sources; --overwrite measures this one"
@@ -163,11 +163,12 @@ def _measure(
             raise _SameRunError(same)
     main_first(accelerator, lambda: hold_to_data(folder, assembly.data_checksum))
     main_first(accelerator, lambda: hold_to_weights(folder, run, record=True))
-    row = row_name(run, preset)
+    row = row_of(run, preset)
+    name = row_name(row)
     if session.trackers:
-        accelerator.init_trackers("seqarena", config={"row": row, "task": task.name, "run": str(to_json(run))})
+        accelerator.init_trackers("seqarena", config={"row": name, "task": task.name, "run": str(to_json(run))})
     test, message = None, ""
-    title = f"{task.name} {row} seed {run.seed}"
+    title = f"{task.name} {name} seed {run.seed}"
     log = Log(accelerator, folder, title=title, steps=run.train.steps, trackers=bool(session.trackers))
     if accelerator.num_processes > 1:
         log.say(f"{title}: {accelerator.num_processes} processes")
@@ -195,7 +196,7 @@ def _measure(
             assembly.write_outputs(assembly.model, folder)
     except DivergedError as error:
         test, progress = None, error.progress
-        message = f"{row} diverged: {error}"
+        message = f"{name} diverged: {error}"
         progress.step = error.step
         log.say(message)
     peak = peak_memory_bytes(accelerator.device)  # before the floors: they are no part of what a run takes

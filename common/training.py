@@ -22,6 +22,7 @@ from common.errors import BadDataError, WrongUseError
 from common.log import Log
 from common.optim import Optim, rate
 from common.restart import BEFORE, LAST, chosen_name, chosen_weights, forget_others
+from common.roles import Role, role
 from common.runtime import Precision, differences, environment
 from common.step import Loss, Stepper
 
@@ -54,11 +55,11 @@ class Train:
     """auto: bfloat16 on CUDA, float32 on a CPU."""
     compile: bool = False
     """Whether the model is compiled by torch.compile."""
-    log_every: int = 10
+    log_every: int = field(default=10, metadata=role(Role.ASIDE))
     """Steps between records of the training loss."""
-    checkpoint_seconds: float = 30.0
+    checkpoint_seconds: float = field(default=30.0, metadata=role(Role.ASIDE))
     """Least time between checkpoints, which take 2 % of the time at most; 0: one after every step, at any cost."""
-    diagnostics: bool = False
+    diagnostics: bool = field(default=False, metadata=role(Role.ASIDE))
     """Whether each evaluation also records, layer by layer, token similarity, norms of the attention and its gradient,
     key masses and hybrid weights on a few training examples, and the end leaves heat maps of the trained attention in
     ``attention.json``. Changes no number of the run."""

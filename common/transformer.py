@@ -14,6 +14,7 @@ from common.beams import LayerMemory, Memory, attend_beams
 from common.blocks import Activation, Deescalated, NormConfig, PostNorm, Sublayer, feed_forward, norm_name
 from common.deescalation import Carried
 from common.errors import WrongUseError
+from common.roles import Role, role
 from common.shapes import BeamHidden, Context, Hidden, KeyMask
 
 
@@ -21,7 +22,7 @@ from common.shapes import BeamHidden, Context, Hidden, KeyMask
 class ModelConfig:
     """What every model that is measured has: an attention variant, and what a table says of the rest."""
 
-    attention: AttentionConfig = field(default_factory=Softmax)
+    attention: AttentionConfig = field(default_factory=Softmax, metadata=role(Role.ROW))
     """The attention variant and its parameters."""
 
     @property
@@ -49,7 +50,7 @@ class ModelConfig:
 class EncoderConfig(ModelConfig):
     """A stack of layers of attention and feed-forward."""
 
-    layers: int
+    layers: int = field(metadata=role(Role.ROW))
     """Number of layers, each with attention and a feed-forward."""
     dim: int
     """Width of the stream."""
@@ -59,7 +60,7 @@ class EncoderConfig(ModelConfig):
     """Width of all heads together; none: dim."""
     ffn_dim: int
     """Width inside the feed-forward."""
-    norm: NormConfig = field(default_factory=PostNorm)
+    norm: NormConfig = field(default_factory=PostNorm, metadata=role(Role.ROW))
     """The block normalisation and its parameters."""
     activation: Activation = "gelu"
     """Activation inside the feed-forward."""

@@ -81,7 +81,8 @@ def pretraining_record(run: Run, text: str, precision: str) -> Pretraining:
 
     Its hash is of what a result's protocol is of: settings, version of the task, checksum of the text, precision.
     """
-    protocol = json.dumps([settings("pretraining", to_json(run)), MLM.version, text, precision])
+    own = settings(type(run), to_json(run))
+    protocol = json.dumps(["pretraining", own, MLM.version, text, precision], sort_keys=True)
     hashed = hashlib.sha256(protocol.encode()).hexdigest()[:8]
     return Pretraining(
         settings=f"{run.task}, preset {run.preset}, {run.train.steps:,} steps, protocol {hashed}",

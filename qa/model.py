@@ -1,6 +1,6 @@
 """BERT with a head that points at the first and last token of an answer, or one that names the relation of a pair."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -11,6 +11,7 @@ from common.attention.visibility import Visibility
 from common.bert.model import Bert, initialise
 from common.bert.start import StartedConfig
 from common.errors import WrongUseError
+from common.roles import Role, role
 from common.shapes import Hidden, Logits, Mask, PerExample, Tokens
 from qa.decoding import Spans, best_spans
 
@@ -23,7 +24,7 @@ STARTS = 5
 class Model(StartedConfig):
     """A BERT, from a checkpoint or from nothing, and its head."""
 
-    init: str | None = None
+    init: str | None = field(default=None, metadata=role(Role.WEIGHTS))
     """A checkpoint: folder, id of the hub, or directory of a pretraining run; its sizes count. None: from nothing."""
     head: Head = "span"
     """Of SQuAD: span, two scores a token (BERT); conditioned, ends given the beginning, and a score of its own for no

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from common.bert.start import started, tokenizer_unless_typed
 from common.errors import WrongUseError
-from common.run import BaseRun
+from common.run import BaseRun, RowParts
 from qa.data import Data
 from qa.data.squad import Squad
 from qa.model import Model
@@ -29,7 +29,7 @@ class Run(BaseRun):
         return self.data.length
 
     @property
-    def row_parts(self) -> tuple[str, ...]:
+    def row_parts(self) -> RowParts:
         """With which attention the checkpoint was trained, if it was another one."""
         return self.model.pretrained_otherwise
 

@@ -15,6 +15,7 @@ from common.bert.model import Bert, Embeddings, MaskedLanguageHead, initialise
 from common.bert.start import StartedConfig
 from common.cross_entropy import chunked_cross_entropy
 from common.errors import WrongUseError
+from common.roles import Role, role
 from common.shapes import (
     BeamLogits,
     BeamTokens,
@@ -38,16 +39,16 @@ class Model(StartedConfig):
     their prefix form there, and at a target's first step weigh all of a text alike, whatever it says.
     """
 
-    encoder_init: str | None = None
+    encoder_init: str | None = field(default=None, metadata=role(Role.WEIGHTS))
     """A BERT checkpoint for the encoder: folder, id of the hub, or directory of a pretraining run; its sizes count.
     None: from nothing."""
-    decoder_init: str | None = None
+    decoder_init: str | None = field(default=None, metadata=role(Role.WEIGHTS))
     """The same for the decoder, all but its attention to the encoder; both start from one checkpoint or from none."""
     decoder_layers: int | None = None
     """Layers of the decoder; none: as many as the encoder's."""
-    decoder_attention: AttentionConfig = field(default_factory=Softmax)
+    decoder_attention: AttentionConfig = field(default_factory=Softmax, metadata=role(Role.ROW))
     """The decoder's attention to the tokens so far; by name."""
-    cross_attention: AttentionConfig = field(default_factory=Softmax)
+    cross_attention: AttentionConfig = field(default_factory=Softmax, metadata=role(Role.ROW))
     """The decoder's attention to the text; by name."""
     label_smoothing: float = 0.1
     """Share of each token's probability that training spreads over the vocabulary."""

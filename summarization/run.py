@@ -8,7 +8,7 @@ from common.attention.softmax import Softmax
 from common.bert.checkpoint import folder_of, read_config
 from common.bert.start import in_place_of, is_typed, started, tokenizer_unless_typed
 from common.errors import WrongUseError
-from common.run import BaseRun
+from common.run import BaseRun, RowParts
 from summarization.data import Data
 from summarization.decoding import Decoding
 from summarization.model import Model
@@ -31,10 +31,10 @@ class Run(BaseRun):
         return self.data.source_length
 
     @property
-    def row_parts(self) -> tuple[str, ...]:
+    def row_parts(self) -> RowParts:
         """The decoder's attentions where they are not softmax, and with which one a checkpoint was trained."""
         places = (("decoder", self.model.decoder_attention), ("cross", self.model.cross_attention))
-        named = tuple(f"{place} {attention_name(each)}" for place, each in places if each != Softmax())
+        named = tuple((place, attention_name(each)) for place, each in places if each != Softmax())
         return (*named, *self.model.pretrained_otherwise)
 
     @property

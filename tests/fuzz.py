@@ -47,7 +47,7 @@ from pretraining.data.documents import Text, documents
 from pretraining.wikitext.sources import of_path
 from qa.data import mnli, squad
 from scripts.curves import read_curves
-from scripts.measurements import missing_runs
+from scripts.leaderboard.records import missing_runs
 from summarization.data.files import find
 from tests.common.test_bert import TINY
 from tests.common.test_data import ragged

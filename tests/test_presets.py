@@ -8,7 +8,7 @@ import pytest
 from common.attention import ATTENTIONS
 from common.blocks import NORMS
 from common.config import to_json
-from common.run import changed_from, row_name, settings
+from common.run import changed_from, row_name, row_of, settings
 from pretraining.wikitext.run import LanguageRun
 from scripts.packages import PACKAGES, find_package
 
@@ -39,11 +39,13 @@ def test_a_preset_is_whole(package: str, task: str, name: str) -> None:
                 varied = varied.completed({"model.norm"}) if isinstance(varied, LanguageRun) else varied
                 varied.check()
                 assert changed_from(preset, varied) == {}
-    assert row_name(run, preset) == "softmax"
+    assert row_name(row_of(run, preset)) == "softmax"
     if norms == [{}]:
         return
     deeper: dict[str, Any] = {"layers": 9, "norm": NORMS["deescalated"]}
-    assert row_name(replace(run, model=replace(run.model, **deeper)), preset) == "softmax, deescalated, 9 layers"
+    assert (
+        row_name(row_of(replace(run, model=replace(run.model, **deeper)), preset)) == "softmax, deescalated, 9 layers"
+    )
 
 
 def test_every_package_has_a_quick_preset_and_every_task_is_a_record() -> None:
@@ -67,12 +69,12 @@ def test_a_number_of_examples_is_part_of_a_protocol_and_a_file_of_ones_own_is_no
     )
     fewer = replace(listops.run, data=replace(listops.run.data, train=9))  # type: ignore[attr-defined]
     assert changed_from(listops, fewer) == {"data.train": (listops.run.data.train, 9)}  # type: ignore[attr-defined]
-    assert settings("lra", to_json(fewer)) != settings("lra", to_json(listops.run))
+    assert settings(type(fewer), to_json(fewer)) != settings(type(listops.run), to_json(listops.run))
     vqa2 = find_package("vqa").presets["vqa2"]["pythia-3x100"]
     given = [replace(vqa2.run, data=replace(vqa2.run.data, path="here", glove=each)) for each in (None, "a", "b")]  # type: ignore[call-arg]
     assert [changed_from(vqa2, each) for each in given[:2]] == [{}, {"data.glove": (None, "given")}]
-    written = [settings("vqa", to_json(each)) for each in given]
+    written = [settings(type(each), to_json(each)) for each in given]
     assert written[0] != written[1] == written[2]
     mine = replace(squad.run, data=replace(squad.run.data, train="a.json", dev="b.json"))  # type: ignore[attr-defined]
     assert changed_from(squad, mine) == {}
-    assert settings("qa", to_json(mine)) == settings("qa", to_json(squad.run))
+    assert settings(type(mine), to_json(mine)) == settings(type(squad.run), to_json(squad.run))

@@ -6,7 +6,8 @@ import pytest
 
 from common.config import to_json
 from common.results import Result, read_results
-from common.run import settings
+from common.run import RowParts, row_name, settings
+from scripts.leaderboard.protocol import Protocol, protocol_of
 from scripts.packages import find_package
 from tests.tables import DOCUMENTS, TABLE, with_tables
 
@@ -17,18 +18,20 @@ RESULTS = list(FOUND.values())
 
 def test_results_are_readable_and_three_seeds_each() -> None:
     assert not PROBLEMS
-    seeds: dict[tuple[str, str], list[int]] = {}
+    seeds: dict[tuple[Protocol, RowParts], list[int]] = {}
     for result in RESULTS:
-        seeds.setdefault((result.protocol, result.row), []).append(result.seed)
+        seeds.setdefault((protocol_of(result), result.row), []).append(result.seed)
     assert seeds
     assert all(sorted(some) == [0, 1, 2] for some in seeds.values())
 
 
-@pytest.mark.parametrize("result", RESULTS, ids=lambda each: f"{each.task}-{each.row}-{each.seed}")
+@pytest.mark.parametrize("result", RESULTS, ids=lambda each: f"{each.task}-{row_name(each.row)}-{each.seed}")
 def test_a_result_is_of_its_preset_and_of_clean_code(result: Result) -> None:
     package = find_package(result.package)
     task, preset = package.tasks[result.task], package.presets[result.task][result.preset]
-    assert settings(result.package, result.run) == settings(result.package, to_json(preset.run))
+    assert settings(type(preset.run), result.run, result.config_version) == settings(
+        type(preset.run), to_json(preset.run)
+    )
     assert (result.changed, result.task_version, result.status) == ({}, task.version, "finished")
     assert result.data_checksum == task.checksums[result.preset]
     assert result.environment["clean"] is True

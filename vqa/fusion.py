@@ -5,7 +5,7 @@ P2 states neither heads nor residual sum nor LayerNorm nor initial values; the d
 PyTorch's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -15,6 +15,7 @@ from common.attention.base import AttentionConfig
 from common.attention.softmax import Softmax
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
+from common.roles import Role, role
 from common.shapes import Joined, JoinedReal, KeyMasses, Regions, RegionsReal
 
 Kind = Literal["attention", "primary", "boxes", "channels", "mean"]
@@ -24,10 +25,10 @@ Kind = Literal["attention", "primary", "boxes", "channels", "mean"]
 class Fusion:
     """How the views become one."""
 
-    kind: Kind = "attention"
+    kind: Kind = field(default="attention", metadata=role(Role.ROW))
     """attention: the primary's boxes attend to the others'; primary: these alone; boxes: all views' boxes one after the
     other; channels: box i of all views side by side, for aligned views; mean: the others' mean box, added to each."""
-    keys: Literal["per_view", "joint"] = "per_view"
+    keys: Literal["per_view", "joint"] = field(default="per_view", metadata=role(Role.ROW))
     """per_view: an attention to each secondary view (under dnas a key's mass is at least 1 / its boxes); joint: one to
     the boxes of all, at half that bound. P2's bound of 0.01 with 100 boxes means per_view."""
     heads: int = 1

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from common.errors import WrongUseError
-from common.run import BaseRun
+from common.run import MODEL, BaseRun, RowParts
 from vqa.data import Data
 from vqa.model import Model
 
@@ -18,11 +18,12 @@ class Run(BaseRun):
     """Fusion and backbone."""
 
     @property
-    def row_parts(self) -> tuple[str, ...]:
+    def row_parts(self) -> RowParts:
         """The fusion, where it is none by attention; joint keys."""
         fusion = self.model.fusion
-        joint = ("joint",) if fusion.kind == "attention" and fusion.keys == "joint" else ()
-        return joint if fusion.kind == "attention" else (fusion.kind,)
+        if fusion.kind != "attention":
+            return ((MODEL, fusion.kind),)
+        return ((MODEL, fusion.keys),) if fusion.keys == "joint" else ()
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""

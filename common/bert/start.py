@@ -1,7 +1,7 @@
 """A model that starts from a BERT checkpoint: what of its config the checkpoint settles."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 from common.attention import attention_name
@@ -12,6 +12,8 @@ from common.bert.checkpoint import UNRECORDED, folder_of, pretraining_of, read_c
 from common.bert.model import BertConfig
 from common.errors import BadDataError, WrongUseError
 from common.hub import hub_folder
+from common.roles import Role, role
+from common.run import RowParts
 from common.tokenization import VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
 
 OWN = ("attention", "norm", "dropout", "attention_dropout", "initial_std")
@@ -22,13 +24,13 @@ OWN = ("attention", "norm", "dropout", "attention_dropout", "initial_std")
 class StartedConfig(BertConfig):
     """A BERT, from a checkpoint or from nothing."""
 
-    pretraining: str = ""
+    pretraining: str = field(default="", metadata=role(Role.PRETRAINING))
     """How and on what text the checkpoint was trained, taken from it: runs of the same one are of one protocol."""
-    pretraining_seed: int | None = None
+    pretraining_seed: int | None = field(default=None, metadata=role(Role.ROW))
     """Seed of that training, taken from the checkpoint; none: it does not say."""
-    pretraining_sources: str = ""
+    pretraining_sources: str = field(default="", metadata=role(Role.ROW))
     """Hash of the sources of that training, taken from the checkpoint; empty: it does not say."""
-    pretrained_with: str = ""
+    pretrained_with: str = field(default="", metadata=role(Role.ROW))
     """The attention that it was trained with, taken from it."""
 
     @property
@@ -37,10 +39,11 @@ class StartedConfig(BertConfig):
         return self.attention
 
     @property
-    def pretrained_otherwise(self) -> tuple[str, ...]:
+    def pretrained_otherwise(self) -> RowParts:
         """With which attention the checkpoint was trained, if it was another one; for a row in a table."""
         trained, own = self.pretrained_with, attention_name(self.started_attention)
-        return (f"pretrained with {trained}",) if trained and trained.split("[")[0] != own.split("[")[0] else ()
+        is_other = trained and trained.split("[")[0] != own.split("[")[0]
+        return (("pretrained with", trained),) if is_other else ()
 
     def notes_of(self, seed: int) -> list[str]:
         """Returns what every table must say of a run of this seed: the checkpoint's, where it is another one."""

@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ import torch
 from common.data import Batch, Indices, Ragged, Shuffled, drawn
 from common.errors import WrongUseError
 from common.prepared import Splits
+from common.roles import Role, added, role
 from common.shapes import Labels, MaskOfSome, TokensOfSome
 
 SPLITS = ("train", "validation", "test")
@@ -28,9 +29,9 @@ class Data(ABC):
     classes: ClassVar[int]
     sequences: ClassVar[int] = 1
     """Sequences in an example: 2 where two documents are compared."""
-    path: str | None = None
+    path: str | None = field(default=None, metadata=role(Role.LOCATION))
     """Files of the user's own; none: generated, or fetched from the hub."""
-    test_limit: int | None = None
+    test_limit: int | None = field(default=None, metadata=added(2))
     """Test examples that are evaluated, drawn from all; none: all. A score on fewer is in no table with those on
     all."""
 

@@ -16,6 +16,7 @@ from common.counter import hash64
 from common.errors import BadDataError, WrongUseError
 from common.hub import hub_folder
 from common.prepared import origin
+from common.roles import Role, role
 from common.tokenization import VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
 from pretraining.data.documents import Text, documents, from_hub, sentences, sources
 from pretraining.data.sequences import Building, Sequences, build
@@ -35,11 +36,11 @@ TRAINED_ON = 200_000
 class MaskedText:
     """Which text, and what is asked of it."""
 
-    path: str | None = None
+    path: str | None = field(default=None, metadata=role(Role.LOCATION))
     """A file or folder of Parquet or JSON lines with ``text``, or of plain text with empty lines between documents."""
-    hub: str | None = None
+    hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """A data set of the hub with a column ``text``, as ID or ID:CONFIG; neither: the bundled King James Bible."""
-    tokenizer: str | None = None
+    tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """tokenizer.json or vocab.txt, a folder with one, or an id of the hub; none: one is trained on the text."""
     kind: Kind = "wordpiece"
     """Of a vocabulary that is trained: wordpiece (BERT) or unigram (SentencePiece, ALBERT)."""

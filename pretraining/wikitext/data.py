@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -12,6 +12,7 @@ import numpy as np
 from common.data import Ragged, TokenArray
 from common.errors import BadDataError, WrongUseError
 from common.prepared import Splits, origin, prepared
+from common.roles import Role, role
 from pretraining.wikitext.sources import SPLITS, Lines, of_book, of_hub, of_path
 from pretraining.wikitext.vocabularies import BYTES, Bytes, Kind, Pieces, Vocabulary, Words, plain
 
@@ -47,9 +48,9 @@ class EncodedText:
 class WikiText:
     """Which text, and what its tokens are."""
 
-    path: str | None = None
+    path: str | None = field(default=None, metadata=role(Role.LOCATION))
     """Folder or zip with wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, read instead of the hub's."""
-    hub: str | None = None
+    hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """A data set of the hub, ID:CONFIG; without it and without ``path`` it is the bundled King James Bible."""
     kind: Kind = "word"
     """word: a closed vocabulary; piece: byte-level pieces trained on the text; byte. Scores are per word for all."""

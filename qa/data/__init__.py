@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from common.data import drawn
 from common.errors import WrongUseError
+from common.roles import Role, added, role
 
 Example = TypeVar("Example")
 
@@ -15,19 +16,19 @@ Example = TypeVar("Example")
 class Data(ABC):
     """Which examples, and how they become tokens."""
 
-    train: str | None = None
+    train: str | None = field(default=None, metadata=role(Role.OWN_FILE))
     """Examples to train on, a file; none: those of ``hub``, or generated ones."""
-    hub: str | None = None
+    hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """A data set of the hub, as ID or ID:CONFIG; without it and without files examples are generated."""
     generated: int
     """Generated examples to train on; a tenth as many test."""
-    tokenizer: str | None = None
+    tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """tokenizer.json or vocab.txt, a folder or id of the hub; none: the checkpoint's; generated text: its own words."""
     length: int
     """Tokens of a sequence at most, special ones counted."""
     held_out: float = 0.01
     """Share of the texts trained on, by a hash of them, whose examples validate instead."""
-    test_limit: int | None = None
+    test_limit: int | None = field(default=None, metadata=added(2))
     """Examples of each test set that are evaluated, drawn from all; none: all. A score on fewer is in no table with
     those on all."""
     seed: int = 0

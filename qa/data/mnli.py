@@ -4,14 +4,15 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common.counter import hash_text
 from common.errors import BadDataError, WrongUseError
-from common.files import field, kind_of, read_lines, read_parquet, read_text
+from common.files import kind_of, member, read_lines, read_parquet, read_text
 from common.hub import hub_rows
+from common.roles import Role, role
 from qa.data import Data, entailment
 
 LABELS = ("entailment", "neutral", "contradiction")
@@ -41,12 +42,12 @@ class Pair:
 class Mnli(Data):
     """Which pairs, and how they are cut."""
 
-    matched: str | None = None
+    matched: str | None = field(default=None, metadata=role(Role.OWN_FILE))
     """Pairs of the genres of the training pairs, to test on: official JSON lines or table, or rows of the hub as JSON
     lines or Parquet; packed or not, as ``train`` is."""
-    mismatched: str | None = None
+    mismatched: str | None = field(default=None, metadata=role(Role.OWN_FILE))
     """Pairs of other genres, to test on."""
-    extra: str | None = None
+    extra: str | None = field(default=None, metadata=role(Role.ASIDE))
     """Pairs of your own, such as a stress set, tested too: a score of its own that compares nothing."""
     generated: int = 20_000
     """Generated pairs to train on; a tenth as many test, twice."""
@@ -165,7 +166,7 @@ def pairs(
     undecided = 0
     for where, row in rows:
         first, second = next((each for each in COLUMNS if each[0] in row), COLUMNS[0])
-        premise, hypothesis = field(row, first, str, where), field(row, second, str, where)
+        premise, hypothesis = member(row, first, str, where), member(row, second, str, where)
         has_label = labelled or "gold_label" in row or "label" in row
         label = _label(row, names, where) if has_label else UNDECIDED
         undecided += label == UNDECIDED

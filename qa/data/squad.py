@@ -4,14 +4,15 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from common.counter import hash_text
 from common.errors import BadDataError, WrongUseError
-from common.files import field, kind_of, read_json, read_lines, read_parquet
+from common.files import kind_of, member, read_json, read_lines, read_parquet
 from common.hub import hub_rows
+from common.roles import Role, role
 from qa.data import Data, world
 
 Version = Literal["1.1", "2.0"]
@@ -58,7 +59,7 @@ class Squad(Data):
 
     version: Version = "1.1"
     """2.0 has questions that are not answered."""
-    dev: str | None = None
+    dev: str | None = field(default=None, metadata=role(Role.OWN_FILE))
     """Questions to test on; this and ``train``: the official JSON, or rows as JSON lines or Parquet, packed or not."""
     generated: int = 12_000
     """Generated questions to train on; a tenth as many test."""
@@ -190,12 +191,12 @@ def of_rows(
     def flat() -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
         for where, row in rows:
             answers = _answers(row, dict, where, use)
-            texts, starts = field(answers, "text", list, where), field(answers, "answer_start", list, where)
+            texts, starts = member(answers, "text", list, where), member(answers, "answer_start", list, where)
             if len(texts) != len(starts) or any(type(start) is not int for start in starts):
                 raise BadDataError(f"{where}: expected a whole number answer_start for each of {len(texts)} texts")
-            name, question = field(row, "id", str, where), field(row, "question", str, where)
+            name, question = member(row, "id", str, where), member(row, "question", str, where)
             found = list(zip(map(str, texts), starts, strict=True))
-            yield name, question, field(row, "context", str, where), found, not found
+            yield name, question, member(row, "context", str, where), found, not found
 
     return _checked(flat(), version, source, use)
 
@@ -204,27 +205,27 @@ def _answers(values: Mapping[str, Any], kind: type, where: str, use: Use) -> Any
     """Returns the answers of a question, of which there may be none where it is to be answered."""
     if use == "predict" and "answers" not in values:
         return {"text": [], "answer_start": []} if kind is dict else []
-    return field(values, "answers", kind, where)
+    return member(values, "answers", kind, where)
 
 
 def _flat(values: Any, source: str, use: Use) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
     if not isinstance(values, dict):
         raise BadDataError(f"{source}: expected an object with data, found {type(values).__name__}")
-    for article in field(values, "data", list, source):
-        for number, paragraph in enumerate(field(article, "paragraphs", list, source)):
+    for article in member(values, "data", list, source):
+        for number, paragraph in enumerate(member(article, "paragraphs", list, source)):
             where = f"{source}, {article.get('title', 'article')!r}, paragraph {number}"
-            context = field(paragraph, "context", str, where)
-            for each in field(paragraph, "qas", list, where):
-                name = field(each, "id", str, where)
+            context = member(paragraph, "context", str, where)
+            for each in member(paragraph, "qas", list, where):
+                name = member(each, "id", str, where)
                 answers = [
                     (
-                        field(answer, "text", str, f"{where}, {name}"),
-                        field(answer, "answer_start", int, f"{where}, {name}"),
+                        member(answer, "text", str, f"{where}, {name}"),
+                        member(answer, "answer_start", int, f"{where}, {name}"),
                     )
                     for answer in _answers(each, list, f"{where}, {name}", use)
                 ]
                 impossible = bool(each.get("is_impossible", False))
-                yield name, field(each, "question", str, f"{where}, {name}"), context, answers, impossible
+                yield name, member(each, "question", str, f"{where}, {name}"), context, answers, impossible
 
 
 def _checked(

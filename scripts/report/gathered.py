@@ -12,10 +12,10 @@ from common.errors import BadDataError
 from common.package import OUTPUTS
 from common.results import Result
 from scripts.curves import Curves, read_curves
-from scripts.leaderboard import Group, groups, table_of
-from scripts.measurements import measurements
+from scripts.leaderboard.protocol import Group, groups
+from scripts.leaderboard.records import measurements
+from scripts.leaderboard.table import Table, table_of
 from scripts.packages import PACKAGES, find_package
-from scripts.rows import Table
 
 KEY_MASSES = Path(OUTPUTS) / "key_masses.json"
 """What vqa leaves of its own."""
@@ -83,12 +83,13 @@ def gather(folder: Path, baseline: str) -> Gathered:
 
 
 def _view(table: Table, group: Group, root: Path, folders: Mapping[int, Path], problems: list[str]) -> View:
-    runs: dict[str, list[Shown]] = {row.name: [] for row in table.rows}
+    names = {row.parts: row.name for row in table.rows}
+    runs: dict[str, list[Shown]] = {name: [] for name in names.values()}
     for result in sorted(group.results, key=lambda each: each.seed):
-        runs[result.row].append(_shown(folders[id(result)], root, result, problems))
+        runs[names[result.row]].append(_shown(folders[id(result)], root, result, problems))
     for entry in sorted(group.missing, key=lambda each: each["seed"]):
         nothing = Shown(folder=entry["folder"], result=None, planned=entry, curves={}, maps=[], masses={}, edges=[])
-        runs[entry["row"]].append(nothing)
+        runs[names[entry["row"]]].append(nothing)
     return View(table=table, runs=runs)
 
 

@@ -12,8 +12,8 @@ import jinja2
 import plotly.offline
 
 from common.checkpoint import write_atomically
-from scripts.cells import cells, footnotes, headings, orders
-from scripts.mixture import version
+from scripts.leaderboard.cells import cells, footnotes, headings, orders
+from scripts.leaderboard.remarks import version
 from scripts.report.chart import Chart
 from scripts.report.gathered import Gathered, Shown, View, differences, of_status
 from scripts.report.inside import LAYERED, curves, layered, maps, masses, shares

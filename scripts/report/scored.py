@@ -8,10 +8,11 @@ import numpy as np
 from scipy import stats
 
 from common.metrics import FEWEST_SEEDS
-from scripts.cells import published
+from scripts.leaderboard.cells import published
+from scripts.leaderboard.rows import Row
+from scripts.leaderboard.table import Table
 from scripts.report.chart import COLOURS, REFERENCE, Chart, colour, label, percent, scaled, short
 from scripts.report.gathered import Shown
-from scripts.rows import Row, Table
 
 
 def interval(values: Sequence[float]) -> float | None:

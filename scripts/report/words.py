@@ -1,7 +1,8 @@
 """Each comparison spelled out, so that nobody has to read it off a column of numbers."""
 
 from common.metrics import FEWEST_SEEDS
-from scripts.rows import Row, Table, number
+from scripts.leaderboard.rows import Row, number
+from scripts.leaderboard.table import Table
 
 CERTAIN = 0.05
 

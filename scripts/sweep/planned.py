@@ -10,7 +10,8 @@ from common.config import from_json, to_json
 from common.errors import BadDataError, WrongUseError
 from common.package import Package
 from common.results import Result
-from common.run import BaseRun, changed_from, row_name
+from common.roles import CONFIG_VERSION
+from common.run import BaseRun, changed_from, row_name, row_of
 from common.run_folder import outdated, run_folder
 from common.session import Session, execute
 from common.sources import Sources, changed_sources, listed
@@ -43,7 +44,7 @@ class Planned:
     @property
     def title(self) -> str:
         """What people call it."""
-        return f"{self.run.task} {row_name(self.run, self.package.preset(self.run))} seed {self.run.seed}"
+        return f"{self.run.task} {row_name(row_of(self.run, self.package.preset(self.run)))} seed {self.run.seed}"
 
     def entry(self) -> dict[str, Any]:
         """Returns what the saved plan says of this run, enough to show it as missing."""
@@ -56,7 +57,8 @@ class Planned:
             "preset": self.run.preset,
             "changed": {path: [to_json(old), to_json(new)] for path, (old, new) in changes.items()},
             "run": to_json(self.run),
-            "row": row_name(self.run, preset),
+            "config_version": CONFIG_VERSION,
+            "row": row_of(self.run, preset),
             "seed": self.run.seed,
             "command": self.session.command,
         }

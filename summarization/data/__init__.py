@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from common.data import Ragged, TokenArray, drawn
 from common.errors import BadDataError, WrongUseError
 from common.prepared import prepared
+from common.roles import Role, added, role
 from common.tokenization import Tokenizer
 from summarization.data import wire
 from summarization.data.batches import Encoded
@@ -49,19 +50,19 @@ class Splits:
 class Data:
     """Which pairs, and how they become tokens."""
 
-    path: str | None = None
+    path: str | None = field(default=None, metadata=role(Role.LOCATION))
     """Folder of pairs: sumdata's or org_data's text files, or train, validation and test as tables."""
-    hub: str | None = None
+    hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """A data set of the hub, as ID or ID:CONFIG; without it and without ``path`` pairs are generated."""
     train_pairs: int | None = None
     """Pairs to train on, drawn from all; none: all."""
     validation_pairs: int | None = 10_000
     """Pairs to validate on, drawn from all (P2 has 10,000); none: all."""
-    test_limit: int | None = None
+    test_limit: int | None = field(default=None, metadata=added(2))
     """Pairs to test on, drawn from all; none: all. A score on fewer is in no table with those on all."""
     generated: int = 20_000
     """Generated pairs to train on; a tenth as many test, a twentieth validate."""
-    tokenizer: str | None = None
+    tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """tokenizer.json or vocab.txt, a folder or id of the hub; none: the checkpoint's; generated text: its own words."""
     source_length: int = 128
     """Tokens of a text at most, special ones counted; more are cut off."""

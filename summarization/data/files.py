@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from common.errors import BadDataError
-from common.files import field, read_lines, read_parquet, text_lines
+from common.files import member, read_lines, read_parquet, text_lines
 from common.hub import hub_rows
 
 SPLITS = ("train", "validation", "test")
@@ -143,5 +143,5 @@ def of_hub(source: str, hint: str) -> dict[str, Pairs]:
 
 
 def _pair(row: object, where: str) -> Pair:
-    document, summary = (field(row, name, str, where) for name in COLUMNS)
+    document, summary = (member(row, name, str, where) for name in COLUMNS)
     return Pair(document=document, summary=summary)

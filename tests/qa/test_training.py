@@ -18,7 +18,7 @@ from common.config import to_json
 from common.errors import BadDataError, WrongUseError, guarded
 from common.optim import Optim
 from common.results import Result
-from common.run import row_name, settings
+from common.run import row_name, row_of, settings
 from common.runtime import make_accelerator
 from common.session import Session, execute
 from common.tokenization import word_tokenizer
@@ -216,12 +216,12 @@ def test_a_checkpoint_brings_its_sizes_and_is_recorded(tmp_path: Path) -> None:
     assert isinstance(run, Run)
     assert (run.model.layers, run.model.dim, run.model.pretrained_with) == (2, 8, "softmax")
     assert run.model.pretraining.startswith("sha256 ")
-    assert row_name(run, PRESETS["squad1"]["quick"]).endswith("pretrained with softmax")
+    assert row_name(row_of(run, PRESETS["squad1"]["quick"])).endswith("pretrained with softmax")
     hybrid = described(PACKAGE, "squad1", "quick", "hnas", None, 0, fields, "x")
     assert hybrid.model.attention.u == 0.0  # type: ignore[attr-defined]
     half = described(PACKAGE, "squad1", "quick", "hnas", None, 0, [*fields, "--model.attention.u", "0.5"], "x")
     assert half.model.attention.u == 0.5  # type: ignore[attr-defined]
-    assert settings("qa", to_json(run)) == settings("qa", to_json(hybrid))  # rows of one table
+    assert settings(type(run), to_json(run)) == settings(type(hybrid), to_json(hybrid))  # rows of one table
     with pytest.raises(WrongUseError, match=r"model.layers 3: the checkpoint .* has 2"):
         described(PACKAGE, "squad1", "quick", None, None, 0, [*fields, "--model.layers", "3"], "x")
     with pytest.raises(WrongUseError, match=r"model\.pretraining is taken from the checkpoint"):
@@ -236,9 +236,9 @@ def test_its_own_attention_stays_unless_another_is_named_and_a_public_run_is_mea
     fields = ["--model.init", init, "--data.length", "48", "--data.question-length", "8"]
     run = described(PACKAGE, "squad1", None, None, None, 0, fields, "x")
     assert (run.preset, run.model.attention) == ("bert", ATTENTIONS["dnas"])  # type: ignore[attr-defined]
-    assert row_name(run, PRESETS["squad1"]["bert"]) == "dnas, 2 layers"
+    assert row_name(row_of(run, PRESETS["squad1"]["bert"])) == "dnas, 2 layers"
     other = described(PACKAGE, "squad1", None, "softmax", None, 0, fields, "x")
-    assert row_name(other, PRESETS["squad1"]["bert"]) == "softmax, 2 layers, pretrained with dnas"
+    assert row_name(row_of(other, PRESETS["squad1"]["bert"])) == "softmax, 2 layers, pretrained with dnas"
     assert described(PACKAGE, "squad1", None, None, None, 0, [], "x").preset == "quick"
 
 
@@ -273,8 +273,8 @@ def pretrained(folder: Path, attention: str, said: object) -> Run:
 def test_a_pretraining_of_ours_is_finetuned_under_one_protocol(tmp_path: Path) -> None:
     """Variants that were pretrained alike are rows of one table, though their checkpoints differ."""
     runs = [pretrained(tmp_path / name, name, to_json(TEXT)) for name in ("softmax", "dnas")]
-    assert settings("qa", to_json(runs[0])) == settings("qa", to_json(runs[1]))
-    assert [row_name(run, PRESETS["squad1"]["quick"]) for run in runs] == [f"{name}, post" for name in
+    assert settings(type(runs[0]), to_json(runs[0])) == settings(type(runs[1]), to_json(runs[1]))
+    assert [row_name(row_of(run, PRESETS["squad1"]["quick"])) for run in runs] == [f"{name}, post" for name in
                                                                          ("softmax", "dnas")]  # fmt: skip
     assert measure(runs[1], tmp_path / "out").status == "finished"
 
@@ -284,7 +284,7 @@ def test_pretraining_on_other_text_is_another_protocol(tmp_path: Path, capsys: p
     there = pretrained(tmp_path / "there", "softmax", to_json(TEXT))
     other = pretrained(tmp_path / "other", "dnas", to_json(replace(TEXT, text="1" * 64)))
     old = [pretrained(tmp_path / f"old {name}", name, TEXT.settings) for name in ("softmax", "hnas")]
-    assert len({settings("qa", to_json(run)) for run in (there, other, *old)}) == 4
+    assert len({settings(type(run), to_json(run)) for run in (there, other, *old)}) == 4
     assert "10 steps, protocol abc, on text that was not recorded, weights of sha256 " in old[0].model.pretraining
     assemble(old[0], tmp_path, make_accelerator("float32"))
     assert "was pretrained on text that was not recorded: its runs are compared with no" in capsys.readouterr().err
@@ -296,10 +296,10 @@ def test_another_seed_of_the_pretraining_is_no_other_protocol_and_is_noted(tmp_p
     """Pairs are fair where each seed is finetuned from its own; otherwise the row says whose checkpoint it was."""
     run = pretrained(tmp_path / "bert", "softmax", to_json(replace(TEXT, seed=1)))
     paired, mixed = replace(run, seed=1), replace(run, seed=0)
-    assert settings("qa", to_json(paired)) == settings("qa", to_json(mixed))
+    assert settings(type(paired), to_json(paired)) == settings(type(mixed), to_json(mixed))
     assert (paired.notes, mixed.notes) == ([], ["pretraining seed 1"])
     first = pretrained(tmp_path / "first", "softmax", to_json(TEXT))
-    assert settings("qa", to_json(first)) == settings("qa", to_json(run))
+    assert settings(type(first), to_json(first)) == settings(type(run), to_json(run))
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from common.config import to_json
 from common.errors import BadDataError, WrongUseError
-from common.results import Result, read_results
+from common.results import Result, read_results, row_parts
+from common.run import RowParts, row_name
 from common.tasks import Published
+from lra.presets import PRESETS
 from lra.tasks import LISTOPS
 from scripts import leaderboard
-from scripts.cells import published
-from scripts.leaderboard import Table, tables
-from scripts.measurements import missing_runs, newest
+from scripts.leaderboard.cells import published
+from scripts.leaderboard.records import missing_runs, newest
+from scripts.leaderboard.table import Table, tables
 from scripts.tables import latex
 
+DATA = to_json(PRESETS["listops"]["quick"].run)["data"]
 CORRECT = {
     "softmax": (50, 52, 48),
     "dnas": (70, 72, 74),
@@ -27,16 +33,23 @@ CORRECT = {
 }
 
 
+def row_of_name(name: str) -> RowParts:
+    norm = next((norm for norm in ("post", "pre", "deescalated") if f", {norm}" in name), "")
+    parts: RowParts = row_parts(name, norm)
+    return parts
+
+
 def run(row: str, preset: str, steps: int, seed: int = 0) -> dict[str, Any]:
-    return {"class": "Run", "task": "listops", "preset": preset, "seed": seed,
-            "model": {"attention": row, "norm": "pre", "layers": 2, "dim": 64}, "train": {"steps": steps}}  # fmt: skip
+    values = to_json(PRESETS["listops"]["quick"].run)
+    model, train = values["model"] | {"attention": {"class": row}}, values["train"] | {"steps": steps}
+    return values | {"preset": preset, "seed": seed, "model": model, "train": train}
 
 
 def result(row: str, seed: int, correct: int | None, **changes: object) -> Result:
     """Returns a result of 200 test examples, the first ``correct`` of them right; None: diverged."""
     made = Result(
-        package="lra", task="listops", task_version=1, preset="quick", changed={}, row=row, attention=row, norm="pre",
-        layers=2, seed=seed, status="diverged" if correct is None else "finished", metric="accuracy",
+        package="lra", task="listops", task_version=1, preset="quick", changed={}, row=row_of_name(row), attention=row,
+        norm="pre", layers=2, seed=seed, status="diverged" if correct is None else "finished", metric="accuracy",
         score=None if correct is None else correct / 200,
         example_scores=[] if correct is None else [float(n < correct) for n in range(200)],
         steps=10, floors={"majority class": 0.12}, data_checksum=LISTOPS.checksums["quick"],
@@ -97,7 +110,7 @@ def test_protocols_are_never_averaged_together(results: list[Result]) -> None:
 
 def test_where_the_files_are_is_no_protocol() -> None:
     here, there = (
-        result(row, 0, 50, run={**run(row, "quick", 1000), "data": {"path": path, "length": 9}})
+        result(row, 0, 50, run={**run(row, "quick", 1000), "data": DATA | {"path": path}})
         for row, path in (("softmax", "here"), ("x3", "there"))
     )
     assert [row.name for row in only(tables([here, there], [], "softmax")).rows] == ["softmax", "x3"]
@@ -108,12 +121,12 @@ def test_diverged_and_missing_runs_are_shown(
 ) -> None:
     runs = [*results[:4], result("dnas", 1, None)]
     for each in runs:
-        folder = tmp_path / f"{each.row}-{each.seed}"
+        folder = tmp_path / f"{row_name(each.row)}-{each.seed}"
         folder.mkdir()
         each.write(folder)
     entries = [
-        {"folder": f"{row}-{seed}", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "row": row,
-         "seed": seed, "run": run(row, "quick", 1000), "command": "seqarena lra listops"}
+        {"folder": f"{row}-{seed}", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "seed": seed,
+         "row": row_of_name(row), "run": run(row, "quick", 1000), "config_version": 2, "command": "c"}
         for row in ("softmax", "dnas", "x1") for seed in range(3)
     ]  # fmt: skip
     (tmp_path / "sweeps").mkdir()
@@ -135,8 +148,8 @@ def test_diverged_and_missing_runs_are_shown(
 def test_a_seed_that_is_there_is_not_missing(results: list[Result]) -> None:
     """Two plans that differ in what only looks on, such as diagnostics, have two directories of one run."""
     entries = [
-        {"folder": folder, "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "row": "softmax",
-         "seed": seed, "run": run("softmax", "quick", 1000), "command": "c"}
+        {"folder": folder, "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "seed": seed,
+         "row": row_of_name("softmax"), "run": run("softmax", "quick", 1000), "config_version": 2, "command": "c"}
         for folder in ("plain", "diagnosed") for seed in (0, 7)
     ]  # fmt: skip
     (row, *_) = only(tables(results, entries, "softmax")).rows
@@ -152,8 +165,9 @@ def test_a_plan_without_any_result_is_a_table_of_missing_runs() -> None:
         "task": "listops",
         "preset": "quick",
         "changed": {},
-        "row": "x1",
+        "row": row_of_name("x1"),
         "run": run("x1", "quick", 1000),
+        "config_version": 2,
         "seed": 4,
     }
     table = only(tables([], [entry], "softmax"))
@@ -165,8 +179,8 @@ def test_few_seeds_are_said_to_be_few(
 ) -> None:
     for each in results:
         if each.seed < 2:
-            (tmp_path / f"{each.row}{each.seed}").mkdir()
-            each.write(tmp_path / f"{each.row}{each.seed}")
+            (tmp_path / f"{row_name(each.row)}{each.seed}").mkdir()
+            each.write(tmp_path / f"{row_name(each.row)}{each.seed}")
     leaderboard.run(["--runs", str(tmp_path)])
     shown = capsys.readouterr().out
     assert "seed variance is unknown" in shown
@@ -182,8 +196,8 @@ def test_below_three_seeds_no_format_has_an_interval_or_a_p(
 ) -> None:
     for each in results:
         if each.seed < 2:
-            (tmp_path / f"{each.row}{each.seed}").mkdir()
-            each.write(tmp_path / f"{each.row}{each.seed}")
+            (tmp_path / f"{row_name(each.row)}{each.seed}").mkdir()
+            each.write(tmp_path / f"{row_name(each.row)}{each.seed}")
     arguments = ["--side-by-side"] if form == "side by side" else ["--format", form]
     assert leaderboard.run(["--runs", str(tmp_path), *arguments]) == 0
     shown = capsys.readouterr().out
@@ -204,7 +218,9 @@ def test_below_three_seeds_no_format_has_an_interval_or_a_p(
 def test_a_run_that_diverges_makes_no_p_smaller(results: list[Result], row: str, lost: list[int]) -> None:
     """Two of three seeds are left: no p; the other rows are corrected for as many comparisons as before."""
     before = {each.name: each.p_corrected for each in only(tables(results, [], "softmax")).rows}
-    made = [result(row, each.seed, None) if (each.row == row and each.seed in lost) else each for each in results]
+    made = [
+        result(row, each.seed, None) if (row_name(each.row) == row and each.seed in lost) else each for each in results
+    ]
     for each in only(tables(made, [], "softmax")).rows:
         if each.name in ("softmax", row) or row == "softmax":
             assert each.p_corrected is None
@@ -233,7 +249,7 @@ def test_only_common_seeds_are_paired(results: list[Result]) -> None:
 
 def test_rows_are_compared_under_the_same_norm_and_depth() -> None:
     made = [
-        replace(result(row, seed, 50 + seed + shift), row=f"{row}{suffix}")
+        replace(result(row, seed, 50 + seed + shift), row=row_of_name(f"{row}{suffix}"))
         for row, suffix, shift in (("softmax", "", 0), ("softmax", ", post", 20), ("dnas", ", post", 25), ("x3", "", 5))
         for seed in range(3)
     ]
@@ -245,15 +261,18 @@ def test_rows_are_compared_under_the_same_norm_and_depth() -> None:
 def test_norms_are_compared_at_their_own_depth() -> None:
     """Where no row is of the preset's depth; and a figure published of a whole row's name is shown beside it."""
     made = [
-        replace(result("softmax", seed, right), row=f"softmax{norm}, 80 layers", norm=label)
+        replace(result("softmax", seed, right), row=row_of_name(f"softmax{norm}, 80 layers"), norm=label)
         for norm, label, right in (("", "pre", 50), (", post", "post", 60)) for seed in range(3)
     ]  # fmt: skip
     table = only(tables(made, [], "softmax"))
     assert {row.name: row.against for row in table.rows} == {
         "softmax, 80 layers": "", "softmax, post, 80 layers": "softmax, 80 layers",
     }  # fmt: skip
-    others = [replace(each, row=each.row.replace("softmax, 80", "softmax, deescalated, 80")) for each in made]
-    few = replace(result("softmax", 0, 40), row="softmax, pre, 80 layers", norm="pre")
+    others = [
+        replace(each, row=row_of_name(row_name(each.row).replace("softmax, 80", "softmax, deescalated, 80")))
+        for each in made
+    ]
+    few = replace(result("softmax", 0, 40), row=row_of_name("softmax, pre, 80 layers"), norm="pre")
     table = only(tables([few, *others], [], "softmax"))  # none of the preset's norm: the first with most seeds
     assert {row.name: row.against for row in table.rows} == {
         "softmax, pre, 80 layers": "softmax, deescalated, 80 layers", "softmax, deescalated, 80 layers": "",
@@ -278,6 +297,22 @@ def test_rows_that_differ_in_a_decoder_too_are_compared_with_the_baseline_everyw
         for name in rows
         if name != "softmax"
     }
+
+
+@given(
+    attention=st.sampled_from(["softmax", "x3[degree=5,scale=8.0]", "mine.py:Cube"]),
+    norm=st.sampled_from([None, "pre", "deescalated[p=0.5,q=2]"]),
+    layers=st.sampled_from([None, "80"]),
+    others=st.sets(st.sampled_from([("decoder", "dnas"), ("cross", "x3[a=1,b=2]"), ("pretrained with", "hnas"),
+                                    ("model", "boxes")])),
+)  # fmt: skip
+def test_a_row_of_an_earlier_format_is_read_from_its_name(
+    attention: str, norm: str | None, layers: str | None, others: set[tuple[str, str]]
+) -> None:
+    named = (("attention", attention), ("norm", norm), ("layers", layers), *sorted(others))
+    row = tuple((part, value) for part, value in named if value is not None)
+    assert row_parts(row_name(row), norm or "post") == row
+    assert row_parts(json.loads(json.dumps(row)), "") == row
 
 
 def test_a_baseline_is_one_of_the_rows(
@@ -312,7 +347,8 @@ def test_foreign_text_stays_text(
         "device": text, "python": text, "commit": text, "libraries": {text: text}, "clean": False,
     }  # fmt: skip
     foreign = [
-        replace(each, row=f"{text} {text}", attention=text, notes=[text], environment=environment, floors={text: 0.1},
+        replace(each, row=(("attention", text), ("model", text)), attention=text, notes=[text],
+                environment=environment, floors={text: 0.1},
                 changed={text: [text, text]}, metric=text, preset=text, package=text, task=text,
                 run=each.run | {"task": text, "preset": text, "model": {"attention": text, "pretraining": text}})
         for each in results[6:]
@@ -362,7 +398,11 @@ def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results:
         (
             "scores",
             json.dumps(
-                {name: value for name, value in asdict(results[0]).items() if name not in ("sources", "segments")}
+                {
+                    name: value
+                    for name, value in asdict(results[0]).items()
+                    if name not in ("sources", "segments", "config_version")
+                }
                 | {"format": 1, "example_scores": [0.5, None]}
             ),
         ),
@@ -385,9 +425,9 @@ def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results:
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "json"])
 def test_every_format(form: str, results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "a_b & 50%[scale=8.0]"
     special = [
-        replace(each, row="a_b & 50%[scale=8.0]", attention="a_b & 50%") if each.row == "x3" else each
-        for each in results
+        replace(each, row=row_of_name(odd), attention=odd) if each.attention == "x3" else each for each in results
     ]
     for number, each in enumerate([*special, result("leaky", 0, 10, notes=["non-causal"])]):
         (tmp_path / str(number)).mkdir()

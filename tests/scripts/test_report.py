@@ -14,7 +14,7 @@ import pytest
 from common.attention_maps import EDGES, FILE
 from common.errors import guarded
 from common.results import Result, read_results
-from scripts.measurements import PLANNED
+from scripts.leaderboard.records import PLANNED
 from scripts.report.chart import thinned
 from scripts.report.gathered import gather
 from scripts.report.page import charts_of

@@ -10,7 +10,7 @@ import pytest
 
 from common.attention_maps import EDGES, FILE
 from common.checkpoint import write_json
-from scripts.cells import orders
+from scripts.leaderboard.cells import orders
 from scripts.report import page as pages
 from scripts.report.chart import Chart
 from scripts.report.gathered import View, gather

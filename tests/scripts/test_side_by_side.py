@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from common.config import to_json
 from common.results import Result
+from qa.presets import PRESETS
 from scripts import leaderboard
-from scripts.leaderboard import Table, tables
-from scripts.side_by_side import join
-from tests.scripts.test_leaderboard import result
+from scripts.leaderboard.side_by_side import join
+from scripts.leaderboard.table import Table, tables
+from tests.scripts.test_leaderboard import result, row_of_name
 
 ROWS = {"softmax": 0.5, "hnas": 0.6, "hnas, pretrained with softmax": 0.75}
 
@@ -20,11 +22,12 @@ def finetuned(task: str, row: str, seed: int, score: float) -> Result:
     attention = row.split(",", maxsplit=1)[0]
     made = result(attention, seed, round(200 * score) + seed)
     trained = "softmax" if "softmax" in row else "hnas"
-    run = {"class": "Run", "task": task, "preset": "bert", "seed": seed,
-           "model": {"attention": attention, "norm": "post", "layers": 2, "pretrained_with": trained}}  # fmt: skip
+    run = to_json(PRESETS[task]["bert"].run)
+    run |= {"seed": seed, "model": run["model"] | {"attention": {"class": attention}, "pretrained_with": trained}}
     score = sum(made.example_scores) / 200
-    return replace(made, package="qa", task=task, preset="bert", row=row, metric=metric, score=score, run=run,
-                   metrics={metric: score, other: score - 0.125}, data_checksum="x", floors={"rule": 0.25})  # fmt: skip
+    return replace(made, package="qa", task=task, preset="bert", row=row_of_name(row), metric=metric, score=score,
+                   run=run, metrics={metric: score, other: score - 0.125}, data_checksum="x",
+                   floors={"rule": 0.25})  # fmt: skip
 
 
 @pytest.fixture
@@ -39,10 +42,10 @@ def test_other_metrics_stand_beside_and_a_pretrained_row_has_a_baseline(results:
     assert [row.name for row in squad.rows] == list(ROWS)
     softmax, _, mixed = squad.rows
     assert softmax.mean is not None
-    assert softmax.beside["exact"] == (pytest.approx(softmax.mean - 0.125), pytest.approx(softmax.deviation))
+    assert softmax.secondary["exact"] == (pytest.approx(softmax.mean - 0.125), pytest.approx(softmax.deviation))
     assert mixed.comparison is not None
     assert mixed.comparison.difference == pytest.approx(0.25)
-    assert set(mnli.rows[0].beside) == {"accuracy_mismatched"}
+    assert set(mnli.rows[0].secondary) == {"accuracy_mismatched"}
 
 
 def test_tasks_stand_side_by_side_as_in_the_paper(results: list[Result]) -> None:
@@ -60,7 +63,8 @@ def test_tasks_stand_side_by_side_as_in_the_paper(results: list[Result]) -> None
 
 def test_a_second_protocol_of_a_task_begins_another_table(results: list[Result]) -> None:
     longer = [
-        replace(each, changed={"train.steps": [1, 2]}, run=each.run | {"train": {"steps": 2}}) for each in results[:3]
+        replace(each, changed={"train.steps": [1, 2]}, run=each.run | {"train": each.run["train"] | {"steps": 2}})
+        for each in results[:3]
     ]
     assert [len(headings) for _, headings, _, _ in join(tables([*results, *longer], [], "softmax"))] == [3, 2]
 
@@ -88,11 +92,10 @@ def test_a_star_needs_three_seeds(results: list[Result]) -> None:
 
 def test_a_figure_is_comparable_with_the_presets_own_checkpoint_and_data_alone(results: list[Result]) -> None:
     def table(**changes: object) -> Table:
-        base = {"attention": "softmax", "pretraining": "sha256 x", "init": "google-bert/bert-base-uncased"}
-        changed = {"model.pretraining": ["", "sha256 x"]}
-        data = {"train": None, "dev": None, **{key: value for key, value in changes.items() if key != "init"}}
-        model = base | ({"init": changes["init"]} if "init" in changes else {})
-        run = results[0].run | {"model": model, "data": data}
+        run, changed = results[0].run, {"model.pretraining": ["", "sha256 x"]}
+        own = {name: changes.pop(name) for name in ("init",) if name in changes}
+        model = run["model"] | {"pretraining": "sha256 x"} | own
+        run = run | {"model": model, "data": run["data"] | changes}
         return tables([replace(results[0], run=run, changed=changed)], [], "softmax")[0]
 
     assert table().comparable
@@ -111,6 +114,6 @@ def test_the_command(results: list[Result], tmp_path: Path, capsys: pytest.Captu
     assert "| variant | mean | sd | exact | seeds |" in capsys.readouterr().out
     assert leaderboard.run(["--runs", str(tmp_path), "--json"]) == 0
     table = json.loads(capsys.readouterr().out)["tables"][0]
-    assert table["rows"][0]["beside"]["exact"][0] == pytest.approx(0.38)
+    assert table["rows"][0]["secondary"]["exact"][0] == pytest.approx(0.38)
     assert leaderboard.run(["--runs", str(tmp_path), "--format", "csv"]) == 0
     assert "exact" in capsys.readouterr().out

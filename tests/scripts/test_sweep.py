@@ -6,6 +6,7 @@ import pytest
 from common.checkpoint import locked
 from common.errors import guarded
 from common.package import Package
+from common.run import row_name
 from scripts import quickstart, sweep
 from scripts.seqarena import dispatch
 from tests.common.test_cli import TINY
@@ -23,7 +24,7 @@ def test_a_sweep_is_the_product_and_skips_what_is_finished(tmp_path: Path, capsy
     path = sweep.save_plan(planned, session)
     assert path == sweep.save_plan(planned, session)
     entries = json.loads(path.read_text())["runs"]
-    assert {entry["row"] for entry in entries} == {
+    assert {row_name(entry["row"]) for entry in entries} == {
         "softmax, 1 layers", "softmax, post, 1 layers", "x3, 1 layers", "x3, post, 1 layers",
     }  # fmt: skip
     first = planned[0].measure()

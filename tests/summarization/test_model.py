@@ -15,7 +15,7 @@ from common.cli import described
 from common.config import to_json
 from common.cross_entropy import chunked_cross_entropy
 from common.errors import BadDataError, WrongUseError
-from common.run import changed_from, row_name, settings
+from common.run import changed_from, row_name, row_of, settings
 from common.tokenization import word_tokenizer
 from summarization.__main__ import PACKAGE
 from summarization.model import Model, Summarizer
@@ -265,7 +265,7 @@ def test_what_no_model_can_be_is_refused(tmp_path: Path) -> None:
 def test_a_row_in_a_table_says_where_which_attention_is() -> None:
     preset = PACKAGE.presets["gigaword"]["quick"]
     changed = run("--model.decoder-attention", "dnas", "--model.cross-attention", "x3", attention="hnas")
-    assert row_name(changed, preset) == "hnas, decoder dnas, cross x3"
+    assert row_name(row_of(changed, preset)) == "hnas, decoder dnas, cross x3"
     assert changed_from(preset, changed) == {}
-    assert settings("summarization", to_json(changed)) == settings("summarization", to_json(preset.run))
+    assert settings(type(changed), to_json(changed)) == settings(type(preset.run), to_json(preset.run))
     assert ATTENTIONS["hnas"] == changed.model.attention

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.checkpoint import write_atomically
 from common.errors import BadDataError
-from common.files import field, read_json, read_text
+from common.files import member, read_json, read_text
 
 QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
 ANNOTATIONS = "v2_mscoco_{}_annotations.json"
@@ -67,8 +67,8 @@ def read_questions(path: Path) -> list[Question]:
     rows = _rows(path, "questions")
     found = [
         Question(
-            id=field(row, "question_id", int, where), picture=field(row, "image_id", int, where),
-            text=field(row, "question", str, where),
+            id=member(row, "question_id", int, where), picture=member(row, "image_id", int, where),
+            text=member(row, "question", str, where),
         )
         for where, row in rows
     ]  # fmt: skip
@@ -84,16 +84,16 @@ def read_annotations(path: Path) -> list[Annotation]:
     """
     found = []
     for where, row in _rows(path, "annotations"):
-        answers = tuple(field(each, "answer", str, where) for each in field(row, "answers", list, where))
+        answers = tuple(member(each, "answer", str, where) for each in member(row, "answers", list, where))
         if not answers:
             raise BadDataError(f"{where}: expected answers, found none")
-        types = [field(row, name, str, where) if name in row else "" for name in ("question_type", "answer_type")]
-        common = field(row, "multiple_choice_answer", str, where) if "multiple_choice_answer" in row else ""
+        types = [member(row, name, str, where) if name in row else "" for name in ("question_type", "answer_type")]
+        common = member(row, "multiple_choice_answer", str, where) if "multiple_choice_answer" in row else ""
         found.append(
             Annotation(
-                id=field(row, "question_id", int, where), question_type=types[0], answer_type=types[1], answers=answers,
-                common=common or max(answers, key=answers.count),
-                picture=field(row, "image_id", int, where) if "image_id" in row else None,
+                id=member(row, "question_id", int, where), question_type=types[0], answer_type=types[1],
+                answers=answers, common=common or max(answers, key=answers.count),
+                picture=member(row, "image_id", int, where) if "image_id" in row else None,
             )
         )  # fmt: skip
     _require_different([each.id for each in found], path)
@@ -142,7 +142,7 @@ def read_submission(path: Path) -> dict[int, str]:
     if not isinstance(rows, list):
         raise BadDataError(f"{path}: expected a list of {{question_id, answer}}, found {type(rows).__name__}")
     places = [(f"{path}[{number}]", row) for number, row in enumerate(rows)]
-    answers = [(field(row, "question_id", int, where), field(row, "answer", str, where)) for where, row in places]
+    answers = [(member(row, "question_id", int, where), member(row, "answer", str, where)) for where, row in places]
     _require_different([each for each, _ in answers], path)
     return dict(answers)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import BadDataError
-from common.files import field, read_json
+from common.files import member, read_json
 from vqa.data import PEOPLE
 from vqa.data.files import Annotation, Question
 from vqa.official import normalized
@@ -22,17 +22,17 @@ def read_genome(folder: Path, pictures: Collection[int], answers: Collection[str
         BadDataError: files that are missing or of another form, or no question about the pictures.
     """
     asked, known = (_rows(folder / name) for name in FILES)
-    coco = {field(row, "image_id", int, where): row.get("coco_id") for where, row in known}
+    coco = {member(row, "image_id", int, where): row.get("coco_id") for where, row in known}
     found = []
     for where, row in asked:
-        picture = coco.get(field(row, "id", int, where))
+        picture = coco.get(member(row, "id", int, where))
         if picture is None or picture not in pictures:
             continue
-        for each in field(row, "qas", list, where):
-            answer = normalized(field(each, "answer", str, where))
+        for each in member(row, "qas", list, where):
+            answer = normalized(member(each, "answer", str, where))
             if answer in answers:
-                number = field(each, "qa_id", int, where)
-                question = Question(id=number, picture=picture, text=field(each, "question", str, where))
+                number = member(each, "qa_id", int, where)
+                question = Question(id=number, picture=picture, text=member(each, "question", str, where))
                 said = Annotation(
                     id=number, question_type="", answer_type="", common=answer, answers=(answer,) * PEOPLE
                 )

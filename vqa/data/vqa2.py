@@ -4,13 +4,14 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from common.counter import hash64
 from common.errors import BadDataError, WrongUseError
+from common.roles import Role, role
 from vqa.answers import LEAST, vocabulary
 from vqa.data import PEOPLE, Data, Layer, Loaded, Part, Split
 from vqa.data import words as spelling
@@ -41,10 +42,10 @@ Answered = Sequence[tuple[Question, Annotation]]
 class Vqa2(Data):
     """Which files, and how questions, answers and boxes are taken from them."""
 
-    path: str | None = None
+    path: str | None = field(default=None, metadata=role(Role.LOCATION))
     """Folder of the official JSON files of train2014 and val2014, packed by gzip or not; none: generated scenes,
     written as such files."""
-    regions: tuple[str, ...] = ()
+    regions: tuple[str, ...] = field(default=(), metadata=role(Role.LOCATION))
     """A folder of regions for each detector (seqarena prepare vqa features), the primary first; or one that holds such
     folders, one for each split."""
     boxes: int = 100
@@ -55,7 +56,7 @@ class Vqa2(Data):
     """Whether all detectors looked at the same boxes."""
     missing: int = 0
     """Pictures of a split that a detector may lack; one that it lacks stands as a box of zeros."""
-    answer_list: str | None = None
+    answer_list: str | None = field(default=None, metadata=role(Role.GIVEN))
     """A list of answers, JSON or text; none: those that lead at least ``least`` questions of train2014 and val2014."""
     answer_count: int | None = 3_129
     """How many answers the list must have; none: any number."""
@@ -68,11 +69,11 @@ class Vqa2(Data):
     """Words of a question that are read."""
     held_out: float = 0.05
     """Share of the pictures of train2014, by a hash of their numbers, whose questions validate instead."""
-    glove: str | None = None
+    glove: str | None = field(default=None, metadata=role(Role.GIVEN))
     """A text file of words' vectors to begin with; none: they are drawn."""
-    fc7: tuple[str, ...] = ()
+    fc7: tuple[str, ...] = field(default=(), metadata=role(Role.GIVEN))
     """Of each detector an .npz with weight and bias of its last layer; none: drawn, where the model has them."""
-    visual_genome: str | None = None
+    visual_genome: str | None = field(default=None, metadata=role(Role.GIVEN))
     """Folder of Visual Genome's question_answers.json and image_data.json, to train on too."""
     generated: int = 6_000
     """Generated scenes to train on where there is no path; a sixth as many test."""

@@ -13,7 +13,7 @@ from common.attention.transformers.interface import KERNEL, Attached, asking_mod
 from common.bounded import bounded_modules
 from common.checkpoint import write_atomically, write_json
 from common.errors import BadDataError, WrongUseError
-from common.files import field, read_json
+from common.files import member, read_json
 from common.optim import Optim, build_optimizer
 
 SAVED = "attention.json"
@@ -110,7 +110,7 @@ def load(kind: Any, folder: Path, **named: Any) -> Any:
         BadDataError: no model of ours, or parameters of other layers.
     """
     values = read_json(folder / SAVED)
-    name: str = field(values, "attention", str, str(folder / SAVED))
+    name: str = member(values, "attention", str, str(folder / SAVED))
     if "settings" not in values:
         raise BadDataError(f"{folder / SAVED}: expected settings, found none: an earlier version saved it")
     register()
@@ -118,7 +118,7 @@ def load(kind: Any, folder: Path, **named: Any) -> Any:
     if values["settings"] is None:  # nothing was attached
         return model
     try:
-        attach(model, **field(values, "settings", dict, str(folder / SAVED)))
+        attach(model, **member(values, "settings", dict, str(folder / SAVED)))
         stored = safetensors.torch.load_file(folder / PARAMETERS)
     except Exception as error:  # safetensors' own error class is not importable from every version
         raise BadDataError(f"{folder}: {SAVED} and {PARAMETERS} cannot be read ({error})") from error

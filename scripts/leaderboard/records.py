@@ -9,13 +9,14 @@ from typing import Any
 from common.checkpoint import read_json
 from common.config import from_json
 from common.errors import BadDataError, WrongUseError, printable
-from common.results import Result, read_results
-from common.run import BaseRun, settings
-from scripts.mixture import version, versioned
+from common.results import Result, read_results, row_parts
+from common.run import BaseRun, RowParts, row_name
+from scripts.leaderboard.protocol import Protocol, protocol_of
+from scripts.leaderboard.remarks import version, versioned
 from scripts.packages import PACKAGES, find_package
 
-PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": str,
-           "seed": int, "command": str}  # fmt: skip
+PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": tuple,
+           "seed": int, "config_version": int, "command": str}  # fmt: skip
 """Fields of each run in a sweep's plan, with their kinds."""
 
 
@@ -25,7 +26,7 @@ def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     problems = []
     for path in sorted((folder / "sweeps").glob("*.json")):
         try:
-            planned = [{name: each[name] for name in PLANNED} for each in printable(read_json(path))["runs"]]
+            planned = [_entry(each) for each in printable(read_json(path))["runs"]]
             if not all(_is_entry(each) for each in planned):
                 raise ValueError("an entry is none of a run")
             entries |= {each["folder"]: each | {"plan": printable(str(path.relative_to(folder)))} for each in planned}
@@ -34,12 +35,13 @@ def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return [entry for entry in entries.values() if not _readable(folder / entry["folder"])], problems
 
 
+def _entry(values: dict[str, Any]) -> dict[str, Any]:
+    found = {"config_version": 1} | {name: values[name] for name in PLANNED if name in values}
+    return found | {"row": row_parts(values["row"], "")}
+
+
 def _is_entry(values: dict[str, Any]) -> bool:
     if not all(isinstance(values[name], kind) for name, kind in PLANNED.items()):
-        return False
-    try:
-        settings(values["package"], values["run"])
-    except (AttributeError, TypeError):  # a plain value where there should be fields
         return False
     place = Path(values["folder"])
     if place.is_absolute() or ".." in place.parts:
@@ -60,15 +62,15 @@ def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str
 
     Of results that claim the same run the newest counts. Those of a row by other sources than its newest are renamed.
     """
-    chosen: dict[tuple[str, str, str, int], Path] = {}
+    chosen: dict[tuple[Protocol, RowParts, str, int], Path] = {}
     messages = []
     for folder, result in sorted(results.items(), key=lambda each: each[1].finished_at):
-        key = (result.protocol, result.row, version(result), result.seed)
+        key = (protocol_of(result), result.row, version(result), result.seed)
         if key in chosen:
             messages.append(
                 printable(
-                    f"two results of {result.task} {result.row} seed {result.seed}: the newest counts, {folder}, "
-                    f"and not {chosen[key]}"
+                    f"two results of {result.task} {row_name(result.row)} seed {result.seed}: the newest counts, "
+                    f"{folder}, and not {chosen[key]}"
                 )
             )
         chosen[key] = folder
@@ -117,15 +119,15 @@ def measurements(folder: Path) -> Measurements:
 
 def _other_lengths(results: Mapping[Path, Result]) -> dict[Path, str]:
     """Returns the results that have scores of more or fewer test examples than most of their protocol, and says so."""
-    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    counts: dict[Protocol, Counter[int]] = defaultdict(Counter)
     for result in results.values():
-        counts[result.protocol][len(result.example_scores)] += result.score is not None
+        counts[protocol_of(result)][len(result.example_scores)] += result.score is not None
     usual = {protocol: max(found, key=lambda length: (found[length], length)) for protocol, found in counts.items()}
     return {
         path: f"scores of {len(result.example_scores):,} test examples, where others of the same data have "
-        f"{usual[result.protocol]:,}"
+        f"{usual[protocol_of(result)]:,}"
         for path, result in results.items()
-        if result.score is not None and len(result.example_scores) != usual[result.protocol]
+        if result.score is not None and len(result.example_scores) != usual[protocol_of(result)]
     }
 
 

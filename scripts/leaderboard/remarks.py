@@ -1,24 +1,29 @@
 """Differences between the results of one table: sources, libraries, threads, uncommitted changes."""
 
 import dataclasses
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.results import Result
-from common.run import row_values
+from common.run import VERSION, RowParts, row_name, row_values
 from common.sources import changed_sources, digest, listed
+from scripts.leaderboard.protocol import Protocol, protocol_of, run_class
 
-MARK = " @"
-"""Between a row's name and the hash of the sources of an earlier version."""
 COMPARED = ("python", "instructions", "threads", "processes")
 """Fields of an environment that are compared, as libraries are. The device is named below every table."""
 
 
-def plain_name(row: str) -> str:
-    """Returns a row's name without the hash of an earlier version."""
-    return row.split(MARK, maxsplit=1)[0]
+def without_version(row: RowParts) -> RowParts:
+    """Returns a row without the hash of an earlier version."""
+    return tuple(part for part in row if part[0] != VERSION)
+
+
+def is_earlier(row: RowParts) -> bool:
+    """Returns whether a row is an earlier version of another one."""
+    return without_version(row) != row
 
 
 def version(result: Result) -> str:
@@ -26,23 +31,25 @@ def version(result: Result) -> str:
 
     A name stands for other values when the table of variants or a preset changes.
     """
-    return digest({**result.sources, "row": row_values(result.run)})
+    kind = run_class(result.package, result.task)
+    named = {} if kind is None else row_values(kind, result.run)
+    return digest({**result.sources, "row": json.dumps(named, sort_keys=True)})
 
 
 def versioned(results: Mapping[Path, Result]) -> dict[Path, Result]:
     """Returns the results, those of a row by other sources than its newest in a row of their own."""
-    newest: dict[tuple[str, str], Result] = {}
+    newest: dict[tuple[Protocol, RowParts], Result] = {}
     for result in sorted(results.values(), key=lambda each: each.finished_at):
-        newest[result.protocol, result.row] = result
+        newest[protocol_of(result), result.row] = result
     return {
         path: result
-        if version(result) == version(newest[result.protocol, result.row])
-        else dataclasses.replace(result, row=f"{result.row}{MARK}{version(result)}")
+        if version(result) == version(newest[protocol_of(result), result.row])
+        else dataclasses.replace(result, row=(*result.row, (VERSION, version(result))))
         for path, result in results.items()
     }
 
 
-def remarks(by_row: Mapping[str, Sequence[Result]], against: Mapping[str, str]) -> list[str]:
+def remarks(by_row: Mapping[RowParts, Sequence[Result]], against: Mapping[RowParts, RowParts]) -> list[str]:
     """Returns what is to be said below a table of these rows, each compared ``against`` another one, or none."""
     results = [result for some in by_row.values() for result in some]
     return [
@@ -55,29 +62,27 @@ def remarks(by_row: Mapping[str, Sequence[Result]], against: Mapping[str, str]) 
     ]
 
 
-def _versions(by_row: Mapping[str, Sequence[Result]]) -> list[str]:
+def _versions(by_row: Mapping[RowParts, Sequence[Result]]) -> list[str]:
     found = []
-    for name, results in by_row.items():
-        plain = by_row.get(plain_name(name))
-        if MARK in name and plain and results:
+    for row, results in by_row.items():
+        plain, name = by_row.get(without_version(row)), row_name(without_version(row))
+        if is_earlier(row) and plain and results:
             old, new = results[0].sources, plain[0].sources
             changed = listed(changed_sources(old, new)) or "what the name stands for, or the pretraining,"
-            told = (
-                f"measured before {changed} changed; {plain_name(name)}: after" if old else "sources were not recorded"
-            )
-            found.append(f"{name}: {told}")
+            told = f"measured before {changed} changed; {name}: after" if old else "sources were not recorded"
+            found.append(f"{row_name(row)}: {told}")
     return found
 
 
-def _shared(by_row: Mapping[str, Sequence[Result]], against: Mapping[str, str]) -> list[str]:
+def _shared(by_row: Mapping[RowParts, Sequence[Result]], against: Mapping[RowParts, RowParts]) -> list[str]:
     """Tells of rows that are compared though files that both depend on changed in between."""
     rows: dict[str, list[str]] = defaultdict(list)
-    for name, other in against.items():
-        mine, theirs = (by_row[each][0].sources for each in (name, other))
+    for row, other in against.items():
+        mine, theirs = (by_row[each][0].sources for each in (row, other))
         both = mine.keys() & theirs.keys()
         files = listed(path for path in sorted(both) if mine[path] != theirs[path])
-        if files and MARK not in name + other:
-            rows[files].append(f"{name} and {other}")
+        if files and not is_earlier(row) and not is_earlier(other):
+            rows[files].append(f"{row_name(row)} and {row_name(other)}")
     return [f"{'; '.join(pairs)}: measured by different versions of {files}" for files, pairs in rows.items()]
 
 
@@ -123,9 +128,9 @@ def _named(some: Sequence[Result], everyone: Sequence[Result]) -> str:
     seeds: dict[str, list[int]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
     for each in some:
-        seeds[each.row].append(each.seed)
+        seeds[row_name(each.row)].append(each.seed)
     for each in everyone:
-        counts[each.row] += 1
+        counts[row_name(each.row)] += 1
     return ", ".join(
         row if len(found) == counts[row] else f"{row} seed {', '.join(map(str, sorted(found)))}"
         for row, found in seeds.items()

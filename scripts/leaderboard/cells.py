@@ -5,7 +5,8 @@ import re
 
 from common.metrics import FEWEST_SEEDS, Comparison
 from common.tasks import Published, Unit
-from scripts.rows import Row, Table, number, told
+from scripts.leaderboard.rows import Row, number, told
+from scripts.leaderboard.table import Table
 
 
 def _difference(comparison: Comparison | None, unit: Unit) -> str:
@@ -20,7 +21,7 @@ def _difference(comparison: Comparison | None, unit: Unit) -> str:
 
 
 def _metrics(table: Table) -> list[str]:
-    return list(dict.fromkeys(metric for row in table.rows for metric in row.beside))
+    return list(dict.fromkeys(metric for row in table.rows for metric in row.secondary))
 
 
 def headings(table: Table) -> list[str]:
@@ -41,7 +42,7 @@ def cells(row: Row, table: Table) -> list[str]:
         row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
         "" if row.mean is None else told(row.mean, unit),
         "" if row.deviation is None else number(row.deviation, unit),
-        *("" if metric not in row.beside else told(row.beside[metric][0], unit) for metric in _metrics(table)),
+        *("" if metric not in row.secondary else told(row.secondary[metric][0], unit) for metric in _metrics(table)),
         seeds,
         _difference(row.comparison, unit),
         "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",
@@ -53,7 +54,7 @@ def cells(row: Row, table: Table) -> list[str]:
 
 def orders(row: Row, table: Table) -> list[float | int | str | None]:
     """Returns by what each column of a row is sorted; None goes last."""
-    beside = (row.beside.get(metric, (None, None))[0] for metric in _metrics(table))
+    beside = (row.secondary.get(metric, (None, None))[0] for metric in _metrics(table))
     difference = None if row.comparison is None else row.comparison.difference
     return [row.name, row.mean, row.deviation, *beside, len(row.seeds), difference, row.p_corrected, row.parameters,
             row.tokens_per_second, row.peak_memory_bytes]  # fmt: skip

@@ -1,9 +1,10 @@
-"""What a leaderboard holds: a table a protocol, a row a variant."""
+"""A row of a leaderboard: one variant under one protocol, as numbers."""
 
 from dataclasses import dataclass, field
 
 from common.metrics import Comparison
-from common.tasks import Published, Unit
+from common.run import RowParts
+from common.tasks import Unit
 
 
 def number(value: float, unit: Unit, form: str = "") -> str:
@@ -21,6 +22,8 @@ class Row:
     """One variant under one protocol."""
 
     name: str
+    parts: RowParts
+    """The same as data."""
     seeds: list[int] = field(default_factory=list)
     """Seeds that finished."""
     diverged: list[int] = field(default_factory=list)
@@ -30,7 +33,7 @@ class Row:
     mean: float | None = None
     deviation: float | None = None
     """Standard deviation over seeds; none with one."""
-    beside: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    secondary: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     """Of the task's other metrics, mean and standard deviation."""
     against: str = ""
     """The row it is compared with: the baseline, under the same norm and depth; empty: there is none."""
@@ -43,32 +46,3 @@ class Row:
     """Median over seeds."""
     peak_memory_bytes: int | None = None
     """Largest over seeds."""
-
-
-@dataclass(kw_only=True)
-class Table:
-    """All variants measured under one protocol."""
-
-    title: str
-    package: str
-    task: str
-    preset: str
-    pretraining: str
-    """What the checkpoints that the runs began from were trained on; empty: they began from nothing."""
-    metric: str
-    unit: Unit
-    higher_is_better: bool
-    measured: str
-    """How the scores came about, where that is not the task's to say; empty: it is."""
-    baseline: str
-    rows: list[Row]
-    floors: dict[str, float]
-    chance: float | None
-    published: list[Published]
-    published_beside: dict[str, list[Published]]
-    """Of the task's other metrics."""
-    comparable: bool
-    """Whether the published figures were measured on data like these."""
-    devices: list[str]
-    remarks: list[str]
-    """In what the results differ that stand here side by side, and which plans have runs without one."""

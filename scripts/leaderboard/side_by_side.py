@@ -3,7 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
-from scripts.rows import Row, Table, number
+from scripts.leaderboard.rows import Row, number
+from scripts.leaderboard.table import Table
 
 SIGNIFICANT = 0.05
 Joined = tuple[str, list[str], list[list[str]], list[str]]
@@ -57,7 +58,7 @@ def _joined(package: str, preset: str, pretraining: str, tables: Sequence[Table]
 
 
 def _heading(table: Table) -> str:
-    metrics = [table.metric, *(metric.removeprefix(f"{table.metric}_") for metric in table.published_beside)]
+    metrics = [table.metric, *(metric.removeprefix(f"{table.metric}_") for metric in table.published_secondary)]
     return f"{table.task} {' / '.join(metric.replace('_', ' ') for metric in metrics)}"
 
 
@@ -68,7 +69,7 @@ def _cell(table: Table, row: Row | None) -> str:
         return "diverged" if row.diverged else "missing"
     spread = [
         (row.mean, row.deviation),
-        *(row.beside[metric] for metric in table.published_beside if metric in row.beside),
+        *(row.secondary[metric] for metric in table.published_secondary if metric in row.secondary),
     ]
     unit = table.unit
     shown = " / ".join(f"{number(mean, unit)}{'' if sd is None else f' +- {number(sd, unit)}'}" for mean, sd in spread)
@@ -80,7 +81,7 @@ def _cell(table: Table, row: Row | None) -> str:
 def _figures(table: Table) -> dict[tuple[str, str], str]:
     """Returns (name, source) -> the published figures of all metrics."""
     found: dict[tuple[str, str], list[str]] = {}
-    for each in itertools.chain(table.published, *table.published_beside.values()):
+    for each in itertools.chain(table.published, *table.published_secondary.values()):
         found.setdefault((each.name, each.source), []).append(
             f"{100 * each.value:.1f}" if table.unit == "share" else number(each.value, table.unit)
         )

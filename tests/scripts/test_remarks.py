@@ -8,8 +8,9 @@ import pytest
 
 from common.results import Result
 from common.run import settings
-from scripts.leaderboard import tables
-from scripts.measurements import newest
+from lra.presets import PRESETS
+from scripts.leaderboard.records import newest
+from scripts.leaderboard.table import tables
 from tests.scripts.test_leaderboard import only, result, run
 
 SOURCES = {"common/step.py": "1", "common/attention/softmax.py": "2"}
@@ -87,13 +88,27 @@ def test_segments_are_named() -> None:
 
 
 def test_what_changes_no_number_makes_no_protocol() -> None:
-    run = {"class": "Run", "seed": 0, "model": {"attention": {}}, "train": {"steps": 5, "log_every": 10},
-           "data": {"length": 9, "test_limit": None}}  # fmt: skip
-    plain = settings("lra", run)
-    for path, value in (("train.log_every", 1), ("train.checkpoint_seconds", 0.0), ("train.diagnostics", True),
-                        ("data.path", "x"), ("data.hub", "a/b"), ("data.tokenizer", "c")):  # fmt: skip
-        part, name = path.split(".")
-        assert settings("lra", {**run, part: {**run[part], name: value}}) == plain  # type: ignore[dict-item]
-    assert settings("lra", {**run, "data": {"length": 9}}) == plain  # as a result had it before there was a limit
-    for changed in ({"data": {"length": 8}}, {"data": {"length": 9, "test_limit": 5}}, {"train": {"steps": 6}}):
-        assert settings("lra", {**run, **changed}) != plain
+    kind = type(PRESETS["listops"]["quick"].run)
+    whole = run("softmax", "quick", 5)
+    plain = settings(kind, whole)
+
+    def varied(part: str, name: str, value: object) -> dict[str, Any]:
+        return settings(kind, whole | {part: whole[part] | {name: value}})
+
+    for part, name, value in (("train", "log_every", 1), ("train", "checkpoint_seconds", 0.0),
+                              ("train", "diagnostics", True), ("data", "path", "x")):  # fmt: skip
+        assert varied(part, name, value) == plain
+    assert settings(kind, whole | {"seed": 7}) == plain
+    for part, name, value in (("data", "train", 8), ("data", "test_limit", 5), ("train", "steps", 6)):
+        assert varied(part, name, value) != plain
+
+
+def test_a_field_that_was_added_later_leaves_earlier_results_in_their_protocol() -> None:
+    kind = type(PRESETS["listops"]["quick"].run)
+    whole = run("softmax", "quick", 5)
+    before = whole | {"data": {name: value for name, value in whole["data"].items() if name != "test_limit"}}
+    assert settings(kind, before, config_version=1) == settings(kind, whole)
+    assert settings(kind, before, config_version=2) != settings(kind, whole)  # it should be there: not one of ours
+    one, other = (made("softmax", seed, run=values | {"seed": seed}, config_version=version)
+                  for seed, values, version in ((0, before, 1), (1, whole, 2)))  # fmt: skip
+    assert only(tables([one, other], [], "softmax")).rows[0].seeds == [0, 1]

@@ -1,0 +1,91 @@
+"""Results grouped by protocol and variant: mean, spread, seeds, paired tests, floors, published figures."""
+
+import csv
+import dataclasses
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.attention import ALIASES
+from common.cli import Parser
+from common.errors import look_up
+from common.metrics import Comparison
+from scripts.leaderboard import side_by_side
+from scripts.leaderboard.cells import cells, footnotes, headings
+from scripts.leaderboard.records import measurements
+from scripts.leaderboard.rows import Row
+from scripts.leaderboard.table import Table, tables
+from scripts.tables import RENDERERS, render
+
+FORMULA = tuple("=+-@")
+"""Begins a formula in a spreadsheet."""
+FORMATS = (*RENDERERS, "csv", "json")
+"""The last two hold numbers, the others words."""
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena leaderboard``."""
+    made = Parser(prog="seqarena leaderboard", description=__doc__)
+    made.add_argument("--runs", type=Path, default=Path("runs"), help="folder of results (default: runs)")
+    made.add_argument(
+        "--baseline", default="softmax", help="attention that the others are compared with (default: softmax)"
+    )
+    made.add_argument("--format", default="terminal", choices=[*FORMATS], help="how to print (default: terminal)")
+    made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    made.add_argument("--side-by-side", action="store_true", help="the tasks of a package in the columns of one table")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena leaderboard`` and returns its exit code."""
+    options = parser().parse_args(arguments)
+    found = measurements(options.runs)
+    for problem in found.problems:
+        print(f"skipped {problem}", file=sys.stderr)
+    baseline = ALIASES.get(options.baseline, options.baseline)
+    if baseline != parser().get_default("baseline"):
+        look_up(
+            {result.attention: result for result in found.results.values()}, baseline, "attention among these results"
+        )
+    for message in found.duplicates:
+        print(message, file=sys.stderr)
+    made = tables(list(found.results.values()), found.missing, baseline)
+    if options.json or options.format == "json":
+        print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
+        return 0
+    if options.format == "csv":
+        print(comma_separated(made), end="")
+        return 0
+    if options.side_by_side:
+        for title, columns, rows, notes in side_by_side.join(made):
+            print(render(title, columns, rows, notes, options.format))
+        return 0
+    for table in made:
+        rows = [cells(row, table) for row in table.rows]
+        print(render(table.title, headings(table), rows, footnotes(table), options.format))
+    return 0
+
+
+def _no_formula(value: Any) -> Any:
+    """Returns a cell that no spreadsheet computes; numbers stay what they are."""
+    is_formula = isinstance(value, str) and value.lstrip()[:1] in FORMULA
+    return f"'{value}" if is_formula else value
+
+
+def comma_separated(made: Sequence[Table]) -> str:
+    """Returns all tables as CSV, a line a row, plain numbers; fractions are not per cent."""
+    file = io.StringIO()
+    plain = [each.name for each in dataclasses.fields(Row) if each.name not in ("comparison", "parts")]
+    compared = [each.name for each in dataclasses.fields(Comparison) if each.name != "seeds"]
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", *plain, *compared])
+    for table in made:
+        for row in table.rows:
+            values = [getattr(row, name) for name in plain]
+            words = [" ".join(map(str, value)) if isinstance(value, list) else value for value in values]
+            words = [_no_formula(value) for value in (table.title, *words)]
+            writer.writerow([*words, *(getattr(row.comparison, name, None) for name in compared)])
+    return file.getvalue()

@@ -1,0 +1,131 @@
+"""The rows of a leaderboard: mean and spread of each, and paired tests against the baseline."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from common.errors import BadDataError
+from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
+from common.results import Result
+from common.run import OTHER_ATTENTIONS, VERSION, RowParts, row_name
+from scripts.leaderboard.protocol import Group
+from scripts.leaderboard.remarks import is_earlier, without_version
+from scripts.leaderboard.rows import Row
+
+ByRow = Mapping[RowParts, Sequence[Result]]
+
+
+def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list[Row], ByRow]:
+    """Returns the rows of a group, the baseline first and each compared with it, and the results of each.
+
+    ``baseline`` is the name of an attention, ``secondary`` are the task's metrics beside its main one.
+    """
+    by_row: dict[RowParts, list[Result]] = defaultdict(list)
+    for result in group.results:
+        by_row[result.row].append(result)
+    found = list(dict.fromkeys([*by_row, *(entry["row"] for entry in group.missing)]))
+    plain = list(dict.fromkeys(map(without_version, found)))
+    found.sort(  # the baseline first, each row's earlier versions behind it
+        key=lambda parts: (
+            without_version(parts) != (("attention", baseline),),
+            not _is_of(parts, baseline),
+            plain.index(without_version(parts)),
+            is_earlier(parts),
+        )
+    )
+    rows = [_row(parts, by_row[parts], group.missing, secondary) for parts in found]
+    for row in rows:
+        against = _reference(row.parts, by_row, baseline)
+        if against is not None:
+            row.against = row_name(against)
+            row.comparison = _compare(by_row[row.parts], by_row[against])
+    _correct(rows, {row_name(parts): results for parts, results in by_row.items()})
+    return rows, by_row
+
+
+def _row(
+    parts: RowParts, results: Sequence[Result], missing: Sequence[dict[str, Any]], secondary: Sequence[str]
+) -> Row:
+    finished = [result for result in results if result.score is not None]
+    row = Row(
+        name=row_name(parts),
+        parts=parts,
+        seeds=sorted(result.seed for result in finished),
+        diverged=sorted(result.seed for result in results if result.score is None),
+        missing=sorted(entry["seed"] for entry in missing if entry["row"] == parts),
+        notes=sorted({note for result in results for note in result.notes}),
+    )
+    if finished:
+        row.mean, row.deviation = _spread([result.score for result in finished if result.score is not None])
+        every = {
+            metric: [result.metrics[metric] for result in finished if metric in result.metrics] for metric in secondary
+        }
+        row.secondary = {metric: _spread(values) for metric, values in every.items() if values}
+        row.tokens_per_second = float(np.median([result.tokens_per_second for result in finished]))
+        row.peak_memory_bytes = max(result.peak_memory_bytes for result in finished)
+    if results:
+        row.parameters = results[0].parameters
+    return row
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float | None]:
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def _reference(parts: RowParts, by_row: ByRow, baseline: str) -> RowParts | None:
+    """Returns the row to compare with: the baseline of the same norm and depth; for that, of the preset's norm.
+
+    The baseline is that attention everywhere: in a decoder's places too, and in what a checkpoint was trained with.
+    """
+    if not by_row.get(parts):
+        return None
+    own = (("attention", baseline),)
+    rest = tuple(part for part in parts if part[0] not in ("attention", VERSION, *OTHER_ATTENTIONS))
+    candidates = [own + rest]
+    if parts == own + rest:
+        candidates = [own + tuple(part for part in rest if part[0] != "norm"), own]
+        # Where no row has the preset's norm: the first baseline of this depth, among those with most seeds.
+        layers = by_row[parts][0].layers
+        alike = [row for row, held in by_row.items() if _is_of(row, baseline) and held and held[0].layers == layers]
+        most = max((len(by_row[row]) for row in alike), default=0)
+        candidates += [row for row in alike if len(by_row[row]) == most][:1]
+    return next((each for each in candidates if each != parts and by_row.get(each)), None)
+
+
+def _is_of(parts: RowParts, baseline: str) -> bool:
+    """Returns whether a row's attention is the baseline, and nothing in it is another one."""
+    return parts[0] == ("attention", baseline) and not any(part in OTHER_ATTENTIONS for part, _ in parts)
+
+
+def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Comparison | None:
+    """Returns the paired comparison over the seeds that both have, or None without any."""
+    mine = {result.seed: result.example_scores for result in variant if result.score is not None}
+    theirs = {result.seed: result.example_scores for result in baseline if result.score is not None}
+    common = sorted(set(mine) & set(theirs))
+    if not common:
+        return None
+    for seed in common:
+        if len(mine[seed]) != len(theirs[seed]):
+            raise BadDataError(
+                f"{row_name(variant[0].row)} and {row_name(baseline[0].row)}, seed {seed}: scores of "
+                f"{len(mine[seed]):,} and {len(theirs[seed]):,} test examples of the same data; one of the files was "
+                "changed"
+            )
+    return paired_comparison([mine[seed] for seed in common], [theirs[seed] for seed in common])
+
+
+def _correct(rows: Sequence[Row], by_row: Mapping[str, Sequence[Result]]) -> None:
+    """Sets Holm's p-values of the rows with at least three seeds in common with their reference.
+
+    A row that would have them but for runs that diverged has no p and is counted as one of 1: Holm's p-values never
+    get smaller when one of them gets larger, so a run that diverges makes no other row look better.
+    """
+    seeds = {name: {result.seed for result in results} for name, results in by_row.items()}
+    counted = [row for row in rows if row.against and len(seeds[row.name] & seeds[row.against]) >= FEWEST_SEEDS]
+    p_values = [row.comparison.p_value if row.comparison else None for row in counted]
+    for row, own, p_value in zip(
+        counted, p_values, holm([1.0 if own is None else own for own in p_values]), strict=True
+    ):
+        row.p_corrected = None if own is None else p_value

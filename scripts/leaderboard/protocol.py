@@ -1,0 +1,116 @@
+"""Which results may stand in one table: those of one protocol, and the planned runs of it that have none."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.results import Result
+from common.run import BaseRun, Preset, settings
+from common.tasks import Task
+from scripts.packages import PACKAGES, find_package
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """What must be equal for two results to stand in one table; of a planned run, what is known before it."""
+
+    package: str
+    task: str
+    preset: str
+    settings: str
+    """JSON of every field that is no part of a row and changes scores."""
+    task_version: int | None = None
+    data_checksum: str | None = None
+    precision: str | None = None
+    changed: Mapping[str, Sequence[Any]] = field(compare=False)
+    """What differs from the preset: field -> [preset's value, this run's]."""
+    pretraining: str = field(compare=False)
+    """What the checkpoints that the runs began from were trained on; empty: they began from nothing."""
+
+    @property
+    def record(self) -> Task | None:
+        """The task's record; none: this version does not know the task."""
+        return find_package(self.package).tasks.get(self.task) if self.package in PACKAGES else None
+
+    @property
+    def preset_record(self) -> Preset[BaseRun] | None:
+        """The preset; none: this version does not know it."""
+        return _presets(self.package, self.task).get(self.preset)
+
+
+def protocol_of(result: Result) -> Protocol:
+    """Returns the protocol of a result."""
+    return Protocol(
+        package=result.package, task=result.task, preset=result.preset,
+        settings=_settings(result.package, result.task, result.run, result.config_version),
+        task_version=result.task_version, data_checksum=result.data_checksum,
+        precision=result.environment.get("precision"), changed=result.changed, pretraining=_pretraining(result.run),
+    )  # fmt: skip
+
+
+def planned_protocol(entry: Mapping[str, Any]) -> Protocol:
+    """Returns the protocol of an entry of a sweep's plan, as far as it is known before the data are read."""
+    return Protocol(
+        package=entry["package"], task=entry["task"], preset=entry["preset"],
+        settings=_settings(entry["package"], entry["task"], entry["run"], entry["config_version"]),
+        changed=entry["changed"], pretraining=_pretraining(entry["run"]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The results of one protocol, and the planned runs of it that have none."""
+
+    protocol: Protocol
+    results: list[Result] = field(default_factory=list)
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    """Entries of sweep plans."""
+
+
+def groups(results: Sequence[Result], missing: Sequence[dict[str, Any]]) -> list[Group]:
+    """Returns a group for each protocol; results of different protocols never meet."""
+    found: dict[Protocol, Group] = {}
+    for result in results:
+        protocol = protocol_of(result)
+        found.setdefault(protocol, Group(protocol=protocol)).results.append(result)
+    planned: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in missing:
+        planned[planned_protocol(entry).settings].append(entry)
+    for group in found.values():
+        there = {(result.row, result.seed) for result in group.results}
+        entries = _once(planned.pop(group.protocol.settings, []))
+        group.missing.extend(entry for entry in entries if (entry["row"], entry["seed"]) not in there)
+    alone = (_once(entries) for entries in planned.values())
+    return [*found.values(), *(Group(protocol=planned_protocol(some[0]), missing=some) for some in alone)]
+
+
+def run_class(package: str, task: str) -> type[BaseRun] | None:
+    """Returns the class of a task's runs; none: this version does not know the task."""
+    return next((type(preset.run) for preset in _presets(package, task).values()), None)
+
+
+def _presets(package: str, task: str) -> Mapping[str, Preset[BaseRun]]:
+    return find_package(package).presets.get(task, {}) if package in PACKAGES else {}
+
+
+def _settings(package: str, task: str, run: Mapping[str, Any], config_version: int) -> str:
+    kind = run_class(package, task)
+    known = _universal(run) if kind is None else settings(kind, run, config_version)
+    return json.dumps([package, known], sort_keys=True)
+
+
+def _universal(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a run of a task that this version does not know, without attention and seed."""
+    model = {name: value for name, value in run["model"].items() if name != "attention"}
+    return {name: value for name, value in run.items() if name != "seed"} | {"model": model}
+
+
+def _pretraining(run: Mapping[str, Any]) -> str:
+    return str(run["model"].get("pretraining", ""))
+
+
+def _once(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns one entry for each row and seed: fields such as diagnostics make another directory, but no other run."""
+    return list({(entry["row"], entry["seed"]): entry for entry in entries}.values())

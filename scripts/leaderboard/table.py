@@ -1,0 +1,126 @@
+"""A table of a leaderboard: all variants measured under one protocol, with floors and published figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.config import from_json, to_json
+from common.results import Result
+from common.roles import Role, json_fields, role_at
+from common.run import task_title
+from common.tasks import Published, Task, Unit
+from scripts.leaderboard.comparison import rows_of
+from scripts.leaderboard.protocol import Group, Protocol, groups
+from scripts.leaderboard.remarks import remarks
+from scripts.leaderboard.rows import Row
+
+
+@dataclass(kw_only=True)
+class Table:
+    """All variants measured under one protocol."""
+
+    title: str
+    package: str
+    task: str
+    preset: str
+    pretraining: str
+    """What the checkpoints that the runs began from were trained on; empty: they began from nothing."""
+    metric: str
+    unit: Unit
+    higher_is_better: bool
+    measured: str
+    """How the scores came about, where that is not the task's to say; empty: it is."""
+    baseline: str
+    rows: list[Row]
+    floors: dict[str, float]
+    chance: float | None
+    published: list[Published]
+    published_secondary: dict[str, list[Published]]
+    """Of the task's other metrics."""
+    comparable: bool
+    """Whether the published figures were measured on data like these."""
+    devices: list[str]
+    remarks: list[str]
+    """In what the results differ that stand here side by side, and which plans have runs without one."""
+
+
+def tables(results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
+    """Returns a table for each protocol."""
+    return [table_of(group, baseline) for group in groups(results, missing)]
+
+
+def table_of(group: Group, baseline: str) -> Table:
+    """Returns the table of a group: a row a variant, each compared with the baseline."""
+    protocol, some = group.protocol, next(iter(group.results), None)
+    task = protocol.record
+    secondary = task.beside if task else ()
+    rows, by_row = rows_of(group, baseline, secondary)
+    parts = {row.name: row.parts for row in rows}
+    plans = sorted({str(entry["plan"]) for entry in group.missing if "plan" in entry})
+    told = [f"missing runs were planned in {', '.join(plans)}; delete a plan that was given up"] if plans else []
+    return Table(
+        title=_title(protocol, task),
+        package=protocol.package,
+        task=protocol.task,
+        preset=protocol.preset,
+        pretraining=protocol.pretraining,
+        metric=some.metric if some else task.metric if task else "score",
+        unit=task.unit if task else "share",
+        higher_is_better=task is None or task.higher_is_better,
+        measured=_measured(some, protocol),
+        baseline=baseline,
+        rows=rows,
+        floors=some.floors if some else {},
+        chance=task.chance if task else None,
+        published=list(task.published) if task else [],
+        published_secondary={name: list(task.published_beside.get(name, ())) for name in secondary} if task else {},
+        comparable=_is_comparable(protocol, some),
+        devices=sorted({result.environment["device"] for result in group.results}),
+        remarks=[*remarks(by_row, {row.parts: parts[row.against] for row in rows if row.against}), *told],
+    )
+
+
+def _title(protocol: Protocol, task: Task | None) -> str:
+    if task is None:
+        return f"{protocol.package} {protocol.task}, preset {protocol.preset}"
+    title = task_title(task, protocol.preset, protocol.changed)
+    if protocol.task_version not in (None, task.version):
+        title += f" [these results: version {protocol.task_version}]"
+    if _is_other_data(protocol):
+        title += f" [other data than the preset's: sha256 {str(protocol.data_checksum)[:12]}]"
+    return title
+
+
+def _measured(result: Result | None, protocol: Protocol) -> str:
+    """Returns what a result's run says of how its scores came about; nothing, if it is of another version."""
+    preset = protocol.preset_record
+    if result is None or preset is None:
+        return ""
+    try:
+        return from_json(type(preset.run), result.run).measured
+    except ValueError:
+        return ""
+
+
+def _is_comparable(protocol: Protocol, result: Result | None) -> bool:
+    """Returns whether published figures were measured on such data under such settings."""
+    preset = protocol.preset_record
+    if preset is None or not preset.comparable or _is_other_data(protocol):
+        return False
+    if any(role_at(preset.run, path) is not Role.PRETRAINING for path in protocol.changed):
+        return False
+    kind = type(preset.run)
+    return result is None or _own_files(kind, result.run) == _own_files(kind, to_json(preset.run))
+
+
+def _own_files(kind: type, run: Any) -> dict[str, Any]:
+    """Returns the checkpoints and files of somebody's own that a run reads."""
+    return {each.path: each.value for each in json_fields(kind, run) if each.role in (Role.WEIGHTS, Role.OWN_FILE)}
+
+
+def _is_other_data(protocol: Protocol) -> bool:
+    """Returns whether files of the user's own held other data than the preset means, though no field says so."""
+    task = protocol.record
+    meant = None if task is None else task.checksums.get(protocol.preset)
+    named = any(path.startswith("data.") for path in protocol.changed)
+    return None not in (meant, protocol.data_checksum) and meant != protocol.data_checksum and not named
