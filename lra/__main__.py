@@ -3,8 +3,8 @@
 import sys
 
 import lra
-from common.cli import main
-from common.package import Package
+from common.runs.cli import main
+from common.runs.package import Package
 from lra.presets import PRESETS
 from lra.tasks import TASKS
 from lra.trainer import assemble

@@ -5,10 +5,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.data import Ragged
-from common.log import shared_in_order
-from common.metrics import accuracy
-from common.package import Evaluation
+from common.data.batches import Ragged
+from common.runs.metrics import accuracy
+from common.runs.package import Evaluation
+from common.training.log import shared_in_order
 from lra.data import sequences
 
 BATCH_SIZE = 128

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
-from common.positions import AbsolutePositions, Positions
+from common.model.positions import AbsolutePositions, Positions
+from common.model.transformer import Encoder, EncoderConfig
 from common.shapes import Hidden, Logits, Mask, MaskOfSome, Pooled, TokensOfSome
-from common.transformer import Encoder, EncoderConfig
 from lra.data import Data
 
 

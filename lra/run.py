@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from common.errors import WrongUseError
-from common.run import BaseRun
+from common.runs.run import BaseRun
 from lra.data import Data
 from lra.data.pixels import Pixels
 from lra.data.reviews import Reviews

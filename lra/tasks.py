@@ -3,7 +3,7 @@
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.tasks import Task
+from common.runs.tasks import Task
 from lra import checksums
 from lra.published import PUBLISHED
 
@@ -19,7 +19,7 @@ LISTOPS = Task(
     higher_is_better=True,
     chance=0.1,
     splits="expressions of one generator, distinct in any order of arguments, shuffled; 96,000 / 2,000 / 2,000",
-    source="generated (common/counter.py seeds every draw), or basic_{train,val,test}.tsv of the official release",
+    source="generated (common/data/counter.py seeds every draw), or basic_{train,val,test}.tsv of the official release",
     revision="generator 2",
     licence="generated data: none needed; the official generator is Apache-2.0",
     checksums=MappingProxyType(

@@ -6,9 +6,9 @@ from pathlib import Path
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.data import Shuffled
+from common.data.batches import Shuffled
 from common.errors import WrongUseError
-from common.package import Assembly
+from common.runs.package import Assembly
 from lra.data import Sequences, TrainingBatches
 from lra.evaluator import evaluate
 from lra.model import Classifier

@@ -4,8 +4,8 @@ import sys
 from types import MappingProxyType
 
 import pretraining
-from common.cli import main
-from common.package import Package
+from common.runs.cli import main
+from common.runs.package import Package
 from pretraining import presets
 from pretraining.assemble import assemble
 from pretraining.tasks import TASKS

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.cross_entropy import CHUNK, chunked_cross_entropy
+from common.model.cross_entropy import CHUNK, chunked_cross_entropy
 from common.shapes import Picked, Table, TokenIds, TokenLosses, Total
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from common.package import Assembly
+from common.runs.package import Assembly
 from pretraining import trainer
 from pretraining.run import Run
 from pretraining.wikitext import trainer as language_trainer

@@ -10,9 +10,9 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.data import in_order
-from common.log import shared_in_order
-from common.package import Evaluation
+from common.data.batches import in_order
+from common.runs.package import Evaluation
+from common.training.log import shared_in_order
 from pretraining.data.batches import Builder, MaskedBatch
 from pretraining.data.shards import Corpus
 from pretraining.masking import NONE

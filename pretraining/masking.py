@@ -11,10 +11,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.compiled import compiled
-from common.counter import GOLDEN, hash64, mix64
+from common.data.compiled import compiled
+from common.data.counter import GOLDEN, hash64, mix64
+from common.data.tokenization import Tokenizer
 from common.errors import BadDataError, WrongUseError
-from common.tokenization import Tokenizer
 
 Matrix = npt.NDArray[np.int32]
 SCOPES = ("piece", "word", "span")

@@ -4,9 +4,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.attention.visibility import Visibility
-from common.bert.model import BertConfig
-from common.blocks import Deescalated
 from common.errors import WrongUseError
+from common.model.bert.model import BertConfig
+from common.model.blocks import Deescalated
 from pretraining.data import MaskedText
 from pretraining.data.batches import MaskedBatch
 from pretraining.masking import NONE

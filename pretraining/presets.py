@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.blocks import PreNorm
-from common.optim import Optim, Schedule
-from common.run import Preset
-from common.training import Train
+from common.model.blocks import PreNorm
+from common.runs.run import Preset
+from common.training.loop import Train
+from common.training.optim import Optim, Schedule
 from pretraining.cost import estimate
 from pretraining.data import MaskedText
 from pretraining.masking import Masking
@@ -42,7 +42,7 @@ QUICK = _preset(
     "ours: a small BERT, pre-norm, on the bundled King James Bible, n-gram masking",
     "softmax 18 %, dnas, hnas 20 % (3 seeds, sd 1 to 3); most frequent token 7 %, after its neighbour 17 %",
     cost="about a minute on 2 CPU cores",
-    data="the King James Bible, bundled, in the public domain (common/corpus); chapters 90 / 5 / 5 %",
+    data="the King James Bible, bundled, in the public domain (common/data/corpus); chapters 90 / 5 / 5 %",
 )  # fmt: skip
 BERT_BASE = _preset(
     Run(

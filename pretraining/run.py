@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.run import BaseRun
+from common.runs.run import BaseRun
 from pretraining import model
 from pretraining.data import MaskedText
 

@@ -10,15 +10,15 @@ import numpy as np
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.bert.checkpoint import LEFT, Pretraining, save
-from common.bert.model import BertForPretraining
-from common.config import to_json
-from common.data import Shuffled
-from common.package import Assembly, Evaluation
-from common.run import settings
-from common.runtime import precision_name
-from common.sources import digest as hash_of
-from common.sources import sources_of
+from common.data.batches import Shuffled
+from common.model.bert.checkpoint import LEFT, Pretraining, save
+from common.model.bert.model import BertForPretraining
+from common.runs.config import to_json
+from common.runs.package import Assembly, Evaluation
+from common.runs.run import settings
+from common.runs.sources import digest as hash_of
+from common.runs.sources import sources_of
+from common.training.runtime import precision_name
 from pretraining.cost import estimate
 from pretraining.data import MaskedText, sequences, split
 from pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches
@@ -93,7 +93,7 @@ def pretraining_record(run: Run, text: str, precision: str) -> Pretraining:
 
 
 def _write_outputs(model: nn.Module, corpus: Corpus, record: Pretraining, folder: Path) -> None:
-    """Writes the model with its vocabulary as a public checkpoint, for ``common.bert.checkpoint.load`` and others."""
+    """Writes the model with its vocabulary as a public checkpoint (``common.model.bert.checkpoint``)."""
     assert isinstance(model, BertForPretraining)
     save(folder, model, record)
     corpus.tokenizer.save(folder)

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from common.attention.base import AttentionConfig
 from common.attention.visibility import Visibility
-from common.blocks import Activation, Deescalated, feed_forward
-from common.deescalation import Carried
 from common.errors import WrongUseError
+from common.model.blocks import Activation, Deescalated, feed_forward
+from common.model.deescalation import Carried
+from common.model.transformer import EncoderConfig
 from common.shapes import Context, EarlierMass, Hidden, Key, KeyMass, Tokens, Total, Value
-from common.transformer import EncoderConfig
 from pretraining.adaptive_softmax import AdaptiveSoftmax
 
 STD = 0.02

@@ -4,8 +4,8 @@ import sys
 from types import MappingProxyType
 
 import qa
-from common.cli import main
-from common.package import Package
+from common.runs.cli import main
+from common.runs.package import Package
 from qa import official, predict
 from qa.presets import PRESETS
 from qa.tasks import TASKS

@@ -10,10 +10,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.checkpoint import write_json
-from common.log import shared_in_order
-from common.metrics import accuracy
-from common.package import Evaluation
+from common.runs.metrics import accuracy
+from common.runs.package import Evaluation
+from common.training.checkpoint import write_json
+from common.training.log import shared_in_order
 from qa.data.mnli import UNLABELLED
 from qa.data.pairs import Encoded
 from qa.data.windows import Windows

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from common.nearest import FLOOR, TESTED, label_of_nearest, nearest, word_counts
+from common.data.nearest import FLOOR, TESTED, label_of_nearest, nearest, word_counts
 from qa.data import world
 from qa.data.mnli import LABELS, Pair
 from qa.data.squad import Question, Questions

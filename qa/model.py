@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.attention.visibility import Visibility
-from common.bert.model import Bert, initialise
-from common.bert.start import StartedConfig
 from common.errors import WrongUseError
-from common.roles import Role, role
+from common.model.bert.model import Bert, initialise
+from common.model.bert.start import StartedConfig
+from common.runs.roles import Role, role
 from common.shapes import Hidden, Logits, Mask, PerExample, Tokens
 from qa.decoding import Spans, best_spans
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.cli import Parser
+from common.data.files import read_json
 from common.errors import BadDataError, WrongUseError, look_up
-from common.files import read_json
+from common.runs.cli import Parser
 from qa.data.squad import Questions, read
 from qa.evaluator import ANSWERS, PREDICTIONS
 from qa.run import VERSIONS

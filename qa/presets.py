@@ -5,10 +5,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from common.blocks import PreNorm
-from common.optim import Optim, Schedule
-from common.run import Preset
-from common.training import Train
+from common.model.blocks import PreNorm
+from common.runs.run import Preset
+from common.training.loop import Train
+from common.training.optim import Optim, Schedule
 from qa.data import Data
 from qa.data.mnli import Mnli
 from qa.data.squad import Squad

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from common.bert.start import started, tokenizer_unless_typed
 from common.errors import WrongUseError
-from common.run import BaseRun, RowParts
+from common.model.bert.start import started, tokenizer_unless_typed
+from common.runs.run import BaseRun, RowParts
 from qa.data import Data
 from qa.data.squad import Squad
 from qa.model import Model

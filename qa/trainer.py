@@ -9,11 +9,11 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.bert.checkpoint import folder_of, read_tensors, take
-from common.bert.start import tokenizer_of, unrecorded_text
-from common.data import Shuffled
-from common.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
-from common.tokenization import Tokenizer
+from common.data.batches import Shuffled
+from common.data.tokenization import Tokenizer
+from common.model.bert.checkpoint import folder_of, read_tensors, take
+from common.model.bert.start import tokenizer_of, unrecorded_text
+from common.runs.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
 from qa.data import entailment, world
 from qa.data.mnli import LABELS, Mnli
 from qa.data.pairs import Encoded, PairBatch, PairBatches, encode

@@ -9,8 +9,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from common.cli import Parser
 from common.errors import BadDataError, WrongUseError, printable
+from common.runs.cli import Parser
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 """Panel -> line -> (step, value)."""

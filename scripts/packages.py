@@ -6,17 +6,17 @@ import typing
 from common.errors import look_up
 
 if typing.TYPE_CHECKING:
-    import common.package
+    import common.runs.package
 
 PACKAGES = ("lra", "summarization", "pretraining", "qa", "vqa")
 
 
-def find_package(name: str) -> "common.package.Package":
+def find_package(name: str) -> "common.runs.package.Package":
     """Returns a package by its name, imported only now: ``seqarena --help`` must not wait for torch.
 
     Raises:
         WrongUseError: no such package; says the nearest names.
     """
     look_up(dict.fromkeys(PACKAGES), name, "package")
-    found: common.package.Package = importlib.import_module(f"{name}.__main__").PACKAGE
+    found: common.runs.package.Package = importlib.import_module(f"{name}.__main__").PACKAGE
     return found

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.cli import Parser, described
 from common.errors import advising, look_up
-from common.package import Package
-from common.run import BaseRun
-from common.runtime import make_accelerator
+from common.runs.cli import Parser, described
+from common.runs.package import Package
+from common.runs.run import BaseRun
+from common.training.runtime import make_accelerator
 from scripts.packages import PACKAGES, find_package
 
 

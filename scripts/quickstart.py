@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.cli import Parser, add_session_options
+from common.runs.cli import Parser, add_session_options
 from scripts import leaderboard, report, sweep
 
 VARIANTS = ("softmax", "dnas", "hnas", "x3")

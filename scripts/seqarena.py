@@ -48,7 +48,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     look_up(dict.fromkeys((*PACKAGES, *COMMANDS)), name, "package or command")
     if name in PACKAGES:
-        from common.cli import run_package  # noqa: PLC0415  # takes seconds, which the overview need not wait
+        from common.runs.cli import run_package  # noqa: PLC0415  # takes seconds, which the overview need not wait
 
         return run_package(find_package(name), rest, f"seqarena {name}")
     code: int = importlib.import_module(f"scripts.{name}").run(rest)

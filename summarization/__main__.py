@@ -4,8 +4,8 @@ import sys
 from types import MappingProxyType
 
 import summarization
-from common.cli import main
-from common.package import Package
+from common.runs.cli import main
+from common.runs.package import Package
 from summarization import predict, score
 from summarization.presets import PRESETS
 from summarization.tasks import TASKS

@@ -11,10 +11,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.checkpoint import write_atomically, write_json
-from common.log import shared_in_order
-from common.package import Evaluation
-from common.tokenization import Tokenizer
+from common.data.tokenization import Tokenizer
+from common.runs.package import Evaluation
+from common.training.checkpoint import write_atomically, write_json
+from common.training.log import shared_in_order
 from summarization.data import Split
 from summarization.data.text import decode
 from summarization.decoding import Decoding, search

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import sparse
 
-from common.counter import permutation
-from common.data import Ragged
-from common.nearest import FLOOR, nearest
-from common.tokenization import Tokenizer
+from common.data.batches import Ragged
+from common.data.counter import permutation
+from common.data.nearest import FLOOR, nearest
+from common.data.tokenization import Tokenizer
 from summarization.data import Splits
 from summarization.data.batches import Encoded
 from summarization.data.text import decode, normalized

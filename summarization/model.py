@@ -10,12 +10,13 @@ from common.attention import require_order
 from common.attention.base import AttentionConfig
 from common.attention.softmax import Softmax
 from common.attention.visibility import Visibility
-from common.beams import Memory
-from common.bert.model import Bert, Embeddings, MaskedLanguageHead, initialise
-from common.bert.start import StartedConfig
-from common.cross_entropy import chunked_cross_entropy
 from common.errors import WrongUseError
-from common.roles import Role, role
+from common.model.beams import Memory
+from common.model.bert.model import Bert, Embeddings, MaskedLanguageHead, initialise
+from common.model.bert.start import StartedConfig
+from common.model.cross_entropy import chunked_cross_entropy
+from common.model.transformer import Decoder
+from common.runs.roles import Role, role
 from common.shapes import (
     BeamLogits,
     BeamTokens,
@@ -28,7 +29,6 @@ from common.shapes import (
     Tokens,
     Total,
 )
-from common.transformer import Decoder
 
 
 @dataclass(frozen=True, kw_only=True)

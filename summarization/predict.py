@@ -4,11 +4,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.cli import Parser
-from common.package import VOCABULARY
-from common.runtime import make_accelerator
-from common.tokenization import load_tokenizer
-from common.trained import changed_run, read_trained, require_empty
+from common.data.tokenization import load_tokenizer
+from common.runs.cli import Parser
+from common.runs.package import VOCABULARY
+from common.runs.trained import changed_run, read_trained, require_empty
+from common.training.runtime import make_accelerator
 from summarization import score
 from summarization.data.files import Pair
 from summarization.evaluator import HYPOTHESES, write

@@ -15,7 +15,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import Tokenizer
 
 from common.errors import BadDataError
-from common.metrics import Array
+from common.runs.metrics import Array
 from summarization.data.text import UNKNOWN, normalized, without_unknown
 from summarization.stemming import stem
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from common.attention import attention_name
 from common.attention.softmax import Softmax
-from common.bert.checkpoint import folder_of, read_config
-from common.bert.start import in_place_of, is_typed, started, tokenizer_unless_typed
 from common.errors import WrongUseError
-from common.run import BaseRun, RowParts
+from common.model.bert.checkpoint import folder_of, read_config
+from common.model.bert.start import in_place_of, is_typed, started, tokenizer_unless_typed
+from common.runs.run import BaseRun, RowParts
 from summarization.data import Data
 from summarization.decoding import Decoding
 from summarization.model import Model

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from common.cli import Parser
+from common.data.files import text_lines
 from common.errors import BadDataError, WrongUseError
-from common.files import text_lines
-from common.metrics import Array
+from common.runs.cli import Parser
+from common.runs.metrics import Array
 from summarization.rouge import METRICS, Interval, described, dropped, intervals, rows
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.bert.checkpoint import folder_of, read_tensors, take
-from common.bert.start import tokenizer_of, unrecorded_text
+from common.data.tokenization import Tokenizer
 from common.errors import WrongUseError
-from common.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
-from common.step import Loss
-from common.tokenization import Tokenizer
+from common.model.bert.checkpoint import folder_of, read_tensors, take
+from common.model.bert.start import tokenizer_of, unrecorded_text
+from common.runs.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
+from common.training.step import Loss
 from summarization.data import Splits, wire
 from summarization.data.batches import Budgeted, HeadlineBatch, HeadlineBatches, filled
 from summarization.evaluator import Tested, test, validate

@@ -29,14 +29,14 @@ import safetensors.torch
 import torch
 from PIL import Image as Picture
 
-from common.bert.checkpoint import CHECKSUMS, load, save
-from common.bert.model import BertForPretraining
-from common.checkpoint import load_state, save_state
+from common.data.files import read_json, read_lines, read_parquet
+from common.data.prepared import load_splits, save_splits
+from common.data.tokenization import load_tokenizer, word_tokenizer
 from common.errors import BadDataError, WrongUseError
-from common.files import read_json, read_lines, read_parquet
-from common.prepared import load_splits, save_splits
-from common.results import Result
-from common.tokenization import load_tokenizer, word_tokenizer
+from common.model.bert.checkpoint import CHECKSUMS, load, save
+from common.model.bert.model import BertForPretraining
+from common.runs.results import Result
+from common.training.checkpoint import load_state, save_state
 from lra.data.files import members
 from lra.data.image import _array, _picture
 from lra.data.listops.files import read_tsv
@@ -49,8 +49,8 @@ from qa.data import mnli, squad
 from scripts.curves import read_curves
 from scripts.leaderboard.records import missing_runs
 from summarization.data.files import find
-from tests.common.test_bert import TINY
-from tests.common.test_data import ragged
+from tests.common.data.test_batches import ragged
+from tests.common.model.test_bert import TINY
 from tests.qa.questions import squad as questions
 from tests.vqa.test_regions import as_hdf5, as_npz, as_tsv, pictures
 from vqa.data.detected import read_layer

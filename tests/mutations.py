@@ -138,7 +138,7 @@ def killer(mutation: Mutation) -> str | None:
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "runs", "data", "results", "*.egg-info"))
         mutate(mutation, tree)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not extras and not unhooked",
-                   "tests/common/attention", "tests/common/test_blocks.py"]  # fmt: skip
+                   "tests/common/attention", "tests/common/model/test_blocks.py"]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             ran = subprocess.run(

@@ -8,7 +8,7 @@ from typing import Any
 import numba
 import pytest
 
-from common.compiled import compiled
+from common.data.compiled import compiled
 from common.errors import guarded
 from scripts.seqarena import dispatch
 
@@ -35,7 +35,7 @@ def test_code_is_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPa
             raise RuntimeError("cannot cache function 'twice': no locator available")
         return real(**options)
 
-    monkeypatch.setattr("common.compiled.numba", SimpleNamespace(njit=without_cache, config=numba.config))
+    monkeypatch.setattr("common.data.compiled.numba", SimpleNamespace(njit=without_cache, config=numba.config))
 
     @compiled(nogil=True)
     def twice(number: int) -> int:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import corpus
-from common.data import Ragged
+from common.data import corpus
+from common.data.batches import Ragged
+from common.data.held_out import SHARES, drawn_for, split_of
+from common.data.tokenization import word_tokenizer
 from common.errors import WrongUseError
-from common.held_out import SHARES, drawn_for, split_of
-from common.runtime import make_accelerator
-from common.tokenization import word_tokenizer
+from common.training.runtime import make_accelerator
 from lra.data import digits
 from lra.data.listops.language import CLOSE, MIN
 from pretraining import data as text

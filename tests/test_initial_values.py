@@ -12,8 +12,8 @@ from torch import nn
 
 from common.attention import ATTENTIONS
 from common.attention.visibility import Order
-from common.bert.model import BertForPretraining
-from common.blocks import NORMS
+from common.model.bert.model import BertForPretraining
+from common.model.blocks import NORMS
 from lra.model import Classifier
 from pretraining.model import has_order
 from pretraining.transformer_xl import TransformerXL

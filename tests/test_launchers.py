@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.checkpoint import load_state
+from common.training.checkpoint import load_state
 from tests.pretraining.wiki import rhymes
 
 pytestmark = pytest.mark.extras

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.attention import ATTENTIONS
-from common.blocks import NORMS
+from common.model.blocks import NORMS
 from scripts.packages import PACKAGES, find_package
 
 ROOT = Path(__file__).parent.parent

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from common.attention import ATTENTIONS
-from common.blocks import NORMS
-from common.config import to_json
-from common.run import changed_from, row_name, row_of, settings
+from common.model.blocks import NORMS
+from common.runs.config import to_json
+from common.runs.run import changed_from, row_name, row_of, settings
 from pretraining.wikitext.run import LanguageRun
 from scripts.packages import PACKAGES, find_package
 

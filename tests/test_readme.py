@@ -12,8 +12,8 @@ import torch
 
 from common.attention import ATTENTIONS, attend
 from common.attention.hybrid import Hybrid
-from common.blocks import NORMS
-from common.cli import choose, override, run_package
+from common.model.blocks import NORMS
+from common.runs.cli import choose, override, run_package
 from pretraining.wikitext import perplexity
 from pretraining.wikitext.presets import PRESETS as WIKITEXT
 from pretraining.wikitext.run import LanguageRun
@@ -129,11 +129,20 @@ def test_every_command_parses(line: str) -> None:
         (run.completed(set()) if isinstance(run, LanguageRun) else run).check()
 
 
+def listed(folder: Path) -> set[str]:
+    """The files and folders in a folder, as the tree names them."""
+    names = {path.name + ("/" if path.is_dir() else "") for path in folder.iterdir()}
+    return {name for name in names if name.endswith(("/", ".py"))} - {"__init__.py", "__pycache__/"}
+
+
 def test_the_tree_is_the_tree() -> None:
+    """Every shelf of ``common``, and every file on it; the files of ``attention`` are named in its words."""
     tree = next(block for block in BLOCKS if block.startswith("common/"))
-    named = set(re.findall(r"^  (\w+(?:\.py|/))", tree, re.MULTILINE))
-    there = {path.name + ("/" if path.is_dir() else "") for path in (ROOT / "common").iterdir()}
-    assert named == there - {"__init__.py", "__pycache__/"}
+    assert set(re.findall(r"^  (\w+(?:\.py|/))", tree, re.MULTILINE)) == listed(ROOT / "common")
+    shelves = re.findall(r"^  (\w+)/.*\n((?:    \w.*\n)+)", tree, re.MULTILINE)
+    assert {name for name, _ in shelves} == {"model", "data", "training", "runs"}
+    for shelf, lines in shelves:
+        assert set(re.findall(r"^    (\w+(?:\.py|/))", lines, re.MULTILINE)) == listed(ROOT / "common" / shelf)
     tops = set(re.findall(r"^(\w+)/", tree, re.MULTILINE))
     assert tops == {"common", "scripts", "tests", *PACKAGES}
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from common import checkpoint
 from common.errors import WrongUseError, guarded
-from common.results import Result
+from common.runs.results import Result
+from common.training import checkpoint
 from lra.run import Run
 from lra.trainer import loss
 from scripts.seqarena import dispatch
@@ -111,7 +111,7 @@ def test_a_result_that_cannot_be_written_costs_no_training(tmp_path: Path, monke
             raise OSError(28, "No space left on device", str(path))
         real(path, values)
 
-    monkeypatch.setattr("common.results.write_json", full)
+    monkeypatch.setattr("common.runs.results.write_json", full)
     with pytest.raises(OSError, match=r"No space left on device"):
         measure(TINY, tmp_path)
     monkeypatch.undo()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from common.config import to_json
-from common.results import Result, read_results
-from common.run import RowParts, row_name, settings
+from common.runs.config import to_json
+from common.runs.results import Result, read_results
+from common.runs.run import RowParts, row_name, settings
 from scripts.leaderboard.protocol import Protocol, protocol_of
 from scripts.packages import find_package
 from tests.tables import DOCUMENTS, TABLE, with_tables

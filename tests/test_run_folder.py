@@ -10,10 +10,10 @@ import pytest
 
 from common.attention import ATTENTIONS
 from common.errors import BadDataError, WrongUseError
-from common.package import Package
-from common.results import Result
-from common.run_folder import run_folder
-from common.runtime import make_accelerator
+from common.runs.folder import run_folder
+from common.runs.package import Package
+from common.runs.results import Result
+from common.training.runtime import make_accelerator
 from lra.__main__ import PACKAGE
 from lra.run import Run
 from tests.lra.test_training import SAVED, TINY, interrupt, measure
@@ -132,7 +132,7 @@ def test_a_variable_that_would_change_numbers_is_refused(
 ) -> None:
     """In a process of its own, as Accelerate keeps what it read first."""
     monkeypatch.setenv(name, value)
-    code = "from common.runtime import make_accelerator; make_accelerator('float32')"
+    code = "from common.training.runtime import make_accelerator; make_accelerator('float32')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"{name} is set: unset it" in ended.stderr
 
@@ -168,7 +168,7 @@ def test_compiled_code_of_a_function_that_was_edited_is_not_used_again(
     """Numba's own cache looks at the function alone, not at those that it calls."""
     (tmp_path / "inner.py").write_text("import numba\n\n@numba.njit\ndef twice(n):\n    return 2 * n\n")
     (tmp_path / "outer.py").write_text(
-        "from inner import twice\nfrom common.compiled import compiled\n\n"
+        "from inner import twice\nfrom common.data.compiled import compiled\n\n"
         "@compiled()\ndef four(n):\n    return twice(twice(n))\n"
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -4,8 +4,8 @@ import sys
 from types import MappingProxyType
 
 import vqa
-from common.cli import main
-from common.package import Package
+from common.runs.cli import main
+from common.runs.package import Package
 from vqa.convert import features
 from vqa.presets import PRESETS
 from vqa.score import answers, evaluate

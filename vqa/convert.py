@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.cli import Parser
+from common.data.prepared import origin
 from common.errors import BadDataError, WrongUseError, look_up
-from common.prepared import origin
+from common.runs.cli import Parser
 from vqa.formats import READERS, count, format_of, pictures
 from vqa.regions import read, write
 

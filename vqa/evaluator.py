@@ -10,10 +10,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.checkpoint import write_json
-from common.data import Indices
-from common.log import tracked_by_main
-from common.package import Evaluation
+from common.data.batches import Indices
+from common.runs.package import Evaluation
+from common.training.checkpoint import write_json
+from common.training.log import tracked_by_main
 from vqa.data import Split
 from vqa.data.batches import asked
 from vqa.data.files import UNKNOWN, write_submission

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from common.data import Indices
-from common.nearest import FLOOR, TESTED, nearest
+from common.data.batches import Indices
+from common.data.nearest import FLOOR, TESTED, nearest
 from vqa.data import Integers, Loaded, Split, Truths
 
 SUMMED = 20_000_000

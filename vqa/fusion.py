@@ -15,7 +15,7 @@ from common.attention.base import AttentionConfig
 from common.attention.softmax import Softmax
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
-from common.roles import Role, role
+from common.runs.roles import Role, role
 from common.shapes import Joined, JoinedReal, KeyMasses, Regions, RegionsReal
 
 Kind = Literal["attention", "primary", "boxes", "channels", "mean"]

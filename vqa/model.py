@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from common.errors import WrongUseError
-from common.optim import Paced
+from common.model.transformer import ModelConfig
 from common.shapes import Asking, Centres, Joined, JoinedReal, Logits, Places, Regions, RegionsReal, Spelled, Tokens
-from common.transformer import ModelConfig
+from common.training.optim import Paced
 from vqa.data import Data, Layer, Loaded
 from vqa.fusion import Fused, Fusion
 

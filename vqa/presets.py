@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.optim import Optim, Schedule, Stepped
-from common.run import Preset
-from common.training import Train
+from common.runs.run import Preset
+from common.training.loop import Train
+from common.training.optim import Optim, Schedule, Stepped
 from vqa.data.scenes import Scenes
 from vqa.data.vqa2 import Vqa2
 from vqa.fusion import Fusion

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.format import open_memmap
 
-from common.checkpoint import locked, write_json
 from common.errors import BadDataError, WrongUseError, damage
-from common.log import tracked
+from common.training.checkpoint import locked, write_json
+from common.training.log import tracked
 
 VERSION = 1
 LARGEST = 65_504.0

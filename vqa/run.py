@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from common.errors import WrongUseError
-from common.run import MODEL, BaseRun, RowParts
+from common.runs.run import MODEL, BaseRun, RowParts
 from vqa.data import Data
 from vqa.model import Model
 

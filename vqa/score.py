@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.cli import Parser
 from common.errors import BadDataError, WrongUseError, look_up
+from common.runs.cli import Parser
 from vqa.answers import LEAST, ceiling, priors, vocabulary
 from vqa.data.files import (
     Annotation,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from common.cli import Parser
 from common.errors import BadDataError, WrongUseError
-from common.runtime import make_accelerator
-from common.trained import read_trained
+from common.runs.cli import Parser
+from common.runs.trained import read_trained
+from common.training.runtime import make_accelerator
 from vqa.data import Loaded, Split
 from vqa.data.detected import Detected, Detector, detected, read_detector
 from vqa.data.files import read_questions, write_submission

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from common.tasks import Published, Task
+from common.runs.tasks import Published, Task
 
 SCENES = Task(
     package="vqa",
@@ -14,7 +14,7 @@ SCENES = Task(
     beside=("material_missed", "material_seen"),
     chance=0.12,  # one of the twelve answers of quick and toy, and the one that the other people give
     splits="scenes of one generator, drawn apart; a question of each kind about every scene",
-    source="generated (common/counter.py seeds every draw)",
+    source="generated (common/data/counter.py seeds every draw)",
     revision="generator 1",
     licence="generated data: none needed",
     checksums=MappingProxyType(

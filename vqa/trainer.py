@@ -6,7 +6,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.package import OUTPUTS, Assembly, Evaluation
+from common.runs.package import OUTPUTS, Assembly, Evaluation
 from vqa.data.batches import Asked, Grouped, TrainingBatches
 from vqa.data.vqa2 import Vqa2
 from vqa.evaluator import Answers, evaluate

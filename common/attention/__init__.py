@@ -11,9 +11,9 @@ from common.attention.elementwise import Elementwise
 from common.attention.hybrid import Hybrid
 from common.attention.softmax import Recency, Softmax
 from common.attention.visibility import Order, Visibility
-from common.bounded import bounded_modules
 from common.errors import WrongUseError, look_up
-from common.named import name_in
+from common.model.bounded import bounded_modules
+from common.runs.named import name_in
 from common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 
 __all__ = ["ALIASES", "ATTENTIONS", "AttentionConfig", "Kernel", "Order", "Visibility", "attend", "attention_name",

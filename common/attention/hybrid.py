@@ -15,8 +15,8 @@ from common.attention.softmax import fused_softmax
 from common.attention.triton.available import can_run
 from common.attention.triton.proof import is_trusted
 from common.attention.visibility import Order, Visibility
-from common.bounded import Bounded
 from common.errors import WrongUseError
+from common.model.bounded import Bounded
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 DOUBLY = DoublyNormalizedRule()

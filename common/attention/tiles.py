@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.attention.rule import HIDDEN, Rule, Scratch
 from common.attention.visibility import Order, Visibility
-from common.counter import hash64, hashed_on
+from common.data.counter import hash64, hashed_on
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from common.data import Batch, Indices, Ragged, Shuffled, drawn
+from common.data.batches import Batch, Indices, Ragged, Shuffled, drawn
+from common.data.prepared import Splits
 from common.errors import WrongUseError
-from common.prepared import Splits
-from common.roles import Role, added, role
+from common.runs.roles import Role, added, role
 from common.shapes import Labels, MaskOfSome, TokensOfSome
 
 SPLITS = ("train", "validation", "test")

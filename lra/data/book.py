@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from common import corpus
-from common.config import fingerprint
-from common.counter import hash64, permutation
+from common.data import corpus
+from common.data.counter import hash64, permutation
+from common.data.prepared import Splits, prepared
 from common.errors import WrongUseError
-from common.prepared import Splits, prepared
+from common.runs.config import fingerprint
 from lra.data import SPLITS
 from lra.data.retrieval import Pair, Pairs, as_pairs
 from lra.data.reviews import Review, Reviews, of_reviews, validated_on_test

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from common.config import fingerprint
-from common.counter import hash64
+from common.data.counter import hash64
+from common.data.held_out import drawn_for
+from common.data.prepared import Splits, prepared
 from common.errors import WrongUseError
-from common.held_out import drawn_for
-from common.prepared import Splits, prepared
+from common.runs.config import fingerprint
 from lra.data import SPLITS
 from lra.data.pixels import Pixels, as_sequences
 

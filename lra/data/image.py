@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image as Picture
 
-from common.data import Bytes
+from common.data.batches import Bytes
+from common.data.hub import hub_rows
+from common.data.prepared import Splits, prepared
 from common.errors import BadDataError, WrongUseError, damage
-from common.hub import hub_rows
-from common.log import tracked
-from common.prepared import Splits, prepared
+from common.training.log import tracked
 from lra import checksums
 from lra.data import cropped
 from lra.data.files import is_hub_layout, members

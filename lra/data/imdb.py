@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
+from common.data.hub import hub_rows
 from common.errors import BadDataError
-from common.hub import hub_rows
-from common.log import tracked
+from common.training.log import tracked
 from lra.data.files import is_hub_layout, members
 from lra.data.reviews import Review
 

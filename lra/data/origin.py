@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from common.data.prepared import origin
 from common.errors import BadDataError
-from common.prepared import origin
 
 
 def kept_in(folder: Path, name: str, path: str | None, *, alike: bool = True) -> Path:

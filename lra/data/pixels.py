@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image as Picture
 
-from common.data import Bytes, Ragged
-from common.nearest import FLOOR, label_of_nearest
-from common.prepared import Splits
+from common.data.batches import Bytes, Ragged
+from common.data.nearest import FLOOR, label_of_nearest
+from common.data.prepared import Splits
 from lra.data import BYTE_VOCABULARY, Data, majority_class
 
 LEVELS = 16

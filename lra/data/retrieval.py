@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from common.data import Ragged
+from common.data.batches import Ragged
+from common.data.nearest import FLOOR
+from common.data.prepared import Splits, prepared
 from common.errors import BadDataError, WrongUseError
-from common.log import tracked
-from common.nearest import FLOOR
-from common.prepared import Splits, prepared
+from common.training.log import tracked
 from lra import checksums
 from lra.data import BYTE_VOCABULARY, Data, cropped, majority_class
 from lra.data.files import folder_of

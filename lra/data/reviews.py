@@ -8,9 +8,9 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.data import Ragged, TokenArray
-from common.nearest import FLOOR, TESTED, TRAINED, label_of_nearest, word_counts
-from common.prepared import Splits
+from common.data.batches import Ragged, TokenArray
+from common.data.nearest import FLOOR, TESTED, TRAINED, label_of_nearest, word_counts
+from common.data.prepared import Splits
 from lra.data import BYTE_VOCABULARY, Data, majority_class
 
 

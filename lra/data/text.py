@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.data.prepared import Splits, checksum, prepared
 from common.errors import WrongUseError
-from common.prepared import Splits, checksum, prepared
 from lra import checksums
 from lra.data import cropped
 from lra.data.imdb import read_imdb

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from common.run import Preset
+from common.runs.run import Preset
 from lra.presets.hour import HOUR
 from lra.presets.lra_jax import LRA_JAX
 from lra.presets.quick import QUICK

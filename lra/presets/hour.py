@@ -1,6 +1,6 @@
 """A tier between quick and the papers': five variants with three seeds take an hour or so on two CPU cores."""
 
-from common.run import Preset
+from common.runs.run import Preset
 from lra.data.listops import ListOps
 from lra.data.text import Text
 from lra.presets.quick import short

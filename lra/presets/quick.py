@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from common.optim import Optim, Schedule
-from common.run import Preset
-from common.training import Train
+from common.runs.run import Preset
+from common.training.loop import Train
+from common.training.optim import Optim, Schedule
 from lra.data import Data
 from lra.data.book import Book, Chapters
 from lra.data.digits import Digits
@@ -60,7 +60,7 @@ def _kin(preset: Preset[Run], task: str, data: Data | None = None) -> Preset[Run
     return replace(preset, run=replace(preset.run, task=task, data=data or preset.run.data))
 
 
-BOOK = "the King James Bible, bundled, in the public domain (common/corpus)"
+BOOK = "the King James Bible, bundled, in the public domain (common/data/corpus)"
 LISTOPS = _preset(
     short("listops", "quick", ListOps(longer_than=4, shorter_than=31, max_depth=4, max_arguments=5), positions=32),
     "expressions of 5 to 30 symbols, 4 levels, at most 5 arguments",

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from common.blocks import PreNorm
-from common.optim import Optim, Schedule
-from common.run import Preset
-from common.training import Train
+from common.model.blocks import PreNorm
+from common.runs.run import Preset
+from common.training.loop import Train
+from common.training.optim import Optim, Schedule
 from lra.data import Data
 from lra.data.image import Image
 from lra.data.listops import ListOps

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from common import corpus
-from common.checkpoint import locked
-from common.counter import hash64
+from common.data import corpus
+from common.data.counter import hash64
+from common.data.hub import hub_folder
+from common.data.prepared import origin
+from common.data.tokenization import VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
 from common.errors import BadDataError, WrongUseError
-from common.hub import hub_folder
-from common.prepared import origin
-from common.roles import Role, role
-from common.tokenization import VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
+from common.runs.roles import Role, role
+from common.training.checkpoint import locked
 from pretraining.data.documents import Text, documents, from_hub, sentences, sources
 from pretraining.data.sequences import Building, Sequences, build
 from pretraining.data.shards import Corpus, read_corpus, say, told, write_corpus

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data import Batch, Indices, Shuffled
+from common.data.batches import Batch, Indices, Shuffled
 from common.shapes import Mask, PerExample, PlacesOfRows, Tokens
 from pretraining.data.sequences import Sequences
 from pretraining.data.shards import Corpus

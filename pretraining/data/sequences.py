@@ -11,9 +11,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.compiled import compiled
-from common.counter import GOLDEN, hash64, mix64
-from common.data import drawn
+from common.data.batches import drawn
+from common.data.compiled import compiled
+from common.data.counter import GOLDEN, hash64, mix64
 from pretraining.data.shards import Shard
 
 Building = Literal["blocks", "order", "next", "packed"]

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.checkpoint import write_atomically, write_json
+from common.data.tokenization import Tokenizer, load_tokenizer
 from common.errors import BadDataError, damage
-from common.log import tracked
-from common.tokenization import Tokenizer, load_tokenizer
-from common.workers import leave_with_the_parent
+from common.training.checkpoint import write_atomically, write_json
+from common.training.log import tracked
+from common.training.workers import leave_with_the_parent
 from pretraining.data.documents import Text, sentences
 
 DOCUMENTS = 2_000

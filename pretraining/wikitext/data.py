@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from common.data import Ragged, TokenArray
+from common.data.batches import Ragged, TokenArray
+from common.data.prepared import Splits, origin, prepared
 from common.errors import BadDataError, WrongUseError
-from common.prepared import Splits, origin, prepared
-from common.roles import Role, role
+from common.runs.roles import Role, role
 from pretraining.wikitext.sources import SPLITS, Lines, of_book, of_hub, of_path
 from pretraining.wikitext.vocabularies import BYTES, Bytes, Kind, Pieces, Vocabulary, Words, plain
 

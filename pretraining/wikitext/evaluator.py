@@ -10,9 +10,9 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.data import TokenArray
-from common.log import tracked_by_main
-from common.package import Evaluation
+from common.data.batches import TokenArray
+from common.runs.package import Evaluation
+from common.training.log import tracked_by_main
 from pretraining.transformer_xl import TransformerXL
 from pretraining.wikitext.data import EncodedText
 from pretraining.wikitext.run import Scoring

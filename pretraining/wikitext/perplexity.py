@@ -9,12 +9,12 @@ from typing import Any
 from accelerate import Accelerator
 
 from common.attention import attention_name
-from common.blocks import norm_name
-from common.cli import Parser, override
 from common.errors import BadDataError, WrongUseError
-from common.named import changed_fields
-from common.runtime import device_name, make_accelerator, precision_name
-from common.trained import read_trained
+from common.model.blocks import norm_name
+from common.runs.cli import Parser, override
+from common.runs.named import changed_fields
+from common.runs.trained import read_trained
+from common.training.runtime import device_name, make_accelerator, precision_name
 from pretraining.transformer_xl import TransformerXL
 from pretraining.wikitext.data import EncodedText
 from pretraining.wikitext.evaluator import in_clusters, streams_of, summed_up, token_losses

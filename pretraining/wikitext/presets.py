@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.optim import Optim, Schedule
-from common.run import Preset
-from common.training import Train
+from common.runs.run import Preset
+from common.training.loop import Train
+from common.training.optim import Optim, Schedule
 from pretraining.transformer_xl import Model
 from pretraining.wikitext.cost import estimate
 from pretraining.wikitext.data import WikiText
@@ -40,8 +40,8 @@ def _quick(task: str) -> Preset[LanguageRun]:
         expected="softmax 3.68 nats (perplexity 40), hnas 3.70, dnas 3.75 (3 seeds, sd up to 0.005); bigram 4.16",
         cost="80 seconds on 2 CPU cores",
         comparable=False,
-        data="the King James Bible, bundled, in the public domain (common/corpus), words and marks apart, those that "
-        "stand in it less than 3 times <unk>; chapters 90 / 5 / 5 %",
+        data="the King James Bible, bundled, in the public domain (common/data/corpus), words and marks apart, those "
+        "that stand in it less than 3 times <unk>; chapters 90 / 5 / 5 %",
     )
 
 

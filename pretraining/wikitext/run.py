@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from common.blocks import Deescalated
 from common.errors import WrongUseError
-from common.run import BaseRun
+from common.model.blocks import Deescalated
+from common.runs.run import BaseRun
 from pretraining.transformer_xl import Model
 from pretraining.wikitext.data import WikiText
 

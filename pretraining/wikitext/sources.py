@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from common import corpus
-from common.counter import hash64
+from common.data import corpus
+from common.data.counter import hash64
+from common.data.files import decoded, text_lines
+from common.data.hub import hub_rows
 from common.errors import BadDataError, damage
-from common.files import decoded, text_lines
-from common.hub import hub_rows
 from pretraining.wikitext.vocabularies import UNKNOWN
 
 SPLITS = ("train", "valid", "test")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from common.data import Batch, TokenArray
+from common.data.batches import Batch, TokenArray
 from common.errors import WrongUseError
 from common.shapes import Labels, PerExample, Tokens
 

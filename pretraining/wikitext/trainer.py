@@ -9,9 +9,9 @@ from accelerate import Accelerator
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
-from common.deescalation import Carried
 from common.errors import BadDataError, WrongUseError
-from common.package import Assembly, Evaluation
+from common.model.deescalation import Carried
+from common.runs.package import Assembly, Evaluation
 from pretraining.transformer_xl import LayerMemory, Memory, TransformerXL
 from pretraining.wikitext.cost import estimate
 from pretraining.wikitext.evaluator import evaluate, floors, streams_of

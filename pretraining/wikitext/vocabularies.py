@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from common.data import TokenArray
+from common.data.batches import TokenArray
 from common.errors import BadDataError
 
 Kind = Literal["word", "piece", "byte"]

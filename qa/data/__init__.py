@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from common.data import drawn
+from common.data.batches import drawn
 from common.errors import WrongUseError
-from common.roles import Role, added, role
+from common.runs.roles import Role, added, role
 
 Example = TypeVar("Example")
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from common.data import Batch
+from common.data.batches import Batch
 from common.shapes import Mask, Tokens
 
 Same = TypeVar("Same", bound="TextBatch")

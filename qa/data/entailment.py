@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from common.counter import Draws
-from common.held_out import drawn_for
+from common.data.counter import Draws
+from common.data.held_out import drawn_for
 
 Label = Literal["entailment", "neutral", "contradiction"]
 QUANTIFIERS = ("all", "some", "no", "not all")

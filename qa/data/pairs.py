@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data import Indices, Shuffled
+from common.data.batches import Indices, Shuffled
+from common.data.tokenization import Ids, Tokenizer
 from common.shapes import PerExample
-from common.tokenization import Ids, Tokenizer
 from qa.data.batch import TextBatch
 from qa.data.mnli import Pair
 

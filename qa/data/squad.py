@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from common.counter import hash_text
+from common.data.counter import hash_text
+from common.data.files import kind_of, member, read_json, read_lines, read_parquet
+from common.data.hub import hub_rows
 from common.errors import BadDataError, WrongUseError
-from common.files import kind_of, member, read_json, read_lines, read_parquet
-from common.hub import hub_rows
-from common.roles import Role, role
+from common.runs.roles import Role, role
 from qa.data import Data, world
 
 Version = Literal["1.1", "2.0"]

@@ -13,10 +13,10 @@ from common.attention import find_attention, require_order
 from common.attention.base import IMPLEMENTATIONS
 from common.attention.triton.available import INSTALLED
 from common.attention.visibility import ORDERS
-from common.checkpoint import write_json
-from common.cli import Parser
 from common.errors import WrongUseError, look_up
-from common.runtime import code_version, device_name
+from common.runs.cli import Parser
+from common.training.checkpoint import write_json
+from common.training.runtime import code_version, device_name
 from scripts.benchmark.cases import PASSES, Case, Measured, Setting, expressible, matmul_ceiling, measure, refusal
 from scripts.benchmark.plot import plot
 from scripts.tables import render

@@ -23,8 +23,8 @@ from common.attention.hybrid import DOUBLY, Hybrid
 from common.attention.triton.available import reason_against
 from common.attention.triton.proof import LOOKED_AT
 from common.attention.visibility import Order, Visibility
-from common.runtime import peak_memory_bytes, reset_peak_memory
-from common.workers import leave_with_the_parent
+from common.training.runtime import peak_memory_bytes, reset_peak_memory
+from common.training.workers import leave_with_the_parent
 
 PASSES = ("forward", "both")
 """Forward alone without gradients, and forward with backward."""

@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.cli import Parser, described
 from common.errors import WrongUseError
-from common.package import Assembly, Package
-from common.run import BaseRun
-from common.runtime import make_accelerator, seed_torch
-from common.step import Stepper
+from common.runs.cli import Parser, described
+from common.runs.package import Assembly, Package
+from common.runs.run import BaseRun
+from common.training.runtime import make_accelerator, seed_torch
+from common.training.step import Stepper
 from scripts.packages import find_package
 
 

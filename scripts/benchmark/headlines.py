@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from common.bert.checkpoint import to_public
-from common.bert.names import public_name
-from common.cli import Parser
-from common.data import Indices, in_order
+from common.data.batches import Indices, in_order
 from common.errors import WrongUseError
-from common.runtime import device_name, make_accelerator
-from common.trained import read_trained
+from common.model.bert.checkpoint import to_public
+from common.model.bert.names import public_name
+from common.runs.cli import Parser
+from common.runs.trained import read_trained
+from common.training.runtime import device_name, make_accelerator
 from scripts.benchmark.chosen import at_least_one
 from scripts.tables import render
 from summarization.data import Split

@@ -15,8 +15,8 @@ import torch
 from common.attention import find_attention
 from common.attention.elementwise import Elementwise
 from common.attention.triton.available import INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
-from common.cli import Parser
 from common.errors import WrongUseError, look_up
+from common.runs.cli import Parser
 from scripts.benchmark.chosen import at_least_one
 from scripts.tables import render
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from common.attention.softmax import Softmax
-from common.blocks import PostNorm
 from common.errors import WrongUseError
+from common.model.blocks import PostNorm
 from pretraining.transformer_xl import Layer, TransformerXL
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from common.cli import Parser
 from common.errors import WrongUseError
-from common.package import Package
-from common.run import BaseRun
-from common.runtime import device_name
+from common.runs.cli import Parser
+from common.runs.package import Package
+from common.runs.run import BaseRun
+from common.training.runtime import device_name
 from scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
 from scripts.tables import render
 

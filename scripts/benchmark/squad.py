@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from common.cli import Parser
-from common.tokenization import load_tokenizer
+from common.data.tokenization import load_tokenizer
+from common.runs.cli import Parser
 from qa.data.squad import Squad, read
 from qa.data.windows import windows_of
 from qa.decoding import answers, best_spans

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from common.attention.base import Kernel
-from common.cli import Parser
-from common.run import BaseRun
-from common.runtime import device_name, make_accelerator, peak_memory_bytes, precision_name, reset_peak_memory
-from common.transformer import EncoderConfig, ModelConfig
-from common.workers import leave_with_the_parent
+from common.model.transformer import EncoderConfig, ModelConfig
+from common.runs.cli import Parser
+from common.runs.run import BaseRun
+from common.training.runtime import device_name, make_accelerator, peak_memory_bytes, precision_name, reset_peak_memory
+from common.training.workers import leave_with_the_parent
 from scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
 from scripts.packages import find_package
 from scripts.tables import render

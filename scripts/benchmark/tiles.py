@@ -16,10 +16,10 @@ from torch import Tensor
 
 from common.attention.triton.available import INSTALLED, interprets
 from common.attention.triton.proof import TOLERANCE
-from common.checkpoint import read_json, write_json
-from common.cli import Parser
 from common.errors import WrongUseError, look_up
-from common.runtime import device_name
+from common.runs.cli import Parser
+from common.training.checkpoint import read_json, write_json
+from common.training.runtime import device_name
 from scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, timed
 from scripts.benchmark.chosen import at_least_one
 from scripts.benchmark.kernels import PRECISIONS, kernels_of, require_kernels

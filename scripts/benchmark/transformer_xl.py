@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from common.cli import Parser, described
 from common.errors import WrongUseError
-from common.runtime import device_name, make_accelerator, seed_torch
+from common.runs.cli import Parser, described
+from common.training.runtime import device_name, make_accelerator, seed_torch
 from pretraining.transformer_xl import Memory, Model, TransformerXL
 from pretraining.wikitext.run import LanguageRun, Segments
 from pretraining.wikitext.streams import SegmentBatch

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from common.attention.visibility import Visibility
-from common.bert.checkpoint import to_public
-from common.bert.model import BertConfig, BertForPretraining
 from common.errors import WrongUseError
-from common.transformer import ModelConfig
+from common.model.bert.checkpoint import to_public
+from common.model.bert.model import BertConfig, BertForPretraining
+from common.model.transformer import ModelConfig
 from pretraining.data.batches import MaskedBatch
 from pretraining.masking import NONE
 from qa.data.windows import SpanBatch

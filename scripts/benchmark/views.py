@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from common.attention import find_attention
-from common.cli import Parser
-from common.runtime import device_name, seed_torch
+from common.runs.cli import Parser
+from common.training.runtime import device_name, seed_torch
 from scripts.benchmark.chosen import at_least_one
 from scripts.tables import render
 from vqa.data import Loaded, Split

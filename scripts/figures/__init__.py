@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
-from common.cli import Parser
 from common.errors import WrongUseError, look_up
+from common.runs.cli import Parser
 from scripts.figures import (
     depth,
     p1_growth,

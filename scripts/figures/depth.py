@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.blocks import Deescalated, NormConfig, PostNorm, PreNorm
-from common.diagnostics import diagnose
-from common.log import tracked
-from common.optim import Optim, Schedule
-from common.runtime import make_accelerator, seed_torch
-from common.step import Stepper
-from common.training import Train
+from common.model.blocks import Deescalated, NormConfig, PostNorm, PreNorm
+from common.model.diagnostics import diagnose
+from common.training.log import tracked
+from common.training.loop import Train
+from common.training.optim import Optim, Schedule
+from common.training.runtime import make_accelerator, seed_torch
+from common.training.step import Stepper
 from pretraining.transformer_xl import Model, TransformerXL
 from pretraining.wikitext.data import EncodedText, WikiText
 from pretraining.wikitext.run import Segments

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from common.attention import find_attention
 from common.attention.base import AttentionConfig
 from common.attention.softmax import Softmax
-from common.runtime import make_accelerator, seed_torch
+from common.training.runtime import make_accelerator, seed_torch
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 from scripts.figures.trainings import kept
 from vqa.data import scenes

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from common.attention import attention_name
 from common.attention.base import AttentionConfig
-from common.config import from_json
 from common.errors import BadDataError
+from common.runs.config import from_json
 from scripts.curves import Curves, read_curves
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
 

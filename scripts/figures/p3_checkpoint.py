@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.corpus import chapters
-from common.diagnostics import mean_cosine, token_similarity
+from common.data.corpus import chapters
 from common.errors import BadDataError, WrongUseError
+from common.model.diagnostics import mean_cosine, token_similarity
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
 
 ATTENTIONS = ("self_attn", "attn", "attention", "self_attention")

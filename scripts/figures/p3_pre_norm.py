@@ -2,7 +2,7 @@
 
 import torch
 
-from common.diagnostics import spectral_gap, token_diversity, token_similarity
+from common.model.diagnostics import spectral_gap, token_diversity, token_similarity
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 from scripts.figures.random_attention import DIM, TOKENS, layer, normalized, post_norm
 

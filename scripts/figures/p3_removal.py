@@ -10,8 +10,8 @@ import math
 import torch
 
 from common.attention.visibility import Visibility
-from common.deescalation import Deescalation
-from common.diagnostics import token_similarity
+from common.model.deescalation import Deescalation
+from common.model.diagnostics import token_similarity
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 from scripts.figures.random_attention import DIM, TOKENS, layer, normalized
 

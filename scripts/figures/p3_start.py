@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from common.attention.visibility import Visibility
-from common.bert.model import Bert, BertConfig
-from common.diagnostics import mean_cosine, token_similarity
-from common.runtime import seed_torch
+from common.model.bert.model import Bert, BertConfig
+from common.model.diagnostics import mean_cosine, token_similarity
+from common.training.runtime import seed_torch
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 
 DEPTH, TOKENS, VOCABULARY = 100, 128, 30_522

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from common.attention.visibility import Visibility
-from common.blocks import Deescalated, NormConfig, PostNorm
-from common.diagnostics import token_similarity
+from common.model.blocks import Deescalated, NormConfig, PostNorm
+from common.model.diagnostics import token_similarity
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 from scripts.figures.random_attention import DIM, HEADS, TOKENS, layer
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.diagnostics import mean_cosine, token_diversity, token_similarity
+from common.model.diagnostics import mean_cosine, token_diversity, token_similarity
 from common.shapes import Weights
 
 TOKENS, DIM, HEADS = 64, 512, 8

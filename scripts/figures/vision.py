@@ -12,14 +12,14 @@ from common.attention import attention_name
 from common.attention.base import AttentionConfig, Kernel
 from common.attention.softmax import Softmax
 from common.attention.visibility import Visibility
-from common.blocks import PreNorm
-from common.data import Ragged
-from common.diagnostics import diagnose
-from common.log import tracked
-from common.optim import Schedule, rate
-from common.positions import AbsolutePositions
-from common.runtime import seed_torch
-from common.transformer import Encoder, EncoderConfig
+from common.data.batches import Ragged
+from common.model.blocks import PreNorm
+from common.model.diagnostics import diagnose
+from common.model.positions import AbsolutePositions
+from common.model.transformer import Encoder, EncoderConfig
+from common.training.log import tracked
+from common.training.optim import Schedule, rate
+from common.training.runtime import seed_torch
 from lra.data.digits import Digits
 from lra.data.image import Image
 from scripts.figures.drawing import Look

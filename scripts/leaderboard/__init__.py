@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from common.attention import ALIASES
-from common.cli import Parser
 from common.errors import look_up
-from common.metrics import Comparison
+from common.runs.cli import Parser
+from common.runs.metrics import Comparison
 from scripts.leaderboard import side_by_side
 from scripts.leaderboard.cells import cells, footnotes, headings
 from scripts.leaderboard.records import measurements

@@ -3,8 +3,8 @@
 import itertools
 import re
 
-from common.metrics import FEWEST_SEEDS, Comparison
-from common.tasks import Published, Unit
+from common.runs.metrics import FEWEST_SEEDS, Comparison
+from common.runs.tasks import Published, Unit
 from scripts.leaderboard.rows import Row, number, told
 from scripts.leaderboard.table import Table
 

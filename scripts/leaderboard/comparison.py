@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from common.errors import BadDataError
-from common.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
-from common.results import Result
-from common.run import OTHER_ATTENTIONS, VERSION, RowParts, row_name
+from common.runs.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
+from common.runs.results import Result
+from common.runs.run import OTHER_ATTENTIONS, VERSION, RowParts, row_name
 from scripts.leaderboard.protocol import Group
 from scripts.leaderboard.remarks import is_earlier, without_version
 from scripts.leaderboard.rows import Row

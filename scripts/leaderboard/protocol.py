@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.results import Result
-from common.run import BaseRun, Preset, settings
-from common.tasks import Task
+from common.runs.results import Result
+from common.runs.run import BaseRun, Preset, settings
+from common.runs.tasks import Task
 from scripts.packages import PACKAGES, find_package
 
 

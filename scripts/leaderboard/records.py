@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.checkpoint import read_json
-from common.config import from_json
 from common.errors import BadDataError, WrongUseError, printable
-from common.results import Result, read_results, row_parts
-from common.run import BaseRun, RowParts, row_name
+from common.runs.config import from_json
+from common.runs.results import Result, read_results, row_parts
+from common.runs.run import BaseRun, RowParts, row_name
+from common.training.checkpoint import read_json
 from scripts.leaderboard.protocol import Protocol, protocol_of
 from scripts.leaderboard.remarks import version, versioned
 from scripts.packages import PACKAGES, find_package

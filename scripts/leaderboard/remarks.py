@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.results import Result
-from common.run import VERSION, RowParts, row_name, row_values
-from common.sources import changed_sources, digest, listed
+from common.runs.results import Result
+from common.runs.run import VERSION, RowParts, row_name, row_values
+from common.runs.sources import changed_sources, digest, listed
 from scripts.leaderboard.protocol import Protocol, protocol_of, run_class
 
 COMPARED = ("python", "instructions", "threads", "processes")

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from common.metrics import Comparison
-from common.run import RowParts
-from common.tasks import Unit
+from common.runs.metrics import Comparison
+from common.runs.run import RowParts
+from common.runs.tasks import Unit
 
 
 def number(value: float, unit: Unit, form: str = "") -> str:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.config import from_json, to_json
-from common.results import Result
-from common.roles import Role, json_fields, role_at
-from common.run import task_title
-from common.tasks import Published, Task, Unit
+from common.runs.config import from_json, to_json
+from common.runs.results import Result
+from common.runs.roles import Role, json_fields, role_at
+from common.runs.run import task_title
+from common.runs.tasks import Published, Task, Unit
 from scripts.leaderboard.comparison import rows_of
 from scripts.leaderboard.protocol import Group, Protocol, groups
 from scripts.leaderboard.remarks import remarks

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.attention import ALIASES
-from common.cli import Parser
 from common.errors import look_up
-from common.runtime import code_version
+from common.runs.cli import Parser
+from common.training.runtime import code_version
 from scripts.report.gathered import gather
 from scripts.report.page import build, write
 from scripts.report.speed import speed

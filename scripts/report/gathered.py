@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.attention_maps import FILE as MAPS
-from common.checkpoint import read_json
-from common.config import to_json
 from common.errors import BadDataError
-from common.package import OUTPUTS
-from common.results import Result
+from common.model.attention_maps import FILE as MAPS
+from common.runs.config import to_json
+from common.runs.package import OUTPUTS
+from common.runs.results import Result
+from common.training.checkpoint import read_json
 from scripts.curves import Curves, read_curves
 from scripts.leaderboard.protocol import Group, groups
 from scripts.leaderboard.records import measurements

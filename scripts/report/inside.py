@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from common.tasks import Unit
+from common.runs.tasks import Unit
 from scripts.report.chart import Chart, colour, label, percent, rounded, scaled, sentence, thinned
 from scripts.report.gathered import Shown, View
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from common.metrics import FEWEST_SEEDS
+from common.runs.metrics import FEWEST_SEEDS
 from scripts.leaderboard.cells import published
 from scripts.leaderboard.rows import Row
 from scripts.leaderboard.table import Table

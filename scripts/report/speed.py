@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from common.checkpoint import read_json
+from common.training.checkpoint import read_json
 from scripts.report.chart import REFERENCE, Chart, colour, label, rounded
 
 DASHES = {

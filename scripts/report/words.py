@@ -1,6 +1,6 @@
 """Each comparison spelled out, so that nobody has to read it off a column of numbers."""
 
-from common.metrics import FEWEST_SEEDS
+from common.runs.metrics import FEWEST_SEEDS
 from scripts.leaderboard.rows import Row, number
 from scripts.leaderboard.table import Table
 

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.checkpoint import write_json
-from common.cli import Parser, add_session_options, described, session_of
-from common.config import fingerprint, to_json
 from common.errors import InUseError, WrongUseError, advising, look_up
-from common.results import Result
-from common.runtime import make_accelerator
-from common.session import Session
+from common.runs.cli import Parser, add_session_options, described, session_of
+from common.runs.config import fingerprint, to_json
+from common.runs.results import Result
+from common.runs.session import Session
+from common.training.checkpoint import write_json
+from common.training.runtime import make_accelerator
 from scripts.packages import find_package
 from scripts.sweep.on_ray import imported, run_on_ray
 from scripts.sweep.planned import HELD, Planned

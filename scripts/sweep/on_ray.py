@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.checkpoint import write_atomically
 from common.errors import WrongUseError
-from common.results import Result
-from common.run_folder import delete_versions, start_anew
+from common.runs.folder import delete_versions, start_anew
+from common.runs.results import Result
+from common.training.checkpoint import write_atomically
 from scripts.sweep.planned import Planned, from_description
 from scripts.sweep.progress import FAILED, RUNNING, Board
 

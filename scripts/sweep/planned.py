@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.config import from_json, to_json
 from common.errors import BadDataError, WrongUseError
-from common.package import Package
-from common.results import Result
-from common.roles import CONFIG_VERSION
-from common.run import BaseRun, changed_from, row_name, row_of
-from common.run_folder import outdated, run_folder
-from common.session import Session, execute
-from common.sources import Sources, changed_sources, listed
+from common.runs.config import from_json, to_json
+from common.runs.folder import outdated, run_folder
+from common.runs.package import Package
+from common.runs.results import Result
+from common.runs.roles import CONFIG_VERSION
+from common.runs.run import BaseRun, changed_from, row_name, row_of
+from common.runs.session import Session, execute
+from common.runs.sources import Sources, changed_sources, listed
 from scripts.packages import find_package
 
 IN_USE = 3

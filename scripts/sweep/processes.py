@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from common.errors import printable
-from common.results import Result
+from common.runs.results import Result
 from scripts.sweep.planned import HELD, IN_USE, Planned
 from scripts.sweep.progress import FAILED, RUNNING, WAITING, Board
 

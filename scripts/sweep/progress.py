@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from common.results import Result
+from common.runs.results import Result
 from scripts.sweep.planned import Planned
 
 MOST_SHOWN = 24

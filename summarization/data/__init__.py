@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import Ragged, TokenArray, drawn
+from common.data.batches import Ragged, TokenArray, drawn
+from common.data.prepared import prepared
+from common.data.tokenization import Tokenizer
 from common.errors import BadDataError, WrongUseError
-from common.prepared import prepared
-from common.roles import Role, added, role
-from common.tokenization import Tokenizer
+from common.runs.roles import Role, added, role
 from summarization.data import wire
 from summarization.data.batches import Encoded
 from summarization.data.files import Pair, Pairs, find, of_hub

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from common.data import Batch, Indices, Ragged, Shuffled
+from common.data.batches import Batch, Indices, Ragged, Shuffled
 from common.shapes import Mask, SourceMask, SourceTokens, Tokens
 
 GRAIN = 8

@@ -6,9 +6,9 @@ from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 
+from common.data.files import member, read_lines, read_parquet, text_lines
+from common.data.hub import hub_rows
 from common.errors import BadDataError
-from common.files import member, read_lines, read_parquet, text_lines
-from common.hub import hub_rows
 
 SPLITS = ("train", "validation", "test")
 TEXTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(

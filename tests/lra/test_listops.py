@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common import prepared
-from common.data import Ragged
+from common.data import prepared
+from common.data.batches import Ragged
+from common.data.prepared import checksum
 from common.errors import BadDataError, WrongUseError
-from common.prepared import checksum
 from lra.data.listops import ListOps
 from lra.data.listops.files import FILES, HEADER, read_tsv
 from lra.data.listops.floors import floors

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from common.attention import ATTENTIONS
-from common.blocks import NORMS
-from common.data import Ragged
+from common.data.batches import Ragged
 from common.errors import WrongUseError
-from common.runtime import parameter_count
+from common.model.blocks import NORMS
+from common.training.runtime import parameter_count
 from lra.data import Sequences
 from lra.data.listops import ListOps
 from lra.model import Classifier, Model

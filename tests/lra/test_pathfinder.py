@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common import prepared
+from common.data import prepared
+from common.data.prepared import checksum
 from common.errors import BadDataError, WrongUseError
-from common.prepared import checksum
 from lra.data import pathfinder
 from lra.data.pathfinder import Pathfinder, files
 from lra.data.pathfinder.generator import draw_images

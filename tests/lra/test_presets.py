@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.blocks import NORMS
-from common.cli import provenance
 from common.errors import WrongUseError
+from common.model.blocks import NORMS
+from common.runs.cli import provenance
 from lra.data import image, listops, pathfinder, retrieval, text
 from lra.model import Classifier
 from lra.presets import PRESETS

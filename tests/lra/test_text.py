@@ -10,8 +10,8 @@ import datasets
 import numpy as np
 import pytest
 
-from common.corpus import chapters
-from common.data import Ragged
+from common.data.batches import Ragged
+from common.data.corpus import chapters
 from common.errors import BadDataError, WrongUseError
 from lra import checksums
 from lra.data import files, imdb, text

@@ -14,14 +14,16 @@ from safetensors.torch import load_file
 
 from common.attention import ATTENTIONS
 from common.errors import BadDataError, WrongUseError
-from common.results import Result
-from common.session import Session, execute
+from common.runs.results import Result
+from common.runs.run import row_name
+from common.runs.session import Session, execute
 from lra.__main__ import PACKAGE
 from lra.data.listops import ListOps
 from lra.presets import PRESETS
 from lra.run import Legacy, Run
 from lra.tasks import LISTOPS
 from lra.trainer import loss
+from scripts.leaderboard.protocol import protocol_of
 from tests.interruption import stops_after
 
 BASE = PRESETS["listops"]["quick"].run
@@ -61,7 +63,7 @@ def test_a_test_set_that_is_cut_is_marked_and_of_another_protocol(tmp_path: Path
     assert (len(whole.example_scores), len(cut.example_scores)) == (70, 9)
     assert cut.changed["data.test_limit"] == [None, 9]
     assert cut.data_checksum != whole.data_checksum
-    assert cut.protocol != whole.protocol
+    assert protocol_of(cut) != protocol_of(whole)
     assert (cut.validation, set(cut.floors)) == (whole.validation, set(whole.floors))
     assert len(list((tmp_path / "data" / "lra").iterdir())) == 1
     with pytest.raises(WrongUseError, match=r"data.test_limit: expected at least 1, or none for all, found 0"):
@@ -92,7 +94,8 @@ def test_a_result_has_everything(tmp_path: Path) -> None:
         "model.dim", "model.ffn_dim", "train.steps", "train.batch_size", "train.eval_every",
         "optim.schedule.warmup",
     }  # fmt: skip
-    assert (result.row, result.attention, result.norm) == ("softmax, 1 layers", "softmax", "pre")
+    assert result.row == (("attention", "softmax"), ("layers", "1"))
+    assert (row_name(result.row), result.attention, result.norm) == ("softmax, 1 layers", "softmax", "pre")
     assert result.environment["libraries"]["torch"]
     assert result.training_seconds > 0
     assert result.peak_memory_bytes > 2**20

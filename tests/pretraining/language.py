@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from common.blocks import Deescalated
-from common.results import Result
-from common.runtime import seed_torch
-from common.session import Session, execute
+from common.model.blocks import Deescalated
+from common.runs.results import Result
+from common.runs.session import Session, execute
+from common.training.runtime import seed_torch
 from pretraining.__main__ import PACKAGE
 from pretraining.transformer_xl import TransformerXL
 from pretraining.wikitext.data import EncodedText, WikiText

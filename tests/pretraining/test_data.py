@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from common.bert.model import BertConfig
-from common.blocks import NORMS
-from common.data import Shuffled
+from common.data.batches import Shuffled
+from common.data.tokenization import load_tokenizer, train_tokenizer
 from common.errors import BadDataError, WrongUseError
-from common.tokenization import load_tokenizer, train_tokenizer
+from common.model.bert.model import BertConfig
+from common.model.blocks import NORMS
 from pretraining.data import MaskedText, sequences, shards, split
 from pretraining.data.batches import Builder
 from pretraining.data.documents import from_hub, sentences

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from common.attention import ATTENTIONS
-from common.blocks import NORMS, NormConfig, PreNorm, norm_name
-from common.checkpoint import load_state, load_weights
 from common.errors import guarded
-from common.runtime import make_accelerator
+from common.model.blocks import NORMS, NormConfig, PreNorm, norm_name
+from common.training.checkpoint import load_state, load_weights
+from common.training.runtime import make_accelerator
 from pretraining.wikitext import trainer
 from pretraining.wikitext.data import WikiText
 from pretraining.wikitext.evaluator import evaluate, floors, in_clusters, kneser_ney, streams_of, token_losses

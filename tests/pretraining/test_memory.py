@@ -9,7 +9,7 @@ import torch
 
 from common.attention import ATTENTIONS
 from common.errors import BadDataError
-from common.runtime import make_accelerator
+from common.training.runtime import make_accelerator
 from pretraining.transformer_xl import TransformerXL
 from pretraining.wikitext.run import LanguageRun, Segments
 from pretraining.wikitext.streams import Streams

@@ -11,16 +11,16 @@ import torch
 from safetensors.torch import load_file
 
 from common.attention import ATTENTIONS
-from common.bert.checkpoint import folder_of, load, pretraining_of
-from common.bert.model import BertConfig, BertForPretraining
+from common.data.tokenization import load_tokenizer, train_tokenizer
 from common.errors import BadDataError, WrongUseError, guarded
-from common.optim import Optim
-from common.results import Result
-from common.runtime import make_accelerator
-from common.session import Session, execute
-from common.step import Stepper
-from common.tokenization import load_tokenizer, train_tokenizer
-from common.training import Train
+from common.model.bert.checkpoint import folder_of, load, pretraining_of
+from common.model.bert.model import BertConfig, BertForPretraining
+from common.runs.results import Result
+from common.runs.session import Session, execute
+from common.training.loop import Train
+from common.training.optim import Optim
+from common.training.runtime import make_accelerator
+from common.training.step import Stepper
 from pretraining.__main__ import PACKAGE
 from pretraining.cost import estimate, operations, total
 from pretraining.data import MaskedText

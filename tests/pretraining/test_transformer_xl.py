@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 import common.attention.softmax
 from common.attention import ATTENTIONS
-from common.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
 from common.errors import WrongUseError
+from common.model.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
 from pretraining.adaptive_softmax import AdaptiveSoftmax
 from pretraining.transformer_xl import LayerMemory, Model, RelativeAttention, Seen, Shift, TransformerXL, sinusoids
 from scripts.benchmark import original

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data import TokenArray
+from common.data.batches import TokenArray
 from common.errors import BadDataError, WrongUseError
 from pretraining.wikitext.data import PUBLISHED, EncodedText, WikiText, differing
 from pretraining.wikitext.sources import HUB_SPLITS, of_book, of_path

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.runtime import make_accelerator
-from common.tokenization import Tokenizer, train_tokenizer
+from common.data.tokenization import Tokenizer, train_tokenizer
+from common.training.runtime import make_accelerator
 from qa.data.squad import Questions, Squad
 from qa.data.windows import Windows, windows_of
 from qa.decoding import Answered, answers, best_spans

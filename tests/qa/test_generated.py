@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from common.counter import Draws
+from common.data.counter import Draws
 from qa.data import entailment, world
 from qa.data.entailment import NOUNS, QUANTIFIERS, VERBS, Sentence, relation
 from qa.data.mnli import LABELS, Mnli, Pair

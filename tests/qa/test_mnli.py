@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.data.tokenization import word_tokenizer
 from common.errors import BadDataError, WrongUseError
-from common.tokenization import word_tokenizer
 from qa.data import mnli
 from qa.data.mnli import LABELS, Mnli, Pair, read
 from qa.data.pairs import encode

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from common.bert.checkpoint import folder_of, read_tensors, take, to_public
+from common.model.bert.checkpoint import folder_of, read_tensors, take, to_public
 from qa.model import ConditionedHead, Model, PairClassifier, Reader
 
 pytestmark = pytest.mark.extras

@@ -10,19 +10,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from common.attention import ATTENTIONS, find_attention
-from common.bert.checkpoint import Pretraining, save
-from common.bert.model import BertConfig, BertForPretraining
-from common.blocks import PreNorm
-from common.cli import described
-from common.config import to_json
+from common.data.tokenization import word_tokenizer
 from common.errors import BadDataError, WrongUseError, guarded
-from common.optim import Optim
-from common.results import Result
-from common.run import row_name, row_of, settings
-from common.runtime import make_accelerator
-from common.session import Session, execute
-from common.tokenization import word_tokenizer
-from common.training import Train
+from common.model.bert.checkpoint import Pretraining, save
+from common.model.bert.model import BertConfig, BertForPretraining
+from common.model.blocks import PreNorm
+from common.runs.cli import described
+from common.runs.config import to_json
+from common.runs.results import Result
+from common.runs.run import row_name, row_of, settings
+from common.runs.session import Session, execute
+from common.training.loop import Train
+from common.training.optim import Optim
+from common.training.runtime import make_accelerator
 from qa import official
 from qa.__main__ import PACKAGE
 from qa.data import entailment, world
@@ -33,6 +33,7 @@ from qa.model import Model
 from qa.presets import PRESETS
 from qa.run import Run
 from qa.trainer import assemble, pair_loss, span_loss
+from scripts.leaderboard.protocol import protocol_of
 from scripts.seqarena import dispatch
 from tests.interruption import stops_after
 from tests.qa.questions import written
@@ -200,7 +201,7 @@ def test_a_test_set_that_is_cut_is_another_protocol(task: str, tmp_path: Path) -
     assert set(cut.example_scores) <= set(whole.example_scores)
     assert cut.changed["data.test_limit"] == [None, 7]
     assert cut.data_checksum != whole.data_checksum
-    assert cut.protocol != whole.protocol
+    assert protocol_of(cut) != protocol_of(whole)
     assert cut.validation == whole.validation
     with pytest.raises(WrongUseError, match=r"data.test_limit: expected at least 1, or none for all, found 0"):
         replace(run, data=replace(run.data, test_limit=0)).check()
@@ -284,7 +285,7 @@ def test_pretraining_on_other_text_is_another_protocol(tmp_path: Path, capsys: p
     there = pretrained(tmp_path / "there", "softmax", to_json(TEXT))
     other = pretrained(tmp_path / "other", "dnas", to_json(replace(TEXT, text="1" * 64)))
     old = [pretrained(tmp_path / f"old {name}", name, TEXT.settings) for name in ("softmax", "hnas")]
-    assert len({settings(type(run), to_json(run)) for run in (there, other, *old)}) == 4
+    assert len({json.dumps(settings(type(run), to_json(run))) for run in (there, other, *old)}) == 4
     assert "10 steps, protocol abc, on text that was not recorded, weights of sha256 " in old[0].model.pretraining
     assemble(old[0], tmp_path, make_accelerator("float32"))
     assert "was pretrained on text that was not recorded: its runs are compared with no" in capsys.readouterr().err

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from common.bert.model import BertConfig, BertForPretraining
-from common.bert.names import public_name
+from common.data.tokenization import word_tokenizer
 from common.errors import WrongUseError
-from common.tokenization import word_tokenizer
+from common.model.bert.model import BertConfig, BertForPretraining
+from common.model.bert.names import public_name
 from lra.presets import PRESETS
 from pretraining.data.batches import MaskedBatch
 from pretraining.masking import NONE

@@ -137,7 +137,7 @@ NO_TILES = [[1, 2], [48, 64, 4, 2], [64, 64, 4, 0], [True, 64, 4, 2], [64, 64, 6
 )
 def test_a_file_that_is_none_is_told(text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from common.attention.triton import launch  # noqa: PLC0415
-    from common.runtime import device_name  # noqa: PLC0415
+    from common.training.runtime import device_name  # noqa: PLC0415
 
     file = tmp_path / "tiles.json"
     if text is not None:

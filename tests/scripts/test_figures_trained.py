@@ -175,7 +175,7 @@ def a_run(
     folder: Path, attention: str, seed: int, masses: list[float], bound: float, weights: list[float],
     task: str = "listops",
 ) -> None:  # fmt: skip
-    from common.config import to_json  # noqa: PLC0415
+    from common.runs.config import to_json  # noqa: PLC0415
 
     folder.mkdir(parents=True)
     run = {"task": task, "preset": "quick", "model": {"attention": to_json(find_attention(attention))}, "seed": seed}

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from common.results import Result
-from common.run import settings
+from common.runs.results import Result
+from common.runs.run import settings
 from lra.presets import PRESETS
 from scripts.leaderboard.records import newest
 from scripts.leaderboard.table import tables
 from tests.scripts.test_leaderboard import only, result, run
 
-SOURCES = {"common/step.py": "1", "common/attention/softmax.py": "2"}
+SOURCES = {"common/training/step.py": "1", "common/attention/softmax.py": "2"}
 ENVIRONMENT = {"device": "a CPU", "precision": "float32", "clean": True, "commit": "c" * 40, "threads": 2,
                "python": "3.11", "processes": 1, "libraries": {"torch": "2.13"}}  # fmt: skip
 
@@ -46,9 +46,9 @@ def test_a_row_is_split_where_its_sources_change() -> None:
 
 
 def test_rows_that_are_compared_across_a_change_of_what_they_share_say_so() -> None:
-    edited = {**SOURCES, "common/step.py": "9"}
+    edited = {**SOURCES, "common/training/step.py": "9"}
     table = remarks(*(made("softmax", seed) for seed in range(2)), *(made("x3", s, sources=edited) for s in range(2)))
-    assert table == ["x3 and softmax: measured by different versions of common/step.py"]
+    assert table == ["x3 and softmax: measured by different versions of common/training/step.py"]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from pathlib import Path
 import plotly.graph_objects
 import pytest
 
-from common.attention_maps import EDGES, FILE
 from common.errors import guarded
-from common.results import Result, read_results
+from common.model.attention_maps import EDGES, FILE
+from common.runs.results import Result, read_results
 from scripts.leaderboard.records import PLANNED
 from scripts.report.chart import thinned
 from scripts.report.gathered import gather
@@ -21,7 +21,7 @@ from scripts.report.page import charts_of
 from scripts.report.scored import interval
 from scripts.report.words import sentences
 from scripts.seqarena import dispatch
-from tests.common.test_cli import TINY
+from tests.common.runs.test_cli import TINY
 from tests.scripts.test_leaderboard import result
 
 HTML = "<script>alert(1)</script><b>x"
@@ -105,7 +105,8 @@ def test_nothing_on_the_page_comes_from_elsewhere(trained: Path) -> None:
 def test_html_in_a_name_stays_text(tmp_path: Path) -> None:
     made = [result("softmax", seed, 90) for seed in range(3)]
     made += [
-        replace(result("x3", seed, 100), row=HTML, attention=HTML, notes=[HTML], command=HTML) for seed in range(3)
+        replace(result("x3", seed, 100), row=(("attention", HTML),), attention=HTML, notes=[HTML], command=HTML)
+        for seed in range(3)
     ]
     text, values = page(write(tmp_path, *made))
     assert "<script>alert" not in text
@@ -246,7 +247,7 @@ def test_a_page_of_two_seeds_has_no_interval_and_no_p(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_of_what_others_are_compared_with(tmp_path: Path) -> None:
-    made = [replace(result(name, seed, 90), row=f"{name}, {norm}", norm=norm)
+    made = [replace(result(name, seed, 90), row=(("attention", name), ("norm", norm)), norm=norm)
             for name in ("softmax", "x3") for norm in ("post", "deescalated") for seed in range(3)]  # fmt: skip
     (view,) = gather(write(tmp_path, *made, result("tanh", 0, None)), "softmax").views
     told = dict(sentences(view.table))

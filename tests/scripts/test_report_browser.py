@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from common.attention_maps import EDGES, FILE
-from common.checkpoint import write_json
 from common.errors import guarded
+from common.model.attention_maps import EDGES, FILE
+from common.training.checkpoint import write_json
 from scripts.seqarena import dispatch
 from tests.scripts.test_leaderboard import result
 from tests.scripts.test_report import HTML, write

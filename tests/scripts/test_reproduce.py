@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from common.results import Result
-from common.tasks import Task
+from common.runs.results import Result
+from common.runs.tasks import Task
 from scripts import sweep
 from scripts.packages import find_package
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common.config import to_json
-from common.results import Result
+from common.runs.config import to_json
+from common.runs.results import Result
 from qa.presets import PRESETS
 from scripts import leaderboard
 from scripts.leaderboard.side_by_side import join

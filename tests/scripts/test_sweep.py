@@ -3,13 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from common.checkpoint import locked
 from common.errors import guarded
-from common.package import Package
-from common.run import row_name
+from common.runs.package import Package
+from common.runs.results import row_parts
+from common.runs.run import row_name
+from common.training.checkpoint import locked
 from scripts import quickstart, sweep
 from scripts.seqarena import dispatch
-from tests.common.test_cli import TINY
+from tests.common.runs.test_cli import TINY
 
 
 def arguments(folder: Path, *more: str) -> list[str]:
@@ -24,7 +25,7 @@ def test_a_sweep_is_the_product_and_skips_what_is_finished(tmp_path: Path, capsy
     path = sweep.save_plan(planned, session)
     assert path == sweep.save_plan(planned, session)
     entries = json.loads(path.read_text())["runs"]
-    assert {row_name(entry["row"]) for entry in entries} == {
+    assert {row_name(row_parts(entry["row"], "")) for entry in entries} == {
         "softmax, 1 layers", "softmax, post, 1 layers", "x3, 1 layers", "x3, post, 1 layers",
     }  # fmt: skip
     first = planned[0].measure()
@@ -102,7 +103,7 @@ def test_the_quickstart_is_four_variants(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(quickstart.leaderboard, "run", lambda given: 0)
     monkeypatch.setattr(quickstart.report, "make", lambda runs, out, *rest: (out, []))
     assert quickstart.run(["--runs", str(tmp_path)]) == 0
-    assert [each.entry()["row"] for each in asked] == ["softmax", "dnas", "hnas", "x3"]
+    assert [row_name(each.entry()["row"]) for each in asked] == ["softmax", "dnas", "hnas", "x3"]
 
 
 @pytest.mark.extras  # several processes

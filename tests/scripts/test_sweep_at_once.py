@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from common.checkpoint import locked
 from common.errors import WrongUseError, guarded
-from common.results import Result, read_results
+from common.runs.results import Result, read_results
+from common.training.checkpoint import locked
 from scripts import sweep
 from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import dispatch
 from scripts.sweep import on_ray
 from scripts.sweep.planned import Planned, from_description
 from scripts.sweep.progress import FAILED, FINISHED, MOST_SHOWN, RUNNING, Board, latest
-from tests.common.test_cli import TINY
+from tests.common.runs.test_cli import TINY
 
 
 def arguments(folder: Path, *more: str, attention: str = "softmax x3") -> list[str]:

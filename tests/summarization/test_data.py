@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.data.tokenization import Tokenizer, load_tokenizer, word_tokenizer
 from common.errors import BadDataError, WrongUseError
-from common.tokenization import Tokenizer, load_tokenizer, word_tokenizer
 from summarization.data import Data, wire
 from summarization.data.batches import Budgeted, HeadlineBatch, filled
 from summarization.data.files import Pair, find

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common.blocks import NORMS
+from common.model.blocks import NORMS
 from scripts.benchmark.headlines import as_transformers, generated
 from summarization.decoding import Decoding, search
 from summarization.model import Summarizer

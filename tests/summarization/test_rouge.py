@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data import Ragged
+from common.data.batches import Ragged
+from common.data.tokenization import Tokenizer, word_tokenizer
 from common.errors import BadDataError, guarded
-from common.tokenization import Tokenizer, word_tokenizer
 from scripts.seqarena import dispatch
 from summarization.data import Split, Splits
 from summarization.data.batches import Encoded

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from common.data.tokenization import word_tokenizer
 from common.errors import guarded
-from common.results import Result
-from common.run_folder import run_folder
-from common.runtime import make_accelerator
-from common.session import Session, execute
-from common.tokenization import word_tokenizer
+from common.runs.folder import run_folder
+from common.runs.results import Result
+from common.runs.session import Session, execute
+from common.training.runtime import make_accelerator
 from scripts.seqarena import dispatch
 from summarization import trainer
 from summarization.__main__ import PACKAGE
@@ -153,7 +153,9 @@ def test_from_the_command_line_with_files_of_ones_own(tmp_path: Path, capsys: py
     command = ["summarization", "gigaword", "--preset", "quick", *variants, *where, *own, *FIELDS]
     assert guarded(dispatch, [*command, "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert result["row"] == "hnas, deescalated, 1 layers, decoder dnas"
+    assert result["row"] == [
+        ["attention", "hnas"], ["norm", "deescalated"], ["layers", "1"], ["decoder", "dnas"],
+    ]  # fmt: skip
     assert "data.path" not in result["changed"]
     assert len(result["example_scores"]) == 4
     assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0

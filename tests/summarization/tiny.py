@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from common.attention import ATTENTIONS
-from common.blocks import NORMS
+from common.model.blocks import NORMS
 from summarization.model import Model, Summarizer
 
 PAIRS = (

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from common.attention import ATTENTIONS, find_attention
-from common.diagnostics import diagnose
 from common.errors import WrongUseError, guarded
-from common.runtime import make_accelerator
+from common.model.diagnostics import diagnose
+from common.training.runtime import make_accelerator
 from scripts.seqarena import dispatch
 from vqa.data import Arrays, Loaded
 from vqa.data.batches import Grouped

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from common.errors import WrongUseError, guarded
-from common.optim import Stepped, rate
+from common.training.optim import Stepped, rate
 from scripts.seqarena import dispatch
+from tests.earlier import LATER
 from vqa.data import Layer, Loaded
 from vqa.data.scenes import Scenes
 from vqa.data.written import write_scenes
@@ -120,7 +121,7 @@ def test_files_that_changed_are_refused_by_a_run_and_its_submission(
     run = tmp_path / "copy" / "run"
     values = json.loads((run / "result.json").read_text())
     values["run"]["data"] |= {"path": str(files), "regions": [str(files / name) for name in "ABC"]}
-    values = {name: value for name, value in values.items() if name not in ("seal", "sources", "segments")}
+    values = {name: value for name, value in values.items() if name not in LATER}
     (run / "result.json").write_text(json.dumps(values | {"format": 1}))
     assert guarded(dispatch, submit(tmp_path / "copy", tmp_path / "answers.json")) == 1
     assert "was trained on data of sha256" in capsys.readouterr().err

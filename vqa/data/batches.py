@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.counter import permutation
-from common.data import Batch, Indices, kept_order
+from common.data.batches import Batch, Indices, kept_order
+from common.data.counter import permutation
 from common.shapes import Centres, Places, Regions, RegionsReal, SoftTargets, Tokens
 from vqa.data import SHARE, Split
 

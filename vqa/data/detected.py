@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import Indices
+from common.data.batches import Indices
 from common.errors import BadDataError, damage
 from vqa.data import Integers, Layer, Reals, Seen, Truths, Views
 from vqa.regions import Header, Regions, read, taken

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from common.data.files import member, read_json
 from common.errors import BadDataError
-from common.files import member, read_json
 from vqa.data import PEOPLE
 from vqa.data.files import Annotation, Question
 from vqa.official import normalized

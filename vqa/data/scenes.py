@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from common.config import fingerprint
-from common.counter import hash64
+from common.data.counter import hash64
 from common.errors import WrongUseError
+from common.runs.config import fingerprint
 from vqa.data import PEOPLE, SHARE, Arrays, Data, Loaded, Part, Split
 from vqa.data.world import ATTRIBUTES, COLOURS, MATERIALS, SHAPES, Drawn, Layout, Numbers, Truths, draw, normal, uniform
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from common.counter import hash64
+from common.data.counter import hash64
 from common.errors import BadDataError, WrongUseError
-from common.roles import Role, role
+from common.runs.roles import Role, role
 from vqa.answers import LEAST, vocabulary
 from vqa.data import PEOPLE, Data, Layer, Loaded, Part, Split
 from vqa.data import words as spelling

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from common.data.files import text_lines
 from common.errors import BadDataError
-from common.files import text_lines
 
 Numbers = npt.NDArray[np.int32]
 BETWEEN = re.compile(r"(\W+)")

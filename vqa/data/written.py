@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from common.checkpoint import write_json
-from common.prepared import whole
+from common.data.prepared import whole
+from common.training.checkpoint import write_json
 from vqa.data import Arrays, Split
 from vqa.data.files import ANNOTATIONS, QUESTIONS
 from vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled

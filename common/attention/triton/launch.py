@@ -11,9 +11,9 @@ import torch
 import triton
 from torch import Tensor
 
-from common.checkpoint import read_json
 from common.errors import WrongUseError
-from common.runtime import TILES, device_name
+from common.training.checkpoint import read_json
+from common.training.runtime import TILES, device_name
 
 Role = Literal["forward", "columns", "keys", "keys_and_masses", "queries"]
 """What a kernel does: the output, sums of columns, gradients of keys and values (and of masses), of queries."""

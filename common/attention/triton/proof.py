@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from common.attention.derivatives import assume_constant_result
 from common.attention.operators import attend_blockwise
 from common.attention.rule import Rule
 from common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, say_once
@@ -36,7 +37,7 @@ def is_trusted(rule: Rule, query: Tensor, value: Tensor, *, causal: bool, dropou
     return is_right
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # computed while a model is compiled
+@assume_constant_result  # computed while a model is compiled
 def looked_at(
     rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float
 ) -> bool:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from common.config import fingerprint
-from common.prepared import Splits, prepared
+from common.data.prepared import Splits, prepared
+from common.runs.config import fingerprint
 from lra.data import Data
 from lra.data.files import folder_of
 from lra.data.listops.files import FILES, read_official

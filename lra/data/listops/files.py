@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from common.data import Bytes, Ragged
+from common.data.batches import Bytes, Ragged
 from common.errors import BadDataError
 from lra.data.listops.language import CLASSES, SYMBOLS, encode, evaluate
 

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from common.data import Ragged
-from common.nearest import FLOOR, label_of_nearest
+from common.data.batches import Ragged
+from common.data.nearest import FLOOR, label_of_nearest
 from lra.data import majority_class
 from lra.data.listops.language import CLASSES, CLOSE, MIN, OPERATORS, SYMBOLS, evaluate
 

@@ -14,9 +14,9 @@ from typing import no_type_check
 import numpy as np
 import numpy.typing as npt
 
-from common.compiled import compiled
-from common.counter import GOLDEN, hash64, permutation
-from common.data import Bytes, Ragged
+from common.data.batches import Bytes, Ragged
+from common.data.compiled import compiled
+from common.data.counter import GOLDEN, hash64, permutation
 from common.errors import WrongUseError
 from lra.data import SPLITS
 from lra.data.listops.language import CLOSE, MIN, OPERATORS, apply, content, mix

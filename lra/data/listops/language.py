@@ -6,9 +6,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.compiled import compiled
-from common.counter import GOLDEN, mix64
-from common.data import Bytes
+from common.data.batches import Bytes
+from common.data.compiled import compiled
+from common.data.counter import GOLDEN, mix64
 from common.errors import nearest
 
 SYMBOLS = ("<pad>", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")

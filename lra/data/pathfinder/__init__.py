@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.config import fingerprint
+from common.data.prepared import Splits, prepared
 from common.errors import WrongUseError, damage
-from common.log import tracked
-from common.prepared import Splits, prepared
+from common.runs.config import fingerprint
+from common.training.log import tracked
 from lra.data import SPLITS
 from lra.data.files import folder_of
 from lra.data.origin import kept_in

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from common.counter import permutation
-from common.data import Bytes
+from common.data.batches import Bytes
+from common.data.counter import permutation
 from common.errors import BadDataError, damage
 from lra.data.pixels import open_picture
 

@@ -10,8 +10,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.compiled import compiled
-from common.counter import GOLDEN, hash64, mix64
+from common.data.compiled import compiled
+from common.data.counter import GOLDEN, hash64, mix64
 from common.errors import WrongUseError
 from lra.data.pathfinder.geometry import DEGREES, FREE, Floats, Geometry, Ints, circle, dashes, stretched
 

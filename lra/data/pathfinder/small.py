@@ -13,12 +13,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.config import fingerprint
-from common.data import Bytes
+from common.data.batches import Bytes
+from common.data.held_out import split_of
+from common.data.nearest import FLOOR
+from common.data.prepared import Splits, prepared
 from common.errors import WrongUseError
-from common.held_out import split_of
-from common.nearest import FLOOR
-from common.prepared import Splits, prepared
+from common.runs.config import fingerprint
 from lra.data import SPLITS
 from lra.data.pathfinder.generator import draw_images
 from lra.data.pathfinder.geometry import GEOMETRIES

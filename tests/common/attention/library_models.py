@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from common.runtime import seed_torch
+from common.training.runtime import seed_torch
 
 TINY = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32,
         "max_position_embeddings": 40, "initializer_range": 0.5}  # fmt: skip

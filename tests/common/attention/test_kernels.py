@@ -17,7 +17,7 @@ from common.attention.hybrid import Hybrid, HybridKernel
 from common.attention.module import MultiHeadAttention
 from common.attention.visibility import Visibility
 from common.errors import WrongUseError
-from common.optim import Optim, build_optimizer
+from common.training.optim import Optim, build_optimizer
 from tests.common.attention.cases import VARIANTS, case, cases
 
 few = settings(max_examples=40)

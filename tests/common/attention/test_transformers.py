@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from common.errors import WrongUseError
-from common.runtime import seed_torch
+from common.training.runtime import seed_torch
 from tests.common.attention.library_models import BIDIRECTIONAL, TINY, hidden, lengths, made, tokens
 
 pytestmark = pytest.mark.extras

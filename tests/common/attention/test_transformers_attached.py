@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from common.attention import ATTENTIONS, reference
 from common.attention.base import AttentionConfig, Kernel
-from common.bounded import bounded_modules
 from common.errors import BadDataError, WrongUseError
-from common.optim import Optim
+from common.model.bounded import bounded_modules
+from common.training.optim import Optim
 from tests.common.attention.library_models import TINY, made, tokens
 
 pytestmark = pytest.mark.extras

@@ -8,7 +8,7 @@ from torch import nn
 
 from common.attention import ATTENTIONS, Visibility
 from common.errors import WrongUseError
-from common.runtime import seed_torch
+from common.training.runtime import seed_torch
 from tests.common.attention.library_models import BIDIRECTIONAL, hidden, lengths, made, tokens
 
 pytestmark = pytest.mark.extras

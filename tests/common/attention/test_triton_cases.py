@@ -12,7 +12,7 @@ from hypothesis import strategies
 
 from common.attention import Visibility, find_attention
 from common.attention.triton.available import reason_against
-from common.counter import hash64, hashed_on
+from common.data.counter import hash64, hashed_on
 from tests.common.attention.test_triton import NAMES, both, exact, inputs, poisoned, require_close
 
 pytestmark = [

@@ -1,0 +1,170 @@
+"""Data that are made once: a folder that is there whole or not at all, its bytes known by a checksum."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.data.batches import Ragged
+from common.errors import BadDataError, damage, machine_error
+from common.runs.sources import changed_sources, imported_by, listed
+
+Splits = dict[str, Ragged]
+ARRAYS = ("tokens", "offsets", "labels")
+
+
+def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str | None = None) -> tuple[Splits, str]:
+    """Returns the splits kept in a folder, mapped into memory, and their checksum; made first where there are none.
+
+    Where they were made by other sources than ``make`` has now, this is printed: they are not made again.
+
+    Raises:
+        BadDataError: what was made has not the ``expected`` checksum, and is not kept; or the folder is damaged, and
+            the message says that deleting it makes it anew.
+    """
+    sources = imported_by(make.__module__)
+    if not folder.exists():
+        print(f"{what}, kept in {folder}", file=sys.stderr)
+        with whole(folder) as unfinished:
+            if unfinished is not None:
+                splits = make()
+                made = checksum(splits)
+                if expected not in (None, made):
+                    raise BadDataError(
+                        f"{what}: sha256 {made}, expected {expected}; a file was changed, or is of another set"
+                    )
+                save_splits(unfinished, splits, {"sha256": made, "sources": dict(sources)})
+    splits, manifest = load_splits(folder)
+    found = checksum(splits)
+    if found != manifest.get("sha256"):
+        raise BadDataError(f"{folder}: prepared data are damaged (sha256 {found}); delete the folder and run again")
+    before = manifest.get("sources")
+    if isinstance(before, dict) and before != sources:
+        changed = listed(changed_sources(before, sources))
+        print(f"{folder}: kept as made before {changed} changed; delete it to make it again", file=sys.stderr)
+    return splits, found
+
+
+def checksum(splits: Splits) -> str:
+    """Returns the sha256 over the bytes of all splits, the same on every machine."""
+    digest = hashlib.sha256()
+    for name, split in sorted(splits.items()):
+        digest.update(name.encode())
+        for array in (getattr(split, name) for name in ARRAYS):
+            digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def whole(folder: Path) -> Iterator[Path | None]:
+    """Gives a folder to fill, which then becomes ``folder``: whole or not at all. None: another process made it.
+
+    One process fills it at a time, and others wait for it. What killed ones left beside it is deleted.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _only_process(folder.with_name(f".{folder.name}.lock")):
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if folder.exists():
+            yield None
+            return
+        _sweep_up(folder.parent)
+        unfinished.mkdir()
+        try:
+            with _named(folder):
+                yield unfinished
+            os.replace(unfinished, folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Names the folder in an error of the machine that names no file: a disk that is full."""
+    try:
+        yield
+    except OSError as error:
+        machine = machine_error(error, folder)
+        if machine is None:
+            raise
+        raise machine from error
+
+
+def _sweep_up(parent: Path) -> None:
+    """Deletes what killed processes left of other folders: those whose locks nobody holds."""
+    for unfinished in parent.glob(".*.unfinished"):
+        lock = unfinished.with_name(f"{unfinished.stem}.lock")
+        with contextlib.suppress(OSError), lock.open("r+") as file:  # held, or just deleted by whoever finished
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _only_process(path: Path) -> Iterator[None]:
+    """Waits until no other process holds a lock, and holds it; the lock goes with the process, however it ends."""
+    while True:
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                is_the_file = path.stat().st_ino == os.fstat(file.fileno()).st_ino
+            except FileNotFoundError:
+                is_the_file = False
+            if not is_the_file:
+                continue  # whoever held it has deleted it
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def save_splits(folder: Path, splits: Splits, manifest: Mapping[str, object]) -> None:
+    """Writes splits and their manifest into a folder."""
+    for name, split in splits.items():
+        for array in ARRAYS:
+            np.save(folder / f"{name}.{array}.npy", getattr(split, array))
+    shifts = {name: split.shift for name, split in splits.items()}
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "shifts": shifts}, indent=1) + "\n")
+
+
+def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
+    """Returns memory-mapped splits and their manifest.
+
+    Raises:
+        BadDataError: a damaged folder; names it, and says that deleting it makes it anew.
+    """
+    with damage(folder, "folder of prepared data", "delete the folder and run again"):
+        manifest: dict[str, object] = json.loads((folder / "manifest.json").read_bytes())
+        shifts: Any = manifest["shifts"]
+        splits = {
+            name: Ragged(
+                **{array: np.load(folder / f"{name}.{array}.npy", mmap_mode="r") for array in ARRAYS}, shift=int(shift)
+            )
+            for name, shift in shifts.items()
+        }
+    return splits, manifest
+
+
+def origin(path: Path) -> str:
+    """Returns 12 hex digits that stand for a file or folder as it is now.
+
+    Raises:
+        BadDataError: there is no such file.
+    """
+    if not path.exists():
+        raise BadDataError(f"--data.path {path}: no such file or folder")
+    digest = hashlib.sha256(str(path.resolve()).encode())
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    for each in (file for file in files if file.exists()):  # a link may lead nowhere
+        status = each.stat()
+        digest.update(f"{each}\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:12]

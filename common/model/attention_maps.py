@@ -1,0 +1,81 @@
+"""Pictures of a trained model's attention: a heat map and a histogram of key masses for each attention in it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from common.attention.base import Kernel
+from common.attention.visibility import Visibility
+from common.model.diagnostics import call_of, whole_rows
+from common.training.checkpoint import write_json
+
+FILE = "attention.json"
+"""In a run's directory."""
+SIDE = 32
+"""Most rows and columns of a heat map: of longer sequences a cell is the mean of a block."""
+EDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+"""Of a histogram of key masses, whose first bin holds all that is less and whose last all that is more."""
+
+
+@torch.no_grad()
+def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, Any]]:
+    """Returns plain values of every attention that is called while ``run`` calls the model, in the order of its calls.
+
+    ``name`` is the module's; ``map`` the weights of the longest example, the mean over heads, times the keys
+    that are real (1: as if all were alike), real queries by real keys; ``histogram`` counts, by ``EDGES``, the masses
+    sum_i pi_ij of all real keys of all examples and heads.
+    """
+    found: list[dict[str, Any]] = []
+    names = {module: name for name, module in model.named_modules()}
+
+    def after(kernel: nn.Module, given: tuple[Any, ...], _: Tensor) -> None:
+        assert isinstance(kernel, Kernel)
+        if kernel.rule is not None:
+            query, key, _, visibility = given[:4]
+            seen = _seen(kernel, query, key, visibility, given[4] if len(given) > 4 else None)
+            found.append({"name": names[kernel].removesuffix(".kernel"), **seen})
+
+    handles = [kernel.register_forward_hook(after) for kernel in names if isinstance(kernel, Kernel)]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _seen(kernel: Kernel, query: Tensor, key: Tensor, visibility: Visibility, bias: Tensor | None) -> dict[str, Any]:
+    with torch.autocast(query.device.type, enabled=False):
+        call = call_of(kernel, query, key, visibility, bias)
+        batch, heads, queries, keys = *query.shape[:3], key.shape[2]
+        real_query, real_key = (
+            torch.ones(batch, length, dtype=torch.bool, device=query.device) if real is None else real
+            for real, length in ((visibility.query_real, queries), (visibility.key_real, keys))
+        )
+        longest = int(real_query.sum(dim=1).argmax())
+        mass = query.new_zeros(batch * heads, keys, dtype=call.query.dtype)
+        drawn = query.new_zeros(queries, keys, dtype=call.query.dtype)
+        for some in call.head_blocks():
+            own = slice(max(0, longest * heads - some.start), max(0, (longest + 1) * heads - some.start))
+            for tile, weights, _ in whole_rows(call, some):
+                mass[some, tile.keys] += weights.sum(dim=1)
+                drawn[tile.rows, tile.keys] += weights[own].sum(dim=0) / heads
+    shown = drawn[real_query[longest]][:, real_key[longest]]
+    shown = shown * shown.shape[1]
+    small = nn.functional.adaptive_avg_pool2d(shown[None], (min(SIDE, len(shown)), min(SIDE, shown.shape[1])))[0]
+    masses = mass[real_key.repeat_interleave(heads, dim=0)].cpu().numpy()
+    return {
+        "queries": shown.shape[0],
+        "keys": shown.shape[1],
+        "map": [[round(each, 4) for each in row] for row in small.tolist()],
+        "histogram": np.histogram(masses, (-np.inf, *EDGES, np.inf))[0].tolist(),
+    }
+
+
+def write_maps(folder: Path, model: nn.Module, run: Callable[[], Any]) -> None:
+    """Writes ``attention.json`` into a run's directory: the edges of the histograms and the maps."""
+    write_json(folder / FILE, {"edges": EDGES, "attentions": attention_maps(model, run)})

@@ -1,0 +1,303 @@
+"""Public checkpoints of BERT, read and written: a folder or hub id with config.json, weights, vocabulary."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from common.attention.base import AttentionConfig
+from common.attention.softmax import Softmax
+from common.data.hub import hub_folder
+from common.data.tokenization import VOCABULARIES
+from common.errors import BadDataError, WrongUseError
+from common.model.bert.model import BertConfig, BertForPretraining
+from common.model.bert.names import modern, public_name
+from common.model.blocks import Activation, NormConfig, PostNorm
+from common.runs.config import from_json, to_json
+from common.training.checkpoint import write_atomically, write_json
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+"""In the order in which they are preferred."""
+PRETRAINING = "pretraining"
+"""Field of config.json in what a run of ours leaves."""
+LEFT = Path("checkpoint", "bert")
+"""Where a finished run of ours keeps it, in its directory."""
+OURS = "seqarena.json"
+"""Beside config.json in what we write: the whole config, attention and norm included."""
+CHECKSUMS = "checksums.json"
+"""Beside them: the sha256 of the weights and of ``OURS``."""
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"
+}  # fmt: skip
+"""Public name -> ours; plain gelu is the erf form that Google's weights of 2018 were trained with."""
+
+
+UNRECORDED = "on text that was not recorded"
+"""Label of checkpoints of ours that do not record their text."""
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    """The pretraining of a checkpoint of ours. All but the seed is equal for those that share a table."""
+
+    settings: str
+    """Task, preset, steps, and a hash of everything that must be equal for two runs to stand in one table."""
+    text: str
+    """sha256 of the tokens that it was trained on, the vocabulary counted."""
+    seed: int
+    sources: str = ""
+    """Hash of the sources that trained it; empty: it was not recorded."""
+
+    @property
+    def label(self) -> str:
+        """The settings and the text in a few words."""
+        return f"{self.settings}, text {self.text[:12]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What became of each tensor."""
+
+    loaded: int
+    new: tuple[str, ...]
+    """Of the model, in no file: left at their initial values."""
+    unused: tuple[str, ...]
+    """Of the file, in no model."""
+
+    def __str__(self) -> str:
+        """Returns one line for a person; what every layer has is named once."""
+        parts = [f"{self.loaded} tensors loaded"]
+        for what, names in (("left as they were", self.new), ("not used", self.unused)):
+            once = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names)
+            parts += [f"{what}: {', '.join(once)}"] if names else []
+        return "; ".join(parts)
+
+
+def folder_of(source: str, revision: str | None = None) -> Path:
+    """Returns the local folder of a checkpoint, fetched from the hub if there is no folder of that name.
+
+    ``source`` may be the directory of a finished run of pretraining too.
+
+    Raises:
+        BadDataError: it is neither a folder nor to be had from the hub.
+    """
+    if (Path(source) / LEFT).is_dir():
+        return Path(source) / LEFT
+    wanted = ["config.json", WEIGHTS[0], *VOCABULARIES, OURS]
+    found = hub_folder(source, wanted, revision)
+    if not any((found / name).exists() for name in WEIGHTS):
+        found = hub_folder(source, [WEIGHTS[1]], revision)
+    return found
+
+
+def read_config(folder: Path) -> BertConfig:
+    """Returns the config of a checkpoint; attention and norm are softmax and post-norm but in files of ours.
+
+    Raises:
+        BadDataError: no config, or one of another kind of model; says which field.
+    """
+    ours = folder / OURS
+    if ours.exists():
+        config = _parsed(ours, lambda values: from_json(BertConfig, values))
+        _verify(ours)
+        return config
+    return _parsed(folder / "config.json", _from_public)
+
+
+def _parsed(path: Path, make: Callable[[Any], Made]) -> Made:
+    try:
+        return make(json.loads(path.read_bytes()))
+    except FileNotFoundError as error:
+        raise BadDataError(f"{path} does not exist; expected config.json and {' or '.join(WEIGHTS)}") from error
+    except KeyError as error:
+        raise BadDataError(f"{path}: expected the field {error.args[0]}") from error
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, WrongUseError) as error:
+        raise BadDataError(f"{path}: {error}") from error
+
+
+def _from_public(values: Any) -> BertConfig:
+    if not isinstance(values, dict):
+        raise ValueError(f"expected an object, found {type(values).__name__}")
+    for name, only in (("model_type", "bert"), ("position_embedding_type", "absolute")):
+        if values.get(name, only) != only:
+            raise ValueError(f"expected {name} {only}, found {values[name]}")
+    activation = values.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"expected hidden_act {', '.join(ACTIVATIONS)}, found {activation}")
+    return BertConfig(
+        layers=int(values["num_hidden_layers"]),
+        dim=int(values["hidden_size"]),
+        heads=int(values["num_attention_heads"]),
+        ffn_dim=int(values["intermediate_size"]),
+        activation=ACTIVATIONS[activation],
+        dropout=float(values.get("hidden_dropout_prob", 0.1)),
+        attention_dropout=float(values.get("attention_probs_dropout_prob", 0.1)),
+        norm_eps=float(values.get("layer_norm_eps", 1e-12)),
+        vocabulary=int(values["vocab_size"]),
+        max_length=int(values.get("max_position_embeddings", 512)),
+        token_types=int(values.get("type_vocab_size", 2)),
+        initial_std=float(values.get("initializer_range", 0.02)),
+    )
+
+
+def to_public(config: BertConfig) -> dict[str, Any]:
+    """Returns config.json; a variant that transformers would silently take for softmax has a type of its own."""
+    plain = config.attention == Softmax() and config.norm == PostNorm() and config.attention_dim in (None, config.dim)
+    return {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert" if plain and config.projection_bias else "seqarena-bert",
+        "num_hidden_layers": config.layers,
+        "hidden_size": config.dim,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.ffn_dim,
+        "hidden_act": next(public for public, ours in ACTIVATIONS.items() if ours == config.activation),
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "layer_norm_eps": config.norm_eps,
+        "vocab_size": config.vocabulary,
+        "max_position_embeddings": config.max_length,
+        "type_vocab_size": config.token_types,
+        "initializer_range": config.initial_std,
+        "position_embedding_type": "absolute",
+        "pad_token_id": 0,
+    }
+
+
+def pretraining_of(folder: Path) -> tuple[str, int | None, str]:
+    """Returns what is equal for checkpoints of one pretraining, and this one's seed and sources if they are known.
+
+    Of a checkpoint of ours: its settings and its text, as it says itself. Of any other, and of ours from before the
+    text was recorded, the sha256 of the weights: it is of one pretraining with its copies alone.
+
+    Raises:
+        BadDataError: no weights, or a record that is none.
+    """
+    path = folder / "config.json"
+    said = _parsed(path, lambda values: values.get(PRETRAINING))
+    if isinstance(said, dict):
+        record = _parsed(path, lambda _: from_json(Pretraining, {"sources": ""} | said))
+        return record.label, record.seed, record.sources
+    weights = f"sha256 {_sha256(weights_of(folder))[:16]}"
+    return (weights if said is None else f"{said}, {UNRECORDED}, weights of {weights}"), None, ""
+
+
+def weights_of(folder: Path) -> Path:
+    """Returns the file of a checkpoint's weights.
+
+    Raises:
+        BadDataError: there is none.
+    """
+    path = next((folder / name for name in WEIGHTS if (folder / name).exists()), None)
+    if path is None:
+        raise BadDataError(f"{folder}: expected {' or '.join(WEIGHTS)}; there is neither")
+    return path
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Returns a checkpoint's tensors by today's public names.
+
+    Raises:
+        BadDataError: no weights, or a damaged file; a ``.bin`` is read without running what is pickled in it.
+    """
+    path = weights_of(folder)
+    try:
+        if path.suffix == ".safetensors":
+            tensors = safetensors.torch.load_file(path)
+        else:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch and safetensors raise a different class for each kind of damage
+        raise BadDataError(f"{path}: cannot be read ({error}); fetch it again") from error
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise BadDataError(f"{path}: expected tensors by name; another kind of file")
+    _verify(path)
+    return modern(tensors, str(path))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _verify(path: Path) -> None:
+    """Raises a ``BadDataError`` if a file of ours is not as it was written; public checkpoints have no checksums."""
+    sums = path.with_name(CHECKSUMS)
+    if sums.exists() and _parsed(sums, lambda values: values[path.name]) != _sha256(path):
+        raise BadDataError(
+            f"{path} is damaged or was changed: {CHECKSUMS} has another sha256; delete {CHECKSUMS} if you changed it"
+        )
+
+
+def load(
+    source: str,
+    *,
+    attention: AttentionConfig | None = None,
+    norm: NormConfig | None = None,
+    revision: str | None = None,
+) -> tuple[BertForPretraining, Report]:
+    """Returns a checkpoint as a model, and what became of each tensor.
+
+    ``source`` is a folder or an id of the hub. Another ``attention`` or ``norm`` than the checkpoint's takes every
+    tensor that both have unchanged.
+
+    Raises:
+        BadDataError: files that are missing, damaged, or not of one BERT.
+    """
+    folder = folder_of(source, revision)
+    config = read_config(folder)
+    config = replace(config, attention=attention or config.attention, norm=norm or config.norm)
+    config.check()
+    tensors = read_tensors(folder)
+    model = BertForPretraining(config, sentences="cls.seq_relationship.weight" in tensors)
+    if model.bert.pooler is None and "bert.pooler.dense.weight" in tensors:
+        model.bert.pooler = nn.Linear(config.dim, config.dim)
+    return model, take(model, tensors, source)
+
+
+@torch.no_grad()
+def take(model: nn.Module, tensors: dict[str, Tensor], source: str) -> Report:
+    """Copies tensors by public name into a model and says what became of each.
+
+    Raises:
+        BadDataError: shapes that differ, all of them named; or nothing that fits.
+    """
+    wanted = {public_name(name): tensor for name, tensor in model.state_dict().items()}
+    shared = [name for name in wanted if name in tensors]
+    wrong = [
+        f"{name} is {tuple(tensors[name].shape)}, expected {tuple(wanted[name].shape)}"
+        for name in shared
+        if tensors[name].shape != wanted[name].shape
+    ]
+    if wrong:
+        raise BadDataError(f"{source}: {'; '.join(wrong)}")
+    body = [name for name in wanted if name.startswith("bert.") and not name.startswith("bert.pooler.")]
+    absent = [name for name in body if name not in tensors]
+    if absent:
+        raise BadDataError(f"{source}: not a whole BERT, {len(absent)} tensors of its body are missing: {absent[:3]}")
+    for name in shared:
+        wanted[name].copy_(tensors[name])
+    new = tuple(name for name in wanted if name not in tensors)
+    return Report(loaded=len(shared), new=new, unused=tuple(sorted(set(tensors) - set(wanted))))
+
+
+def save(folder: Path, model: BertForPretraining, pretraining: Pretraining | None = None) -> None:
+    """Writes a model in the layout of public checkpoints: config.json and model.safetensors, each whole or not at all.
+
+    Attention and norm stand in ``seqarena.json``, and tensors that no public checkpoint has begin with ``seqarena.``.
+    ``pretraining`` says how and on what it was trained, for ``pretraining_of``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {public_name(name): tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    content = safetensors.torch.save(tensors, metadata={"format": "pt"})
+    write_atomically(folder / WEIGHTS[0], lambda file: file.write(content))
+    said = {} if pretraining is None else {PRETRAINING: to_json(pretraining)}
+    write_json(folder / "config.json", to_public(model.bert.config) | said)
+    write_json(folder / OURS, to_json(model.bert.config))
+    write_json(folder / CHECKSUMS, {name: _sha256(folder / name) for name in (WEIGHTS[0], OURS)})

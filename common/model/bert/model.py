@@ -1,0 +1,171 @@
+"""BERT: embeddings, the shared encoder, pooler, the heads of pretraining. Any attention variant and norm."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from common.attention.visibility import Order, Visibility
+from common.errors import WrongUseError
+from common.model.blocks import ACTIVATIONS
+from common.model.transformer import Encoder, EncoderConfig
+from common.shapes import Hidden, Places, Pooled, Scored, Table, Tokens, TwoWay
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig(EncoderConfig):
+    """A BERT: post-norm, erf GELU, no dropout inside the feed-forward."""
+
+    vocabulary: int
+    """Number of token embeddings."""
+    max_length: int = 512
+    """Positions there are."""
+    token_types: int = 2
+    """Kinds of segments: A and B."""
+    norm_eps: float = 1e-12
+    """Added to the variance in every LayerNorm."""
+    initial_std: float = 0.02
+    """Standard deviation of initial matrices and embeddings, a normal cut off at two of them; biases start at 0."""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence it can read."""
+        return self.max_length
+
+    @property
+    def inner_dropout(self) -> float:
+        """None: BERT drops outputs of sublayers, and nothing between the two matrices of a feed-forward."""
+        return 0.0
+
+    def check(self, *, order: Order = "none", mean_pooled: bool = False) -> None:
+        """Raises a ``WrongUseError`` that names the field which no model can have."""
+        super().check(order=order, mean_pooled=mean_pooled)
+        for name in ("vocabulary", "max_length", "token_types"):
+            if getattr(self, name) < 1:
+                raise WrongUseError(f"model.{name}: expected at least 1, found {getattr(self, name)}")
+        if not self.initial_std > 0:
+            raise WrongUseError(f"model.initial_std: expected a number above 0, found {self.initial_std}")
+
+
+class Embeddings(nn.Module):
+    """LayerNorm of the sum of a token's, its position's and its segment's vectors."""
+
+    def __init__(self, config: BertConfig, *, words: bool = True) -> None:
+        """``words``: whether it has a table of tokens of its own, or is given another's."""
+        super().__init__()
+        self.word = nn.Embedding(config.vocabulary, config.dim) if words else None
+        self.position = nn.Embedding(config.max_length, config.dim)
+        self.token_type = nn.Embedding(config.token_types, config.dim)
+        self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, tokens: Tokens, types: Tokens, positions: Tokens | None = None, word: Table | None = None
+    ) -> Hidden:
+        """Returns the stream's beginning; ``positions`` None: 0, 1, 2, ... in each row; ``word``: a table given.
+
+        Raises:
+            WrongUseError: a sequence longer than there are positions.
+        """
+        length, most = tokens.shape[1], self.position.num_embeddings
+        if positions is None:
+            if length > most:
+                raise WrongUseError(f"a sequence of {length} tokens is longer than the {most} positions")
+            placed = self.position.weight[:length]
+        else:
+            placed = self.position(positions)
+        vectors = F.embedding(tokens, self.table if word is None else word)
+        hidden: Tensor = self.dropout(self.norm(vectors + placed + self.token_type(types)))
+        return hidden
+
+    @property
+    def table(self) -> Table:
+        """Its own table of tokens."""
+        if self.word is None:
+            raise WrongUseError("these embeddings have no table of tokens of their own; give them one")
+        return self.word.weight
+
+
+class Bert(nn.Module):
+    """The body: tokens to a stream of vectors, and a pooled vector of the first of them."""
+
+    def __init__(self, config: BertConfig, *, pooler: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.encoder = Encoder(config)
+        self.pooler = nn.Linear(config.dim, config.dim) if pooler else None
+        initialise(self, config.initial_std)
+
+    def forward(self, tokens: Tokens, types: Tokens, visibility: Visibility, positions: Tokens | None = None) -> Hidden:
+        """Returns the last layer's stream; padded positions hold something finite that nothing reads."""
+        hidden: Tensor = self.encoder(self.embeddings(tokens, types, positions), visibility)
+        return hidden
+
+    def pooled(self, hidden: Hidden) -> Pooled:
+        """Returns tanh of a projection of the first token's vector."""
+        if self.pooler is None:
+            raise WrongUseError("this BERT was built, or saved, without a pooler")
+        return torch.tanh(self.pooler(hidden[:, 0]))
+
+
+class MaskedLanguageHead(nn.Module):
+    """What stands where: a layer, then products with the token embeddings themselves (tied)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.dim, config.dim)
+        self.activation = ACTIVATIONS[config.activation]()
+        self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+
+    def forward(self, hidden: Tensor, word: Tensor) -> Scored:
+        """Returns the scores of every token at some positions (P C), given the token embeddings (V C)."""
+        return F.linear(self.transformed(hidden), word, self.bias)
+
+    def transformed(self, hidden: Tensor) -> Tensor:
+        """Returns what the token embeddings are multiplied with, in the shape of ``hidden``."""
+        changed: Tensor = self.norm(self.activation(self.dense(hidden)))
+        return changed
+
+
+class BertForPretraining(nn.Module):
+    """The body with the heads of pretraining."""
+
+    def __init__(self, config: BertConfig, *, sentences: bool = True) -> None:
+        super().__init__()
+        self.bert = Bert(config, pooler=sentences)
+        self.masked = MaskedLanguageHead(config)
+        self.sentences = nn.Linear(config.dim, 2) if sentences else None
+        initialise(self.masked, config.initial_std)
+        if self.sentences is not None:
+            initialise(self.sentences, config.initial_std)
+
+    def forward(
+        self,
+        tokens: Tokens,
+        types: Tokens,
+        visibility: Visibility,
+        places: Places,
+        positions: Tokens | None = None,
+    ) -> tuple[Scored, TwoWay | None]:
+        """Returns the scores of every token at ``places`` alone, and of the two orders of the segments if it has those.
+
+        ``places`` counts through the batch, row by row: b T + t. The projection to the vocabulary, which takes more
+        operations than a layer, runs there only.
+        """
+        hidden = self.bert(tokens, types, visibility, positions)
+        picked = hidden.flatten(0, 1).index_select(0, places)  # P C
+        scores = self.masked(picked, self.bert.embeddings.table)
+        return scores, None if self.sentences is None else self.sentences(self.bert.pooled(hidden))
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, std: float) -> None:
+    """Gives matrices and embeddings BERT's initial values; norms keep 1 and 0, bounded numbers their own."""
+    for each in module.modules():
+        if isinstance(each, nn.Linear | nn.Embedding):
+            nn.init.trunc_normal_(each.weight, std=std, a=-2 * std, b=2 * std)
+        if isinstance(each, nn.Linear) and each.bias is not None:
+            each.bias.zero_()

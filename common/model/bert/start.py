@@ -1,0 +1,182 @@
+"""A model that starts from a BERT checkpoint: what of its config the checkpoint settles."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
+
+from common.attention import attention_name
+from common.attention.base import AttentionConfig
+from common.attention.hybrid import Hybrid
+from common.attention.softmax import Softmax
+from common.data.hub import hub_folder
+from common.data.tokenization import VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
+from common.errors import BadDataError, WrongUseError
+from common.model.bert.checkpoint import UNRECORDED, folder_of, pretraining_of, read_config
+from common.model.bert.model import BertConfig
+from common.runs.roles import Role, role
+from common.runs.run import RowParts
+
+OWN = ("attention", "norm", "dropout", "attention_dropout", "initial_std")
+"""Fields of a BERT that a checkpoint does not settle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedConfig(BertConfig):
+    """A BERT, from a checkpoint or from nothing."""
+
+    pretraining: str = field(default="", metadata=role(Role.PRETRAINING))
+    """How and on what text the checkpoint was trained, taken from it: runs of the same one are of one protocol."""
+    pretraining_seed: int | None = field(default=None, metadata=role(Role.ROW))
+    """Seed of that training, taken from the checkpoint; none: it does not say."""
+    pretraining_sources: str = field(default="", metadata=role(Role.ROW))
+    """Hash of the sources of that training, taken from the checkpoint; empty: it does not say."""
+    pretrained_with: str = field(default="", metadata=role(Role.ROW))
+    """The attention that it was trained with, taken from it."""
+
+    @property
+    def started_attention(self) -> AttentionConfig:
+        """The attention in the place of the checkpoint's."""
+        return self.attention
+
+    @property
+    def pretrained_otherwise(self) -> RowParts:
+        """With which attention the checkpoint was trained, if it was another one; for a row in a table."""
+        trained, own = self.pretrained_with, attention_name(self.started_attention)
+        is_other = trained and trained.split("[")[0] != own.split("[")[0]
+        return (("pretrained with", trained),) if is_other else ()
+
+    def notes_of(self, seed: int) -> list[str]:
+        """Returns what every table must say of a run of this seed: the checkpoint's, where it is another one."""
+        own = self.pretraining_seed in (None, seed)
+        return self.notes if own else [*self.notes, f"pretraining seed {self.pretraining_seed}"]
+
+    @property
+    def names_pretraining(self) -> bool:
+        """Whether any field is filled that a checkpoint fills."""
+        return bool(self.pretraining or self.pretrained_with) or self.pretraining_seed is not None
+
+
+Config = TypeVar("Config", bound=StartedConfig)
+
+
+def started(model: Config, source: str, typed: Collection[str]) -> Config:
+    """Returns the config with a checkpoint's sizes, and its attention and norm unless they were ``typed``.
+
+    hnas in the place of softmax starts at u = 0, unless a u was typed: the function that was learned is kept.
+
+    Raises:
+        BadDataError: a checkpoint that cannot be read.
+        WrongUseError: a size was typed that is not the checkpoint's.
+    """
+    folder = folder_of(source)
+    config = read_config(folder)
+    sizes = {each.name: getattr(config, each.name) for each in fields(BertConfig) if each.name not in OWN}
+    for name, value in sizes.items():
+        mine = getattr(model, name)
+        if f"model.{name}" in typed and mine != value:
+            raise WrongUseError(f"model.{name} {mine}: the checkpoint {source} has {value}")
+    for name in ("pretraining", "pretraining_seed", "pretraining_sources", "pretrained_with"):
+        if f"model.{name}" in typed:
+            raise WrongUseError(f"model.{name} is taken from the checkpoint {source}")
+    if isinstance(config.attention, Hybrid) and "model.attention.u" in typed:
+        raise WrongUseError(f"model.attention.u: the checkpoint {source} has trained values of u")
+    attention = config.attention
+    if is_typed("attention", typed):
+        attention = in_place_of(config.attention, model.attention, "attention", typed)
+    pretraining, seed, sources = pretraining_of(folder)
+    return replace(
+        model, **sizes, attention=attention, norm=model.norm if is_typed("norm", typed) else config.norm,
+        pretraining=pretraining, pretraining_seed=seed, pretraining_sources=sources,
+        pretrained_with=attention_name(config.attention),
+    )  # fmt: skip
+
+
+def in_place_of(
+    trained: AttentionConfig, chosen: AttentionConfig, name: str, typed: Collection[str]
+) -> AttentionConfig:
+    """Returns the attention chosen for a field: of hnas, where softmax was trained and no u typed, at u = 0."""
+    if isinstance(trained, Softmax) and isinstance(chosen, Hybrid) and f"model.{name}.u" not in typed:
+        return replace(chosen, u=0.0)
+    return chosen
+
+
+def unrecorded_text(model: StartedConfig, source: str) -> str | None:
+    """Returns a warning if a checkpoint of ours does not say on what text it was trained."""
+    if UNRECORDED not in model.pretraining:
+        return None
+    return (
+        f"{source} was pretrained {UNRECORDED}: its runs are compared with no other checkpoint's; finish its "
+        "pretraining again with --overwrite to record it"
+    )
+
+
+def tokenizer_unless_typed(named: str | None, typed: Collection[str]) -> str | None:
+    """Returns what ``data.tokenizer`` is in a run that begins from a checkpoint: none, for its own, unless typed."""
+    return named if "data.tokenizer" in typed else None
+
+
+def tokenizer_of(
+    named: str | None, checkpoint: str | None, model: BertConfig, words: Callable[[], Iterable[str]]
+) -> tuple[Tokenizer, str | None]:
+    """Returns the tokenizer that is named, else the checkpoint's, else one of generated ``words``; and a warning.
+
+    The warning says in what a named vocabulary differs from the checkpoint's.
+
+    Raises:
+        BadDataError: no such tokenizer, or a checkpoint without one.
+        WrongUseError: a named one that numbers tokens otherwise than the checkpoint, or has more than the model.
+    """
+    own = None if checkpoint is None else _vocabulary_of(checkpoint)
+    if named is not None:
+        try:
+            tokenizer = load_tokenizer(hub_folder(named, VOCABULARIES))
+        except BadDataError as error:
+            raise BadDataError(f"--data.tokenizer {error}, or a vocab.txt or tokenizer.json") from error
+    elif own is not None:
+        tokenizer = own
+    elif checkpoint is not None:
+        raise BadDataError(f"{checkpoint} has no vocabulary (tokenizer.json or vocab.txt); --data.tokenizer names one")
+    else:
+        tokenizer = word_tokenizer(words())
+    if len(tokenizer) > model.vocabulary:
+        raise WrongUseError(
+            f"model.vocabulary {model.vocabulary:,} is below the {len(tokenizer):,} tokens of {tokenizer.source}"
+        )
+    if named is None or checkpoint is None:
+        return tokenizer, None
+    return tokenizer, _difference(tokenizer, own, model, checkpoint)
+
+
+def _vocabulary_of(checkpoint: str) -> Tokenizer | None:
+    where = folder_of(checkpoint)
+    has_one = any((where / name).exists() for name in ("tokenizer.json", "vocab.txt"))
+    return load_tokenizer(where) if has_one else None
+
+
+def _difference(named: Tokenizer, own: Tokenizer | None, model: BertConfig, checkpoint: str) -> str | None:
+    """Returns in what a vocabulary differs from a checkpoint's, if in anything.
+
+    Raises:
+        WrongUseError: a token of both has another number, so that its embedding would be another token's.
+    """
+    if own is None:
+        if len(named) == model.vocabulary:
+            return None
+        return f"{named.source} has {len(named):,} tokens, the checkpoint {model.vocabulary:,}: is it its own?"
+    mine, theirs = named.numbers, own.numbers
+    moved = sorted(token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token])
+    if moved:
+        first = moved[0]
+        raise WrongUseError(
+            f"--data.tokenizer {named.source} is not the vocabulary of {checkpoint}: {len(moved):,} tokens have other "
+            f"numbers, such as {first!r}, {mine[first]:,} here and {theirs[first]:,} there; leave --data.tokenizer out"
+        )
+    if mine.keys() == theirs.keys():
+        return None
+    more, missing = len(mine.keys() - theirs.keys()), len(theirs.keys() - mine.keys())
+    return f"{named.source} has {more:,} tokens that are not in the vocabulary of {checkpoint}, and lacks {missing:,}"
+
+
+def is_typed(name: str, typed: Collection[str]) -> bool:
+    """Returns whether a field of the model, or one inside it, was typed."""
+    return any(path == f"model.{name}" or path.startswith(f"model.{name}.") for path in typed)

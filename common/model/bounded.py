@@ -1,0 +1,39 @@
+"""A trained number kept between two bounds: the hybrid weight u, the de-escalation strength tau."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+
+class Bounded(nn.Module):
+    """Holds a raw parameter that ``clamp_`` puts back between ``low`` and ``high`` after each optimiser step.
+
+    The optimiser gives these their own learning-rate multiplier and no weight decay (``common.training.optim``). The
+    loop clamps them and logs them at every evaluation (``common.training.loop``).
+    """
+
+    def __init__(self, initial: Tensor, *, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+        self.initial = initial
+        self.raw = nn.Parameter(initial.to(torch.get_default_dtype(), copy=True))
+
+    def forward(self) -> Tensor:
+        """Returns the value, in the shape it was given."""
+        return self.raw
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Sets the parameter to its initial value, in the precision that it has now."""
+        self.raw.copy_(self.initial)
+
+    @torch.no_grad()
+    def clamp_(self) -> None:
+        """Puts the parameter back between its bounds."""
+        self.raw.clamp_(self.low, self.high)
+
+
+def bounded_modules(model: nn.Module) -> Iterator[tuple[str, Bounded]]:
+    """Yields the bounded numbers of a model with their names, in the order of the layers."""
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, Bounded))

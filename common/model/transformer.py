@@ -1,0 +1,263 @@
+"""Encoder and decoder, made of blocks: any attention variant, any norm, any depth."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from common.attention import require_order
+from common.attention.base import AttentionConfig
+from common.attention.module import MultiHeadAttention
+from common.attention.softmax import Softmax
+from common.attention.visibility import Order, Visibility
+from common.errors import WrongUseError
+from common.model.beams import LayerMemory, Memory, attend_beams
+from common.model.blocks import Activation, Deescalated, NormConfig, PostNorm, Sublayer, feed_forward, norm_name
+from common.model.deescalation import Carried
+from common.runs.roles import Role, role
+from common.shapes import BeamHidden, Context, Hidden, KeyMask
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What every model that is measured has: an attention variant, and what a table says of the rest."""
+
+    attention: AttentionConfig = field(default_factory=Softmax, metadata=role(Role.ROW))
+    """The attention variant and its parameters."""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence it can read."""
+        raise TypeError(f"{type(self).__name__} does not say how long its sequences may be")
+
+    @property
+    def norm_label(self) -> str:
+        """How a table names its block normalisation."""
+        raise TypeError(f"{type(self).__name__} does not say how it is normalised")
+
+    @property
+    def depth_label(self) -> int:
+        """The number of layers that a table names."""
+        raise TypeError(f"{type(self).__name__} does not say how deep it is")
+
+    @property
+    def notes(self) -> list[str]:
+        """What every table must say of its results."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(ModelConfig):
+    """A stack of layers of attention and feed-forward."""
+
+    layers: int = field(metadata=role(Role.ROW))
+    """Number of layers, each with attention and a feed-forward."""
+    dim: int
+    """Width of the stream."""
+    heads: int
+    """Attention heads; each is attention_dim / heads wide."""
+    attention_dim: int | None = None
+    """Width of all heads together; none: dim."""
+    ffn_dim: int
+    """Width inside the feed-forward."""
+    norm: NormConfig = field(default_factory=PostNorm, metadata=role(Role.ROW))
+    """The block normalisation and its parameters."""
+    activation: Activation = "gelu"
+    """Activation inside the feed-forward."""
+    dropout: float = 0.1
+    """Probability of dropping an entry of a sublayer's output or of the feed-forward's inside."""
+    attention_dropout: float = 0.1
+    """Probability of dropping an attention weight."""
+    projection_bias: bool = True
+    """Whether the attention's four projections have biases."""
+    norm_eps: float = 1e-5
+    """Added to the variance in every LayerNorm."""
+
+    @property
+    def norm_label(self) -> str:
+        """The name of its norm in the table, with what differs."""
+        return norm_name(self.norm)
+
+    @property
+    def depth_label(self) -> int:
+        """Its layers."""
+        return self.layers
+
+    @property
+    def notes(self) -> list[str]:
+        """That it sees the future, where it does."""
+        return ["non-causal"] if isinstance(self.norm, Deescalated) and self.norm.leaky else []
+
+    @property
+    def inner_dropout(self) -> float:
+        """Probability of dropping an entry between the two matrices of a feed-forward."""
+        return self.dropout
+
+    def check(self, *, order: Order, mean_pooled: bool) -> None:
+        """Refuses, before anything is loaded, a model that could not work.
+
+        Raises:
+            WrongUseError: names the fields.
+        """
+        for name in ("layers", "dim", "heads", "ffn_dim"):
+            if getattr(self, name) < 1:
+                raise WrongUseError(f"model.{name}: expected at least 1, found {getattr(self, name)}")
+        width = self.dim if self.attention_dim is None else self.attention_dim
+        if width < 1 or width % self.heads:
+            name = "dim" if self.attention_dim is None else "attention_dim"
+            raise WrongUseError(f"model.{name} {width} is not a multiple of model.heads {self.heads}")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise WrongUseError(f"model.{name}: expected 0 up to below 1, found {getattr(self, name)}")
+        if not self.norm_eps > 0:
+            raise WrongUseError(f"model.norm_eps: expected a number above 0, found {self.norm_eps}")
+        require_order(self.attention, order)
+        self.norm.check(order=order, mean_pooled=mean_pooled)
+
+
+def _attention(config: EncoderConfig, variant: AttentionConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        variant,
+        dim=config.dim,
+        heads=config.heads,
+        attention_dim=config.attention_dim,
+        dropout=config.attention_dropout,
+        projection_bias=config.projection_bias,
+    )
+
+
+class Layer(nn.Module):
+    """One attention and one feed-forward, joined to the stream by the norm's residual block."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.attention = _attention(config, config.attention)
+        self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
+        self.residual = config.norm.residual(config.dim, config.norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden: Hidden, visibility: Visibility) -> Hidden:
+        """Returns the layer's output; padded positions hold something finite that nothing reads."""
+
+        def attention(tokens: Tensor) -> Tensor:
+            return self.dropout(self.attention(tokens, visibility))  # type: ignore[no-any-return]
+
+        def feed_forward(tokens: Tensor) -> Tensor:
+            return self.dropout(self.feed_forward(tokens))  # type: ignore[no-any-return]
+
+        output: Tensor = self.residual(hidden, attention, feed_forward, visibility)[0]
+        return output
+
+
+class Encoder(nn.Module):
+    """Maps a stream of tokens to one of the same shape."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
+
+    def forward(self, hidden: Hidden, visibility: Visibility) -> Hidden:
+        """Returns the last layer's stream, normalised where the norm asks for it."""
+        for layer in self.layers:
+            hidden = layer(hidden, visibility)
+        final: torch.Tensor = self.final_norm(hidden)
+        return final
+
+
+class DecoderLayer(nn.Module):
+    """Attention to the tokens so far, attention to the encoder's stream, and a feed-forward."""
+
+    def __init__(self, config: EncoderConfig, attention: AttentionConfig, cross: AttentionConfig) -> None:
+        super().__init__()
+        self.attention, self.cross = _attention(config, attention), _attention(config, cross)
+        self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
+        self.residual = config.norm.causal().residual(config.dim, config.norm_eps, cross=True)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden: Hidden, visibility: Visibility, context: Context, of_context: Visibility) -> Hidden:
+        """Returns the layer's output for whole targets."""
+        return self._joined(
+            hidden,
+            lambda tokens: self.attention(tokens, visibility),
+            lambda tokens: self.cross(tokens, of_context, context),
+            visibility,
+        )[0]
+
+    def step(self, hidden: Hidden, memory: Memory, own: LayerMemory) -> Hidden:
+        """Returns the output for the newest token of every hypothesis: a row a hypothesis, one token (B W) 1 C."""
+        batch = len(memory.real)
+
+        def beams(rows: Tensor) -> Tensor:
+            return rows.view(batch, -1, rows.shape[-1])
+
+        def attention(rows: Tensor) -> Tensor:
+            key, value = own.append(*self.attention.remembered(beams(rows)), memory.made, memory.capacity)
+            causal = Visibility(order="causal", memory=memory.time - 1)
+            query = self.attention.asked(beams(rows))
+            heads, own.mass = attend_beams(self.attention.kernel, query, key, value, causal, own.mass, memory.ancestry)
+            return self.attention.joined(heads).view_as(rows)
+
+        def cross(rows: Tensor) -> Tensor:
+            ordered = Visibility(order="ordered_queries", key_real=memory.real)
+            key, value = own.source_key, own.source_value
+            query = self.cross.asked(beams(rows))
+            heads, own.source_mass = attend_beams(self.cross.kernel, query, key, value, ordered, own.source_mass)
+            return self.cross.joined(heads).view_as(rows)
+
+        hidden, own.carried = self._joined(hidden, attention, cross, Visibility(order="causal"), own.carried)
+        return hidden
+
+    def _joined(
+        self,
+        hidden: Hidden,
+        attention: Sublayer,
+        cross: Sublayer,
+        visibility: Visibility,
+        carried: Carried | None = None,
+    ) -> tuple[Hidden, Carried | None]:
+        def dropped(sublayer: Sublayer) -> Sublayer:
+            return lambda tokens: self.dropout(sublayer(tokens))
+
+        joined: tuple[Hidden, Carried | None] = self.residual(
+            hidden, dropped(attention), dropped(self.feed_forward), visibility, carried, dropped(cross)
+        )
+        return joined
+
+
+class Decoder(nn.Module):
+    """Maps the tokens so far to a stream of the same shape, reading an encoder's; nothing sees the future.
+
+    The norm is the config's in its causal form; the two attentions are named apart, for what suits an encoder may not
+    be defined here.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, *, layers: int, attention: AttentionConfig, cross: AttentionConfig
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(config, attention, cross) for _ in range(layers))
+        self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
+
+    def forward(self, hidden: Hidden, visibility: Visibility, context: Context, real: KeyMask) -> Hidden:
+        """Returns the last layer's stream; ``real``: which tokens of the context are."""
+        of_context = Visibility(query_real=visibility.query_real, key_real=real, order="ordered_queries")
+        for layer in self.layers:
+            hidden = layer(hidden, visibility, context, of_context)
+        final: torch.Tensor = self.final_norm(hidden)
+        return final
+
+    def begin(self, context: Context, real: KeyMask, *, steps: int, beams: int) -> Memory:
+        """Returns the memory of hypotheses without a token: the keys and values of the sources, computed once."""
+        layers = [LayerMemory(*layer.cross.remembered(context)) for layer in self.layers]  # type: ignore[union-attr, operator]
+        return Memory(layers, real, steps, beams)
+
+    def step(self, hidden: BeamHidden, memory: Memory) -> BeamHidden:
+        """Returns the stream of the newest token of every hypothesis, which ``memory`` then remembers."""
+        memory.grow()
+        rows = hidden.flatten(0, 1)[:, None]  # (B W) 1 C
+        for layer, own in zip(self.layers, memory.layers, strict=True):
+            rows = layer.step(rows, memory, own)  # type: ignore[operator]
+        memory.grown()
+        final: torch.Tensor = self.final_norm(rows)
+        return final.view_as(hidden)

@@ -1,0 +1,103 @@
+"""A task package as everything else sees it: its tasks, their presets, and what it brings to a run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from accelerate import Accelerator
+from torch import nn
+
+from common.data.batches import Batches
+from common.errors import BadDataError
+from common.runs.named import changed_fields
+from common.runs.run import BaseRun, Preset
+from common.runs.sources import Sources, sources_of
+from common.runs.tasks import Task
+from common.training.runtime import main_first
+from common.training.step import Loss
+
+OUTPUTS = "outputs"
+"""Folder of a run's directory with what it said: predictions, headlines."""
+VOCABULARY = Path("checkpoint", "vocabulary")
+"""Folder of a finished run's directory with its vocabulary, for texts that it is given later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a task's evaluator says of a model on one split."""
+
+    metrics: Mapping[str, float]
+    """Metrics, the task's main one first."""
+    examples: list[float]
+    """The main metric of each example, in the order of the data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """All that a task brings to a run once its data are there."""
+
+    model: nn.Module
+    loss: Loss
+    batches: Batches
+    validate: Callable[[nn.Module], Evaluation]
+    test: Callable[[nn.Module], Evaluation]
+    floors: Callable[[], Mapping[str, float]]
+    data_checksum: str
+    text_checksum: str | None = None
+    """The checksum that the task's record names, where ``data_checksum`` covers the vocabulary too; none: the same."""
+    write_outputs: Callable[[nn.Module, Path], None] | None = None
+    """Writes what else a finished run leaves in its directory: checkpoints that others read below ``checkpoint``, all
+    else below ``OUTPUTS``; both go when the run is made anew."""
+
+
+Assemble = Callable[[Any, Path, Accelerator], Assembly]
+"""Of a run, the folder of prepared data, and the accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A task package."""
+
+    name: str
+    title: str
+    tasks: Mapping[str, Task]
+    presets: Mapping[str, Mapping[str, Preset[BaseRun]]]
+    assemble: Assemble
+    commands: Mapping[str, Callable[[Sequence[str]], int]] = field(default_factory=lambda: MappingProxyType({}))
+    """What else its command line does: a word in the place of a task, and what is done with the rest of the line."""
+    preparations: tuple[str, ...] = ()
+    """Those of ``commands`` that make data, for ``seqarena prepare``."""
+
+    def task(self, run: BaseRun) -> Task:
+        """Returns the record of what a run measures."""
+        return self.tasks[run.task]
+
+    def preset(self, run: BaseRun) -> Preset[BaseRun]:
+        """Returns the preset that a run starts from."""
+        return self.presets[run.task][run.preset]
+
+    def sources(self, run: BaseRun) -> Sources:
+        """Returns the sources of a run; what the task's record says of choosing a checkpoint is one of them."""
+        task = self.task(run)
+        chosen_by = f"{'highest' if task.higher_is_better else 'lowest'} {task.metric}"
+        return {**sources_of(self.assemble, run), f"{self.name}/tasks.py: checkpoint of the": chosen_by}
+
+    def assembly(self, run: BaseRun, folder: Path, accelerator: Accelerator) -> Assembly:
+        """Returns what the package brings to a run; data are read or made, and kept below ``folder``.
+
+        Raises:
+            BadDataError: damaged data; or the preset's own, unchanged, that are not those the task's record names.
+        """
+        assembly = main_first(accelerator, lambda: self.assemble(run, folder, accelerator))
+        changed = changed_fields(self.preset(run).run, run)
+        expected = self.task(run).checksums.get(run.preset)
+        own_data = not any(path.split(".")[0] == "data" for path in changed)
+        found = assembly.text_checksum or assembly.data_checksum
+        if own_data and expected not in (None, found):
+            raise BadDataError(
+                f"{run.task}: the data's sha256 is {found}, but preset {run.preset} means {expected}; "
+                f"delete its folder below {folder}/{self.name} and run again; if it comes back, please report it"
+            )
+        return assembly

@@ -1,0 +1,120 @@
+"""Roles of a run's fields in tables and comparisons. Each is declared as metadata where its field is declared.
+
+A field without a role is a setting: runs that differ in it belong to different protocols.
+"""
+
+import functools
+import typing
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from common.runs.config import class_named, config_class, to_json
+
+CONFIG_VERSION = 2
+"""Version of the fields of all configs. Whoever adds a field raises it and declares the field as ``added`` in it."""
+
+
+class Role(Enum):
+    """What a field means to those who compare runs."""
+
+    ROW = "row"
+    """Compared by a leaderboard: runs that differ in it are rows of one table."""
+    SEED = "seed"
+    """Tells the runs of one row apart."""
+    ASIDE = "aside"
+    """Changes no score that is compared: logging, diagnostics, additional test examples."""
+    LOCATION = "location"
+    """Where files are. The data checksum identifies their content."""
+    OWN_FILE = "own file"
+    """A location of files in the place of a task's own data, whose checksum no record of a task names."""
+    ORIGIN = "origin"
+    """A location of text or vocabulary that is reported where it differs from the preset's."""
+    WEIGHTS = "weights"
+    """The checkpoint that a run starts from. Its hash is kept with the run."""
+    GIVEN = "given"
+    """An optional file of the user's. Whether there is one is a setting; where it is, is none."""
+    PRETRAINING = "pretraining"
+    """A setting that is taken from the checkpoint, and therefore no departure from a preset."""
+
+
+LOCATIONS = frozenset({Role.LOCATION, Role.OWN_FILE, Role.ORIGIN})
+"""Roles of fields in which two runs may differ and be the same run, if their data have the same checksum."""
+ASIDE = LOCATIONS | {Role.ASIDE, Role.WEIGHTS}
+"""Roles of fields that are no part of a protocol and name no row."""
+
+
+class JsonField(NamedTuple):
+    """A field in the JSON of a config."""
+
+    path: str
+    """Dotted path, as the command line spells it."""
+    role: Role | None
+    value: Any
+
+
+def role(of: Role) -> dict[str, Any]:
+    """Returns the metadata of a dataclass field with this role. A subclass that declares the field again keeps it."""
+    return {"role": of}
+
+
+def added(config_version: int) -> dict[str, Any]:
+    """Returns the metadata of a field that configs before this version lack: its default stands for what they did."""
+    return {"added": config_version}
+
+
+def role_of(kind: type, name: str) -> Role | None:
+    """Returns the role of a field of a dataclass; none: it is a setting."""
+    return _metadata(kind, name).get("role")
+
+
+def role_at(config: Any, path: str) -> Role | None:
+    """Returns the first role on the way along a dotted path; none: it leads to a setting."""
+    for name in path.split("."):
+        if not is_dataclass(config):
+            return None
+        if (found := role_of(type(config), name)) is not None:
+            return found
+        config = getattr(config, name, None)
+    return None
+
+
+def json_fields(kind: type, values: Any, config_version: int = CONFIG_VERSION, path: str = "") -> Iterator[JsonField]:
+    """Yields the fields in the JSON of a config, also of a version of it with fewer, more or other fields.
+
+    A config inside is walked into, unless it has a role as a whole or its class is unknown. Fields that were added
+    after ``config_version`` have their defaults. ``path`` is that of the config itself, with a dot at the end.
+    """
+    chosen = class_named(kind, values) if isinstance(values, dict) else None
+    if chosen is None:
+        yield JsonField(path.removesuffix("."), None, values)
+        return
+    declared = {field.name: field for field in fields(chosen)}
+    for name in dict.fromkeys([*declared, *values]):
+        if name in values:
+            value = values[name]
+        elif _metadata(chosen, name).get("added", 0) > config_version:
+            value = to_json(declared[name].default)
+        else:
+            continue
+        own = role_of(chosen, name)
+        inner = _config_class(chosen, name)
+        if own is None and inner is not None and isinstance(value, dict):
+            yield from json_fields(inner, value, config_version, f"{path}{name}.")
+        else:
+            yield JsonField(f"{path}{name}", own, value)
+
+
+def _metadata(kind: type, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in reversed(kind.__mro__):
+        field = each.__dict__.get("__dataclass_fields__", {}).get(name)
+        found |= field.metadata if field is not None else {}
+    return found
+
+
+@functools.cache
+def _config_class(kind: type, name: str) -> type | None:
+    """Returns the dataclass that a field's annotation names, alone or beside others; none: plain values."""
+    return config_class(typing.get_type_hints(kind).get(name))

@@ -1,0 +1,192 @@
+"""The fields of every run, its presets, and its row and protocol in tables."""
+
+import functools
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from common.attention import attention_name
+from common.errors import WrongUseError, printable
+from common.model.transformer import ModelConfig
+from common.runs.config import field_paths
+from common.runs.named import changed_fields
+from common.runs.roles import ASIDE, CONFIG_VERSION, LOCATIONS, Role, json_fields, role, role_at
+from common.runs.tasks import Task
+from common.training.loop import Train
+from common.training.optim import Optim
+
+RowParts = tuple[tuple[str, str], ...]
+"""The row of a run in a table: (part, value), the attention first, then only what tells it from other rows."""
+OTHER_ATTENTIONS = ("decoder", "cross", "pretrained with")
+"""Parts of a row that are attentions too, in other places of a model or of a run's history."""
+LAYERS = "layers"
+"""The part of a row that is a number of layers."""
+MODEL = "model"
+"""The part of a row that is another word about the model."""
+VERSION = "version"
+"""The part of a row that is a hash of the sources of an earlier version of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseRun:
+    """One training and its measurement, complete before anything is loaded. A package's Run adds its own fields."""
+
+    task: str
+    """Name of what is measured, in its package."""
+    preset: str
+    """Name of the run that it started from."""
+    seed: int = field(default=0, metadata=role(Role.SEED))
+    """Seed of initial values, data order and dropout; runs of one seed are paired."""
+    model: ModelConfig
+    """What is trained."""
+    optim: Optim
+    """The optimiser and its rate."""
+    train: Train
+    """How long, in which batches."""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence there may be."""
+        return self.model.longest
+
+    @property
+    def row_parts(self) -> RowParts:
+        """What else is in this run's row in a table, behind the attention, norm and depth."""
+        return ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What every table must say of its result."""
+        return self.model.notes
+
+    @property
+    def measured(self) -> str:
+        """How the scores came about, where the task cannot say it; empty: it can."""
+        return ""
+
+    def completed(self, typed: Collection[str]) -> "BaseRun":
+        """Returns the run with what follows from its other fields; those whose paths were ``typed`` stay.
+
+        Raises:
+            WrongUseError: a field was typed that contradicts.
+        """
+        return self
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        for path in field_paths(self):
+            value: Any = functools.reduce(getattr, path.split("."), self)
+            if isinstance(value, str) and printable(value) != value:
+                raise WrongUseError(f"{path}: expected text without control characters, found {value!r}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise WrongUseError(f"{path}: expected a finite number, found {value}")
+        if not 0 <= self.seed < 2**63:
+            raise WrongUseError(f"seed: expected a number from 0 up to below 2^63, found {self.seed}")
+        self.optim.check()
+        self.train.check()
+        self.optim.schedule.check(self.train.steps)
+
+
+AnyRun_co = TypeVar("AnyRun_co", bound=BaseRun, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset(Generic[AnyRun_co]):
+    """A named run with where its numbers come from, what it should score and what it costs."""
+
+    run: AnyRun_co
+    """The run itself."""
+    source: str
+    """Where its numbers come from."""
+    departures: str = ""
+    """In what it departs from that source; empty: in nothing known."""
+    expected: str
+    """Score."""
+    cost: str
+    """Time or operations, and on what."""
+    comparable: bool
+    """Whether the task's published figures were measured on data like these."""
+    chosen_by: str | None = None
+    """The field that chooses this preset when it is set and no preset is named."""
+    data: str | None = None
+    """Where its data come from and how they are split, if not as the task says."""
+
+
+def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, Any]]:
+    """Returns field path -> (preset's value, run's value), but for what names a row and what is no setting."""
+    changes = {}
+    for path, values in changed_fields(preset.run, run).items():
+        role = role_at(run, path)
+        if role not in {Role.ROW, Role.SEED, *(ASIDE - {Role.ORIGIN})}:
+            changes[path] = _given(values) if role is Role.GIVEN else values
+    return changes
+
+
+def _given(values: tuple[Any, Any]) -> tuple[Any, Any]:
+    before, now = ("given" if value else None for value in values)
+    return before, now
+
+
+def settings(kind: type[BaseRun], run: Any, config_version: int = CONFIG_VERSION) -> dict[str, Any]:
+    """Returns field path -> value for the settings in a run's JSON: equal for runs of one protocol."""
+    return {
+        path: bool(value) if role is Role.GIVEN else value
+        for path, role, value in json_fields(kind, run, config_version)
+        if role in (None, Role.GIVEN, Role.PRETRAINING)
+    }
+
+
+def row_values(kind: type[BaseRun], run: Any) -> dict[str, Any]:
+    """Returns field path -> value for what a run's JSON has in the fields that a table's rows are about."""
+    return {path: value for path, role, value in json_fields(kind, run) if role is Role.ROW}
+
+
+def is_same_run(kind: type[BaseRun], one: Any, other: Any, *, anywhere: bool) -> bool:
+    """Returns whether two runs' JSON differ in nothing, or in the spelling of file names alone.
+
+    ``anywhere``: their data are known to be the same, wherever the files are.
+    """
+    left_out = LOCATIONS if anywhere else frozenset()
+    both = [
+        {path: _resolved(value) for path, role, value in json_fields(kind, run) if role not in left_out}
+        for run in (one, other)
+    ]
+    return both[0] == both[1]
+
+
+def _resolved(value: Any) -> Any:
+    """Returns JSON values with the names of files that exist spelled in one way."""
+    if isinstance(value, dict):
+        return {name: _resolved(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_resolved(each) for each in value]
+    is_path = isinstance(value, str) and "/" in value and Path(value).exists()
+    return str(Path(value).resolve()) if is_path else value
+
+
+def row_of(run: BaseRun, preset: Preset[BaseRun]) -> RowParts:
+    """Returns the row of a run in a table: the attention, and norm and depth where they are not the preset's."""
+    own, meant = run.model, preset.run.model
+    norm = (("norm", own.norm_label),) if own.norm_label != meant.norm_label else ()
+    layers = ((LAYERS, str(own.depth_label)),) if own.depth_label != meant.depth_label else ()
+    return (("attention", attention_name(own.attention)), *norm, *layers, *run.row_parts)
+
+
+def row_name(row: RowParts) -> str:
+    """Returns a row in words."""
+    words = ", ".join(_in_words(part, value) for part, value in row if part != VERSION)
+    return " @".join([words, *(value for part, value in row if part == VERSION)])
+
+
+def _in_words(part: str, value: str) -> str:
+    if part in OTHER_ATTENTIONS:
+        return f"{part} {value}"
+    return f"{value} layers" if part == LAYERS else value
+
+
+def task_title(task: Task, preset: str, changed: Mapping[str, Any]) -> str:
+    """Returns the heading of a protocol: task, version, preset, and the fields that differ from it."""
+    modified = f", modified: {', '.join(f'{path}={new}' for path, (_, new) in changed.items())}" if changed else ""
+    return f"{task.package} {task.name} (version {task.version}), preset {preset}{modified}"

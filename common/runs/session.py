@@ -1,0 +1,249 @@
+"""The one place where a run becomes a result: trained, tested, written; or the result that is there, returned."""
+
+import contextlib
+import datetime
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+from common.attention import attention_name
+from common.errors import WrongUseError, advising
+from common.model.attention_maps import write_maps
+from common.model.bounded import bounded_modules
+from common.runs.config import to_json
+from common.runs.folder import (
+    delete_versions,
+    hold_to_data,
+    hold_to_weights,
+    link,
+    opened,
+    run_folder,
+    tell_other_versions,
+    twin,
+)
+from common.runs.package import Assembly, Package
+from common.runs.results import Result
+from common.runs.run import BaseRun, changed_from, is_same_run, row_name, row_of
+from common.runs.sources import Sources, digest
+from common.training.log import Log
+from common.training.loop import DivergedError, first_examples, fit, require_finite_metrics
+from common.training.restart import forget_restart
+from common.training.runtime import (
+    main_first,
+    make_accelerator,
+    parameter_count,
+    peak_memory_bytes,
+    reset_peak_memory,
+    seed_torch,
+)
+
+MAPPED_BATCHES = 4
+"""The first so many are looked through for what the heat maps show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """Where a run reads and writes. Nothing here changes its numbers."""
+
+    runs: Path = Path("runs")
+    """Folder of the run directories."""
+    out: Path | None = None
+    """This run's directory; none: a name made of the run's fingerprint, under ``runs``."""
+    data: Path = Path("data")
+    """Folder of prepared data."""
+    overwrite: bool = False
+    """Whether what this run left before, by these or other sources, is deleted first."""
+    overwrite_outdated: bool = False
+    """Whether what this run left before by other sources is deleted first."""
+    trackers: tuple[str, ...] = ()
+    """Accelerate trackers that get the metrics too, such as tensorboard or wandb."""
+    command: str = ""
+    """The command line, kept in the result."""
+
+
+def execute(package: Package, run: BaseRun, session: Session) -> Result:
+    """Trains, evaluates and writes the result; or returns the one that is there.
+
+    A result or a checkpoint of other sources is neither returned nor resumed: the run begins in a directory of its own.
+
+    Raises:
+        WrongUseError: the directory holds another run, or somebody runs in it.
+    """
+    run.check()
+    if session.out is not None and session.overwrite_outdated:
+        raise WrongUseError("--overwrite-outdated: --out names one directory; --overwrite starts it again")
+    sources = package.sources(run)
+    folder = session.out or run_folder(run, package.name, session.runs, sources)
+    accelerator = make_accelerator(run.train.precision, session.trackers, folder)
+    _require_same_sources(sources)
+    if accelerator.is_main_process and session.out is None:
+        if session.overwrite and folder.is_symlink():
+            folder.unlink()
+        tell_other_versions(folder, sources)
+    try:
+        return _measured_in(folder, package, run, session, accelerator, sources)
+    except _SameRunError as same:
+        if accelerator.is_main_process:
+            link(folder, same.folder)
+            print(f"{folder}: the same run on the same data, by other file names, is in {same.folder}", file=sys.stderr)
+        return _measured_in(folder, package, run, session, accelerator, sources)
+
+
+def _advice(folder: Path, session: Session) -> str:
+    """Returns what to do after an interrupt."""
+    if not (folder / "checkpoint" / "last.pt").exists():
+        return "the same command begins again"
+    return f"the same command{' without --overwrite' if session.overwrite else ''} goes on from the last checkpoint"
+
+
+class _SameRunError(WrongUseError):
+    """Another directory holds this run on the same data."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"the same run is in {folder}")
+        self.folder = folder
+
+
+def _require_same_sources(sources: Sources) -> None:
+    """Raises a ``WrongUseError`` where the processes of a run have other sources."""
+    everyone = gather_object([digest(sources)])
+    if len(set(everyone)) > 1:
+        raise WrongUseError("the processes of this run have different sources; install the same on all machines")
+
+
+def _measured_in(
+    folder: Path, package: Package, run: BaseRun, session: Session, accelerator: Accelerator, sources: Sources
+) -> Result:
+    is_main = accelerator.is_main_process
+    is_named = session.out is not None
+    directory = opened(folder, run, sources, overwrite=session.overwrite, is_named=is_named)
+    with advising(lambda: _advice(folder, session)), directory if is_main else contextlib.nullcontext():
+        accelerator.wait_for_everyone()
+        finished = Result.read(folder)
+        accelerator.wait_for_everyone()
+        if finished is not None and (finished.sources != sources or not is_same_run(
+            type(run), finished.run, to_json(run), anywhere=folder.is_symlink()
+        )):  # fmt: skip
+            raise WrongUseError(
+                f"{folder / 'result.json'} is of another run or other sources; --overwrite measures this one"
+            )
+        if finished is not None:
+            main_first(accelerator, lambda: hold_to_weights(folder, run, record=False))
+        if finished is not None and is_main:
+            print(
+                f"{folder}: finished at {finished.finished_at}, on data of sha256 {finished.data_checksum[:12]}...; "
+                "--overwrite runs it again",
+                file=sys.stderr,
+            )
+        if finished is None:
+            finished = _measure(package, run, session, accelerator, folder, sources)
+            if is_main:
+                finished.write(folder)
+        if is_main:
+            forget_restart(folder / "checkpoint", finished.chosen_step)  # a kill may have left it behind
+            if session.out is None and (session.overwrite or session.overwrite_outdated):
+                delete_versions(run, folder)  # now that there is another result
+        accelerator.wait_for_everyone()
+    return finished
+
+
+def _measure(
+    package: Package, run: BaseRun, session: Session, accelerator: Accelerator, folder: Path, sources: Sources
+) -> Result:
+    task, preset = package.task(run), package.preset(run)
+    reset_peak_memory(accelerator.device)
+    seed_torch(run.seed, 0)
+    assembly = package.assembly(run, session.data, accelerator)
+    if session.out is None and not session.overwrite:
+        same = main_first(accelerator, lambda: twin(folder, run, assembly.data_checksum))
+        if same is not None:
+            raise _SameRunError(same)
+    main_first(accelerator, lambda: hold_to_data(folder, assembly.data_checksum))
+    main_first(accelerator, lambda: hold_to_weights(folder, run, record=True))
+    row = row_of(run, preset)
+    name = row_name(row)
+    if session.trackers:
+        accelerator.init_trackers("seqarena", config={"row": name, "task": task.name, "run": str(to_json(run))})
+    test, message = None, ""
+    title = f"{task.name} {name} seed {run.seed}"
+    log = Log(accelerator, folder, title=title, steps=run.train.steps, trackers=bool(session.trackers))
+    if accelerator.num_processes > 1:
+        log.say(f"{title}: {accelerator.num_processes} processes")
+    try:
+        with log:
+            progress = fit(
+                assembly.model,
+                assembly.loss,
+                assembly.batches,
+                run.optim,
+                run.train,
+                evaluate=lambda model: assembly.validate(model).metrics,
+                metric=task.metric,
+                higher_is_better=task.higher_is_better,
+                seed=run.seed,
+                out=folder,
+                accelerator=accelerator,
+                log=log,
+            )
+        test = assembly.test(assembly.model)
+        require_finite_metrics(test.metrics, progress)
+        if run.train.diagnostics and accelerator.is_main_process:
+            _write_maps(assembly, accelerator, folder)
+        if assembly.write_outputs is not None and accelerator.is_main_process:
+            assembly.write_outputs(assembly.model, folder)
+    except DivergedError as error:
+        test, progress = None, error.progress
+        message = f"{name} diverged: {error}"
+        progress.step = error.step
+        log.say(message)
+    peak = peak_memory_bytes(accelerator.device)  # before the floors: they are no part of what a run takes
+    if session.trackers:
+        accelerator.end_training()
+    changes = changed_from(preset, run)
+    bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(assembly.model)}
+    return Result(
+        package=task.package,
+        task=task.name,
+        task_version=task.version,
+        preset=run.preset,
+        changed={path: [to_json(old), to_json(new)] for path, (old, new) in changes.items()},
+        row=row,
+        attention=attention_name(run.model.attention),
+        norm=run.model.norm_label,
+        layers=run.model.depth_label,
+        seed=run.seed,
+        status="diverged" if test is None else "finished",
+        message=message,
+        notes=run.notes,
+        metric=task.metric,
+        score=None if test is None else test.metrics[task.metric],
+        metrics={} if test is None else dict(test.metrics),
+        example_scores=[] if test is None else test.examples,
+        validation=progress.chosen_metrics,
+        chosen_step=progress.chosen_step,
+        steps=progress.step,
+        floors=dict(assembly.floors()) if accelerator.is_main_process else {},  # whose result is written
+        bounded={} if test is None else bounded,
+        data_checksum=assembly.data_checksum,
+        parameters=parameter_count(assembly.model),
+        training_seconds=progress.training_seconds,
+        tokens_per_second=progress.tokens / progress.training_seconds if progress.training_seconds else 0.0,
+        peak_memory_bytes=peak,
+        environment={name: value for name, value in progress.segments[-1].items() if name != "after_step"},
+        segments=progress.segments,
+        sources=dict(sources),
+        run=to_json(run),
+        command=session.command,
+        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+    )
+
+
+def _write_maps(assembly: Assembly, accelerator: Accelerator, folder: Path) -> None:
+    # Batches are of examples of like length: of several the longest shows most.
+    found = [first_examples(assembly.batches, step) for step in range(MAPPED_BATCHES)]
+    few = max(found, key=lambda each: each.token_count()).to(accelerator.device)
+    with accelerator.autocast():
+        write_maps(folder, assembly.model, lambda: assembly.loss(assembly.model, few))

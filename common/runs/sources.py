@@ -1,0 +1,191 @@
+"""The source files that a run's numbers depend on, each known by a hash that comments and layout do not change.
+
+Counted are the files of the run's package, model, attention and norm, and everything these import from the project.
+Modules that no number depends on are left out, so that an edit there costs nobody a result: see ``LEFT_OUT``.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import common
+from common.attention import ATTENTIONS
+from common.errors import WrongUseError
+
+Sources = Mapping[str, str]
+"""Path of a file, below the project's folder -> 12 hex digits."""
+
+TREE = Path(__file__).resolve().parents[2]
+STARTED = common.STARTED
+"""Files changed later than this may differ from the code that was imported."""
+LEFT_OUT = (
+    "common.attention",  # the table of variants: a run holds its variant's values itself
+    "common.model.attention_maps",  # heat maps, drawn after the test
+    "common.errors", "common.runs.cli", "common.runs.named",  # words
+    "common.runs.folder", "common.runs.package", "common.runs.results", "common.runs.roles", "common.runs.run",
+    "common.runs.sources", "common.runs.tasks",  # records and bookkeeping
+)  # fmt: skip
+"""Modules that no number depends on. The table of variants is one of them: whoever adds a variant keeps all results."""
+RECORDS = ("tasks", "presets")
+"""Names of modules in each package that no number depends on: a run holds the values of its preset itself."""
+
+
+def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
+    """Returns the sources of a run: what ``assemble``, the session and the run's own configs import.
+
+    A variant of attention that the run does not use is not among them.
+
+    Raises:
+        WrongUseError: a file was changed after this process began, so that nobody knows which version it runs; or a
+            config is defined in a module whose edits do not count.
+    """
+    for each in _configs(run):
+        if _is_left_out(type(each).__module__):
+            raise WrongUseError(
+                f"{type(each).__name__} is defined in {type(each).__module__}, whose edits make no other version of a "
+                "run; define it in a file of its own"
+            )
+    roots = {assemble.__module__, "common.runs.session", *(type(each).__module__ for each in _configs(run))}
+    return _closure(frozenset(roots))
+
+
+def imported_by(module: str) -> Sources:
+    """Returns the sources of a module and of all that it imports from the project."""
+    return _closure(frozenset([module]))
+
+
+def digest(sources: Sources) -> str:
+    """Returns 8 hex digits that change whenever a source does."""
+    return hashlib.sha256(json.dumps(dict(sources), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def changed_sources(before: Sources, after: Sources) -> list[str]:
+    """Returns the files that differ, in order."""
+    return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+
+
+def listed(paths: Iterable[str], most: int = 3) -> str:
+    """Returns paths as a sentence holds them: the first few, and how many more there are."""
+    names = list(paths)
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+def _configs(value: Any) -> list[Any]:
+    """Returns a config and all configs in it."""
+    inner = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else []
+    return [value] * is_dataclass(value) + [each for one in inner for each in _configs(one)]
+
+
+@functools.cache
+def _closure(roots: frozenset[str]) -> Sources:
+    variants = {type(each).__module__ for each in ATTENTIONS.values()}
+    # Only the run's own variants lead to others, as hnas does to dnas and softmax.
+    found = _reached(roots - variants, without=variants) | _reached(roots & variants, without=set())
+    return {_shown(path): _read(path)[0] for path in sorted(found)}
+
+
+def _reached(roots: Iterable[str], without: Collection[str]) -> set[Path]:
+    """Returns the files of modules and of all that they import from the project."""
+    waiting, found = [*roots], dict[str, Path]()
+    while waiting:
+        name = waiting.pop()
+        path = None if name in found or name in without or _is_left_out(name) else _file(name)
+        if path is not None:
+            found[name] = path
+            waiting += [*_read(path)[1], *(name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1))]
+    return set(found.values())
+
+
+def _is_left_out(module: str) -> bool:
+    return module in LEFT_OUT or module.rpartition(".")[2] in RECORDS
+
+
+def _file(name: str) -> Path | None:
+    """Returns the file of a module of the project, or of one that holds a config; None for libraries and names."""
+    path = TREE.joinpath(*name.split("."))
+    expected = next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
+    loaded = _loaded(name)
+    if loaded is None or (expected is None and not _is_ours(loaded)):
+        return expected
+    return loaded  # another one than expected, where another folder came first
+
+
+def _loaded(name: str) -> Path | None:
+    """Returns the file that a module was loaded from."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return None if file is None else Path(file)
+
+
+def _is_ours(path: Path) -> bool:
+    return "site-packages" not in path.parts and not path.is_relative_to(sys.base_prefix)
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(TREE)) if path.is_relative_to(TREE) else str(path)
+
+
+@functools.cache
+def _read(path: Path) -> tuple[str, frozenset[str]]:
+    """Returns a file's hash, and the names of what it imports; once a process, as its modules are imported once."""
+    if STARTED < path.stat().st_mtime <= time.time():
+        raise WrongUseError(f"{_shown(path)} was changed after this process began; start the command again")
+    _require_not_stale(path)
+    return _parsed(path, path.read_bytes())
+
+
+@functools.cache
+def _parsed(path: Path, content: bytes) -> tuple[str, frozenset[str]]:
+    """Returns the hash of a file's content, and the names of what it imports from where the file is."""
+    tree = ast.parse(content)
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = ".".join([*_package(path, node.level), *filter(None, [node.module])])
+            names |= {module, *(f"{module}.{each.name}" for each in node.names)}
+    return hashlib.sha256(repr(_plain(tree)).encode()).hexdigest()[:12], frozenset(names)
+
+
+def _require_not_stale(path: Path) -> None:
+    """Raises a ``WrongUseError`` where Python took the compiled code of an earlier text for that of a file.
+
+    It compares size and whole seconds alone, so an edit of the same size in the second of the compilation escapes it.
+    """
+    compiled, source = Path(importlib.util.cache_from_source(str(path))), path.stat()
+    if not compiled.exists() or source.st_mtime_ns <= compiled.stat().st_mtime_ns:
+        return
+    expected = int(source.st_mtime).to_bytes(4, "little") + (source.st_size & 0xFFFFFFFF).to_bytes(4, "little")
+    if compiled.read_bytes()[8:16] == expected:
+        compiled.unlink()
+        raise WrongUseError(f"{_shown(path)}: Python ran its text of a second before; start the command again")
+
+
+def _package(path: Path, level: int) -> list[str]:
+    """Returns what a relative import of so many dots begins with; nothing without dots."""
+    parts = path.relative_to(TREE).parent.parts if path.is_relative_to(TREE) else ()
+    return list(parts[: len(parts) - level + 1]) if level else []
+
+
+def _plain(node: Any) -> Any:
+    """Returns a syntax tree as plain values, without docstrings and empty fields: the same in every Python."""
+    if isinstance(node, list):
+        return [_plain(each) for each in node if not _is_docstring(each)]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    named = {name: value for name, value in ast.iter_fields(node) if name != "ctx" and value not in (None, [])}
+    return type(node).__name__, [(name, _plain(value)) for name, value in named.items()]
+
+
+def _is_docstring(node: Any) -> bool:
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_text and isinstance(node.value.value, str)

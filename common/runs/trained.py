@@ -1,0 +1,115 @@
+"""A run that was trained, read back from its directory: what it was, and the weights that were chosen."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from torch import nn
+
+from common.errors import BadDataError, WrongUseError
+from common.runs.cli import override
+from common.runs.config import from_json
+from common.runs.named import changed_fields
+from common.runs.results import Result
+from common.runs.run import BaseRun
+from common.training.checkpoint import load_weights, read_json
+from common.training.restart import chosen_weights
+
+Run = TypeVar("Run", bound=BaseRun)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRun(Generic[Run]):
+    """A directory's run and what became of it."""
+
+    folder: Path
+    run: Run
+    step: int
+    """The step whose weights were chosen."""
+    data_checksum: str
+    """Checksum of the data that it was trained on."""
+    is_finished: bool
+
+    def load(self, model: nn.Module) -> None:
+        """Gives a model the chosen weights.
+
+        Raises:
+            BadDataError: weights that are missing or damaged, or of another model.
+        """
+        load_weights(chosen_weights(self.folder / "checkpoint", self.step), model)
+
+
+def read_trained(
+    folder: Path, kind: type[Run], package: str, tasks: Collection[str], *, unfinished: bool = False
+) -> TrainedRun[Run]:
+    """Returns the run in a directory, one of these tasks.
+
+    ``unfinished``: also one that was interrupted or diverged, by the weights that were chosen so far.
+
+    Raises:
+        WrongUseError: no run, one of another task, one that is not finished or diverged.
+        BadDataError: a run or result that is damaged, or of another version.
+    """
+    wanted = f"{folder}: expected the directory of a {'' if unfinished else 'finished '}run of {' or '.join(tasks)}"
+    result = Result.read(folder)
+    values = _begun(folder, wanted) if result is None else result.run
+    task = values.get("task") if isinstance(values, dict) else None
+    if task not in tasks or (result is not None and result.package != package):
+        raise WrongUseError(f"{wanted}, found one of {task}")
+    try:
+        run = from_json(kind, values)
+    except (ValueError, TypeError) as error:
+        raise BadDataError(f"{folder}: not a run of this version ({error})") from error
+    if result is None or (unfinished and result.status != "finished"):
+        return _unfinished(folder, run, wanted, allowed=unfinished)
+    if result.status != "finished":
+        raise WrongUseError(f"{wanted}; this one {result.status}: {result.message}")
+    return TrainedRun(
+        folder=folder, run=run, step=result.chosen_step, data_checksum=result.data_checksum, is_finished=True
+    )
+
+
+def changed_run(run: Run, fields: Sequence[str], free: tuple[str, ...], prog: str) -> Run:
+    """Returns a trained run with typed fields set, of those whose paths begin like one of ``free``.
+
+    Raises:
+        WrongUseError: no such field, a value that it cannot have, or a field that was settled by the training.
+    """
+    found = override(run, fields, prog)
+    assert isinstance(found, type(run))
+    others = [path for path in changed_fields(run, found) if not path.startswith(free)]
+    if others:
+        raise WrongUseError(f"{', '.join(others)}: settled when the run was trained; here {' '.join(free)} may be set")
+    found.check()
+    return found
+
+
+def require_empty(folder: Path) -> None:
+    """Raises a ``WrongUseError`` for a folder for predictions that holds something, or is a file."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WrongUseError(f"--out {folder}: expected a folder that is empty or not there yet")
+
+
+def _begun(folder: Path, wanted: str) -> Any:
+    """Returns what is in the directory's ``run.json``."""
+    try:
+        return read_json(folder / "run.json")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise WrongUseError(f"{wanted}; there is no run in it") from error
+    except (OSError, ValueError) as error:
+        raise BadDataError(f"{folder / 'run.json'}: not readable ({error})") from error
+
+
+def _unfinished(folder: Path, run: Run, wanted: str, *, allowed: bool) -> TrainedRun[Run]:
+    weights = sorted((folder / "checkpoint").glob("chosen-*.safetensors"))
+    if not allowed:
+        raise WrongUseError(f"{wanted}; this one is not finished: the command that began it goes on with it")
+    if not weights:
+        raise WrongUseError(f"{wanted}; there are no weights yet, they come with the first evaluation")
+    try:
+        checksum = str(read_json(folder / "checkpoint" / "data.json")["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadDataError(f"{folder / 'checkpoint' / 'data.json'}: not readable ({error})") from error
+    step = int(weights[-1].stem.split("-")[1])
+    return TrainedRun(folder=folder, run=run, step=step, data_checksum=checksum, is_finished=False)

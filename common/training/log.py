@@ -1,0 +1,162 @@
+"""What a run tells while it goes: a progress bar, ``metrics.jsonl``, and any Accelerate tracker that was asked for."""
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from accelerate import Accelerator
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
+
+from common.data.batches import Indices, in_order
+from common.training.checkpoint import write_atomically
+
+Item = TypeVar("Item")
+TOLD_EVERY = 30.0
+"""Seconds between the lines that tell how far something is where there is no terminal."""
+
+
+@functools.cache
+def standard_error() -> Console:
+    """Returns the console of standard error: bars can be shown below one another if they are of the same one."""
+    return Console(stderr=True)
+
+
+def tracked(
+    items: Iterable[Item], what: str, total: int | None, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Item]:
+    """Yields the items, ``total`` of them if known, and tells on standard error how far it is.
+
+    On a terminal there is a bar while it lasts, elsewhere a line every ``TOLD_EVERY`` seconds.
+    """
+    if standard_error().is_terminal:
+        yield from track(items, what, total=total, console=standard_error(), transient=True)
+        return
+    told = clock()
+    for number, item in enumerate(items, start=1):
+        yield item
+        if clock() - told >= TOLD_EVERY:
+            told = clock()
+            of = "" if total is None else f" of {total:,}"
+            print(f"{time.strftime('%H:%M:%S')}  {what}: {number:,}{of}", file=sys.stderr)
+
+
+def tracked_by_main(items: Iterable[Item], total: int, accelerator: Accelerator) -> Iterable[Item]:
+    """Returns the batches of an evaluation, ``total`` of them; the main process tells how far it is."""
+    return tracked(items, "evaluation, batch", total) if accelerator.is_main_process else items
+
+
+def shared_in_order(lengths: npt.NDArray[np.int64], batch_size: int, accelerator: Accelerator) -> Iterable[Indices]:
+    """Returns this process's batches of ``in_order``; the main process tells how far it is."""
+    processes = accelerator.num_processes
+    batches = in_order(lengths, batch_size, accelerator.process_index, processes)
+    return tracked_by_main(batches, len(range(0, len(lengths), batch_size * processes)), accelerator)
+
+
+class Log:
+    """The log of one run. Progress goes to standard error; only the main process writes.
+
+    Without a terminal there is a line an evaluation instead of a bar.
+    """
+
+    def __init__(self, accelerator: Accelerator, out: Path, *, title: str, steps: int, trackers: bool = False) -> None:
+        self.accelerator, self.path, self.title, self.steps = accelerator, out / "metrics.jsonl", title, steps
+        self.trackers = trackers
+        self.console = standard_error() if accelerator.is_main_process else Console(stderr=True, quiet=True)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[news]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.bar = self.progress.add_task(title, total=steps, news="")
+        self.news: dict[str, str] = {}
+
+    def __enter__(self) -> "Log":
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def resume(self, step: int) -> None:
+        """Goes on after ``step``: what was logged beyond it is dropped, since it will come again."""
+        self.progress.update(self.bar, completed=step)
+        if step:
+            self.say(f"{self.title}: going on from step {step:,} of {self.steps:,}")
+        if self.accelerator.is_main_process and self.path.exists():
+            lines = self.path.read_text(errors="replace").split("\n")
+            kept = [line for line in lines if _step(line) <= step]
+            write_atomically(self.path, lambda file: file.write("".join(f"{line}\n" for line in kept).encode()))
+
+    def say(self, text: str) -> None:
+        """Prints a line to standard error, above the bar if there is one."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def train(self, step: int, values: Mapping[str, float]) -> None:
+        """Records what training looks like after ``step``."""
+        self._write(step, {"step": step, **values})
+        self.news |= {"loss": f"{values['loss']:.3f}", "speed": f"{values['tokens_per_second']:,.0f} tokens/s"}
+        self._show(step)
+
+    def evaluation(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        bounded: Mapping[str, list[float]],
+        diagnostics: Mapping[str, list[float]],
+    ) -> None:
+        """Records an evaluation on the validation set, bounded numbers (u of hnas, learned tau) and diagnostics."""
+        further = {"bounded": bounded, "diagnostics": diagnostics}
+        self._write(
+            step,
+            {"step": step, "validation": dict(metrics)} | {name: values for name, values in further.items() if values},
+        )
+        name, value = next(iter(metrics.items()))
+        self.news |= {"validation": f"{'validation ' if name == 'loss' else ''}{name} {value:.4f}"}
+        self._show(step)
+        if not self.console.is_terminal:
+            shown = "  ".join(f"{label} {text}" if label == "loss" else text for label, text in self.news.items())
+            self.say(f"{time.strftime('%H:%M:%S')}  {self.title}  step {step:,}/{self.steps:,}  {shown}")
+
+    def _show(self, step: int) -> None:
+        news = "  ".join(f"{label} {text}" if label == "loss" else text for label, text in self.news.items())
+        self.progress.update(self.bar, completed=step, news=news)
+
+    def _write(self, step: int, values: dict[str, Any]) -> None:
+        if self.accelerator.is_main_process:
+            with self.path.open("a") as file:
+                file.write(json.dumps(values) + "\n")
+        if self.trackers:
+            self.accelerator.log(_flat(values), step=step)
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError, RecursionError):  # a line cut short by a kill, or of other bytes
+        return float("inf")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}/")
+        elif isinstance(value, list):
+            found |= {f"{prefix}{name}/{index}": item for index, item in enumerate(value)}
+        elif name != "step":
+            found[f"{prefix}{name}"] = value
+    return found

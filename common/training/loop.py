@@ -1,0 +1,386 @@
+"""The one training loop."""
+
+import dataclasses
+import functools
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from common.data.batches import Batch, Batches
+from common.errors import BadDataError, WrongUseError
+from common.model.bounded import bounded_modules
+from common.model.diagnostics import diagnose
+from common.runs.roles import Role, role
+from common.training.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
+from common.training.log import Log
+from common.training.optim import Optim, rate
+from common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, forget_others
+from common.training.runtime import Precision, differences, environment
+from common.training.step import Loss, Stepper
+
+DIAGNOSED_EXAMPLES = 8
+FORMAT = 4
+"""Version of what a checkpoint holds."""
+CHECKPOINT_SHARE = 0.02
+"""Share of the time that checkpoints may take."""
+
+Evaluate = Callable[[nn.Module], Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """How long, in which batches, how often to look."""
+
+    steps: int
+    """Optimiser steps."""
+    batch_size: int
+    """Examples a step, over all processes together."""
+    micro_batch_size: int | None = None
+    """Examples a process computes at once; none: its whole share. Less saves memory; dropout draws anew."""
+    length_pool: int = 1
+    """Batches whose examples are sorted by length together, so that little is padding; 1: batches as drawn."""
+    eval_every: int
+    """Steps between evaluations on the validation set."""
+    select: Literal["best", "last"] = "best"
+    """Which checkpoint is tested: the best on the validation set, or the last."""
+    precision: Precision = "auto"
+    """auto: bfloat16 on CUDA, float32 on a CPU."""
+    compile: bool = False
+    """Whether the model is compiled by torch.compile."""
+    log_every: int = field(default=10, metadata=role(Role.ASIDE))
+    """Steps between records of the training loss."""
+    checkpoint_seconds: float = field(default=30.0, metadata=role(Role.ASIDE))
+    """Least time between checkpoints, which take 2 % of the time at most; 0: one after every step, at any cost."""
+    diagnostics: bool = field(default=False, metadata=role(Role.ASIDE))
+    """Whether each evaluation also records, layer by layer, token similarity, norms of the attention and its gradient,
+    key masses and hybrid weights on a few training examples, and the end leaves heat maps of the trained attention in
+    ``attention.json``. Changes no number of the run."""
+
+    def stepper(self, model: nn.Module, loss: Loss, optim: Optim, seed: int, accelerator: Accelerator) -> Stepper:
+        """Returns what takes the steps of such a training."""
+        return Stepper(
+            model, loss, optim, accelerator,
+            steps=self.steps, seed=seed, micro_batch_size=self.micro_batch_size, compiled=self.compile,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for values no run can have."""
+        for name in ("steps", "batch_size", "length_pool", "eval_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise WrongUseError(f"train.{name}: expected at least 1, found {getattr(self, name)}")
+        if self.checkpoint_seconds < 0:
+            raise WrongUseError(f"train.checkpoint_seconds: expected at least 0, found {self.checkpoint_seconds}")
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
+            raise WrongUseError(f"train.micro_batch_size: expected at least 1, found {self.micro_batch_size}")
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """Everything a restart needs beside weights and optimiser state; also what a finished run reports."""
+
+    step: int = 0
+    chosen_step: int = 0
+    chosen_metrics: dict[str, float] = field(default_factory=dict)
+    chosen_before: int = 0
+    """The chosen step of the checkpoint before, whose weights stay as long as that does."""
+    training_seconds: float = 0.0
+    tokens: int = 0
+    logged_step: int = 0
+    loss_since_logged: float = 0.0
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    """The environments in which the run was trained, one after the other, each with the step before its first."""
+
+
+class _Checkpoints:
+    """When the next checkpoint is due: they take a share of the time at most, however large the model is."""
+
+    def __init__(self, least_seconds: float) -> None:
+        self.least_seconds, self.written, self.cost, self.chosen_cost = least_seconds, time.monotonic(), 0.0, 0.0
+
+    def due(self) -> bool:
+        """Returns whether enough time has passed since the last one was written."""
+        pause = max(self.least_seconds, self.cost / CHECKPOINT_SHARE) if self.least_seconds else 0.0
+        return time.monotonic() - self.written >= pause
+
+    def write(self, save: Callable[[], None]) -> None:
+        """Writes one, and remembers what it cost."""
+        began = time.monotonic()
+        save()
+        self.written = time.monotonic()
+        self.cost, self.chosen_cost = self.written - began + self.chosen_cost, 0.0
+
+    def choose(self, save: Callable[[], object]) -> None:
+        """Writes chosen weights, which are part of the next checkpoint's cost."""
+        began = time.monotonic()
+        save()
+        self.chosen_cost += time.monotonic() - began
+
+
+class DivergedError(RuntimeError):
+    """The loss or a gradient stopped being finite."""
+
+    def __init__(self, step: int, message: str, progress: Progress) -> None:
+        super().__init__(message)
+        self.step, self.progress = step, progress
+
+
+def fit(
+    model: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    optim: Optim,
+    train: Train,
+    *,
+    evaluate: Evaluate,
+    metric: str,
+    higher_is_better: bool,
+    seed: int,
+    out: Path,
+    accelerator: Accelerator,
+    log: Log,
+) -> Progress:
+    """Trains a model, leaves in it the weights that ``train.select`` names, and returns how it went.
+
+    ``loss`` maps (model, batch) to a scalar, the mean over ``batch.weight()`` things; ``evaluate`` maps a model to
+    metrics, among them ``metric``, which chooses the best step. Killed at any moment and called again with the same
+    arguments it goes on from its last checkpoint in ``out`` and ends with the same weights, bit for bit on a CPU:
+    batches and dropout are functions of (seed, step), and nothing else is random.
+
+    Raises:
+        DivergedError: the loss or a gradient is not finite; names the step and the largest gradient.
+        OSError: a checkpoint could not be written; the one before is whole.
+        BadDataError: what is to be resumed is damaged or incomplete.
+        WrongUseError: a batch that the processes cannot share evenly.
+    """
+    if train.batch_size % accelerator.num_processes:
+        raise WrongUseError(
+            f"train.batch_size {train.batch_size} cannot be shared out evenly to {accelerator.num_processes} processes"
+        )
+    folder = out / "checkpoint"
+    stepper = train.stepper(model, loss, optim, seed, accelerator)
+    progress = _resume(folder, stepper, log)
+    losses = torch.tensor(progress.loss_since_logged, device=accelerator.device)
+    unseen: list[Tensor] = []  # losses and gradient norms that nobody has looked at yet
+    logged = dataclasses.replace(progress)
+    clock = time.monotonic()
+    checkpoints = _Checkpoints(train.checkpoint_seconds)
+
+    while progress.step < train.steps:
+        batch = batches[progress.step]
+        step_loss, norm = stepper.take(batch, progress.step)
+        losses += step_loss
+        unseen.append(torch.stack([step_loss, norm]))
+        progress.tokens += batch.token_count()
+        progress.step += 1
+
+        last = progress.step == train.steps
+        log_due = progress.step % train.log_every == 0 or last
+        evaluation_due = progress.step % train.eval_every == 0 or last
+        # Clocks differ: processes that must save together ask the main one, and only now and then.
+        save_due = last or (stepper.agreed(checkpoints.due()) if log_due or not stepper.gathers else False)
+        # Looking at a loss waits for the GPU: there only when something is due, on a CPU always.
+        if log_due or save_due or accelerator.device.type == "cpu":
+            _require_finite(model, unseen, progress)
+            unseen.clear()
+            now = time.monotonic()
+            progress.training_seconds += now - clock
+            clock = now
+        if log_due:
+            lr = optim.lr * rate(optim.schedule, progress.step - 1, train.steps)
+            _record(progress, logged, losses.item(), norm.item(), lr, log)
+            losses.zero_()
+            progress.logged_step = progress.step
+            logged = dataclasses.replace(progress)
+        if evaluation_due:
+            look = functools.partial(_look, stepper, batches) if train.diagnostics else None
+            kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, look)
+            if kept and accelerator.is_main_process:
+                checkpoints.choose(lambda: save_weights(folder / chosen_name(progress.chosen_step), model))
+            clock = time.monotonic()  # evaluations and checkpoints are not training time
+        if save_due:
+            progress.loss_since_logged = losses.item()
+            checkpoints.write(lambda: _save(folder, stepper, progress))
+            clock = time.monotonic()
+    accelerator.wait_for_everyone()
+    load_weights(chosen_weights(folder, progress.chosen_step), model)
+    model.eval()
+    return progress
+
+
+def _resume(folder: Path, stepper: Stepper, log: Log) -> Progress:
+    """Returns where training goes on: at its last checkpoint, or at the beginning."""
+    folder.mkdir(parents=True, exist_ok=True)
+    progress, damage = _restore(folder, stepper)
+    stepper.accelerator.wait_for_everyone()  # all have read what is now renamed
+    if stepper.accelerator.is_main_process:
+        if damage:
+            os.replace(folder / BEFORE, folder / LAST)
+            log.say(f"{log.title}: {damage}; it goes on from the checkpoint before, at step {progress.step:,}")
+        # A kill between a checkpoint and this leaves some behind.
+        forget_others(folder, progress.chosen_step, progress.chosen_before)
+    progress.chosen_before = progress.chosen_step
+    log.resume(progress.step)
+    _begin_segment(progress, stepper.accelerator, log)
+    return progress
+
+
+def _begin_segment(progress: Progress, accelerator: Accelerator, log: Log) -> None:
+    """Records in which environment training goes on, and says so where it is another one than before.
+
+    Raises:
+        WrongUseError: the run began in another precision, which is part of its protocol.
+    """
+    here = environment(accelerator)
+    before = progress.segments[-1] if progress.segments else None
+    if before is not None and before["precision"] != here["precision"]:
+        raise WrongUseError(
+            f"this run began in {before['precision']} on {before['device']}, and this machine computes in "
+            f"{here['precision']}; go on where it began, or --overwrite starts it again"
+        )
+    differing = [] if before is None else differences(before, here)
+    if differing:
+        log.say(
+            f"{log.title}: {', '.join(differing)}: from step {progress.step + 1:,} on the bits may differ from those "
+            "of a run that was not interrupted"
+        )
+    if before is None or differing or any(before[name] != here[name] for name in ("commit", "clean")):
+        progress.segments.append({"after_step": progress.step, **here})
+
+
+def _record(progress: Progress, logged: Progress, losses: float, norm: float, lr: float, log: Log) -> None:
+    """Logs what training was like since the last record."""
+    speed = (progress.tokens - logged.tokens) / (progress.training_seconds - logged.training_seconds)
+    mean = losses / (progress.step - progress.logged_step)
+    log.train(progress.step, {"loss": mean, "gradient_norm": norm, "lr": lr, "tokens_per_second": speed})
+
+
+def _evaluate(
+    model: nn.Module,
+    evaluate: Evaluate,
+    metric: str,
+    higher_is_better: bool,
+    train: Train,
+    progress: Progress,
+    log: Log,
+    look: Callable[[], dict[str, list[float]]] | None,
+) -> bool:
+    """Evaluates and logs; returns whether this is the step to keep, which ``progress`` then names."""
+    model.eval()
+    with torch.no_grad():
+        metrics = dict(evaluate(model))
+    require_finite_metrics(metrics, progress)
+    bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(model)}
+    log.evaluation(progress.step, metrics, bounded, {} if look is None else look())
+    sign = 1 if higher_is_better else -1
+    kept = progress.chosen_metrics
+    if kept and train.select == "best" and sign * metrics[metric] <= sign * kept[metric]:
+        return False
+    progress.chosen_step, progress.chosen_metrics = progress.step, metrics
+    return True
+
+
+def _look(stepper: Stepper, batches: Batches) -> dict[str, list[float]]:
+    """Returns the diagnostics of the first examples of the first batch, the same at every evaluation."""
+    few = first_examples(batches, 0)
+    return diagnose(stepper.model, lambda: stepper.forward(stepper.model, few))
+
+
+def first_examples(batches: Batches, step: int) -> Batch:
+    """Returns the first few examples of a step: as many as diagnostics look at."""
+    batch = batches[step]
+    return batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES))
+
+
+def _require_finite(model: nn.Module, unseen: list[Tensor], progress: Progress) -> None:
+    """Raises a ``DivergedError`` if an unseen loss or gradient norm is not finite; the last one is of this step."""
+    values = torch.stack(unseen).tolist()
+    finite = [math.isfinite(loss) and math.isfinite(norm) for loss, norm in values]
+    if all(finite):
+        return
+    first = progress.step - len(values) + 1 + finite.index(False)
+    sizes = {name: p.grad.abs().max().item() for name, p in model.named_parameters() if p.grad is not None}
+    whole = {name: size for name, size in sizes.items() if math.isfinite(size)}
+    largest = max(whole, key=whole.__getitem__, default=None)
+    where = f"largest finite gradient {whole[largest]:.3g} in {largest}" if largest else "no gradient is finite"
+    raise DivergedError(
+        first,
+        f"loss {values[finite.index(False)][0]:.4g} at step {first:,}; "
+        f"{len(sizes) - len(whole)} of {len(sizes)} gradients are not finite; {where}",
+        progress,
+    )
+
+
+def require_finite_metrics(metrics: Mapping[str, float], progress: Progress) -> None:
+    """Raises a ``DivergedError`` if a metric of this step is not a number."""
+    step = progress.step
+    broken = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if broken:
+        message = f"{', '.join(broken)} of the evaluation at step {step:,} is not finite"
+        raise DivergedError(step, message, progress)
+
+
+def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
+    """Writes a checkpoint; of several processes the main one does, once it has what the others remember.
+
+    The one before stays beside it, with its chosen weights, for the day when this one is damaged.
+    """
+    is_main = stepper.accelerator.is_main_process
+    state = stepper.state_dict() if is_main or stepper.gathers else {}
+    if not is_main:
+        return
+    save_state(folder / LAST, {"format": FORMAT, **state, "progress": asdict(progress)}, before=folder / BEFORE)
+    forget_others(folder, progress.chosen_step, progress.chosen_before)
+    progress.chosen_before = progress.chosen_step
+
+
+def _restore(folder: Path, stepper: Stepper) -> tuple[Progress, str]:
+    """Returns where the newest whole checkpoint was, and what is wrong with a newer one; empty: nothing.
+
+    Raises:
+        BadDataError: no checkpoint is whole, or one is of another version or model.
+    """
+    damage: list[str] = []
+    for path in (folder / LAST, folder / BEFORE):
+        try:
+            state = load_state(path)
+            if state is None:
+                continue
+            progress = _restored(path, state, stepper)
+            if progress.chosen_step:
+                verify_weights(chosen_weights(folder, progress.chosen_step))
+        except _OtherCheckpointError:
+            raise
+        except BadDataError as error:
+            damage.append(str(error))
+        else:
+            return progress, "; ".join(damage)
+    if damage:
+        raise BadDataError(f"{'; '.join(damage)}; no other checkpoint is whole: --overwrite starts this run again")
+    return Progress(), ""
+
+
+class _OtherCheckpointError(BadDataError):
+    """A whole checkpoint, of another version or another model."""
+
+
+def _restored(path: Path, state: Mapping[str, Any], stepper: Stepper) -> Progress:
+    """Gives a stepper its state, and returns the progress in it."""
+    if state.get("format") != FORMAT:
+        raise _OtherCheckpointError(
+            f"{path}: a checkpoint of another version of seqarena (expected format {FORMAT}); "
+            "--overwrite starts this run again"
+        )
+    try:
+        stepper.load_state_dict(dict(state))
+        return Progress(**state["progress"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).split("\n")[0]
+        raise _OtherCheckpointError(f"{path}: not of this model ({reason}); --overwrite starts it again") from error

@@ -1,0 +1,237 @@
+"""The machine: accelerator, precision, seeds, peak memory, and what a result must say of them."""
+
+import contextlib
+import ctypes
+import functools
+import gc
+import hashlib
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import LoggerType, broadcast_object_list
+from torch import nn
+
+from common.data.counter import hash64
+from common.errors import BadDataError, WrongUseError, look_up
+
+Precision = Literal["auto", "float32", "bfloat16"]
+Loaded = TypeVar("Loaded")
+
+TILES = "SEQARENA_TILES"
+"""Environment variable that names a file of ``seqarena benchmark tiles``: its tiles come before the table's."""
+
+LIBRARIES = (
+    "seqarena", "torch", "numpy", "scipy", "numba", "accelerate", "tokenizers", "safetensors", "triton",
+    "pytorch-optimizer", "rouge-score", "nltk",
+)  # fmt: skip
+"""Libraries that compute; those that are installed stand in each result."""
+CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+"""Linux: writing 5 to the first sets the peak resident set (VmHWM) of the second to the present one."""
+
+
+def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: Path | None = None) -> Accelerator:
+    """Returns the accelerator of this process: CUDA where there is one, bfloat16 there by default, float32 on a CPU.
+
+    Raises:
+        WrongUseError: a launcher started several processes but this one does not see the others; or a tracker that
+            is unknown or not installed.
+    """
+    known = {str(name): name for name in LoggerType.list() if str(name) != "all"}
+    installed = [str(name) for name in get_available_trackers()]
+    for tracker in trackers:
+        look_up(known, tracker, "tracker")
+        if tracker not in installed:
+            raise WrongUseError(f"tracker {tracker!r} is not installed; pip install {tracker}, or leave --tracker out")
+    asked = _launched_processes()
+    cuda = torch.cuda.is_available()
+    half = precision == "bfloat16" or (precision == "auto" and cuda)
+    accelerator = Accelerator(
+        cpu=not cuda,
+        mixed_precision="bf16" if half else "no",
+        log_with=list(trackers) or None,
+        project_dir=None if out is None else str(out),
+    )
+    _require_plain(accelerator)
+    if accelerator.num_processes != asked:
+        raise WrongUseError(
+            f"the launcher asked for {asked} processes, but this run has {accelerator.num_processes}; "
+            "on a CPU start it with: torchrun --nproc_per_node N -m PACKAGE TASK ..."
+        )
+    return accelerator
+
+
+def _launched_processes() -> int:
+    """Returns how many processes a launcher says that it started; 1 without one.
+
+    Raises:
+        WrongUseError: its variables are no numbers, or some are missing.
+    """
+    numbers = {}
+    for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        value = os.environ.get(name, default)
+        if not value.isdecimal():
+            raise WrongUseError(f"{name} is {value!r}: expected a number, as torchrun sets it; unset it without one")
+        numbers[name] = int(value)
+    processes, wanted = numbers["WORLD_SIZE"], ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    lacking = [name for name in wanted if name not in os.environ]
+    if processes < 1:
+        raise WrongUseError("WORLD_SIZE is 0: expected at least 1, as torchrun sets it; unset it without one")
+    if processes > 1 and lacking and not {"RANK", "LOCAL_RANK"} <= {*lacking}:  # without a rank it is one process
+        raise WrongUseError(
+            f"WORLD_SIZE is {processes}, but {', '.join(lacking)} is missing; start several processes with torchrun, "
+            "or unset it"
+        )
+    return processes
+
+
+def _require_plain(accelerator: Accelerator) -> None:
+    """Raises a ``WrongUseError`` where a variable of Accelerate's would change numbers that the run does not name."""
+    if accelerator.gradient_accumulation_steps != 1:
+        raise WrongUseError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS is set: unset it, and use train.micro_batch_size")
+    if str(accelerator.state.dynamo_plugin.backend.value) != "NO":
+        raise WrongUseError("ACCELERATE_DYNAMO_BACKEND is set: unset it, and use train.compile")
+
+
+def main_first(accelerator: Accelerator, load: Callable[[], Loaded]) -> Loaded:
+    """Returns what ``load`` gives each process, the main one first: what it makes and keeps the others find.
+
+    What it refuses all refuse, in the same words, instead of waiting for it.
+    """
+    found: list[Any] = []
+    error: list[Exception | None] = [None]
+    if accelerator.is_main_process:
+        try:
+            found = [load()]
+        except (WrongUseError, BadDataError, OSError) as refusal:
+            error = [refusal]
+    broadcast_object_list(error)
+    if error[0] is not None:
+        raise error[0]
+    loaded: Loaded = found[0] if found else load()
+    return loaded
+
+
+def seed_torch(*keys: int) -> None:
+    """Sets torch's random state to a function of the keys, so that no state has to be saved to resume exactly."""
+    torch.manual_seed(int(hash64(*keys)[0] >> 1))
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Begins a new peak, so that a run's does not depend on what ran before it in the same process.
+
+    On a CPU under Linux, what earlier runs have freed is first given back to the system: the C library keeps it, and
+    the resident set would stay as large as the largest run made it. Elsewhere the peak cannot be reset, and is that of
+    the whole process.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(AttributeError, OSError):  # of glibc alone
+        ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(OSError):  # not allowed, or no Linux
+        CLEAR_REFS.write_text("5")
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Returns the most memory held since the reset: allocated on a CUDA device, else the process's resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(OSError, StopIteration):
+        lines = STATUS.read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Returns the number of trained numbers, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the model of the GPU or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} threads"
+
+
+def code_version() -> dict[str, Any]:
+    """Returns the commit of this source tree and whether its Python files are as committed; None outside a checkout."""
+    tree = Path(__file__).parents[2]
+    try:
+        git = ["git", "-C", str(tree)]
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        changes = subprocess.run(
+            [*git, "status", "--porcelain", "--", "*.py"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "clean": None}
+    return {"commit": commit.stdout.strip(), "clean": not changes.stdout.strip()}
+
+
+def precision_name(accelerator: Accelerator) -> str:
+    """Returns the precision that an accelerator computes in, as the command line spells it."""
+    return {"no": "float32", "bf16": "bfloat16"}[accelerator.mixed_precision]
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    installed = {each.name.lower().replace("_", "-"): each.version for each in metadata.distributions()}
+    return {name: installed[name] for name in LIBRARIES if name in installed}
+
+
+def _tiles() -> dict[str, str]:
+    """Returns the sha256 of the file of tile sizes that Triton kernels take, if one is named."""
+    path = os.environ.get(TILES)
+    if not path:
+        return {}
+    try:
+        return {"tiles": f"sha256 {hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]}"}
+    except OSError as error:
+        raise WrongUseError(f"{TILES}={path}: cannot be read ({error.strerror}); unset it, or name a file") from error
+
+
+def environment(accelerator: Accelerator) -> dict[str, Any]:
+    """Returns what a result says of the machine: code, libraries, device, precision, processes, tiles if any are set.
+
+    Raises:
+        WrongUseError: the file of tiles that is named cannot be read.
+    """
+    return {
+        **_tiles(),
+        **code_version(),
+        "python": platform.python_version(),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "libraries": _versions(),
+        "device": device_name(accelerator.device),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "precision": precision_name(accelerator),
+        "processes": accelerator.num_processes,
+    }
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Returns in what two environments differ that may change bits: not in the commit, which sources stand for."""
+    found = []
+    for name in ("python", "platform", "device", "instructions", "threads", "precision", "processes", "tiles"):
+        found += [f"{name} {before.get(name)} -> {after.get(name)}"] * (before.get(name) != after.get(name))
+    old, new = (each.get("libraries", {}) for each in (before, after))
+    changed = [name for name in (*old, *new) if name != "seqarena" and old.get(name) != new.get(name)]
+    return found + [f"{name} {old.get(name)} -> {new.get(name)}" for name in dict.fromkeys(changed)]

@@ -1,0 +1,184 @@
+"""What a person types, and what they read back."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadDataError, WrongUseError, advising, guarded
+from common.runs.cli import choose, described, main, override, run_package
+from common.training.optim import fitted
+from lra.__main__ import PACKAGE
+from lra.run import Run
+from scripts.packages import PACKAGES, find_package
+from scripts.seqarena import dispatch
+
+TINY = (
+    "--data.train 300 --data.validation 20 --data.test 30 --data.longer-than 3 --data.shorter-than 12 "
+    "--data.max-depth 2 --model.dim 8 --model.ffn-dim 8 --model.layers 1 --train.batch-size 8 --train.steps 3 "
+    "--optim.schedule.warmup 1"
+).split()
+
+
+def parsed(*fields: str, attention: str | None = None, norm: str | None = None) -> Run:
+    run = override(choose(PACKAGE, "listops", "quick", attention, norm, 3), fields, "seqarena lra")
+    assert isinstance(run, Run)
+    return run
+
+
+def test_any_field_is_set_by_its_path() -> None:
+    run = parsed("--model.attention.scale", "8", "--optim.lr", "3e-4", "--train.batch_size=16", attention="x3")
+    assert run.model.attention.scale == 8.0  # type: ignore[attr-defined]
+    assert (run.optim.lr, run.train.batch_size, run.seed) == (3e-4, 16, 3)
+    assert parsed("--optim.betas", "0.8", "0.9").optim.betas == (0.8, 0.9)
+    assert parsed("--optim.clip", "None").optim.clip is None
+    assert parsed("--optim.clip", "none").optim.clip is None
+    assert parsed("--optim.clip=none", "--optim.lr", "1", "--optim.lr", "2").optim.lr == 2
+    assert parsed("--train.compile").train.compile
+    assert not parsed("--model.norm.no-final").model.norm.final  # type: ignore[attr-defined]
+    assert parsed("--model.norm.tau", "0.5", norm="deescalated").model.norm.tau == 0.5  # type: ignore[attr-defined]
+    assert parsed() == choose(PACKAGE, "listops", "quick", None, None, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("lra listop", "unknown lra task 'listop'; did you mean 'listops'"),
+        ("lar listops", "unknown package or command 'lar'; did you mean 'lra'"),
+        ("lra listops --attention dnass", "unknown attention 'dnass'; did you mean 'dnas'"),
+        ("lra listops --norm prr", "unknown norm 'prr'; did you mean 'pre'"),
+        ("lra listops --atention dnas", "unknown field --atention; did you mean 'attention'"),
+        ("lra listops --preset quik", "unknown preset of lra listops 'quik'; did you mean 'quick'"),
+        ("lra listops --optm.lr 3", "unknown field --optm.lr; did you mean 'optim.lr'"),
+        ("lra listops --model.norm.tau 1", "unknown field --model.norm.tau"),
+        ("lra listops --task other", "unknown field --task"),
+        ("lra listops --optim.lr abc", "--optim.lr abc: not a value"),
+        ("lra listops --optim.lr none", "--optim.lr none: not a value"),
+        ("lra listops --train.steps 9 --optim.betas 0.9 x --optim.lr 1", "seqarena: --optim.betas 0.9 x: not a value"),
+        ("lra listops --train.no-steps", "unknown field --train.no-steps"),
+        ("lra listops --seed x", "argument --seed: invalid int value"),
+        ("lra listops --attention hnas --model.attention.u 3", "u: expected a number from 0 to 1, found 3.0"),
+        ("lra listops more", "unexpected 'more'"),
+        ("lra --optim.lr 3e-4 listops", "the task comes first: seqarena lra TASK --optim.lr"),
+        ("lra listops --model.attention dnas", "a whole variant is chosen by --attention"),
+        ("lra listops --optim.lr nan", "optim.lr: expected a finite number, found nan"),
+        ("lra text --data.path a\x1b[2Jb", r"data.path: expected text without control characters, found 'a\x1b[2Jb'"),
+        ("lra listops --optim.eps -1", "expected optim.eps above 0"),
+        ("lra listops --optim.weight-decay -1", "optim.weight_decay of at least 0"),
+        ("lra listops --model.classes 5", "model.classes 5 is below the task's 10"),
+        ("lra listops --model.heads 0", "model.heads: expected at least 1, found 0"),
+        ("lra listops --seed 99999999999999999999", "seed: expected a number from 0"),
+        ("lra listops --attention x3 --model.attention.scale nan", "expected power >= 1 and scale > 0"),
+        ("lra", "which task? choices: image, listops, pathfinder"),
+        ("lra listops --attention recency", "'recency' is not defined for order 'none'"),
+        ("lra listops --norm deescalated --model.norm.where block_output", "exactly 0"),
+        ("lra listops --train.steps 0", "train.steps: expected at least 1, found 0"),
+        ("lra listops --optim.schedule.warmup 5000", "does not fit into train.steps"),
+        ("lra listops --optim.schedule.cycle-betas", "cycle_betas belongs to shape one_cycle; shape is linear"),
+        ("lra listops --legacy.zero-is-padding", "legacy.zero_is_padding is about black pixels"),
+        ("lra listops --train.checkpoint-seconds -1", "train.checkpoint_seconds: expected at least 0, found -1.0"),
+        ("sweep lra listops --seed 1", "unknown field --seed; a single run takes --seed, a sweep --seeds"),
+        ("leaderboard --runs nowhere", "no folder nowhere"),
+        ("leaderboard --format html", "argument --format: invalid choice: 'html'"),
+        ("sweep lra listops --attention softmax x9", "unknown attention 'x9'"),
+        ("sweep lra listops --attention softmax x3 --model.attention.scale 8", "unknown field --model.attention.scale"),
+        ("benchmark stp", "unknown benchmark 'stp'; did you mean 'step'"),
+        ("benchmark step lra listops --repeats 0", "--repeats: expected at least 1"),
+    ],
+)
+def test_wrong_use_is_one_message_and_exit_code_2(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert guarded(dispatch, arguments.split()) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert not told.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_failures_are_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    missing = ["lra", "listops", "--data.path", str(tmp_path / "no"), "--runs", str(tmp_path)]
+    assert guarded(dispatch, missing) == 1
+    assert "no such file or folder" in capsys.readouterr().err
+
+    def fail(error: BaseException):
+        def command(arguments: object) -> int:
+            raise error
+
+        return command
+
+    assert guarded(fail(BadDataError("file, line 3")), []) == 1
+    assert guarded(fail(KeyboardInterrupt()), []) == 1
+    assert guarded(fail(RuntimeError("a defect")), []) == 1
+    told = capsys.readouterr().err
+    assert "seqarena: file, line 3\n" in told
+    assert "seqarena: interrupted\n" in told
+    with pytest.raises(KeyboardInterrupt) as interrupt, advising(lambda: "do this"):
+        raise KeyboardInterrupt
+    guarded(fail(interrupt.value), [])
+    assert capsys.readouterr().err == "seqarena: interrupted; do this\n"
+    assert "Traceback" in told
+    assert guarded(fail(WrongUseError("so")), []) == 2
+
+
+def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["lra", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("listops", "xiong2021", "lra-jax", "dnas", "x3-14", "deescalated"):
+        assert name in shown
+    assert dispatch(["lra", "listops", "--attention", "hnas", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--model.attention.u" in shown
+    assert "0.5)" in shown  # the default
+    assert "--task" not in shown
+    assert "expected:  softmax" in shown
+    assert "cost:      about a minute" in shown
+    assert "data:      generated; expressions distinct" in shown
+
+
+def test_results_go_to_standard_output_and_progress_to_standard_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = [
+        "listops",
+        "--attention",
+        "hnas",
+        "--runs",
+        str(tmp_path / "runs"),
+        "--data-folder",
+        str(tmp_path),
+        *TINY,
+    ]
+    assert main(PACKAGE, [*arguments, "--json"]) == 0
+    told = capsys.readouterr()
+    result = json.loads(told.out.splitlines()[-1])
+    assert result["command"].startswith("python -m lra listops --attention hnas")
+    assert "step 3/3" in told.err
+    assert main(PACKAGE, arguments) == 0  # finished: printed, not run again
+    told = capsys.readouterr()
+    assert "step 3/3" not in told.err
+    assert f"test accuracy {result['score']:.4f} on 30 examples" in told.out
+    assert "floors: majority class" in told.out
+    assert "attention.kernel.u: 0." in told.out
+    assert "modified: " in told.out
+    wild = [*arguments, "--optim.lr", "1e30", "--optim.clip", "None"]
+    assert run_package(PACKAGE, wild, "seqarena lra") == 1
+    assert "diverged" in capsys.readouterr().out
+
+
+def test_fewer_steps_shorten_the_warm_up() -> None:
+    short = described(PACKAGE, "listops", None, None, None, 0, ["--train.steps", "40"], "")
+    assert 0 < short.optim.schedule.warmup < 40
+    with pytest.raises(WrongUseError, match=r"warmup 50 does not fit into train.steps 40: expected 0 to 39"):
+        described(PACKAGE, "listops", None, None, None, 0,
+                  ["--train.steps", "40", "--optim.schedule.warmup", "50"], "")  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [10, 50])
+def test_every_preset_has_a_schedule_for_fewer_steps(steps: int) -> None:
+    for name in PACKAGES:
+        for presets in find_package(name).presets.values():
+            for preset in presets.values():
+                fitted(preset.run.optim.schedule, preset.run.train.steps, steps).check(steps)

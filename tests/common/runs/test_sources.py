@@ -1,0 +1,155 @@
+"""Which edits make another version of a run, and which do not."""
+
+import os
+import py_compile
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.attention import ATTENTIONS
+from common.attention.softmax import Softmax
+from common.errors import WrongUseError
+from common.runs import sources
+from common.runs.sources import changed_sources, digest, listed, sources_of
+from scripts.packages import PACKAGES, find_package
+from tests.lra.test_training import BASE
+
+ROOT = Path(__file__).parents[3]
+Tree = Callable[[str, str, str], None]
+
+
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """Gives an edit of a file in a copy of the project: path, text before, text after."""
+    for name in ("common", "scripts", *PACKAGES):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.xz"))
+    monkeypatch.setattr(sources, "TREE", tmp_path)
+    monkeypatch.setattr(sources, "STARTED", float("inf"))
+    monkeypatch.setattr(sources, "_loaded", lambda name: None)  # nothing is loaded from the copy
+    forget()
+
+    def apply(path: str, before: str, after: str) -> None:
+        text = (tmp_path / path).read_text()
+        assert before in text
+        (tmp_path / path).write_text(text.replace(before, after, 1))
+        forget()
+
+    yield apply
+    forget()
+
+
+def forget() -> None:
+    """Reads files anew, as the next process does."""
+    sources._read.cache_clear()
+    sources._closure.cache_clear()
+
+
+def of(attention: str) -> sources.Sources:
+    run = replace(BASE, model=replace(BASE.model, attention=ATTENTIONS[attention]))
+    return sources_of(find_package("lra").assemble, run)
+
+
+def all_of(names: tuple[str, ...] = ("softmax", "dnas", "hnas", "x3")) -> dict[str, str]:
+    return {name: digest(of(name)) for name in names}
+
+
+def test_an_edit_that_changes_no_number_keeps_every_result(edit: Tree) -> None:
+    known = all_of()
+    edit("common/attention/elementwise.py", "import torch\n", "import torch\n\n# a comment\n\n")
+    edit("common/training/step.py", '"""One optimiser step', '"""ONE optimiser step')
+    edit("common/training/loop.py", "    model.eval()\n", "    model.eval(\n    )\n")
+    edit("common/attention/__init__.py", '"x3": Elementwise(power=3),', '"x3": Elementwise(power=3), "x9": Softmax(),')
+    for path in ("common/errors.py", "common/runs/results.py", "lra/tasks.py", "lra/published.py",
+                 "lra/presets/quick.py", "scripts/report/page.py", "scripts/leaderboard/table.py",
+                 "qa/trainer.py"):  # fmt: skip
+        edit(path, "", "EXTRA = 1\n")
+    assert all_of() == known
+
+
+def test_an_edit_of_a_formula_is_another_version(edit: Tree) -> None:
+    known = all_of()
+    for path, outdated in {
+        "common/attention/elementwise.py": {"dnas", "hnas", "x3"},  # dnas: through the Triton operators
+        "common/attention/hybrid.py": {"hnas"},
+        "common/attention/softmax.py": {"softmax", "hnas"},
+        "common/training/optim.py": {*known},
+        "common/model/blocks.py": {*known},
+        "lra/model.py": {*known},
+        "lra/data/listops/generator.py": {*known},
+    }.items():
+        edit(path, "", "EXTRA = 1\n")
+        now = all_of()
+        assert {name for name in known if known[name] != now[name]} == outdated
+        known = now
+
+
+def test_the_changed_file_is_named(edit: Tree) -> None:
+    known = of("x3")
+    edit("common/attention/elementwise.py", "", "EXTRA = 1\n")
+    assert changed_sources(known, of("x3")) == ["common/attention/elementwise.py"]
+    assert listed("abcde") == "a, b, c and 2 more"
+    assert listed("ab") == "a, b"
+
+
+def test_relative_imports_and_other_folders_are_seen(edit: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit("common/attention/elementwise.py", "", "from .helper import GAIN\n")
+    (sources.TREE / "common" / "attention" / "helper.py").write_text("GAIN = 1\n")
+    forget()
+    assert "common/attention/helper.py" in of("x3")
+    monkeypatch.setattr(sources, "_loaded", lambda name: ROOT / "lra" / "model.py" if name == "lra.model" else None)
+    forget()
+    assert str(ROOT / "lra" / "model.py") in of("x3")
+    assert "lra/model.py" not in of("x3")
+
+
+def test_a_file_that_changes_under_a_process_is_noticed(edit: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    of("softmax")
+    monkeypatch.setattr(sources, "STARTED", 0.0)
+    forget()
+    with pytest.raises(WrongUseError, match=r"was changed after this process began; start the command again"):
+        of("softmax")
+
+
+def test_compiled_code_of_an_earlier_text_is_noticed(edit: Tree) -> None:
+    """Python compares size and seconds alone: an edit of the same size within a second leaves its cache as it was."""
+    path = sources.TREE / "common" / "attention" / "softmax.py"
+    compiled = Path(py_compile.compile(str(path), doraise=True))  # type: ignore[arg-type]
+    of("softmax")
+    times = path.stat().st_atime_ns, compiled.stat().st_mtime_ns
+    os.utime(compiled, ns=(times[0], path.stat().st_mtime_ns - 1))
+    forget()
+    with pytest.raises(WrongUseError, match=r"softmax\.py: Python ran its text of a second before"):
+        of("softmax")
+    forget()
+    of("softmax")  # by the next process it is compiled anew
+
+
+def test_a_config_where_edits_do_not_count_is_refused() -> None:
+    class Mine(Softmax):
+        pass
+
+    Mine.__module__ = "common.attention"
+    run = replace(BASE, model=replace(BASE.model, attention=Mine()))
+    with pytest.raises(WrongUseError, match=r"Mine is defined in common\.attention, .* in a file of its own"):
+        sources_of(find_package("lra").assemble, run)
+
+
+def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> None:
+    for name in PACKAGES:
+        package = find_package(name)
+        for presets in package.presets.values():
+            for preset in presets.values():
+                found = sources_of(package.assemble, preset.run)
+                own = {
+                    type(preset.run),
+                    type(preset.run.model),
+                    type(preset.run.data),
+                    type(preset.run.model.attention),
+                }
+                files = {each.__module__.replace(".", "/") for each in own}
+                assert all(f"{file}.py" in found or f"{file}/__init__.py" in found for file in files)
+                assert {"common/runs/session.py", "common/training/loop.py", "common/training/step.py"} <= set(found)
+                assert not any("presets" in path or path.endswith("tasks.py") for path in found)

@@ -1,0 +1,82 @@
+"""Files that are written whole, by whom they are interrupted, and how often."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from common.training import checkpoint
+from common.training import loop as training
+from common.training.checkpoint import save_state, save_weights, write_atomically
+from tests.common.runs.toy import TRAIN, toy_fit
+
+
+class Interrupting:
+    """A tensor's stand-in that is interrupted when it is written."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_an_interrupt_while_a_file_is_written_is_an_interrupt(tmp_path: Path, wrap: bool) -> None:
+    """torch's writer raises a RuntimeError of its own when its file is interrupted."""
+
+    def write(_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            if wrap:
+                raise RuntimeError("unexpected pos 64 vs 0") from None
+            raise
+
+    (tmp_path / "file").write_text("before")
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "file", write)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "before"
+    with pytest.raises(KeyboardInterrupt):
+        save_state(tmp_path / "state", {"tensor": torch.zeros(9), "interrupts": Interrupting()})
+
+
+def test_interrupted_weights_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: nn.Module, path: str) -> None:
+        Path(path).touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.safetensors.torch, "save_model", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_weights(tmp_path / "weights", nn.Linear(1, 1))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("cost", "least", "expected"),
+    [(0.0, 30.0, 30.0), (0.5, 30.0, 30.0), (4.0, 30.0, 200.0), (4.0, 0.0, 0.0)],
+)
+def test_checkpoints_take_a_share_of_the_time(
+    cost: float, least: float, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(training.time, "monotonic", lambda: now)
+    pace = training._Checkpoints(least)
+
+    def spend() -> None:
+        nonlocal now
+        now += cost
+
+    pace.write(spend)
+    now += max(0.0, expected - 0.1)
+    assert pace.due() == (expected == 0.0)
+    now += 0.2
+    assert pace.due()
+
+
+def test_an_evaluation_does_not_force_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saves: list[Callable[[], None]] = []
+    real = training.save_state
+    monkeypatch.setattr(training, "save_state", lambda *given, **more: saves.append(real(*given, **more)))
+    toy_fit(tmp_path, train=training.dataclasses.replace(TRAIN, checkpoint_seconds=1e9))
+    assert len(saves) == 1  # the end

@@ -1,0 +1,41 @@
+"""How far something is: told where nobody looks at a terminal, now and then, by the main process alone."""
+
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from accelerate import Accelerator
+
+from common.training import log
+from common.training.log import shared_in_order, tracked
+
+
+def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter(range(0, 1_000, 8))
+    items = list(tracked(range(10), "evaluation, batch", 10, clock=lambda: float(next(times))))
+    lines = capsys.readouterr().err.splitlines()
+    assert items == list(range(10))
+    assert [line.split("  ")[1] for line in lines] == ["evaluation, batch: 4 of 10", "evaluation, batch: 8 of 10"]
+    assert list(tracked(range(3), "shards", None, clock=lambda: 0.0)) == [0, 1, 2]
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("process", "told"), [(0, ["1 of 2", "2 of 2"]), (1, [])])
+def test_the_main_process_tells_how_much_of_its_share_is_evaluated(
+    process: int, told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "TOLD_EVERY", 0.0)
+    accelerator = Mock(spec=Accelerator, process_index=process, num_processes=2, is_main_process=process == 0)
+    batches = list(shared_in_order(np.array([5, 3, 4, 1, 2]), 2, accelerator))
+    assert [batch.tolist() for batch in batches] == ([[3, 4], [0]] if process == 0 else [[1, 2]])
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("evaluation, batch: ")[2] for line in lines] == told
+
+
+def test_a_curve_that_ends_in_other_bytes_is_resumed(tmp_path: Path) -> None:
+    """A power failure leaves at the end of a file half a line, zeros, bytes that are no text."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n' + b"[" * 100_000 + b'\n\xff\x00\xfe {"step"')
+    log.Log(Accelerator(cpu=True), tmp_path, title="a run", steps=5).resume(2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
