@@ -109,7 +109,9 @@ def _is_linear(query: Query, value: Value, visibility: Visibility, bias: Bias | 
     late = visibility.memory or visibility.window is not None or visibility.key_real is not None
     over_keys = visibility.segments is None and not (causal and late)
     if bias is not None:
-        spread = bias.shape[2] > 1 and visibility.key_real is not None
+        # Padded queries too: what a bias says of them may be NaN, which comes back from here in keys' gradients.
+        padding = visibility.query_real is not None or visibility.key_real is not None
+        spread = bias.shape[2] > 1 and padding
         over_keys = over_keys and not (causal or spread or bias.requires_grad)
     has_kernel = dropout == 0 if on_cpu else query.dtype != torch.float64
     return over_keys and has_kernel and query.shape[-1] == value.shape[-1]
