@@ -345,6 +345,21 @@ def test_what_a_bias_says_of_padding_is_not_read(name: str, order: str, whole: s
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "x1"])
+@pytest.mark.parametrize("padded", ["query_real", "key_real"])
+def test_a_bias_of_nothing_but_padding_is_not_read(name: str, padded: str) -> None:
+    """A single query that is padding; no key that is none."""
+    query, key, value = (torch.randn(2, 2, length, 4, requires_grad=True) for length in (1, 3, 3))
+    real = torch.tensor([[True], [False]]).expand(2, 1 if padded == "query_real" else 3)
+    visibility = replace(Visibility(), **{padded: real})  # type: ignore[arg-type]
+    bias = torch.randn(2, 1, 1, 3)
+    bias[1] = float("nan")
+    output = ATTENTIONS[name].build(heads=2)(query, key, value, visibility, bias)
+    for each in (output, *torch.autograd.grad(output.sum(), (query, key, value))):
+        assert each.isfinite().all()
+        assert (each[1] == 0).all()
+
+
 @pytest.mark.unhooked
 @pytest.mark.parametrize("length", [300, 100])
 def test_compiled_gradients_have_the_strides_they_promise(length: int) -> None:
