@@ -87,7 +87,8 @@ def fused_softmax(
         # A row without any visible key is 0/0 in a fused softmax: it sees all, whose values are 0.
         mask = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]  # B 1 1 M
     if bias is not None:
-        mask, blind = _mask_of(bias.to(query.dtype), mask)
+        told = bias if real is None else bias.masked_fill(~real[:, None, None, :], 0.0)  # it may be NaN there
+        mask, blind = _mask_of(told.to(query.dtype), mask)
     with torch.autocast(query.device.type, enabled=False):  # the inputs' precision, as for every other variant
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
     return output if blind is None else output.masked_fill(blind, 0.0)
@@ -110,7 +111,9 @@ def _is_linear(query: Query, value: Value, visibility: Visibility, bias: Bias | 
     over_keys = visibility.segments is None and not (causal and late)
     if bias is not None:
         spread = bias.shape[2] > 1 and visibility.key_real is not None
-        over_keys = over_keys and not (causal or spread or bias.requires_grad)
+        # What a bias says of padded queries may be NaN, which comes back from here in keys' gradients.
+        of_padding = bias.shape[2] == query.shape[2] and visibility.query_real is not None
+        over_keys = over_keys and not (causal or spread or of_padding or bias.requires_grad)
     has_kernel = dropout == 0 if on_cpu else query.dtype != torch.float64
     return over_keys and has_kernel and query.shape[-1] == value.shape[-1]
 

@@ -11,6 +11,8 @@ Array = npt.NDArray[np.float64]
 
 FEWEST_SEEDS = 3
 """With fewer seeds their variance cannot be estimated, and a test over examples alone finds differences everywhere."""
+ROUNDING = 1e-12
+"""Standard errors below this share of the largest score are rounding."""
 
 
 def accuracy(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> Array:
@@ -22,7 +24,8 @@ def accuracy(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> Array:
 class Comparison:
     """A difference of mean scores with its 95 % interval and two-sided p-value.
 
-    Interval and p-value are None with fewer than ``FEWEST_SEEDS`` seeds, and where all differences are equal.
+    Interval and p-value are None with fewer than ``FEWEST_SEEDS`` seeds, with one example, and where all differences
+    are equal but for rounding.
     """
 
     difference: float
@@ -53,12 +56,12 @@ def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Compar
     seeds = len(differences)
     difference = float(differences.mean())
     over_examples, by_seeds, added = _variances(differences) if seeds >= FEWEST_SEEDS else (0.0, 0.0, 0.0)
-    if max(over_examples, by_seeds) <= 0:
+    if max(over_examples, by_seeds) <= (ROUNDING * np.abs(scores).max()) ** 2:
         return Comparison(difference=difference, low=None, high=None, p_value=None, seeds=seeds)
     examples = differences.shape[1]
 
     def half(p_value: float) -> float:
-        other_examples = float(stats.t.isf(p_value / 2, examples - 1)) if examples > 1 else 0.0
+        other_examples = float(stats.t.isf(p_value / 2, examples - 1))
         other_seeds = float(stats.t.isf(p_value / 2, seeds - 1))
         return float(
             np.sqrt(max(other_seeds**2 * by_seeds + other_examples**2 * added, other_examples**2 * over_examples))

@@ -328,20 +328,36 @@ def test_a_second_derivative_is_refused_not_forgotten(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "order"), [("softmax", "none"), ("dnas", "causal"), ("x1", "none"), ("exp", "causal")]
 )
-def test_what_a_bias_says_of_padding_is_not_read(name: str, order: str) -> None:
+@pytest.mark.parametrize("whole", [None, "query_real", "key_real"])
+def test_what_a_bias_says_of_padding_is_not_read(name: str, order: str, whole: str | None) -> None:
+    """Padding among queries, among keys, among both: ``whole`` names the side that has none."""
     each = case(order, padded=True)
+    visibility = each.visibility if whole is None else replace(each.visibility, **{whole: None})
     kernel = ATTENTIONS[name].build(heads=2).double()
-    assert each.visibility.key_real is not None
-    assert each.visibility.query_real is not None
     bias = torch.randn(2, 1, each.query.shape[2], each.key.shape[2], dtype=torch.float64)
-    seen = each.visibility.query_real[:, None, :, None] & each.visibility.key_real[:, None, None]
+    seen = replace(visibility, order="none").pairs(each.query.shape[2], each.key.shape[2], bias.device)
     tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
     results = []
     for some in (bias, bias.masked_fill(~seen, float("nan"))):
-        output = kernel(*tensors, each.visibility, some)
+        output = kernel(*tensors, visibility, some)
         results.append([output, *torch.autograd.grad(output.sum(), tensors)])
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "x1"])
+@pytest.mark.parametrize("padded", ["query_real", "key_real"])
+def test_a_bias_of_nothing_but_padding_is_not_read(name: str, padded: str) -> None:
+    """A single query that is padding; no key that is none."""
+    query, key, value = (torch.randn(2, 2, length, 4, requires_grad=True) for length in (1, 3, 3))
+    real = torch.tensor([[True], [False]]).expand(2, 1 if padded == "query_real" else 3)
+    visibility = replace(Visibility(), **{padded: real})  # type: ignore[arg-type]
+    bias = torch.randn(2, 1, 1, 3)
+    bias[1] = float("nan")
+    output = ATTENTIONS[name].build(heads=2)(query, key, value, visibility, bias)
+    for each in (output, *torch.autograd.grad(output.sum(), (query, key, value))):
+        assert each.isfinite().all()
+        assert (each[1] == 0).all()
 
 
 @pytest.mark.unhooked

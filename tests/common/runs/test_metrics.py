@@ -45,6 +45,10 @@ def test_nothing_to_judge_by_is_no_judgement() -> None:
     for scores in (np.ones((3, 1)), np.ones((1, 1)), np.ones((3, 30)), np.ones((1, 30))):
         found = paired_comparison(scores, np.zeros_like(scores))
         assert (found.difference, found.low, found.high, found.p_value) == (1.0, None, None, None)
+    rounded = paired_comparison(np.full((3, 37), 1 / 3), np.full((3, 37), 0.1))  # all equal, but not their means
+    assert (rounded.low, rounded.high, rounded.p_value) == (None, None, None)
+    alone = paired_comparison(np.array([[0.2], [0.3], [0.7]]), np.zeros((3, 1)))  # nothing is known of other examples
+    assert (alone.low, alone.high, alone.p_value) == (None, None, None)
     with pytest.raises(ValueError, match="same seeds and examples"):
         paired_comparison(np.ones((1, 3)), np.ones((1, 4)))
 
