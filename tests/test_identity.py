@@ -23,6 +23,7 @@ from lra.__main__ import PACKAGE
 from scripts import leaderboard
 from scripts.packages import PACKAGES
 from scripts.sweep import planned
+from tests.earlier import LATER
 from tests.lra.test_training import SAVED, TINY, TINY_FIELDS, interrupt, measure
 
 ROOT = Path(__file__).parent.parent
