@@ -1,18 +1,17 @@
 """From a model and sequences to scores, on masks that are the same for every run; what trivial rules score there."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import nn
 
-from common.data.batches import in_order
+from common.data.batches import Indices, in_order
 from common.runs.package import Evaluation
-from common.training.log import shared_in_order
+from common.training.evaluation import per_example
 from pretraining.data.batches import Builder, MaskedBatch
 from pretraining.data.shards import Corpus
 from pretraining.masking import NONE
@@ -25,15 +24,11 @@ NEIGHBOURS = 5_000_000
 """Tokens that the rule on neighbours is fitted on, at most."""
 
 
-def batches(
-    builder: Builder, order: Iterable[npt.NDArray[np.int64]]
-) -> Iterator[tuple[npt.NDArray[np.int64], MaskedBatch]]:
-    """Yields the numbers and the batch of sequences in this order, under the masks of evaluation."""
-    for examples in order:
-        yield examples, builder.batch(examples, np.full(len(examples), EVALUATION))
+def masked_batch(builder: Builder, examples: Indices) -> MaskedBatch:
+    """Returns the batch of these sequences under the masks of evaluation."""
+    return builder.batch(examples, np.full(len(examples), EVALUATION))
 
 
-@torch.no_grad()
 def evaluate(
     model: nn.Module, builder: Builder, unigram: npt.NDArray[np.float64], accelerator: Accelerator
 ) -> Evaluation:
@@ -43,9 +38,9 @@ def evaluate(
     of a hidden token, in nats; perplexity: its exponential; unigram_loss: what the frequencies of tokens alone give
     (``unigram``, V); order_accuracy: of the order of two segments, where there are two.
     """
-    model.eval()
-    mine: list[tuple[int, float, float, float, int, int, int]] = []
-    for examples, batch in batches(builder, shared_in_order(builder.lengths, BATCH_SIZE, accelerator)):
+
+    def rows(examples: Indices) -> Iterable[tuple[float, ...]]:
+        batch = masked_batch(builder, examples)
         here = batch.to(accelerator.device)
         with accelerator.autocast():
             scores, order = predictions(model, here)
@@ -55,10 +50,11 @@ def evaluate(
         plain = -np.log(unigram)[batch.targets.clamp(min=0).numpy()] * real.numpy()
         paired = batch.order != NONE
         ordered = torch.zeros_like(batch.order) if order is None else order.argmax(dim=-1).cpu() == batch.order
-        columns = (examples, right, masked.sum(dim=1), plain.sum(axis=1), real.sum(dim=1), ordered & paired, paired)
-        mine += zip(*(column.tolist() for column in columns), strict=True)
-    table = np.array(sorted(gather_object(mine)))
-    _, right, masked, plain, targets, ordered, paired = table.T
+        columns = (right, masked.sum(dim=1), plain.sum(axis=1), real.sum(dim=1), ordered & paired, paired)
+        return zip(*(column.tolist() for column in columns), strict=True)
+
+    found = per_example(model, builder.lengths, BATCH_SIZE, rows, accelerator)
+    right, masked, plain, targets, ordered, paired = np.array(found).T
     loss = masked.sum() / targets.sum()
     metrics = {
         "accuracy": float(right.mean()),
@@ -105,7 +101,8 @@ def floors(corpus: Corpus, builder: Builder, counts: npt.NDArray[np.int64]) -> M
     by_count = np.argsort(times, kind="stable")
     after[pairs[by_count] // size] = pairs[by_count] % size  # the last one written is the most frequent
     scores: dict[str, list[float]] = {"most frequent token": [], "most frequent after its neighbour": []}
-    for _, batch in batches(builder, in_order(builder.lengths, BATCH_SIZE)):
+    for examples in in_order(builder.lengths, BATCH_SIZE):
+        batch = masked_batch(builder, examples)
         real = (batch.targets != NONE).numpy()
         left = batch.tokens.gather(1, (batch.places - 1).clamp(min=0)).numpy()
         for name, guess in zip(scores, (np.full_like(left, most), after[left]), strict=True):

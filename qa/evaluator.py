@@ -1,19 +1,18 @@
 """From a model and questions or pairs to scores, by the official rules."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import nn
 
+from common.data.batches import Indices
 from common.runs.metrics import accuracy
 from common.runs.package import Evaluation
 from common.training.checkpoint import write_json
-from common.training.log import shared_in_order
+from common.training.evaluation import per_example
 from qa.data.mnli import UNLABELLED
 from qa.data.pairs import Encoded
 from qa.data.windows import Windows
@@ -63,14 +62,12 @@ def answer(model: nn.Module, windows: Windows, accelerator: Accelerator) -> Answ
     return scored(windows, answered_by(model, windows, accelerator))
 
 
-@torch.no_grad()
 def answered_by(model: nn.Module, windows: Windows, accelerator: Accelerator) -> dict[str, Answered]:
     """Returns the model's answers to all questions; the processes share the windows out."""
     assert isinstance(model, Reader)
-    model.eval()
     data = windows.data
-    mine: list[tuple[int, list[float], list[int], list[int], float]] = []
-    for examples in shared_in_order(windows.lengths, BATCH_SIZE, accelerator):
+
+    def read(examples: Indices) -> Iterable[tuple[list[float], list[int], list[int], float]]:
         batch = windows.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             spans = model.best(
@@ -78,14 +75,15 @@ def answered_by(model: nn.Module, windows: Windows, accelerator: Accelerator) ->
                 n_best=data.n_best, longest=data.answer_length,
             )  # fmt: skip
         columns = (each.cpu().tolist() for each in (spans.score.float(), spans.start, spans.end, spans.null.float()))
-        mine += zip(examples.tolist(), *columns, strict=True)
-    everyone = sorted(gather_object(mine), key=lambda each: each[0])
-    widest = max(len(scores) for _, scores, *_ in everyone)
+        return zip(*columns, strict=True)
+
+    found = per_example(model, windows.lengths, BATCH_SIZE, read, accelerator)
+    widest = max(len(scores) for scores, *_ in found)
     score_of, start, end = (
-        np.array([[*each[column], *[fill] * (widest - len(each[column]))] for each in everyone])
-        for column, fill in ((1, -np.inf), (2, 0), (3, 0))
+        np.array([[*each[column], *[fill] * (widest - len(each[column]))] for each in found])
+        for column, fill in ((0, -np.inf), (1, 0), (2, 0))
     )
-    null = np.array([each[4] for each in everyone])
+    null = np.array([each[3] for each in found])
     return answers(windows, score_of, start, end, null, odds_are_given=model.gives_odds)
 
 
@@ -116,19 +114,18 @@ def scored(windows: Windows, answered: Mapping[str, Answered]) -> Answers:
     )
 
 
-@torch.no_grad()
 def classify(model: nn.Module, encoded: Encoded, accelerator: Accelerator) -> tuple[list[int], list[float]]:
     """Returns the number of each pair's likeliest label, and its cross-entropy; 0 where a pair has no label."""
-    model.eval()
-    mine: list[tuple[int, int, float]] = []
-    for examples in shared_in_order(encoded.lengths, BATCH_SIZE, accelerator):
+
+    def guesses(examples: Indices) -> Iterable[tuple[int, float]]:
         batch = encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             scores = model(batch.tokens, batch.types, batch.real).float()
         losses = nn.functional.cross_entropy(scores, batch.label, reduction="none", ignore_index=UNLABELLED)
-        mine += zip(examples.tolist(), scores.argmax(dim=-1).tolist(), losses.tolist(), strict=True)
-    everyone = sorted(gather_object(mine))
-    return [guess for _, guess, _ in everyone], [loss for *_, loss in everyone]
+        return zip(scores.argmax(dim=-1).tolist(), losses.tolist(), strict=True)
+
+    found = per_example(model, encoded.lengths, BATCH_SIZE, guesses, accelerator)
+    return [guess for guess, _ in found], [loss for _, loss in found]
 
 
 def inference(model: nn.Module, main: Encoded, others: Mapping[str, Encoded], accelerator: Accelerator) -> Evaluation:

@@ -1,7 +1,7 @@
 """From a model and a split to headlines and their scores."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
+from common.data.batches import Indices
 from common.data.tokenization import Tokenizer
 from common.runs.package import Evaluation
 from common.training.checkpoint import write_atomically, write_json
-from common.training.log import shared_in_order
+from common.training.evaluation import per_example, shared_in_order
 from summarization.data import Split
 from summarization.data.text import decode
 from summarization.decoding import Decoding, search
@@ -55,7 +56,6 @@ def never_said(tokenizer: Tokenizer, vocabulary: int, special: tuple[int, int, i
     return sorted({start, pad, tokenizer.id("[MASK]"), *range(len(tokenizer), vocabulary)})
 
 
-@torch.no_grad()
 def write(
     model: nn.Module,
     split: Split,
@@ -67,20 +67,20 @@ def write(
 ) -> Written:
     """Returns the headlines of a split's texts; ``unknown``: whether [UNK] may be said."""
     assert isinstance(model, Summarizer)
-    model.eval()
     start, end, _ = split.encoded.special
     banned = never_said(tokenizer, model.config.vocabulary, split.encoded.special)
     banned += [] if unknown else [tokenizer.id("[UNK]")]
-    mine: list[tuple[int, list[tuple[str, float]], bool]] = []
-    for examples in shared_in_order(split.encoded.source_lengths, how.batch_size, accelerator):
+
+    def headlines(examples: Indices) -> Iterable[tuple[list[tuple[str, float]], bool]]:
         batch = split.encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             found = search(model, batch.source, batch.source_real, how, start=start, end=end, banned=banned)
-        for example, some in zip(examples.tolist(), found, strict=True):
+        for some in found:
             best = [(decode(each.tokens, tokenizer), each.score) for each in some]
-            mine.append((example, best, bool(some) and len(some[0].tokens) == how.max_length))
-    everyone = sorted(gather_object(mine), key=lambda each: each[0])
-    return Written(best=[best for _, best, _ in everyone], unended=sum(unended for *_, unended in everyone))
+            yield best, bool(some) and len(some[0].tokens) == how.max_length
+
+    found = per_example(model, split.encoded.source_lengths, how.batch_size, headlines, accelerator)
+    return Written(best=[best for best, _ in found], unended=sum(unended for _, unended in found))
 
 
 @torch.no_grad()

@@ -1,19 +1,18 @@
 """From a model and a split to scores: each answer against what ten people said."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import nn
 
 from common.data.batches import Indices
 from common.runs.package import Evaluation
 from common.training.checkpoint import write_json
-from common.training.log import tracked_by_main
+from common.training.evaluation import per_example
 from vqa.data import Split
 from vqa.data.batches import asked
 from vqa.data.files import UNKNOWN, write_submission
@@ -58,7 +57,6 @@ class Answers:
             self.masses.write(folder)
 
 
-@torch.no_grad()
 def guess(
     model: nn.Module, split: Split, answers: Sequence[str], accelerator: Accelerator
 ) -> tuple[Indices, list[float]]:
@@ -66,22 +64,20 @@ def guess(
 
     The answer that stands for unknown ones is never given.
     """
-    model.eval()
     unknown = answers.index(UNKNOWN) if UNKNOWN in answers else None
-    mine: list[tuple[int, int, float]] = []
-    count = len(split)
-    starts = range(accelerator.process_index * BATCH_SIZE, count, BATCH_SIZE * accelerator.num_processes)
-    for start in tracked_by_main(starts, len(starts), accelerator):
-        questions = np.arange(start, min(start + BATCH_SIZE, count))
+
+    def answers_to(questions: Indices) -> Iterable[tuple[int, float]]:
         batch = asked(split, questions, len(answers)).to(accelerator.device)
         with accelerator.autocast():
             logits = model(batch.words, batch.picture, batch.features, batch.centres, batch.real).float()
         losses = nn.functional.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none").sum(dim=1)
         if unknown is not None:
             logits[:, unknown] = -torch.inf
-        mine += zip(questions.tolist(), logits.argmax(dim=1).tolist(), losses.tolist(), strict=True)
-    everyone = sorted(gather_object(mine))
-    return np.array([guessed for _, guessed, _ in everyone]), [loss for _, _, loss in everyone]
+        return zip(logits.argmax(dim=1).tolist(), losses.tolist(), strict=True)
+
+    alike = np.zeros(len(split), dtype=np.int64)  # a question's length costs nothing: batches in the order of the data
+    found = per_example(model, alike, BATCH_SIZE, answers_to, accelerator)
+    return np.array([guessed for guessed, _ in found]), [loss for _, loss in found]
 
 
 def evaluate(model: nn.Module, split: Split, answers: Sequence[str], accelerator: Accelerator) -> Answers:

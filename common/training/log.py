@@ -9,13 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
-from common.data.batches import Indices, in_order
 from common.training.checkpoint import write_atomically
 
 Item = TypeVar("Item")
@@ -46,18 +43,6 @@ def tracked(
             told = clock()
             of = "" if total is None else f" of {total:,}"
             print(f"{time.strftime('%H:%M:%S')}  {what}: {number:,}{of}", file=sys.stderr)
-
-
-def tracked_by_main(items: Iterable[Item], total: int, accelerator: Accelerator) -> Iterable[Item]:
-    """Returns the batches of an evaluation, ``total`` of them; the main process tells how far it is."""
-    return tracked(items, "evaluation, batch", total) if accelerator.is_main_process else items
-
-
-def shared_in_order(lengths: npt.NDArray[np.int64], batch_size: int, accelerator: Accelerator) -> Iterable[Indices]:
-    """Returns this process's batches of ``in_order``; the main process tells how far it is."""
-    processes = accelerator.num_processes
-    batches = in_order(lengths, batch_size, accelerator.process_index, processes)
-    return tracked_by_main(batches, len(range(0, len(lengths), batch_size * processes)), accelerator)
 
 
 class Log:

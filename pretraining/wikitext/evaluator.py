@@ -12,7 +12,7 @@ from torch import nn
 
 from common.data.batches import TokenArray
 from common.runs.package import Evaluation
-from common.training.log import tracked_by_main
+from common.training.evaluation import tracked_by_main
 from pretraining.transformer_xl import TransformerXL
 from pretraining.wikitext.data import EncodedText
 from pretraining.wikitext.run import Scoring

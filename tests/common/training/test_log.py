@@ -5,10 +5,13 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from accelerate import Accelerator
 
+from common.data.batches import Indices
 from common.training import log
-from common.training.log import shared_in_order, tracked
+from common.training.evaluation import per_example, shared_in_order
+from common.training.log import tracked
 
 
 def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,6 +34,22 @@ def test_the_main_process_tells_how_much_of_its_share_is_evaluated(
     assert [batch.tolist() for batch in batches] == ([[3, 4], [0]] if process == 0 else [[1, 2]])
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("evaluation, batch: ")[2] for line in lines] == told
+
+
+def test_an_evaluation_is_in_the_order_of_the_data() -> None:
+    """Whatever the batches; the model is in evaluation, and no gradient is recorded."""
+    model = torch.nn.Dropout(0.5)
+    seen: list[list[int]] = []
+
+    def compute(examples: Indices) -> list[tuple[int, bool]]:
+        seen.append(examples.tolist())
+        return [(10 * example, model.training or torch.is_grad_enabled()) for example in examples.tolist()]
+
+    found = per_example(model, np.array([5, 3, 4, 1, 2]), 2, compute, Accelerator(cpu=True))
+    assert found == [(10 * example, False) for example in range(5)]
+    assert seen == [[3, 4], [1, 2], [0]]
+    with pytest.raises(ValueError, match="zip"):
+        per_example(model, np.array([5, 3]), 2, lambda examples: [0], Accelerator(cpu=True))
 
 
 def test_a_curve_that_ends_in_other_bytes_is_resumed(tmp_path: Path) -> None:
