@@ -34,6 +34,8 @@ LEFT_OUT = (
     "common.runs.sources", "common.runs.tasks",  # records and bookkeeping
 )  # fmt: skip
 """Modules that no number depends on. The table of variants is one of them: whoever adds a variant keeps all results."""
+IMPORTERS = ("import_module", "__import__")
+"""Functions whose first argument, where it is written out, names a module as an import statement does."""
 RECORDS = ("tasks", "presets")
 """Names of modules in each package that no number depends on: a run holds the values of its preset itself."""
 
@@ -153,6 +155,9 @@ def _parsed(path: Path, content: bytes) -> tuple[str, frozenset[str]]:
         elif isinstance(node, ast.ImportFrom):
             module = ".".join([*_package(path, node.level), *filter(None, [node.module])])
             names |= {module, *(f"{module}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTERS:
+            called = [each.value for each in node.args[:1] if isinstance(each, ast.Constant)]
+            names |= {_absolute(path, str(each)) for each in called}
     return hashlib.sha256(repr(_plain(tree)).encode()).hexdigest()[:12], frozenset(names)
 
 
@@ -174,6 +179,12 @@ def _package(path: Path, level: int) -> list[str]:
     """Returns what a relative import of so many dots begins with; nothing without dots."""
     parts = path.relative_to(TREE).parent.parts if path.is_relative_to(TREE) else ()
     return list(parts[: len(parts) - level + 1]) if level else []
+
+
+def _absolute(path: Path, name: str) -> str:
+    """Returns the name of a module without the dots of a relative one."""
+    plain = name.lstrip(".")
+    return ".".join([*_package(path, len(name) - len(plain)), plain])
 
 
 def _plain(node: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 
 from common.runs.metrics import FEWEST_SEEDS, Comparison
 from common.runs.tasks import Published, Unit
@@ -60,10 +61,17 @@ def orders(row: Row, table: Table) -> list[float | int | str | None]:
             row.tokens_per_second, row.peak_memory_bytes]  # fmt: skip
 
 
-def published(table: Table) -> list[Published]:
-    """Returns the published figures that a table shows: all where they are of its data, else its own variants'."""
+def published(table: Table, figures: Sequence[Published] | None = None) -> list[Published]:
+    """Returns the published figures that a table shows: all where they are of its data, else its own variants'.
+
+    ``figures`` are those of another metric; none: those of the main one.
+    """
     rows = {name for row in table.rows for name in (row.name, re.split(r"[,\[]", row.name)[0])} | {table.baseline}
-    return [figure for figure in table.published if table.comparable or figure.name in rows]
+    return [
+        figure
+        for figure in (table.published if figures is None else figures)
+        if table.comparable or figure.name in rows
+    ]
 
 
 def footnotes(table: Table) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from common.errors import BadDataError
 from common.runs.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from common.runs.results import Result
-from common.runs.run import OTHER_ATTENTIONS, VERSION, RowParts, row_name
+from common.runs.run import LAYERS, OTHER_ATTENTIONS, VERSION, RowParts, row_name
 from scripts.leaderboard.protocol import Group
 from scripts.leaderboard.remarks import is_earlier, without_version
 from scripts.leaderboard.rows import Row
@@ -88,7 +88,8 @@ def _reference(parts: RowParts, by_row: ByRow, baseline: str) -> RowParts | None
         candidates = [own + tuple(part for part in rest if part[0] != "norm"), own]
         # Where no row has the preset's norm: the first baseline of this depth, among those with most seeds.
         layers = by_row[parts][0].layers
-        alike = [row for row, held in by_row.items() if _is_of(row, baseline) and held and held[0].layers == layers]
+        plain = [row for row in by_row if row[0] == own[0] and {part for part, _ in row[1:]} <= {"norm", LAYERS}]
+        alike = [row for row in plain if by_row[row] and by_row[row][0].layers == layers]
         most = max((len(by_row[row]) for row in alike), default=0)
         candidates += [row for row in alike if len(by_row[row]) == most][:1]
     return next((each for each in candidates if each != parts and by_row.get(each)), None)

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
+from scripts.leaderboard.cells import published
 from scripts.leaderboard.rows import Row, number
 from scripts.leaderboard.table import Table
 
@@ -81,7 +82,7 @@ def _cell(table: Table, row: Row | None) -> str:
 def _figures(table: Table) -> dict[tuple[str, str], str]:
     """Returns (name, source) -> the published figures of all metrics."""
     found: dict[tuple[str, str], list[str]] = {}
-    for each in itertools.chain(table.published, *table.published_secondary.values()):
+    for each in itertools.chain(*(published(table, some) for some in (None, *table.published_secondary.values()))):
         found.setdefault((each.name, each.source), []).append(
             f"{100 * each.value:.1f}" if table.unit == "share" else number(each.value, table.unit)
         )

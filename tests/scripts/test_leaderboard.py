@@ -284,6 +284,16 @@ def test_norms_are_compared_at_their_own_depth() -> None:
     assert published(replace(table, published=figures, comparable=False)) == figures[:2]
 
 
+def test_the_baseline_is_not_compared_with_another_model_of_it() -> None:
+    """Such as one whose views are joined in another way: that one is compared with the baseline."""
+    made = [
+        replace(result("softmax", seed, 50 + seed), row=row_of_name(name))
+        for name in ("softmax, primary", "softmax") for seed in range(3)
+    ]  # fmt: skip
+    table = only(tables(made, [], "softmax"))
+    assert {row.name: row.against for row in table.rows} == {"softmax": "", "softmax, primary": "softmax"}
+
+
 def test_rows_that_differ_in_a_decoder_too_are_compared_with_the_baseline_everywhere() -> None:
     rows = ("softmax", "softmax, 4 layers", "hnas", "hnas, decoder hnas[u=0.1,per_head=True], cross dnas",
             "softmax, decoder x3", "x3, 4 layers, decoder x3, pretrained with dnas")  # fmt: skip

@@ -105,6 +105,21 @@ def test_relative_imports_and_other_folders_are_seen(edit: Tree, monkeypatch: py
     assert "lra/model.py" not in of("x3")
 
 
+@pytest.mark.parametrize(
+    "line",
+    ['importlib.import_module("common.attention.helper").GAIN', 'import_module(".helper", __package__).GAIN',
+     '__import__("common.attention.helper")'],
+)  # fmt: skip
+def test_a_module_that_is_imported_by_a_call_is_seen(line: str, edit: Tree) -> None:
+    """A formula that takes a number from there would else return the result of an earlier number."""
+    (sources.TREE / "common" / "attention" / "helper.py").write_text("GAIN = 1\n")
+    edit("common/attention/elementwise.py", "", f"def gain():\n    return {line}\n")
+    known = of("x3")
+    assert "common/attention/helper.py" in known
+    edit("common/attention/helper.py", "1", "2")
+    assert changed_sources(known, of("x3")) == ["common/attention/helper.py"]
+
+
 def test_a_file_that_changes_under_a_process_is_noticed(edit: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     of("softmax")
     monkeypatch.setattr(sources, "STARTED", 0.0)
