@@ -4,6 +4,7 @@ Scores are s_ij = query_i . key_j / sqrt(head_dim) + bias_ij; i runs over querie
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.attention.chunked import attend_in_chunks, chunks
+from common.attention.chunked import attend_in_chunks, chunks, parts
 from common.attention.derivatives import needs_formula
 from common.attention.operators import attend_blockwise
+from common.attention.rows import WeightRows, rows_by_rule
 from common.attention.rule import Rule
 from common.attention.visibility import ORDERS, Order, Visibility, clear_padding
 from common.errors import WrongUseError
@@ -94,8 +96,7 @@ class Kernel(nn.Module, ABC):
             WrongUseError: the formula gives other weights for some queries at a time, though its config says that it
                 can go on step by step.
         """
-        has_form = visibility.order in self.stepwise and (visibility.segments is None or visibility.order == "causal")
-        if not has_form or len(chunks(query, key)) == 1:
+        if not self._goes_on(visibility) or len(chunks(query, key)) == 1:
             return None
         if not self.is_tried and not torch.compiler.is_compiling():
             self._try_chunks(query, visibility)
@@ -138,6 +139,32 @@ class Kernel(nn.Module, ABC):
         """Returns the attention weights before dropout, in float32 at least; padded rows and columns are 0."""
         self.check(visibility, bias, query=query, key=key)
         return self._weights(query, key, visibility, bias, None)[0]
+
+    def weight_rows(
+        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None
+    ) -> Iterator[WeightRows]:
+        """Yields the weights before dropout, some queries at a time; by the formula where there is no rule."""
+        self.check(visibility, bias, query=query, key=key)
+        if self.rule is not None:
+            return rows_by_rule(self.rule, self.share(), query, key, visibility, bias)
+        return self._rows_by_formula(query, key, visibility, bias)
+
+    def _rows_by_formula(
+        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None
+    ) -> Iterator[WeightRows]:
+        query, key, _ = visibility.cleared(query, key, key)
+        rows = chunks(query, key) if self._goes_on(visibility) else [slice(0, query.shape[2])]
+        state = None
+        for some in parts(query, key, key, visibility, bias, rows):
+            weights, state = self._weights(some.query, some.key, some.visibility, some.bias, state)
+            yield WeightRows(
+                slice(0, query.shape[0] * query.shape[1]), some.rows, slice(0, some.key.shape[2]),
+                weights.flatten(0, 1), None,
+            )  # fmt: skip
+
+    def _goes_on(self, visibility: Visibility) -> bool:
+        """Returns whether the formula can be evaluated for some queries at a time."""
+        return visibility.order in self.stepwise and (visibility.segments is None or visibility.order == "causal")
 
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
         """Returns sum_j pi_ij value_j in the dtype of ``value``; padded queries give exactly 0."""

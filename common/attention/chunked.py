@@ -1,7 +1,8 @@
 """The formula of any variant in linear memory: some queries at a time, computed again for the gradient."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,20 +35,35 @@ def attend_in_chunks(
     In order ``causal`` the keys of later queries are left out of a chunk.
     """
     outputs, state = list[Tensor](), None
-    for rows in chunks(query, key):
-        seen = visibility.memory + rows.stop if visibility.order == "causal" else key.shape[2]
+    for some in parts(query, key, value, visibility, bias, chunks(query, key)):
         output, state = checkpoint(
-            evaluate,
-            state,
-            query[:, :, rows],
-            key[:, :, :seen],
-            value[:, :, :seen],
-            _of_queries(visibility, rows, seen),
-            _of_pairs(bias, rows, seen),
-            use_reentrant=False,
+            evaluate, state, some.query, some.key, some.value, some.visibility, some.bias, use_reentrant=False
         )
         outputs.append(output)
     return torch.cat(outputs, dim=2)
+
+
+class Part(NamedTuple):
+    """Some queries of a call, and the keys that they may see."""
+
+    rows: slice
+    query: Query
+    key: Key
+    value: Value
+    visibility: Visibility
+    bias: Bias | None
+
+
+def parts(
+    query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, rows: Sequence[slice]
+) -> Iterator[Part]:
+    """Yields the parts of a call, given the queries of each."""
+    for some in rows:
+        seen = visibility.memory + some.stop if visibility.order == "causal" else key.shape[2]
+        yield Part(
+            some, query[:, :, some], key[:, :, :seen], value[:, :, :seen], _of_queries(visibility, some, seen),
+            _of_pairs(bias, some, seen),
+        )  # fmt: skip
 
 
 def _of_queries(visibility: Visibility, rows: slice, seen: int) -> Visibility:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from common.attention.base import Kernel
 from common.attention.visibility import Visibility
-from common.model.diagnostics import call_of, whole_rows
 from common.training.checkpoint import write_json
 
 FILE = "attention.json"
@@ -34,10 +33,9 @@ def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, A
 
     def after(kernel: nn.Module, given: tuple[Any, ...], _: Tensor) -> None:
         assert isinstance(kernel, Kernel)
-        if kernel.rule is not None:
-            query, key, _, visibility = given[:4]
-            seen = _seen(kernel, query, key, visibility, given[4] if len(given) > 4 else None)
-            found.append({"name": names[kernel].removesuffix(".kernel"), **seen})
+        query, key, _, visibility = given[:4]
+        seen = _seen(kernel, query, key, visibility, given[4] if len(given) > 4 else None)
+        found.append({"name": names[kernel].removesuffix(".kernel"), **seen})
 
     handles = [kernel.register_forward_hook(after) for kernel in names if isinstance(kernel, Kernel)]
     try:
@@ -49,21 +47,21 @@ def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, A
 
 
 def _seen(kernel: Kernel, query: Tensor, key: Tensor, visibility: Visibility, bias: Tensor | None) -> dict[str, Any]:
+    batch, heads, queries, keys = *query.shape[:3], key.shape[2]
+    wide = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
-        call = call_of(kernel, query, key, visibility, bias)
-        batch, heads, queries, keys = *query.shape[:3], key.shape[2]
         real_query, real_key = (
             torch.ones(batch, length, dtype=torch.bool, device=query.device) if real is None else real
             for real, length in ((visibility.query_real, queries), (visibility.key_real, keys))
         )
         longest = int(real_query.sum(dim=1).argmax())
-        mass = query.new_zeros(batch * heads, keys, dtype=call.query.dtype)
-        drawn = query.new_zeros(queries, keys, dtype=call.query.dtype)
-        for some in call.head_blocks():
-            own = slice(max(0, longest * heads - some.start), max(0, (longest + 1) * heads - some.start))
-            for tile, weights, _ in whole_rows(call, some):
-                mass[some, tile.keys] += weights.sum(dim=1)
-                drawn[tile.rows, tile.keys] += weights[own].sum(dim=0) / heads
+        mass = query.new_zeros(batch * heads, keys, dtype=wide)
+        drawn = query.new_zeros(queries, keys, dtype=wide)
+        for rows in kernel.weight_rows(query, key, visibility, bias):
+            start = rows.heads.start
+            own = slice(max(0, longest * heads - start), max(0, (longest + 1) * heads - start))
+            mass[rows.heads, rows.keys] += rows.weights.sum(dim=1)
+            drawn[rows.queries, rows.keys] += rows.weights[own].sum(dim=0) / heads
     shown = drawn[real_query[longest]][:, real_key[longest]]
     shown = shown * shown.shape[1]
     small = nn.functional.adaptive_avg_pool2d(shown[None], (min(SIDE, len(shown)), min(SIDE, shown.shape[1])))[0]

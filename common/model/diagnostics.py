@@ -1,19 +1,16 @@
 """What happens inside a model: how alike its tokens are, how large its attention and that attention's gradient.
 
 Pure functions. P1, P3: the papers of the README. Tokens are (B T C) with a mask (B T), or None where all are real;
-attention is that of one kernel call. Sums over queries and keys go block by block through the engine's own tiles.
+attention is that of one kernel call, whose weights come some queries at a time (``Kernel.weight_rows``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from common.attention.base import Kernel
-from common.attention.blockwise import carried
-from common.attention.masses import column_masses, prefix
-from common.attention.tiles import Blocking, Call, Tile
 from common.attention.visibility import Visibility
 from common.model.blocks import Residual
 from common.model.transformer import DecoderLayer
@@ -21,6 +18,8 @@ from common.shapes import Bias, Hidden, Key, Mask, Query
 
 SPECTRUM_LENGTH = 1024
 """Longest sequence whose attention's eigenvalues are taken: their cost grows with the cube of the length."""
+ROUNDING = 1e-3
+"""By which a row's sum may differ from 1."""
 
 
 def token_similarity(tokens: Hidden, real: Mask | None = None) -> Tensor:
@@ -73,35 +72,6 @@ def spectral_gap(weights: Tensor) -> Tensor:
     return 1 - values.abs().sort(dim=-1, descending=True).values[..., 1]
 
 
-def jacobian_softmax(weights: Tensor) -> Tensor:
-    """Returns the squared Frobenius norm of d softmax / d scores, given whole rows of weights (... R M); ... .
-
-    Per row sum over l of P_il^2 (1 - 2 P_il + ||P_i.||^2), which is P1's Jacobian summed over j.
-    """
-    return _own_rows(weights, weights).sum(dim=(-2, -1))
-
-
-def jacobian_doubly(weights: Tensor, columns: Tensor, column_norm: Tensor) -> Tensor:
-    """Returns that of d dnas / d scores; ``columns`` X = exp(s - c), ``column_norm`` ||X_.l||^2 over all queries.
-
-    The sum over i, l of P_il^2 (1 - 2 P_il + ||P_i.||^2) (1 - 2 X_il + ||X_.l||^2).
-    """
-    return (_own_rows(weights, weights) * (1 - 2 * columns + column_norm)).sum(dim=(-2, -1))
-
-
-def jacobian_mixed(share: Tensor, softmax: Tensor, doubly: Tensor, columns: Tensor, column_norm: Tensor) -> Tensor:
-    """Returns that of d hnas / d scores: u^2 and (1 - u)^2 of the halves' own, and twice u (1 - u) their product."""
-    inner = (_own_rows(doubly, softmax) * (1 - columns)).sum(dim=(-2, -1))
-    own = share**2 * jacobian_doubly(doubly, columns, column_norm) + (1 - share) ** 2 * jacobian_softmax(softmax)
-    return own + 2 * share * (1 - share) * inner
-
-
-def _own_rows(one: Tensor, other: Tensor) -> Tensor:
-    """Returns sum_j of dP_ij/ds_il dQ_ij/ds_il for two softmaxes P, Q of the row's scores; ... R M."""
-    product = one * other
-    return product * (1 - one - other + product.sum(dim=-1, keepdim=True))
-
-
 class AttentionSize(NamedTuple):
     """How large the weights of one attention are; each B H."""
 
@@ -119,107 +89,45 @@ class AttentionSize(NamedTuple):
 def attention_size(
     kernel: Kernel, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None
 ) -> AttentionSize:
-    """Returns the sizes of a kernel's weights before dropout, in time N^2 and memory linear in N.
+    """Returns the sizes of a kernel's weights before dropout, in time N^2.
 
-    Raises:
-        TypeError: a variant without a rule.
+    Memory is linear in N, but for formulas that need all queries at once.
     """
-    call = call_of(kernel, query, key, visibility, bias)
+    batch, heads, keys = query.shape[0], query.shape[1], key.shape[2]
+    wide = torch.promote_types(query.dtype, torch.float32)
+    squared, slope = (query.new_zeros(batch * heads, dtype=wide) for _ in range(2))
+    mass = query.new_zeros(batch * heads, keys, dtype=wide)
+    is_defined = True
     with torch.autocast(query.device.type, enabled=False):
-        return _summed(call)
-
-
-def call_of(kernel: Kernel, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None) -> Call:
-    """Returns a kernel's call without dropout, in blocks of whole rows.
-
-    Raises:
-        TypeError: a variant without a rule.
-    """
-    kernel.check(visibility, bias, query=query, key=key)
-    rule = kernel.rule
-    if rule is None:
-        raise TypeError(f"{type(kernel).__name__} has no rule to take its weights from block by block")
-    batch, heads, queries, _ = query.shape
-    keys = key.shape[2]
-    blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, 0.0, query.device)
-    blocking = Blocking(heads=blocking.heads, rows=min(blocking.rows, 64), keys=keys)
-    return Call.of(query, key, key, bias, visibility, rule, kernel.share(), blocking, 0.0, 0)
-
-
-def _summed(call: Call) -> AttentionSize:
-    rule, visibility, batch, heads, keys = call.rule, call.visibility, call.batch, call.heads, call.key.shape[1]
-    squared, jacobian = (call.query.new_zeros(len(call.query)) for _ in range(2))
-    mass = call.key.new_zeros(call.key.shape[:2])
-    for some in call.head_blocks():
-        for tile, weights, slope in whole_rows(call, some):
-            squared[some] += weights.square().sum(dim=(1, 2))
-            mass[some, tile.keys] += weights.sum(dim=1)
-            jacobian[some] += slope
+        for rows in kernel.weight_rows(query, key, visibility, bias):
+            squared[rows.heads] += rows.weights.square().sum(dim=(1, 2))
+            mass[rows.heads, rows.keys] += rows.weights.sum(dim=1)
+            is_defined = rows.slope is not None
+            slope[rows.heads] += 0.0 if rows.slope is None else rows.slope
     real = visibility.key_real
     shown = mass if real is None else mass.masked_fill(~real.repeat_interleave(heads, dim=0), torch.inf)
-    count = mass.new_full((batch,), keys) if real is None else real.sum(dim=1).to(mass.dtype)
-    promised = call.column_rounds > 0 and visibility.segments is None
-    share = 1.0 if call.share is None else call.share[:, 0, 0]
-    bound = (1 / count).repeat_interleave(heads) * share if promised else torch.zeros_like(squared)
-    known = rule.is_mixture or not rule.whole_rows
-    defined = known and not call.is_prefix and rule.rounds <= 1
     shape = batch, heads
     return AttentionSize(
         norm=squared.sqrt().view(shape),
-        jacobian_norm=jacobian.sqrt().view(shape) if defined else None,
+        jacobian_norm=slope.sqrt().view(shape) if is_defined else None,
         smallest_key_mass=shown.amin(dim=1).view(shape),
-        key_mass_bound=bound.view(shape),
+        key_mass_bound=_key_mass_bound(kernel, squared, visibility, keys).view(shape),
     )
 
 
-def whole_rows(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor]]:
-    """Yields whole rows of weights (G rows keys), and the squared norm of their derivative by the scores (G).
-
-    The norm is 0 where it is not defined.
-    """
-    mass = column_masses(call, heads)[:, -1:] if call.column_rounds else None
-    carry = carried(call, None)[heads] if call.is_prefix else None
-    column_norm = torch.zeros(())
-    if mass is not None:
-        column_norm = torch.zeros_like(mass)
-        for rows in call.row_blocks():
-            for tile in call.tiles(heads, rows):
-                column_norm += call.scores(tile).sub_(mass).exp_().square_().sum(dim=1, keepdim=True)
-    share = None if call.share is None else call.share[heads]
-    for rows in call.row_blocks():
-        for tile in call.tiles(heads, rows):
-            scores, scale = call.scores(tile), call.row_scale[heads, rows]
-            if not call.rule.whole_rows:
-                yield tile, *_elementwise(call, tile, scores, scale)
-                continue
-            doubly = columns = None
-            if mass is not None:
-                columns = (scores - mass).exp_()
-                doubly = (scores - mass).softmax(dim=-1).mul_(scale)
-            elif carry is not None:
-                block = prefix(scores, carry[:, :, tile.keys], call.late(tile), call.masked, call.scratch)
-                doubly, carry[:, :, tile.keys] = block.doubly.clone().mul_(scale), block.last
-            slope = scores.new_zeros(len(scores))
-            if columns is not None and doubly is not None:
-                slope = jacobian_doubly(doubly, columns, column_norm)
-                if share is not None:
-                    softmax = scores.softmax(dim=-1).mul_(scale)
-                    slope = jacobian_mixed(share[:, 0, 0], softmax, doubly, columns, column_norm)
-            elif carry is None:
-                slope = jacobian_softmax(scores.softmax(dim=-1).mul_(scale))
-            weights, _ = call.rule.apply(scores, doubly, share, call.scratch)
-            yield tile, weights * scale, slope
-
-
-def _elementwise(call: Call, tile: Tile, scores: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the weights of whole rows, and the squared norm of their derivative: elementwise, like they."""
-    real = call.visibility.key_real
-    seen = scale if real is None else scale * real[:, tile.keys].repeat_interleave(call.heads, dim=0)[tile.heads, None]
-    weights, kept = call.rule.apply(scores, None, None, call.scratch)
-    weights = call.hide(weights * seen, tile)
-    pulled = call.rule.pull(kept, torch.ones_like(weights), call.scratch)
-    assert pulled.scores is not None
-    return weights, call.hide(pulled.scores * (pulled.factor * seen), tile).square().sum(dim=(1, 2))
+def _key_mass_bound(kernel: Kernel, like: Tensor, visibility: Visibility, keys: int) -> Tensor:
+    """Returns the least mass that a key can have, for each head of each example; 0 where nothing is promised."""
+    rule, real, share = kernel.rule, visibility.key_real, kernel.share()
+    if rule is None or rule.rounds == 0 or visibility.order != "none" or visibility.segments is not None:
+        return torch.zeros_like(like)
+    if real is None:
+        bound = torch.full_like(like, 1 / keys)
+    else:
+        bound = (1 / real.sum(dim=1).to(like.dtype)).repeat_interleave(len(like) // len(real))
+    if share is None:
+        return bound
+    heads = share.flatten().to(like.dtype)
+    return bound * heads.repeat(len(like) // len(heads))
 
 
 @torch.no_grad()
@@ -249,8 +157,6 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
         assert isinstance(kernel, Kernel)
         query, key, _, visibility = given[:4]
         bias = given[4] if len(given) > 4 else None
-        if kernel.rule is None:
-            return
         size = attention_size(kernel, query, key, visibility, bias)
         note("attention_norm", size.norm)
         if size.jacobian_norm is not None:
@@ -260,9 +166,11 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
         tokens = query.shape[2]
         plain = visibility.segments is None and bias is None and key.shape[2] == tokens <= SPECTRUM_LENGTH
         whole = [0] if visibility.query_real is None else visibility.query_real.all(dim=1).nonzero().flatten().tolist()
-        if plain and whole and kernel.rule.is_mixture:
+        if plain and whole:
             one = slice(whole[0], whole[0] + 1)
-            note("spectral_gap", spectral_gap(kernel.weights(query[one], key[one], Visibility(order=visibility.order))))
+            weights = kernel.weights(query[one], key[one], Visibility(order=visibility.order))
+            if bool(((weights.sum(dim=-1) - 1).abs() < ROUNDING).all()):
+                note("spectral_gap", spectral_gap(weights))
 
     layers = [part for part in model.modules() if isinstance(getattr(part, "residual", None), Residual)]
     layers = [layer for layer in layers if not isinstance(layer, DecoderLayer)]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from common.attention import Visibility, find_attention
-from common.model.diagnostics import jacobian_softmax
+from common.attention.rows import jacobian_softmax
 from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 
 DIM = 64

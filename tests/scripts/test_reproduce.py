@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.runs.results import Result
+from common.runs.run import row_name
 from common.runs.tasks import Task
 from scripts import sweep
 from scripts.packages import find_package
@@ -74,7 +75,7 @@ def test_a_script_runs_from_end_to_end(name: str, tmp_path: Path, data: Path) ->
     told = run(name, seqarena, runs, "--preset", "quick", "--seeds", "0", "--data-folder", str(data), *fields)
     assert told.returncode == 0, told.stderr
     results = [Result.read(path.parent) for path in runs.rglob("result.json")]
-    assert sorted((result.task, result.row) for result in results if result) == sorted(ROWS[name])
+    assert sorted((result.task, row_name(result.row)) for result in results if result) == sorted(ROWS[name])
     assert {result.preset for result in results if result} == {"quick"}
     plans = [json.loads(path.read_text())["runs"] for path in (runs / "sweeps").glob("*.json")]
     planned = {runs / entry["folder"] / "result.json" for plan in plans for entry in plan}

@@ -16,6 +16,7 @@ from common.attention.hybrid import Hybrid
 from common.attention.tiles import Blocking
 from common.attention.visibility import Visibility
 from common.model import diagnostics
+from common.model.attention_maps import attention_maps
 from common.model.diagnostics import (
     attention_size,
     escalation_rate,
@@ -106,6 +107,33 @@ def test_norms_and_masses_are_those_of_the_matrix_and_its_jacobian(
                 assert size.jacobian_norm is None
             else:
                 torch.testing.assert_close(size.jacobian_norm, jacobian_norm(config, each))
+
+
+@pytest.mark.parametrize("name", [name for name in ATTENTIONS if "-" not in name])
+def test_a_formula_without_a_rule_has_the_same_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a variant that is nothing but its formula: all but the norm of its derivative."""
+    monkeypatch.setattr("common.attention.chunked.FEWEST", 2)
+    monkeypatch.setattr("common.attention.chunked.CHUNK_BYTES", 1)
+    for order in ATTENTIONS[name].orders:
+        for each in cases(order):
+            kernel, plain = (ATTENTIONS[name].build(heads=2).double() for _ in range(2))
+            monkeypatch.setattr(plain, "weight_rows", plain._rows_by_formula)
+            known, found = (attention_size(some, each.query, each.key, each.visibility) for some in (kernel, plain))
+            torch.testing.assert_close(found.norm, known.norm)
+            torch.testing.assert_close(found.smallest_key_mass, known.smallest_key_mass)
+            assert found.jacobian_norm is None
+
+
+def test_a_formula_alone_has_diagnostics_and_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = ATTENTIONS["softmax"].build(heads=1)
+    tensors = [torch.randn(2, 1, 4, 2) for _ in range(3)]
+    known = diagnostics.diagnose(kernel, lambda: kernel(*tensors, Visibility()))
+    (drawn,) = attention_maps(kernel, lambda: kernel(*tensors, Visibility()))
+    monkeypatch.setattr(kernel, "rule", None)
+    found = diagnostics.diagnose(kernel, lambda: kernel(*tensors, Visibility()))
+    assert known.keys() - found.keys() == {"attention_jacobian_norm"}
+    assert found == {name: pytest.approx(known[name], rel=1e-5) for name in found}
+    assert attention_maps(kernel, lambda: kernel(*tensors, Visibility())) == [drawn]
 
 
 @pytest.mark.parametrize(("config", "share"), [(DoublyNormalized(), 1.0), (Hybrid(u=0.25), 0.25)])
