@@ -1,4 +1,4 @@
-"""What a person did wrong, said in one sentence they can act on."""
+"""Errors of whoever runs a command, each in one sentence that says what to do."""
 
 import contextlib
 import difflib

@@ -61,7 +61,7 @@ def fused_doubly_normalized(
 
 
 class Given(NamedTuple):
-    """What both operators take: padded queries, keys and values are 0."""
+    """Arguments of both operators. Padded queries, keys and values are 0."""
 
     query: Tensor
     key: Tensor

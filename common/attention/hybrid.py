@@ -20,7 +20,7 @@ from common.model.bounded import Bounded
 from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 DOUBLY = DoublyNormalizedRule()
-"""What the kernels of its one half are looked at by; made once, where no compiler is looking."""
+"""Rule by which the kernels of the doubly-normalised half are tested; made at import, outside the compiler."""
 
 
 @dataclass(frozen=True, kw_only=True)

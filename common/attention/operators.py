@@ -19,7 +19,7 @@ ARGUMENTS = """Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? que
 
 
 class Arguments(NamedTuple):
-    """What both operators take: tensors as kernels take them, the rest in words that a schema has."""
+    """Arguments of both operators: tensors as kernels take them, the rest as types that an operator's schema allows."""
 
     query: Tensor
     key: Tensor

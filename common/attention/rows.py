@@ -24,7 +24,7 @@ class WeightRows(NamedTuple):
     """The weights of some queries, before dropout, in float32 at least. G of the B H heads, R queries, W keys."""
 
     heads: slice
-    """Of all heads of all examples, one example after the other."""
+    """Among the heads of all examples, one example after the other."""
     queries: slice
     keys: slice
     """The keys that these queries may see; other weights are 0."""

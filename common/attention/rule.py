@@ -1,4 +1,4 @@
-"""What a variant gives the blockwise engine: the weights of a block of scores, and their gradient."""
+"""The interface between a variant and the blockwise engine: weights of a block of scores, and their gradient."""
 
 import json
 import math
@@ -49,13 +49,13 @@ class Pulled(NamedTuple):
     """Gradients of one block."""
 
     scores: Tensor | None
-    """Of the scores; G R W. None: there is none but through ``doubly``."""
+    """Gradient of the scores; G R W. None where all of it passes through ``doubly``."""
     doubly: Tensor | None = None
-    """Of the doubly-normalised weights; G R W."""
+    """Gradient of the doubly-normalised weights; G R W."""
     share: Tensor | None = None
-    """Of the mixing share, summed over each row; G R 1."""
+    """Gradient of the mixing weight, summed over each row; G R 1."""
     factor: float = 1.0
-    """What ``scores`` is still to be multiplied by: the product that follows does it for nothing."""
+    """Constant factor of ``scores``, folded into the next matrix product."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -263,7 +263,7 @@ class Call:
 
     @functools.cached_property
     def row_scale(self) -> Tensor:
-        """What each row is multiplied by at last: 0 where it sees nothing; L N 1."""
+        """Factor of each row, applied last; 0 where it sees nothing; L N 1."""
         counts = self.visibility.counts(self.batch, self.query.shape[1], self.key.shape[1], self.query.device)
         scale = (counts > 0).to(self.query.dtype)
         divisor = self.rule.row_divisor(counts.to(self.query.dtype))

@@ -1,4 +1,4 @@
-"""What is visible to whom: padding, the order of time, memory, packed segments."""
+"""Which keys a query may see: padding, order in time, memory, packed segments."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

@@ -17,7 +17,7 @@ FILE = "attention.json"
 SIDE = 32
 """Most rows and columns of a heat map: of longer sequences a cell is the mean of a block."""
 EDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-"""Of a histogram of key masses, whose first bin holds all that is less and whose last all that is more."""
+"""Edges of the histogram of key masses. Its first and last bins hold everything outside."""
 
 
 @torch.no_grad()

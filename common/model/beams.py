@@ -61,18 +61,18 @@ def attend_beams(
 
 
 class LayerMemory:
-    """What one layer of a decoder remembers of all hypotheses."""
+    """State of one decoder layer for all hypotheses."""
 
     def __init__(self, key: Key, value: Value) -> None:
         self.source_key, self.source_value = key, value
         self.key: Tensor | None = None
         self.value: Tensor | None = None
         self.mass: BeamMass | None = None
-        """What self-attention carries on of the hypotheses' own keys; a row a hypothesis."""
+        """State of self-attention over the hypotheses' own keys; one row per hypothesis."""
         self.source_mass: BeamMass | None = None
-        """What attention to the source carries on."""
+        """State of attention to the source."""
         self.carried: Carried | None = None
-        """What the norm carries on."""
+        """State of the norm."""
 
     def append(self, key: BeamKey, value: BeamValue, first: int, capacity: int) -> tuple[Key, Value]:
         """Lays the newest tokens' keys and values behind those made so far, ``first``, and returns them all."""
@@ -98,7 +98,7 @@ class LayerMemory:
 
 
 class Memory:
-    """What a decoder remembers of B sources and the hypotheses of each; at the start there is one, without a token."""
+    """State of a decoder for B sources and the hypotheses of each, which begin as one without tokens."""
 
     def __init__(self, layers: list[LayerMemory], real: KeyMask, steps: int, beams: int) -> None:
         """``steps``: the most tokens of a hypothesis; ``beams``: the most hypotheses of a source."""

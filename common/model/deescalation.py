@@ -23,7 +23,7 @@ LEAK = (
 
 
 class Carried(NamedTuple):
-    """What a running mean remembers of earlier segments: the sum of their tokens (B, C) and how many (B, 1)."""
+    """State of a running mean over earlier segments: the sum of their tokens (B, C) and their number (B, 1)."""
 
     total: Tensor
     seen: Tensor

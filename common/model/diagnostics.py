@@ -1,4 +1,4 @@
-"""What happens inside a model: how alike its tokens are, how large its attention and that attention's gradient.
+"""Measurements inside a model: similarity of its tokens, norms of its attention and of the attention's gradient.
 
 Pure functions. P1, P3: the papers of the README. Tokens are (B T C) with a mask (B T), or None where all are real;
 attention is that of one kernel call, whose weights come some queries at a time (``Kernel.weight_rows``).
@@ -82,7 +82,7 @@ class AttentionSize(NamedTuple):
     smallest_key_mass: Tensor
     """min over real keys j of sum_i pi_ij."""
     key_mass_bound: Tensor
-    """What the variant promises of that: P2's Lemma 1, 1 / (real keys), times u; else 0."""
+    """Lower bound that the variant guarantees for it: 1 / (real keys) (P2, Lemma 1), times u; 0 without a guarantee."""
 
 
 @torch.no_grad()

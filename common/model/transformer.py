@@ -20,7 +20,7 @@ from common.shapes import BeamHidden, Context, Hidden, KeyMask
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """What every model that is measured has: an attention variant, and what a table says of the rest."""
+    """Config of any model that is measured: its attention variant, and the labels that tables print for the rest."""
 
     attention: AttentionConfig = field(default_factory=Softmax, metadata=role(Role.ROW))
     """The attention variant and its parameters."""
@@ -42,7 +42,7 @@ class ModelConfig:
 
     @property
     def notes(self) -> list[str]:
-        """What every table must say of its results."""
+        """Notes that every table prints beside its results."""
         return []
 
 

@@ -26,7 +26,7 @@ VOCABULARY = Path("checkpoint", "vocabulary")
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a task's evaluator says of a model on one split."""
+    """Scores of a model on one split."""
 
     metrics: Mapping[str, float]
     """Metrics, the task's main one first."""
@@ -53,7 +53,7 @@ class Assembly:
 
 
 Assemble = Callable[[Any, Path, Accelerator], Assembly]
-"""Of a run, the folder of prepared data, and the accelerator."""
+"""From a run, the folder of prepared data and the accelerator to an ``Assembly``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Package:
     presets: Mapping[str, Mapping[str, Preset[BaseRun]]]
     assemble: Assemble
     commands: Mapping[str, Callable[[Sequence[str]], int]] = field(default_factory=lambda: MappingProxyType({}))
-    """What else its command line does: a word in the place of a task, and what is done with the rest of the line."""
+    """Further commands: a word in the place of a task -> the function that gets the rest of the line."""
     preparations: tuple[str, ...] = ()
     """Those of ``commands`` that make data, for ``seqarena prepare``."""
 

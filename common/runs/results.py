@@ -43,7 +43,7 @@ class Result:
     task_version: int
     preset: str
     changed: dict[str, list[Any]]
-    """What differs from the preset: field -> [preset's value, this run's]."""
+    """Differences from the preset: field -> [preset's value, this run's]."""
     row: RowParts
     """The row of the leaderboard: the variant, with norm and depth where they are not the preset's."""
     attention: str
@@ -54,7 +54,7 @@ class Result:
     message: str = ""
     """Why a diverged run stopped."""
     notes: list[str] = field(default_factory=list)
-    """What every table must say of this result, such as ``non-causal``."""
+    """Notes that every table prints beside this result, such as ``non-causal``."""
     metric: str
     score: float | None
     """The main metric on the test set, by the checkpoint that was chosen; none if the run diverged."""
@@ -67,7 +67,7 @@ class Result:
     chosen_step: int = 0
     steps: int
     floors: dict[str, float] = field(default_factory=dict)
-    """What trivial rules score on the same test examples."""
+    """Scores of trivial rules on the same test examples."""
     bounded: dict[str, list[float]] = field(default_factory=dict)
     """Final values of u of hnas and of learned tau, by layer."""
     data_checksum: str

@@ -17,7 +17,7 @@ CONFIG_VERSION = 2
 
 
 class Role(Enum):
-    """What a field means to those who compare runs."""
+    """Meaning of a field for comparisons between runs."""
 
     ROW = "row"
     """Compared by a leaderboard: runs that differ in it are rows of one table."""

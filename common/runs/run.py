@@ -40,7 +40,7 @@ class BaseRun:
     seed: int = field(default=0, metadata=role(Role.SEED))
     """Seed of initial values, data order and dropout; runs of one seed are paired."""
     model: ModelConfig
-    """What is trained."""
+    """The model that is trained."""
     optim: Optim
     """The optimiser and its rate."""
     train: Train
@@ -53,12 +53,12 @@ class BaseRun:
 
     @property
     def row_parts(self) -> RowParts:
-        """What else is in this run's row in a table, behind the attention, norm and depth."""
+        """Further parts of this run's row in a table, after attention, norm and depth."""
         return ()
 
     @property
     def notes(self) -> list[str]:
-        """What every table must say of its result."""
+        """Notes that every table prints beside its result."""
         return self.model.notes
 
     @property
@@ -101,7 +101,7 @@ class Preset(Generic[AnyRun_co]):
     source: str
     """Where its numbers come from."""
     departures: str = ""
-    """In what it departs from that source; empty: in nothing known."""
+    """Departures from that source; empty: none known."""
     expected: str
     """Score."""
     cost: str

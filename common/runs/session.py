@@ -41,7 +41,7 @@ from common.training.runtime import (
 )
 
 MAPPED_BATCHES = 4
-"""The first so many are looked through for what the heat maps show."""
+"""Number of batches searched for the examples drawn as heat maps."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Literal
 
 Unit = Literal["share", "nats"]
-"""Of a task's scores: shares of 1, which people read per cent; or nats, and what is made of them, as they are."""
+"""Unit of a task's scores: fractions (shown in per cent), or nats and numbers derived from them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is measured and how. Its meaning never changes in place: a fix is a new ``version``."""
+    """Record of one measured task. Its meaning never changes in place: a fix is a new ``version``."""
 
     package: str
     name: str
@@ -33,9 +33,9 @@ class Task:
     beside: tuple[str, ...] = ()
     """Other metrics that a table shows beside it."""
     unit: Unit = "share"
-    """Of all scores."""
+    """Unit of all scores."""
     chance: float | None = None
-    """What guessing scores; none: it depends on the data, and is among the floors."""
+    """Score of guessing; none where it depends on the data and is among the floors."""
     splits: str
     """How examples come to be in train, validation and test."""
     source: str

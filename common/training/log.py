@@ -1,4 +1,4 @@
-"""What a run tells while it goes: a progress bar, ``metrics.jsonl``, and any Accelerate tracker that was asked for."""
+"""The log of a run: a progress bar, ``metrics.jsonl``, and the Accelerate trackers that were requested."""
 
 import functools
 import json

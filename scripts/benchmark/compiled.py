@@ -18,7 +18,7 @@ FLOATS = ("row_scale", "mass", "row_sum", "row_share", "delta", "of_mass", "quer
 BITS = ("row_bits", "key_bits")
 SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit")
 MULTIPLE = 16
-"""Of which Triton tells whether pointers and sizes are multiples: another kernel if not."""
+"""Divisor on which Triton specialises kernels, for pointers and sizes."""
 TENSOR_CORES, SPILLS, EXPONENTIALS = ("HGMMA", "HMMA", "WGMMA"), ("STL", "LDL"), ("MUFU",)
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)\S*(.*)")
 LABEL, JUMP = re.compile(r"^(\.L\w+):"), re.compile(r"`\((\.L\w+)\)")
@@ -26,17 +26,17 @@ LABEL, JUMP = re.compile(r"^(\.L\w+):"), re.compile(r"`\((\.L\w+)\)")
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What the compiler made of a kernel; counts are of its loop over tiles, the longest with products."""
+    """Statistics of a compiled kernel. Counts are those of its loop over tiles: the longest loop with products."""
 
     role: Role
     tiles: Tiles
     shared_bytes: int
     registers: int
-    """Of a thread; 255 are all there are."""
+    """Registers of a thread, at most 255."""
     spills: int
     """Instructions of the loop that put registers aside or take them back."""
     instructions: float
-    """Of a pair of query and key, beside products: of 32 lanes, counted once for each."""
+    """Instructions for a pair of query and key, products left out; counted once for each of 32 lanes."""
     exponentials: float
     """Of a pair: those of the instructions that go to the unit of exponentials and quotients."""
     products: int

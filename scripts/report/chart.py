@@ -1,4 +1,4 @@
-"""What all charts of the page share: a Plotly figure as plain values, which the page draws when it comes into view."""
+"""Plotly figures as plain values, which the page draws when they come into view."""
 
 import html
 import math
@@ -9,7 +9,7 @@ from typing import Any
 from common.runs.tasks import Unit
 
 COLOURS = ("#0a7cc4", "#d55e00", "#009e73", "#c2629a", "#c98a00", "#7b6fd0", "#8a8a8a", "#a0522d")
-"""Of rows, told apart by colour-blind eyes, on white and on black."""
+"""Colours of rows, distinguishable for colour-blind readers on white and on black."""
 REFERENCE = "#8a8a8a"
 LONGEST = 36
 """Letters of a name beside a chart."""
@@ -28,7 +28,7 @@ class Chart:
     is_wide: bool = False
     """Whether it takes the whole width of the page."""
     note: str = ""
-    """What the reader must know of it."""
+    """Note below the chart."""
 
 
 def colour(number: int) -> str:

@@ -1,4 +1,4 @@
-"""What the page is about: every protocol's table with its runs, read from a folder; nothing is dropped in silence."""
+"""Loads the report's data: the table and the runs of every protocol below a folder. Skipped files are listed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """One run in a process of its own: ``python -m scripts.sweep.worker`` reads what to run from standard input.
 
-It goes when the sweep goes: standard input stays open as long as that lives.
+It exits when the sweep exits: that is the end of file on standard input.
 """
 
 import json

@@ -39,8 +39,8 @@ def reason_against(
             LEAST_WIDTH <= each <= MOST_WIDTH for each in widths
         ),
         "a head has 2^31 numbers or more": max(query.shape[2], key.shape[2]) * max(widths) >= 2**31,
-        "they take no bias": bias is not None,
-        "they take no segments and no window": visibility.segments is not None or visibility.window is not None,
+        "a bias is not supported": bias is not None,
+        "segments and windows are not supported": visibility.segments is not None or visibility.window is not None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -48,7 +48,7 @@ def reason_against(
 @functools.cache
 def say_once(reason: str) -> None:
     """Warns that the kernels are not used, once for each reason."""
-    warnings.warn(f"attention is computed block by block: of the Triton kernels, {reason}", stacklevel=5)
+    warnings.warn(f"using the blockwise implementation, not a Triton kernel: {reason}", stacklevel=5)
 
 
 def can_run(

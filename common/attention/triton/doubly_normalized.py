@@ -15,7 +15,7 @@ import triton.language as tl
 from common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
 
 FAR: tl.constexpr = tl.constexpr(1e30)
-"""What is taken from the score of a hidden pair: finite, so that no difference of two is no number."""
+"""Subtracted from the score of a hidden pair. It is finite, so that no difference of two is NaN."""
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 

@@ -16,7 +16,7 @@ from common.training.checkpoint import read_json
 from common.training.runtime import TILES, device_name
 
 Role = Literal["forward", "columns", "keys", "keys_and_masses", "queries"]
-"""What a kernel does: the output, sums of columns, gradients of keys and values (and of masses), of queries."""
+"""Task of a kernel: the output, sums of columns, gradients of keys and values (and of masses), or of queries."""
 ROLES: tuple[Role, ...] = get_args(Role)
 BY_ROWS = ("forward", "queries")
 """Roles whose programs have blocks of rows; the others have blocks of keys."""
@@ -64,7 +64,7 @@ TABLE: dict[tuple[int, bool], dict[Role, tuple[Tiles, Tiles]]] = {
 the compiler makes of the kernels (``seqarena benchmark kernels``): they fit, put few numbers outside their registers,
 and have few instructions beside the products. How fast they are was not measured: no GPU was at hand."""
 KNOWN = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), range(1, 9))
-"""What each number of tiles can be."""
+"""Choices for each number of a tiling."""
 TRIED: dict[str, Tiles] = {}
 """Tiles that come before all others, by name: those that ``seqarena benchmark tiles`` measures."""
 

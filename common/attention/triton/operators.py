@@ -18,16 +18,16 @@ from common.attention.visibility import Visibility
 
 
 class ElementwiseCall(NamedTuple):
-    """What the elementwise operators take."""
+    """Arguments of the elementwise operators."""
 
     query: Tensor
     """B H N D, padding 0; so are keys and values."""
     key: Tensor
     value: Tensor
     row_scale: Tensor
-    """What each row is multiplied by (B, N), float32; of x^power the scale of scores, to that power, is in it."""
+    """Factor of each row (B, N), float32. For x^power it includes the scale of the scores to that power."""
     seed: Tensor
-    """Of dropout, a number on the CPU."""
+    """Seed of dropout, on the CPU."""
     dropout: float
     phi: str
     power: int

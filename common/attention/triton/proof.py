@@ -1,4 +1,4 @@
-"""A first look at a kernel on the GPU at hand: it is used where it does there what the engine does, and only there.
+"""Self-test of each Triton kernel on this GPU. A kernel is used only if its results match the blockwise engine's.
 
 The kernels are proved by Triton's interpreter, and were written where no GPU was; compilers and cards differ.
 """
@@ -21,7 +21,7 @@ lengths that are multiples of 16, and another for those that are not."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Largest difference from the engine's numbers in float64, as a share of their largest."""
 LOOKED_AT: dict[str, str | None] = {}
-"""What was looked at on this machine -> what is wrong with it; none: nothing."""
+"""Tested call on this machine -> the fault that was found; none: it passed."""
 
 
 def is_trusted(rule: Rule, query: Tensor, value: Tensor, *, causal: bool, dropout: float) -> bool:

@@ -1,4 +1,4 @@
-"""What the kernels share: how a tile is found in memory, and products of tiles."""
+"""Functions that all kernels use: addresses of a tile in memory, and products of tiles."""
 
 import os
 

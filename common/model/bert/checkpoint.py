@@ -64,13 +64,13 @@ class Pretraining:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What became of each tensor."""
+    """How each tensor was used."""
 
     loaded: int
     new: tuple[str, ...]
-    """Of the model, in no file: left at their initial values."""
+    """Tensors of the model that are in no file and keep their initial values."""
     unused: tuple[str, ...]
-    """Of the file, in no model."""
+    """Tensors of the file that the model does not have."""
 
     def __str__(self) -> str:
         """Returns one line for a person; what every layer has is named once."""

@@ -111,7 +111,7 @@ class Bert(nn.Module):
 
 
 class MaskedLanguageHead(nn.Module):
-    """What stands where: a layer, then products with the token embeddings themselves (tied)."""
+    """Prediction of hidden tokens: a layer, then products with the token embeddings (tied)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

@@ -289,10 +289,10 @@ def test_where_they_cannot_run_the_reason_is_told(
         ((query, key.half(), value, plain, None), "expected one type"),
         ((query, key, value.double(), plain, None), "expected one type"),
         ((query[..., :8], key, value, plain, None), "heads are 8 and 16 wide, expected 16 to 128"),
-        ((query, key, value, plain, torch.zeros(1, 1, 20, 20)), "they take no bias"),
+        ((query, key, value, plain, torch.zeros(1, 1, 20, 20)), "a bias is not supported"),
         (
             (query, key, value, Visibility(segments=torch.zeros(2, 20, dtype=torch.int64)), None),
-            "no segments and no window",
+            "segments and windows are not supported",
         ),
     ):
         reason = reason_against(*changed)
@@ -342,7 +342,7 @@ def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypa
     monkeypatch.setattr(proof, "LOOKED_AT", {})
     monkeypatch.setattr(proof, "fault", lambda *_: f"the kernel of {name} is off")
     with pytest.warns(
-        UserWarning, match=f"computed block by block: of the Triton kernels, the kernel of {name} is off"
+        UserWarning, match=f"the blockwise implementation, not a Triton kernel: the kernel of {name} is off"
     ):
         assert find_attention(name).build(heads=2).compute("triton", query, key, value, Visibility()) is None
 

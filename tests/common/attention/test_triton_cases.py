@@ -189,7 +189,7 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
     query, key, value = inputs(20, 20, value_width=24)
     long = torch.empty(1, 1, 1, 16).expand(1, 1, 2**28, 16)
     assert reason_against(long, key, value, Visibility(), None) == "a head has 2^31 numbers or more"
-    assert "segments and no window" in str(
+    assert "segments and windows are not supported" in str(
         reason_against(query, key, value, Visibility(order="causal", window=4), None)
     )
     assert "16 and 8 wide" in str(reason_against(query, key, value[..., :8], Visibility(), None))
