@@ -54,6 +54,35 @@ def test_a_directory_under_the_name_of_other_sources_is_not_resumed(
     assert "going on from step" not in capsys.readouterr().err
 
 
+def test_a_checkpoint_copied_from_another_run_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The weights of two variants have the same shapes: nothing else would tell."""
+    other = replace(SAVED, model=OTHER.model)
+    for run in (SAVED, other):
+        interrupt(run, tmp_path)
+    here, there = (folder_of(run, tmp_path) / "checkpoint" for run in (SAVED, other))
+    shutil.copytree(there, tmp_path / "kept")
+    shutil.rmtree(there)
+    shutil.copytree(here, there)
+    with pytest.raises(BadDataError, match=r"checkpoint is of another run or other sources than .*; delete it, or --"):
+        measure(other, tmp_path)
+    shutil.rmtree(there)
+    shutil.copytree(tmp_path / "kept", there)
+    real = Package.sources
+    monkeypatch.setattr(Package, "sources", lambda package, run: {**real(package, run), "lra/model.py": "another"})
+    interrupt(SAVED, tmp_path)
+    edited = folder_of(SAVED, tmp_path) / "checkpoint"
+    shutil.rmtree(edited)
+    shutil.copytree(here, edited)
+    with pytest.raises(BadDataError, match=r"is of another run or other sources than "):
+        measure(SAVED, tmp_path)
+    monkeypatch.undo()
+    capsys.readouterr()
+    measure(other, tmp_path)  # its own checkpoint is back
+    assert "going on from step 4 of 6" in capsys.readouterr().err
+
+
 def test_an_older_version_is_kept_until_the_new_one_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Question-guided attention over regions, then a classifier over answers; ``Fused`` first joins views into one detector.
+"""Question-guided attention over regions, then a classifier over answers; ``Fused`` joins views into one first.
 
 pythia: as the code of 2018 has it (v0.1 of facebookresearch/pythia, Jiang et al. 2018): two glimpses of an LSTM's
 outputs, boxes weighed by the product of both, two branches to the answers. butd: the smaller one that it grew from

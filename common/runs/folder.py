@@ -25,6 +25,8 @@ from common.training.checkpoint import locked, read_json, write_json
 
 SOURCES = "sources.json"
 """File of a run's directory with the hashes of its sources."""
+DATA = "data.json"
+"""File of a run's ``checkpoint`` with the sha256 of its data, and with the hashes of its run and its sources."""
 WEIGHTS = "weights.json"
 """File of a run's ``checkpoint`` with the sha256 of the weights that it started from."""
 
@@ -188,7 +190,7 @@ def _run_in(folder: Path) -> Any:
 
 def _data_in(folder: Path) -> str | None:
     """Returns the checksum of the data that a run began on."""
-    path = folder / "checkpoint" / "data.json"
+    path = folder / "checkpoint" / DATA
     try:
         return str(read_json(path)["sha256"])
     except FileNotFoundError:
@@ -198,19 +200,26 @@ def _data_in(folder: Path) -> str | None:
 
 
 def hold_to_data(folder: Path, checksum: str) -> None:
-    """Records on which data a run began; refuses to go on with others.
+    """Records of which run, sources and data a checkpoint is; refuses to go on from one of others.
 
     Raises:
-        BadDataError: the run began on other data.
+        BadDataError: the run began on other data, or the checkpoint is a copy from another directory.
     """
     began = _data_in(folder)
     if began not in (None, checksum):
         raise BadDataError(
             f"{folder}: this run began on data of sha256 {began}, now they are {checksum}; --overwrite starts again"
         )
+    path = folder / "checkpoint" / DATA
+    owner = {"run": fingerprint(_run_in(folder)), "sources": digest(_sources_in(folder) or {})}
     if began is None:
-        (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
-        write_json(folder / "checkpoint" / "data.json", {"sha256": checksum})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"sha256": checksum, **owner})
+    elif owner != {name: read_json(path).get(name, own) for name, own in owner.items()}:  # 0.1.0 did not record it
+        raise BadDataError(
+            f"{path.parent} is of another run or other sources than {folder}; delete it, or --overwrite starts this "
+            "run again"
+        )
 
 
 def hold_to_weights(folder: Path, run: BaseRun, *, record: bool) -> None:

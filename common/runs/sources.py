@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import common
-from common.attention import ATTENTIONS
+from common.attention import ATTENTIONS, AttentionConfig
 from common.errors import WrongUseError
 
 Sources = Mapping[str, str]
@@ -37,7 +37,7 @@ LEFT_OUT = (
 IMPORTERS = ("import_module", "__import__")
 """Functions whose first argument, where it is written out, names a module as an import statement does."""
 RECORDS = ("tasks", "presets")
-"""Names of modules in each package that no number depends on: a run holds the values of its preset itself."""
+"""Names of modules in each task package that no number depends on: a run holds the values of its preset itself."""
 
 
 def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
@@ -47,21 +47,25 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
 
     Raises:
         WrongUseError: a file was changed after this process began, so that nobody knows which version it runs; or a
-            config is defined in a module whose edits do not count.
+            config is defined in a module whose edits do not count, or in none that has a file.
     """
-    for each in _configs(run):
-        if _is_left_out(type(each).__module__):
+    configs = _configs(run)
+    for kind in map(type, configs):
+        reason = "whose edits make no other version of a run" if _is_left_out(kind.__module__) else ""
+        if not reason and _file(kind.__module__, frozenset([_top(kind.__module__)])) is None:
+            reason = "which has no file whose edits could be noticed"
+        if reason:
             raise WrongUseError(
-                f"{type(each).__name__} is defined in {type(each).__module__}, whose edits make no other version of a "
-                "run; define it in a file of its own"
+                f"{kind.__name__} is defined in {kind.__module__}, {reason}; define it in a file of its own"
             )
-    roots = {assemble.__module__, "common.runs.session", *(type(each).__module__ for each in _configs(run))}
-    return _closure(frozenset(roots))
+    variants = {type(each).__module__ for each in configs if isinstance(each, AttentionConfig)}
+    others = {type(each).__module__ for each in configs if not isinstance(each, AttentionConfig)}
+    return _closure(frozenset({assemble.__module__, "common.runs.session", *others}), frozenset(variants))
 
 
 def imported_by(module: str) -> Sources:
     """Returns the sources of a module and of all that it imports from the project."""
-    return _closure(frozenset([module]))
+    return _closure(frozenset([module]), frozenset())
 
 
 def digest(sources: Sources) -> str:
@@ -88,43 +92,58 @@ def _configs(value: Any) -> list[Any]:
 
 
 @functools.cache
-def _closure(roots: frozenset[str]) -> Sources:
-    variants = {type(each).__module__ for each in ATTENTIONS.values()}
+def _closure(roots: frozenset[str], variants: frozenset[str]) -> Sources:
+    others = {type(each).__module__ for each in ATTENTIONS.values()}
     # Only the run's own variants lead to others, as hnas does to dnas and softmax.
-    found = _reached(roots - variants, without=variants) | _reached(roots & variants, without=set())
+    found = _reached(roots, without=others) | _reached(variants, without=set())
     return {_shown(path): _read(path)[0] for path in sorted(found)}
 
 
 def _reached(roots: Iterable[str], without: Collection[str]) -> set[Path]:
-    """Returns the files of modules and of all that they import from the project."""
+    """Returns the files of modules and of all that they import from the project, or from the package of a root."""
     waiting, found = [*roots], dict[str, Path]()
+    own = frozenset(map(_top, waiting))
     while waiting:
         name = waiting.pop()
-        path = None if name in found or name in without or _is_left_out(name) else _file(name)
+        path = None if name in found or name in without or _is_left_out(name) else _file(name, own)
         if path is not None:
             found[name] = path
-            waiting += [*_read(path)[1], *(name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1))]
+            waiting += [_absolute(name, path, each) for each in _read(path)[1]]
+            waiting += [name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)]
     return set(found.values())
 
 
 def _is_left_out(module: str) -> bool:
-    return module in LEFT_OUT or module.rpartition(".")[2] in RECORDS
+    package, _, last = module.partition(".")
+    return module in LEFT_OUT or (last in RECORDS and (TREE / package).is_dir())
 
 
-def _file(name: str) -> Path | None:
-    """Returns the file of a module of the project, or of one that holds a config; None for libraries and names."""
-    path = TREE.joinpath(*name.split("."))
-    expected = next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
-    loaded = _loaded(name)
-    if loaded is None or (expected is None and not _is_ours(loaded)):
-        return expected
-    return loaded  # another one than expected, where another folder came first
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _file(name: str, own: Collection[str] = ()) -> Path | None:
+    """Returns the file of a module of the project or of the user's; None for libraries, but these ``own``, and names.
+
+    Of a module that is not loaded yet, as when a function imports it: the file that an import would find.
+    """
+    expected, loaded, is_own = _below(TREE, name), _loaded(name), _top(name) in own
+    if loaded is not None:  # perhaps another one than expected, where another folder came first
+        return loaded if expected is not None or is_own or _is_ours(loaded) else None
+    folders = [each for each in map(Path, sys.path) if is_own or _is_ours(each.absolute())]
+    found = (_below(each.absolute(), name) for each in folders)
+    return expected or next((each for each in found if each is not None), None)
+
+
+def _below(folder: Path, name: str) -> Path | None:
+    path = folder.joinpath(*name.split("."))
+    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
 
 
 def _loaded(name: str) -> Path | None:
-    """Returns the file that a module was loaded from."""
+    """Returns the file that a module was loaded from; None where there is none, as in a notebook."""
     file = getattr(sys.modules.get(name), "__file__", None)
-    return None if file is None else Path(file)
+    return Path(file) if file is not None and Path(file).exists() else None
 
 
 def _is_ours(path: Path) -> bool:
@@ -141,23 +160,23 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
     if STARTED < path.stat().st_mtime <= time.time():
         raise WrongUseError(f"{_shown(path)} was changed after this process began; start the command again")
     _require_not_stale(path)
-    return _parsed(path, path.read_bytes())
+    return _parsed(path.read_bytes())
 
 
 @functools.cache
-def _parsed(path: Path, content: bytes) -> tuple[str, frozenset[str]]:
-    """Returns the hash of a file's content, and the names of what it imports from where the file is."""
+def _parsed(content: bytes) -> tuple[str, frozenset[str]]:
+    """Returns the hash of a file's content, and the names of what it imports, with the dots of relative ones."""
     tree = ast.parse(content)
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom):
-            module = ".".join([*_package(path, node.level), *filter(None, [node.module])])
-            names |= {module, *(f"{module}.{each.name}" for each in node.names)}
+            module, dots = [node.module] if node.module else [], "." * node.level
+            names |= {dots + ".".join([*module, *last]) for last in ([], *([each.name] for each in node.names))}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTERS:
             called = [each.value for each in node.args[:1] if isinstance(each, ast.Constant)]
-            names |= {_absolute(path, str(each)) for each in called}
+            names |= {str(each) for each in called}
     return hashlib.sha256(repr(_plain(tree)).encode()).hexdigest()[:12], frozenset(names)
 
 
@@ -175,16 +194,12 @@ def _require_not_stale(path: Path) -> None:
         raise WrongUseError(f"{_shown(path)}: Python ran its text of a second before; start the command again")
 
 
-def _package(path: Path, level: int) -> list[str]:
-    """Returns what a relative import of so many dots begins with; nothing without dots."""
-    parts = path.relative_to(TREE).parent.parts if path.is_relative_to(TREE) else ()
-    return list(parts[: len(parts) - level + 1]) if level else []
-
-
-def _absolute(path: Path, name: str) -> str:
-    """Returns the name of a module without the dots of a relative one."""
+def _absolute(importer: str, path: Path, name: str) -> str:
+    """Returns the name of a module without the dots that it has in the file of its importer."""
     plain = name.lstrip(".")
-    return ".".join([*_package(path, len(name) - len(plain)), plain])
+    dots = len(name) - len(plain)
+    package = importer.split(".")[: None if path.name == "__init__.py" else -1]
+    return ".".join([*package[: len(package) - dots + 1], *filter(None, [plain])]) if dots else plain
 
 
 def _plain(node: Any) -> Any:

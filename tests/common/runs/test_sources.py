@@ -152,6 +152,47 @@ def test_a_config_where_edits_do_not_count_is_refused() -> None:
         sources_of(find_package("lra").assemble, run)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "common/attention/softmax.py",  # what the user's formula is derived from
+        "elsewhere/beside/helper.py", "elsewhere/beside/late.py", "elsewhere/beside/presets.py", "elsewhere/loose.py",
+        "site-packages/beside/helper.py",
+    ],
+)  # fmt: skip
+def test_a_variant_in_a_package_of_the_users_is_seen_with_all_that_it_imports(
+    path: str, edit: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function may import a module that is not loaded when the run begins."""
+    variant = (
+        "from common.attention.softmax import Softmax\nfrom .helper import GAIN\nfrom . import presets\n"
+        "class Mine(Softmax):\n    def build(self):\n        from . import late\n        import loose\n"
+    )
+    elsewhere = sources.TREE / ("site-packages" if path.startswith("site-packages") else "elsewhere")
+    (elsewhere / "beside").mkdir(parents=True)
+    for name in ("beside/helper", "beside/late", "beside/presets", "loose"):
+        (elsewhere / f"{name}.py").write_text("GAIN = 1")
+    (elsewhere / "beside" / "__init__.py").touch()
+    (elsewhere / "beside" / "variant.py").write_text(variant)
+    monkeypatch.syspath_prepend(elsewhere)
+    kind = type("Mine", (Softmax,), {"__module__": "beside.variant"})
+    run = replace(BASE, model=replace(BASE.model, attention=kind()))
+
+    def now() -> sources.Sources:
+        return sources_of(find_package("lra").assemble, run)
+
+    known = now()
+    edit(path, "", "EXTRA = 1\n")
+    assert changed_sources(known, now()) == [path]
+
+
+def test_a_config_without_a_file_is_refused() -> None:
+    """In a notebook, a formula that is edited would else return the result of the earlier one."""
+    kind = type("Mine", (Softmax,), {"__module__": "nowhere"})
+    with pytest.raises(WrongUseError, match=r"Mine is defined in nowhere, which has no file whose edits could be "):
+        sources_of(find_package("lra").assemble, replace(BASE, model=replace(BASE.model, attention=kind())))
+
+
 def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> None:
     for name in PACKAGES:
         package = find_package(name)
