@@ -142,6 +142,21 @@ def _told(error: Exception) -> str:
 
 def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else, each said in one message."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as by `2>&-`: errors would be printed among results or into a file
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as the process lives
+    code = _guarded(command, arguments)
+    try:
+        sys.stdout.flush()  # Python would do so as it exits, and print an error that no one can read
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # whoever read it, `head` perhaps, has seen enough
+            code = code or 1
+            print(_told(OSError(f"standard output: {error.strerror}")), file=sys.stderr)
+    return code
+
+
+def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # under an ASCII locale letters that it lacks become question marks
             stream.reconfigure(errors="replace")
@@ -153,8 +168,7 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -
     except KeyboardInterrupt as error:
         advice = getattr(error, "__notes__", [])[:1]
         print("; ".join(["seqarena: interrupted", *advice]), file=sys.stderr)
-    except BrokenPipeError:  # whoever read standard output, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
         return 0
     except (BadDataError, OSError) as error:
         print(_told(error), file=sys.stderr)

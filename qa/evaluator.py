@@ -9,9 +9,9 @@ from accelerate import Accelerator
 from torch import nn
 
 from common.data.batches import Indices
+from common.files import write_json
 from common.runs.metrics import accuracy
 from common.runs.package import Evaluation
-from common.training.checkpoint import write_json
 from common.training.evaluation import per_example
 from qa.data.mnli import UNLABELLED
 from qa.data.pairs import Encoded

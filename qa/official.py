@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data.files import read_json
+from common.data.readers import read_json
 from common.errors import BadDataError, WrongUseError, look_up
 from common.runs.cli import Parser
 from qa.data.squad import Questions, read

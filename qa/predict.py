@@ -10,11 +10,11 @@ from accelerate import Accelerator
 from torch import nn
 
 from common.data.tokenization import Tokenizer, load_tokenizer
+from common.files import write_atomically
 from common.runs.cli import Parser
 from common.runs.metrics import accuracy
 from common.runs.package import VOCABULARY, Evaluation
 from common.runs.trained import TrainedRun, changed_run, read_trained, require_empty
-from common.training.checkpoint import write_atomically
 from common.training.runtime import make_accelerator
 from qa.data import mnli, squad
 from qa.data.mnli import LABELS, UNLABELLED, Mnli

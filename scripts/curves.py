@@ -10,6 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from common.errors import BadDataError, WrongUseError, printable
+from common.files import write_atomically
 from common.runs.cli import Parser
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
@@ -92,7 +93,7 @@ def draw(curves: Curves, title: str, path: Path) -> None:
             axes.legend(fontsize="x-small")
     for axes in panels[len(curves) :]:
         axes.set_visible(False)
-    figure.savefig(path, dpi=110)
+    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
 
 
 def run(arguments: Sequence[str]) -> int:

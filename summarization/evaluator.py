@@ -13,8 +13,8 @@ from torch import nn
 
 from common.data.batches import Indices
 from common.data.tokenization import Tokenizer
+from common.files import write_atomically, write_json
 from common.runs.package import Evaluation
-from common.training.checkpoint import write_atomically, write_json
 from common.training.evaluation import per_example, shared_in_order
 from summarization.data import Split
 from summarization.data.text import decode

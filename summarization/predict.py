@@ -10,7 +10,7 @@ from common.runs.package import VOCABULARY
 from common.runs.trained import changed_run, read_trained, require_empty
 from common.training.runtime import make_accelerator
 from summarization import score
-from summarization.data.files import Pair
+from summarization.data.layouts import Pair
 from summarization.evaluator import HYPOTHESES, write
 from summarization.model import Summarizer
 from summarization.run import Run

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from common.data.files import text_lines
+from common.data.readers import text_lines
 from common.errors import BadDataError, WrongUseError
 from common.runs.cli import Parser
 from common.runs.metrics import Array

@@ -1,6 +1,10 @@
 """Places that lack something: letters, a cache for compiled code."""
 
 import io
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +29,35 @@ def test_a_terminal_without_letters_shows_the_table(encoding: str, monkeypatch: 
     assert ("+---" in text) == (encoding == "ascii")
     assert "softmax" in text
     assert "?" not in text
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code", "told"),
+    [
+        (">/dev/full", 1, "seqarena: standard output: No space left on device\n"),
+        ("| true", 0, ""),
+        (">&-", 0, ""),
+        (">&- 2>&- <&-", 0, ""),
+    ],
+)
+def test_output_that_nobody_takes_is_one_message_at_most(redirected: str, code: int, told: str) -> None:
+    """As Python itself exits it would print an error of its own, and exit with code 120."""
+    command = (
+        f"set -o pipefail; {sys.executable} -m scripts.seqarena leaderboard --runs {RESULTS / 'hour'} {redirected}"
+    )
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=buffered, check=False)
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+def test_errors_are_not_printed_among_results(tmp_path: Path) -> None:
+    shutil.copytree(next((RESULTS / "hour").rglob("result.json")).parent, tmp_path / "whole")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "result.json").write_text("{")
+    command = f"{sys.executable} -m scripts.seqarena leaderboard --format csv --runs {tmp_path} 2>&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("table,")
+    assert len(done.stdout.splitlines()) == 2
 
 
 def test_code_is_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from common import files
 from common.errors import WrongUseError, guarded
 from common.runs.results import Result
-from common.training import checkpoint
 from lra.run import Run
 from lra.trainer import loss
 from scripts.seqarena import dispatch
@@ -104,7 +104,7 @@ def test_a_directory_without_its_name_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_a_result_that_cannot_be_written_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = checkpoint.write_json
+    real = files.write_json
 
     def full(path: Path, values: object) -> None:
         if path.name == "result.json":

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from vqa.data.files import Annotation
+from vqa.data.published import Annotation
 from vqa.official import accuracy, cleaned, normalized
 
 LEAST = 9

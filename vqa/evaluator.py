@@ -10,12 +10,12 @@ from accelerate import Accelerator
 from torch import nn
 
 from common.data.batches import Indices
+from common.files import write_json
 from common.runs.package import Evaluation
-from common.training.checkpoint import write_json
 from common.training.evaluation import per_example
 from vqa.data import Split
 from vqa.data.batches import asked
-from vqa.data.files import UNKNOWN, write_submission
+from vqa.data.published import UNKNOWN, write_submission
 from vqa.masses import Masses, masses_of
 from vqa.official import rounded
 

@@ -8,8 +8,8 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from common.files import write_json
 from common.model.attention_maps import EDGES
-from common.training.checkpoint import write_json
 from vqa.data import Integers, Reals, Split, Truths
 from vqa.model import Answerer
 

@@ -6,7 +6,7 @@ import datasets
 import evaluate  # type: ignore[import-untyped]
 
 from common.errors import WrongUseError
-from vqa.data.files import Annotation
+from vqa.data.published import Annotation
 from vqa.score import RULES, score
 
 

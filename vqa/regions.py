@@ -19,7 +19,7 @@ import numpy.typing as npt
 from numpy.lib.format import open_memmap
 
 from common.errors import BadDataError, WrongUseError, damage
-from common.training.checkpoint import locked, write_json
+from common.files import locked, write_json
 from common.training.log import tracked
 
 VERSION = 1

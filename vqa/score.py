@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import BadDataError, WrongUseError, look_up
+from common.files import write_json
 from common.runs.cli import Parser
 from vqa.answers import LEAST, ceiling, priors, vocabulary
-from vqa.data.files import (
+from vqa.data.published import (
     Annotation,
     paired,
     read_annotations,
@@ -114,5 +115,5 @@ def answers(arguments: Sequence[str]) -> int:
     for name, value in priors(annotations, annotations).items():
         print(f"  {name:<36} {100 * value:.2f}")
     if options.out is not None:
-        options.out.write_text(json.dumps(known) + "\n")
+        write_json(options.out, known)
     return 0

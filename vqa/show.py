@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from common.errors import WrongUseError, look_up
+from common.files import write_atomically
 from common.runs.cli import Parser
-from common.training.checkpoint import write_atomically
 from vqa.data.scenes import SPLITS, Scenes, spelled
 from vqa.data.world import ATTRIBUTES, draw
 from vqa.presets import SCENES

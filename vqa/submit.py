@@ -11,7 +11,7 @@ from common.runs.trained import read_trained
 from common.training.runtime import make_accelerator
 from vqa.data import Loaded, Split
 from vqa.data.detected import Detected, Detector, detected, read_detector
-from vqa.data.files import read_questions, write_submission
+from vqa.data.published import read_questions, write_submission
 from vqa.data.vqa2 import Vqa2
 from vqa.data.words import cut, numbered
 from vqa.evaluator import guess

@@ -1,20 +1,18 @@
 """Data that are made once: a folder that is there whole or not at all, its bytes known by a checksum."""
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.data.batches import Ragged
-from common.errors import BadDataError, damage, machine_error
+from common.errors import BadDataError, damage
+from common.files import whole
 from common.runs.sources import changed_sources, imported_by, listed
 
 Splits = dict[str, Ragged]
@@ -63,70 +61,6 @@ def checksum(splits: Splits) -> str:
     return digest.hexdigest()
 
 
-@contextlib.contextmanager
-def whole(folder: Path) -> Iterator[Path | None]:
-    """Gives a folder to fill, which then becomes ``folder``: whole or not at all. None: another process made it.
-
-    One process fills it at a time, and others wait for it. What killed ones left beside it is deleted.
-    """
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _only_process(folder.with_name(f".{folder.name}.lock")):
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if folder.exists():
-            yield None
-            return
-        _sweep_up(folder.parent)
-        unfinished.mkdir()
-        try:
-            with _named(folder):
-                yield unfinished
-            os.replace(unfinished, folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    """Names the folder in an error of the machine that names no file: a disk that is full."""
-    try:
-        yield
-    except OSError as error:
-        machine = machine_error(error, folder)
-        if machine is None:
-            raise
-        raise machine from error
-
-
-def _sweep_up(parent: Path) -> None:
-    """Deletes what killed processes left of other folders: those whose locks nobody holds."""
-    for unfinished in parent.glob(".*.unfinished"):
-        lock = unfinished.with_name(f"{unfinished.stem}.lock")
-        with contextlib.suppress(OSError), lock.open("r+") as file:  # held, or just deleted by whoever finished
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(unfinished, ignore_errors=True)
-            lock.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _only_process(path: Path) -> Iterator[None]:
-    """Waits until no other process holds a lock, and holds it; the lock goes with the process, however it ends."""
-    while True:
-        with path.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            try:
-                is_the_file = path.stat().st_ino == os.fstat(file.fileno()).st_ino
-            except FileNotFoundError:
-                is_the_file = False
-            if not is_the_file:
-                continue  # whoever held it has deleted it
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
-
-
 def save_splits(folder: Path, splits: Splits, manifest: Mapping[str, object]) -> None:
     """Writes splits and their manifest into a folder."""
     for name, split in splits.items():
@@ -158,13 +92,15 @@ def origin(path: Path) -> str:
     """Returns 12 hex digits that stand for a file or folder as it is now.
 
     Raises:
-        BadDataError: there is no such file.
+        BadDataError: there is no such file, or a pipe or a device.
     """
     if not path.exists():
         raise BadDataError(f"--data.path {path}: no such file or folder")
-    digest = hashlib.sha256(str(path.resolve()).encode())
+    if not (path.is_file() or path.is_dir()):  # could be read once at most
+        raise BadDataError(f"--data.path {path}: a pipe or a device; write what it gives to a file, and name that")
+    digest = hashlib.sha256(os.fsencode(path.resolve()))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     for each in (file for file in files if file.exists()):  # a link may lead nowhere
         status = each.stat()
-        digest.update(f"{each}\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(each) + f"\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]

@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from common.errors import BadDataError, WrongUseError, damage
-from common.training.checkpoint import write_atomically
+from common.files import write_atomically
 
 Kind = Literal["wordpiece", "unigram"]
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")

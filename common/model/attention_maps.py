@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from common.attention.base import Kernel
 from common.attention.visibility import Visibility
-from common.training.checkpoint import write_json
+from common.files import write_json
 
 FILE = "attention.json"
 """In a run's directory."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from common.attention import attention_name
 from common.errors import BadDataError, WrongUseError
+from common.files import locked, read_strict_json, write_json
 from common.model.attention_maps import FILE
 from common.model.bert.checkpoint import folder_of, weights_of
 from common.runs.config import fingerprint, from_json, to_json
@@ -21,7 +22,6 @@ from common.runs.results import Result
 from common.runs.roles import Role, role_of
 from common.runs.run import BaseRun, is_same_run
 from common.runs.sources import Sources, changed_sources, digest, listed
-from common.training.checkpoint import locked, read_json, write_json
 
 SOURCES = "sources.json"
 """File of a run's directory with the hashes of its sources."""
@@ -82,7 +82,7 @@ def _difference(folder: Path, sources: Sources) -> str:
 
 def _sources_in(folder: Path) -> dict[str, str] | None:
     try:
-        values = read_json(folder / SOURCES)
+        values = read_strict_json(folder / SOURCES)
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None
@@ -183,7 +183,7 @@ def link(folder: Path, target: Path) -> None:
 
 def _run_in(folder: Path) -> Any:
     try:
-        return read_json(folder / "run.json")
+        return read_strict_json(folder / "run.json")
     except (OSError, ValueError):
         return None
 
@@ -192,7 +192,7 @@ def _data_in(folder: Path) -> str | None:
     """Returns the checksum of the data that a run began on."""
     path = folder / "checkpoint" / DATA
     try:
-        return str(read_json(path)["sha256"])
+        return str(read_strict_json(path)["sha256"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -215,7 +215,9 @@ def hold_to_data(folder: Path, checksum: str) -> None:
     if began is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"sha256": checksum, **owner})
-    elif owner != {name: read_json(path).get(name, own) for name, own in owner.items()}:  # 0.1.0 did not record it
+        return
+    recorded = read_strict_json(path)
+    if any(recorded.get(name, own) != own for name, own in owner.items()):  # 0.1.0 did not record it
         raise BadDataError(
             f"{path.parent} is of another run or other sources than {folder}; delete it, or --overwrite starts this "
             "run again"
@@ -236,7 +238,7 @@ def hold_to_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
             with contextlib.suppress(BadDataError), weights_of(folder_of(source)).open("rb") as file:
                 now[f"model.{name}"] = hashlib.file_digest(file, "sha256").hexdigest()
     try:
-        began = read_json(path)
+        began = read_strict_json(path)
         changed = [name for name in now if began[name] != now[name]]
     except FileNotFoundError:
         if record and now:

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from common.attention import AttentionConfig, attention_name
 from common.errors import BadDataError, WrongUseError, machine_error, printable
+from common.files import read_strict_json, write_json
 from common.runs.config import from_json
 from common.runs.roles import CONFIG_VERSION
 from common.runs.run import LAYERS, MODEL, OTHER_ATTENTIONS, RowParts, row_name
-from common.training.checkpoint import read_json, write_json
 
 FORMAT = 3
 """Version of the file's format, not of a task."""
@@ -106,7 +106,7 @@ class Result:
         """
         path = folder / "result.json"
         try:
-            found = read_json(path)
+            found = read_strict_json(path)
             values = printable(found)
         except FileNotFoundError:
             return None

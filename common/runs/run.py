@@ -80,6 +80,8 @@ class BaseRun:
             value: Any = functools.reduce(getattr, path.split("."), self)
             if isinstance(value, str) and printable(value) != value:
                 raise WrongUseError(f"{path}: expected text without control characters, found {value!r}")
+            if value == "" and role_at(self, path) in {*LOCATIONS, Role.WEIGHTS, Role.GIVEN}:
+                raise WrongUseError(f"{path}: expected a name, found none; leave it out, or name a file")
             if isinstance(value, float) and not math.isfinite(value):
                 raise WrongUseError(f"{path}: expected a finite number, found {value}")
         if not 0 <= self.seed < 2**63:

@@ -8,12 +8,13 @@ from typing import Any, Generic, TypeVar
 from torch import nn
 
 from common.errors import BadDataError, WrongUseError
+from common.files import read_strict_json
 from common.runs.cli import override
 from common.runs.config import from_json
 from common.runs.named import changed_fields
 from common.runs.results import Result
 from common.runs.run import BaseRun
-from common.training.checkpoint import load_weights, read_json
+from common.training.checkpoint import load_weights
 from common.training.restart import chosen_weights
 
 Run = TypeVar("Run", bound=BaseRun)
@@ -94,7 +95,7 @@ def require_empty(folder: Path) -> None:
 def _begun(folder: Path, wanted: str) -> Any:
     """Returns what is in the directory's ``run.json``."""
     try:
-        return read_json(folder / "run.json")
+        return read_strict_json(folder / "run.json")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise WrongUseError(f"{wanted}; there is no run in it") from error
     except (OSError, ValueError) as error:
@@ -108,7 +109,7 @@ def _unfinished(folder: Path, run: Run, wanted: str, *, allowed: bool) -> Traine
     if not weights:
         raise WrongUseError(f"{wanted}; there are no weights yet, they come with the first evaluation")
     try:
-        checksum = str(read_json(folder / "checkpoint" / "data.json")["sha256"])
+        checksum = str(read_strict_json(folder / "checkpoint" / "data.json")["sha256"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadDataError(f"{folder / 'checkpoint' / 'data.json'}: not readable ({error})") from error
     step = int(weights[-1].stem.split("-")[1])

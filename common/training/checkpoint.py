@@ -1,13 +1,8 @@
-"""Files that are whole or absent: atomic writes, the restart state of a run, its weights."""
+"""The restart state of a run and its weights, in files with checksums."""
 
-import contextlib
-import fcntl
 import hashlib
 import io
-import json
-import math
 import os
-from collections.abc import Callable, Iterator
 from io import BufferedRandom
 from pathlib import Path
 from typing import Any
@@ -16,90 +11,13 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from common.errors import BadDataError, InUseError, machine_error
+from common.errors import BadDataError, machine_error
+from common.files import sync_folder, write_atomically, write_error
 
-LONGEST_INTEGER = 20
-"""Digits and sign of a number of 64 bits."""
 CHECKSUM_BYTES = 32
 """Length of the sha256 at the end of a restart state."""
 NAMED_DIGITS = 16
 """Hex digits of the sha256 in the name of a weights file."""
-
-
-def write_atomically(path: Path, write: Callable[[BufferedRandom], object], *, before: Path | None = None) -> None:
-    """Writes a file so that ``path`` holds the old content or the whole new one, whatever happens in between.
-
-    ``before`` names the file that then holds the old content, if it is to be kept.
-
-    Raises:
-        OSError: it could not be written (a full disk, a read-only folder); the old file is whole.
-    """
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with unfinished.open("w+b") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        if before is not None and path.exists():
-            os.replace(path, before)
-        os.replace(unfinished, path)
-        _sync_folder(path.parent)
-    except (Exception, KeyboardInterrupt) as error:
-        unfinished.unlink(missing_ok=True)
-        raise _said(error, path) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes new names last through a power failure, where the file system can."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems do not sync folders
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _said(error: BaseException, path: Path) -> BaseException:
-    """Returns what a failed write is to be reported as; torch and safetensors wrap what their file raises."""
-    causes = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
-        causes.append(cause)
-    if any(isinstance(each, KeyboardInterrupt) for each in causes):
-        return KeyboardInterrupt()
-    reason = next((each for each in causes if isinstance(each, OSError)), error)
-    return OSError(f"could not write {path}: {reason}; what was there before is whole")
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Writes plain values as JSON, atomically."""
-    text = json.dumps(values, indent=1, allow_nan=False) + "\n"
-    write_atomically(path, lambda file: file.write(text.encode()))
-
-
-def read_json(path: Path) -> Any:
-    """Returns the plain values in a JSON file, which may come from anybody.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no JSON, or holds what JSON has no word for (NaN, infinities), or is nested without end.
-    """
-    try:
-        return json.loads(path.read_bytes(), parse_constant=_number, parse_float=_number, parse_int=_integer)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is no number that JSON has")
-    return value
-
-
-def _integer(text: str) -> int:
-    if len(text) > LONGEST_INTEGER:
-        raise ValueError(f"{text[:10]}... is larger than any number of ours")
-    return int(text)
 
 
 def save_state(path: Path, state: dict[str, Any], *, before: Path | None = None) -> None:
@@ -158,10 +76,10 @@ def save_weights(path: Path, model: nn.Module) -> Path:
         _require_written(unfinished, model)
         named = path.with_name(f"{path.stem}-{digest[:NAMED_DIGITS]}{path.suffix}")
         os.replace(unfinished, named)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except (Exception, KeyboardInterrupt) as error:
         unfinished.unlink(missing_ok=True)
-        raise _said(error, path) from error
+        raise write_error(error, path) from error
     return named
 
 
@@ -200,18 +118,3 @@ def verify_weights(path: Path) -> None:
         raise BadDataError(f"{path}: cannot be loaded ({error.strerror})") from error
     if path.stem.rpartition("-")[2] != digest[:NAMED_DIGITS]:
         raise BadDataError(f"{path} is damaged: its bytes do not have the checksum in its name")
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds a run directory for this process; the lock goes with the process, however it ends.
-
-    Raises:
-        InUseError: another process is running in the directory.
-    """
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InUseError(f"{folder}: another process is running here; wait for it or choose --out") from error
-        yield

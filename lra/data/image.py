@@ -17,7 +17,7 @@ from common.errors import BadDataError, WrongUseError, damage
 from common.training.log import tracked
 from lra import checksums
 from lra.data import cropped
-from lra.data.files import is_hub_layout, members
+from lra.data.archives import is_hub_layout, members
 from lra.data.origin import kept_in
 from lra.data.pickled import read_batch
 from lra.data.pixels import Pixels, as_sequences, open_picture

@@ -6,7 +6,7 @@ from pathlib import Path
 from common.data.hub import hub_rows
 from common.errors import BadDataError
 from common.training.log import tracked
-from lra.data.files import is_hub_layout, members
+from lra.data.archives import is_hub_layout, members
 from lra.data.reviews import Review
 
 HUB = "stanfordnlp/imdb"

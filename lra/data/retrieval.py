@@ -16,7 +16,7 @@ from common.errors import BadDataError, WrongUseError
 from common.training.log import tracked
 from lra import checksums
 from lra.data import BYTE_VOCABULARY, Data, cropped, majority_class
-from lra.data.files import folder_of
+from lra.data.archives import folder_of
 from lra.data.imdb import ARCHIVE, read_imdb
 from lra.data.origin import kept_in
 from lra.data.reviews import Review, as_array, in_hash_order, nearest_text

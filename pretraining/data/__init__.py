@@ -16,8 +16,8 @@ from common.data.hub import hub_folder
 from common.data.prepared import origin
 from common.data.tokenization import VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
 from common.errors import BadDataError, WrongUseError
+from common.files import locked
 from common.runs.roles import Role, role
-from common.training.checkpoint import locked
 from pretraining.data.documents import Text, documents, from_hub, sentences, sources
 from pretraining.data.sequences import Building, Sequences, build
 from pretraining.data.shards import Corpus, read_corpus, say, told, write_corpus

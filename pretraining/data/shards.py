@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from common.data.tokenization import Tokenizer, load_tokenizer
 from common.errors import BadDataError, damage
-from common.training.checkpoint import write_atomically, write_json
+from common.files import write_atomically, write_json
 from common.training.log import tracked
 from common.training.workers import leave_with_the_parent
 from pretraining.data.documents import Text, sentences

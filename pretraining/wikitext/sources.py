@@ -9,8 +9,8 @@ from pathlib import Path
 
 from common.data import corpus
 from common.data.counter import hash64
-from common.data.files import decoded, text_lines
 from common.data.hub import hub_rows
+from common.data.readers import decoded, text_lines
 from common.errors import BadDataError, damage
 from pretraining.wikitext.vocabularies import UNKNOWN
 

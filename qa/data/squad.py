@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.data.counter import hash_text
-from common.data.files import kind_of, member, read_json, read_lines, read_parquet
 from common.data.hub import hub_rows
+from common.data.readers import kind_of, member, read_json, read_lines, read_parquet
 from common.errors import BadDataError, WrongUseError
 from common.runs.roles import Role, role
 from qa.data import Data, world

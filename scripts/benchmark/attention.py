@@ -14,8 +14,8 @@ from common.attention.base import IMPLEMENTATIONS
 from common.attention.triton.available import INSTALLED
 from common.attention.visibility import ORDERS
 from common.errors import WrongUseError, look_up
+from common.files import write_json
 from common.runs.cli import Parser
-from common.training.checkpoint import write_json
 from common.training.runtime import code_version, device_name
 from scripts.benchmark.cases import PASSES, Case, Measured, Setting, expressible, matmul_ceiling, measure, refusal
 from scripts.benchmark.plot import plot

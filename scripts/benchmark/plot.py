@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from common.files import write_atomically
 from scripts.benchmark.cases import Measured, Setting
 
 LINES = {
@@ -50,4 +51,4 @@ def plot(setting: Setting, found: Sequence[Measured], path: Path) -> None:
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
         axes.grid(alpha=0.3, which="both")
     figure.legend(*time_axes.get_legend_handles_labels(), loc="outside right center", fontsize="small")
-    figure.savefig(path, dpi=120)
+    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))

@@ -17,8 +17,8 @@ from torch import Tensor
 from common.attention.triton.available import INSTALLED, interprets
 from common.attention.triton.proof import TOLERANCE
 from common.errors import WrongUseError, look_up
+from common.files import read_strict_json, write_json
 from common.runs.cli import Parser
-from common.training.checkpoint import read_json, write_json
 from common.training.runtime import device_name
 from scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, timed
 from scripts.benchmark.chosen import at_least_one
@@ -90,7 +90,7 @@ def _known(file: Path) -> dict[str, dict[str, Any]]:
     if not file.exists():
         return {}
     try:
-        found = read_json(file)
+        found = read_strict_json(file)
     except (OSError, ValueError) as error:
         raise WrongUseError(f"--out {file}: expected a file of this command ({error}); take another name") from error
     if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from common.errors import WrongUseError
-from common.training.checkpoint import write_atomically
+from common.files import write_atomically
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 """Okabe and Ito's, told apart by colour-blind people; in print, kinds of line tell them apart."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from common.errors import BadDataError
+from common.files import write_atomically
 from common.runs.config import fingerprint, from_json, to_json
-from common.training.checkpoint import write_atomically
 from scripts.figures.drawing import Line
 
 Course = TypeVar("Course")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import BadDataError, WrongUseError, printable
+from common.files import read_strict_json
 from common.runs.config import from_json
 from common.runs.results import Result, read_results, row_parts
 from common.runs.run import BaseRun, RowParts, row_name
-from common.training.checkpoint import read_json
 from scripts.leaderboard.protocol import Protocol, protocol_of
 from scripts.leaderboard.remarks import version, versioned
 from scripts.packages import PACKAGES, find_package
@@ -26,7 +26,7 @@ def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     problems = []
     for path in sorted((folder / "sweeps").glob("*.json")):
         try:
-            planned = [_entry(each) for each in printable(read_json(path))["runs"]]
+            planned = [_entry(each) for each in printable(read_strict_json(path))["runs"]]
             if not all(_is_entry(each) for each in planned):
                 raise ValueError("an entry is none of a run")
             entries |= {each["folder"]: each | {"plan": printable(str(path.relative_to(folder)))} for each in planned}

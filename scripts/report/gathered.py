@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import BadDataError
+from common.files import read_strict_json
 from common.model.attention_maps import FILE as MAPS
 from common.runs.config import to_json
 from common.runs.package import OUTPUTS
 from common.runs.results import Result
-from common.training.checkpoint import read_json
 from scripts.curves import Curves, read_curves
 from scripts.leaderboard.protocol import Group, groups
 from scripts.leaderboard.records import measurements
@@ -113,7 +113,7 @@ def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> Shown
 
 def _read(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        values = read_json(path)
+        values = read_strict_json(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 import plotly.offline
 
-from common.training.checkpoint import write_atomically
+from common.files import write_atomically
 from scripts.leaderboard.cells import cells, footnotes, headings, orders
 from scripts.leaderboard.remarks import version
 from scripts.report.chart import Chart

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from common.training.checkpoint import read_json
+from common.files import read_strict_json
 from scripts.report.chart import REFERENCE, Chart, colour, label, rounded
 
 DASHES = {
@@ -21,7 +21,7 @@ def speed(folder: Path, problems: list[str]) -> list[Chart]:
     made = []
     for path in sorted(folder.glob("*.json")):
         try:
-            record = read_json(path)
+            record = read_strict_json(path)
             if isinstance(record, dict) and "matmul_flops_per_second" in record:  # of attention, not of something else
                 made += _charts(record) if record["measurements"] else []
         except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import InUseError, WrongUseError, advising, look_up
+from common.files import write_json
 from common.runs.cli import Parser, add_session_options, described, session_of
 from common.runs.config import fingerprint, to_json
 from common.runs.results import Result
 from common.runs.session import Session
-from common.training.checkpoint import write_json
 from common.training.runtime import make_accelerator
 from scripts.packages import find_package
 from scripts.sweep.on_ray import imported, run_on_ray

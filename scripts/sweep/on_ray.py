@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import WrongUseError
+from common.files import write_atomically
 from common.runs.folder import delete_versions, start_anew
 from common.runs.results import Result
-from common.training.checkpoint import write_atomically
 from scripts.sweep.planned import Planned, from_description
 from scripts.sweep.progress import FAILED, RUNNING, Board
 

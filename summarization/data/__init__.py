@@ -18,7 +18,7 @@ from common.errors import BadDataError, WrongUseError
 from common.runs.roles import Role, added, role
 from summarization.data import wire
 from summarization.data.batches import Encoded
-from summarization.data.files import Pair, Pairs, find, of_hub
+from summarization.data.layouts import Pair, Pairs, find, of_hub
 from summarization.data.text import encode
 
 GIGAWORD = {"train": 3_803_957, "validation": 189_651, "test": 1_951}

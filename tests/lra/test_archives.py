@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadDataError
-from lra.data.files import members
+from lra.data.archives import members
 
 NAMES = ("a.txt", "b.txt", "c.txt")
 

@@ -10,11 +10,11 @@ from common.data.batches import Ragged
 from common.data.prepared import checksum
 from common.errors import BadDataError, WrongUseError
 from lra.data.listops import ListOps
-from lra.data.listops.files import FILES, HEADER, read_tsv
 from lra.data.listops.floors import floors
 from lra.data.listops.generator import generate
 from lra.data.listops.language import CLOSE, MIN, SYMBOLS, Bytes, encode, evaluate
 from lra.data.listops.language import content as content_of
+from lra.data.listops.official import FILES, HEADER, read_tsv
 from lra.presets import PRESETS
 from lra.tasks import LISTOPS
 

@@ -12,7 +12,8 @@ from common.data import prepared
 from common.data.prepared import checksum
 from common.errors import BadDataError, WrongUseError
 from lra.data import pathfinder
-from lra.data.pathfinder import Pathfinder, files
+from lra.data.pathfinder import Pathfinder
+from lra.data.pathfinder import release as reader
 from lra.data.pathfinder.generator import draw_images
 from lra.data.pathfinder.geometry import GEOMETRIES, circle, dashes, stretched
 from lra.data.pathfinder.small import SmallPathfinder
@@ -200,7 +201,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 def test_the_image_that_is_known_to_be_empty_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     level = release(tmp_path / "pathfinder14" / "curv_baseline")
-    monkeypatch.setattr(files, "EMPTY", "pathfinder14/curv_baseline/imgs/0/sample_2.png")
+    monkeypatch.setattr(reader, "EMPTY", "pathfinder14/curv_baseline/imgs/0/sample_2.png")
     (level / "imgs/0/sample_2.png").write_bytes(b"")
     splits, _ = replace(READ, path=str(level)).load(tmp_path / "data")
     assert sum(map(len, splits.values())) == 11

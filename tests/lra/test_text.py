@@ -14,7 +14,7 @@ from common.data.batches import Ragged
 from common.data.corpus import chapters
 from common.errors import BadDataError, WrongUseError
 from lra import checksums
-from lra.data import files, imdb, text
+from lra.data import archives, imdb, text
 from lra.data.book import Book, Chapters, split_chapters
 from lra.data.retrieval import Retrieval, RetrievalImdb, film_pairs
 from lra.data.reviews import Review, naive_bayes
@@ -268,7 +268,7 @@ def test_members_are_files_of_a_tar_or_a_folder(tmp_path: Path) -> None:
         entry = tarfile.TarInfo("in/a.txt")
         entry.size = 1
         tar.addfile(entry, io.BytesIO(b"1"))
-    assert list(files.members(tmp_path / "in", (".txt",))) == [("a.txt", b"1")]
-    assert list(files.members(tmp_path / "t.tar", (".txt",))) == [("in/a.txt", b"1")]
+    assert list(archives.members(tmp_path / "in", (".txt",))) == [("a.txt", b"1")]
+    assert list(archives.members(tmp_path / "t.tar", (".txt",))) == [("in/a.txt", b"1")]
     with pytest.raises(BadDataError, match="there is none"):
-        list(files.members(tmp_path / "none", (".txt",)))
+        list(archives.members(tmp_path / "none", (".txt",)))

@@ -1,7 +1,9 @@
 import json
+from io import BufferedRandom
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from common.errors import BadDataError, WrongUseError
 from scripts.curves import read_curves, run
@@ -27,6 +29,21 @@ def test_curves_are_read_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run([str(tmp_path)]) == 0
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.strip() == str(tmp_path / "curves.png")
+
+
+def test_a_picture_half_drawn_does_not_take_the_place_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(_: Figure, file: Path | BufferedRandom, **settings: object) -> None:
+        (file.write_bytes if isinstance(file, Path) else file.write)(b"\x89PNG")
+        raise OSError("disk full")
+
+    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(LINES[0])}\n")
+    (tmp_path / "curves.png").write_text("before")
+    monkeypatch.setattr(Figure, "savefig", half)
+    with pytest.raises(OSError, match="disk full"):
+        run([str(tmp_path)])
+    assert (tmp_path / "curves.png").read_text() == "before"
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

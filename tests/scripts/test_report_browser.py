@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from common.errors import guarded
+from common.files import write_json
 from common.model.attention_maps import EDGES, FILE
-from common.training.checkpoint import write_json
 from scripts.seqarena import dispatch
 from tests.scripts.test_leaderboard import result
 from tests.scripts.test_report import HTML, write

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.files import write_json
 from common.model.attention_maps import EDGES, FILE
-from common.training.checkpoint import write_json
 from scripts.leaderboard.cells import orders
 from scripts.report import page as pages
 from scripts.report.chart import Chart

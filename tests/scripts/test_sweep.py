@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import guarded
+from common.files import locked
 from common.runs.package import Package
 from common.runs.results import row_parts
 from common.runs.run import row_name
-from common.training.checkpoint import locked
 from scripts import quickstart, sweep
 from scripts.seqarena import dispatch
 from tests.common.runs.test_cli import TINY

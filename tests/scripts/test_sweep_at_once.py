@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from common.errors import WrongUseError, guarded
+from common.files import locked
 from common.runs.results import Result, read_results
-from common.training.checkpoint import locked
 from scripts import sweep
 from scripts.packages import PACKAGES, find_package
 from scripts.seqarena import dispatch

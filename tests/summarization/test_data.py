@@ -18,7 +18,7 @@ from common.data.tokenization import Tokenizer, load_tokenizer, word_tokenizer
 from common.errors import BadDataError, WrongUseError
 from summarization.data import Data, wire
 from summarization.data.batches import Budgeted, HeadlineBatch, filled
-from summarization.data.files import Pair, find
+from summarization.data.layouts import Pair, find
 from summarization.data.text import decode, encode
 from tests.summarization.tiny import PAIRS, write_sumdata
 
@@ -102,7 +102,7 @@ def test_rows_of_the_hub_are_the_same_pairs(tmp_path: Path, monkeypatch: pytest.
         asked.append((name, config, split))
         return [{"document": source, "summary": target} for source, target in PAIRS]
 
-    monkeypatch.setattr("summarization.data.files.hub_rows", rows)
+    monkeypatch.setattr("summarization.data.layouts.hub_rows", rows)
     splits = Data(hub="someone/gigaword:plain", source_length=80).load(words(), tmp_path)
     assert [pair.summary for pair in splits.test.pairs] == [target for _, target in PAIRS]
     assert set(asked) == {("someone/gigaword", "plain", split) for split in ("train", "validation", "test")}

@@ -19,7 +19,7 @@ from common.errors import BadDataError, guarded
 from scripts.seqarena import dispatch
 from summarization.data import Split, Splits
 from summarization.data.batches import Encoded
-from summarization.data.files import Pair
+from summarization.data.layouts import Pair
 from summarization.data.text import encode, normalized, without_unknown
 from summarization.floors import best_constant, floors, lead, nearest_headlines
 from summarization.metric import RougeMetric

@@ -16,7 +16,7 @@ from common.training.runtime import make_accelerator
 from scripts.seqarena import dispatch
 from vqa.data import Arrays, Loaded
 from vqa.data.batches import Grouped
-from vqa.data.files import UNKNOWN
+from vqa.data.published import UNKNOWN
 from vqa.data.scenes import Scenes
 from vqa.evaluator import evaluate
 from vqa.fusion import Fused, Fusion

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from common.errors import BadDataError, WrongUseError, guarded
 from scripts.seqarena import dispatch
 from vqa.answers import ceiling, priors, vocabulary
-from vqa.data.files import Annotation, Question, read_answers, read_questions, require_complete
+from vqa.data.published import Annotation, Question, read_answers, read_questions, require_complete
 from vqa.official import CONTRACTIONS, MARKS, accuracy, normalized
 from vqa.score import consistency, score
 

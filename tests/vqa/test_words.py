@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from common.errors import BadDataError
 from vqa.data import words as spelling
-from vqa.data.files import UNKNOWN, Annotation
 from vqa.data.options import options_of
+from vqa.data.published import UNKNOWN, Annotation
 from vqa.official import accuracy, cleaned, normalized
 
 SAID = st.sampled_from(

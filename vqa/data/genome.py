@@ -4,10 +4,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from common.data.files import member, read_json
+from common.data.readers import member, read_json
 from common.errors import BadDataError
 from vqa.data import PEOPLE
-from vqa.data.files import Annotation, Question
+from vqa.data.published import Annotation, Question
 from vqa.official import normalized
 
 FILES = ("question_answers.json", "image_data.json")

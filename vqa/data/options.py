@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vqa.data.files import UNKNOWN, Annotation
+from vqa.data.published import UNKNOWN, Annotation
 from vqa.official import cleaned, compared, normalized, share
 
 

@@ -16,7 +16,9 @@ from vqa.answers import LEAST, vocabulary
 from vqa.data import PEOPLE, Data, Layer, Loaded, Part, Split
 from vqa.data import words as spelling
 from vqa.data.detected import Detected, Detector, detected, fingerprint_of, read_detector, read_layer
-from vqa.data.files import (
+from vqa.data.genome import read_genome
+from vqa.data.options import options_of
+from vqa.data.published import (
     ANNOTATIONS,
     PAIRS,
     QUESTIONS,
@@ -29,8 +31,6 @@ from vqa.data.files import (
     read_pairs,
     read_questions,
 )
-from vqa.data.genome import read_genome
-from vqa.data.options import options_of
 from vqa.data.scenes import Scenes
 from vqa.data.written import NAMES, write_scenes
 

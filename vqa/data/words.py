@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from common.data.files import text_lines
+from common.data.readers import text_lines
 from common.errors import BadDataError
 
 Numbers = npt.NDArray[np.int32]

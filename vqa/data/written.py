@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.prepared import whole
-from common.training.checkpoint import write_json
+from common.files import whole, write_json
 from vqa.data import Arrays, Split
-from vqa.data.files import ANNOTATIONS, QUESTIONS
+from vqa.data.published import ANNOTATIONS, QUESTIONS
 from vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled
 from vqa.regions import Found, write
 

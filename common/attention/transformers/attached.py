@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from common.attention import ATTENTIONS
 from common.attention.transformers.interface import KERNEL, Attached, asking_modules, register
-from common.data.files import member, read_json
+from common.data.readers import member, read_json
 from common.errors import BadDataError, WrongUseError
+from common.files import write_atomically, write_json
 from common.model.bounded import bounded_modules
-from common.training.checkpoint import write_atomically, write_json
 from common.training.optim import Optim, build_optimizer
 
 SAVED = "attention.json"

@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from common.errors import WrongUseError
-from common.training.checkpoint import read_json
+from common.files import read_strict_json
 from common.training.runtime import TILES, device_name
 
 Role = Literal["forward", "columns", "keys", "keys_and_masses", "queries"]
@@ -92,7 +92,7 @@ def read_tiles(path: Path, card: str) -> dict[str, Tiles]:
         WrongUseError: no such file, or another kind of file.
     """
     try:
-        found = {name: Tiles(*numbers) for name, numbers in read_json(path).get(card, {}).items()}
+        found = {name: Tiles(*numbers) for name, numbers in read_strict_json(path).get(card, {}).items()}
         for name, tiles in found.items():
             if not all(type(each) is int and each in known for each, known in zip(tiles, KNOWN, strict=True)):
                 raise ValueError(f"{name}: no tiles are {list(tiles)}")

@@ -17,11 +17,11 @@ from common.attention.softmax import Softmax
 from common.data.hub import hub_folder
 from common.data.tokenization import VOCABULARIES
 from common.errors import BadDataError, WrongUseError
+from common.files import write_atomically, write_json
 from common.model.bert.model import BertConfig, BertForPretraining
 from common.model.bert.names import modern, public_name
 from common.model.blocks import Activation, NormConfig, PostNorm
 from common.runs.config import from_json, to_json
-from common.training.checkpoint import write_atomically, write_json
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """In the order in which they are preferred."""

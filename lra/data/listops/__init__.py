@@ -7,11 +7,11 @@ from typing import ClassVar
 from common.data.prepared import Splits, prepared
 from common.runs.config import fingerprint
 from lra.data import Data
-from lra.data.files import folder_of
-from lra.data.listops.files import FILES, read_official
+from lra.data.archives import folder_of
 from lra.data.listops.floors import floors
 from lra.data.listops.generator import Expressions, generate
 from lra.data.listops.language import CLASSES, SYMBOLS
+from lra.data.listops.official import FILES, read_official
 from lra.data.origin import kept_in
 
 GENERATOR_VERSION = 2

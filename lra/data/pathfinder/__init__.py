@@ -17,11 +17,11 @@ from common.errors import WrongUseError, damage
 from common.runs.config import fingerprint
 from common.training.log import tracked
 from lra.data import SPLITS
-from lra.data.files import folder_of
+from lra.data.archives import folder_of
 from lra.data.origin import kept_in
-from lra.data.pathfinder.files import read_release
 from lra.data.pathfinder.generator import draw_images
 from lra.data.pathfinder.geometry import GEOMETRIES
+from lra.data.pathfinder.release import read_release
 from lra.data.pixels import Pixels, as_sequences
 
 GENERATOR_VERSION = 2

@@ -1,5 +1,6 @@
 import errno
 import fcntl
+import os
 import re
 import resource
 import subprocess
@@ -16,8 +17,9 @@ from common.data import nearest as nearest_module
 from common.data.batches import Ragged, Shuffled, drawn, in_order
 from common.data.counter import hash64, mix64, permutation
 from common.data.nearest import label_of_nearest, nearest, word_counts
-from common.data.prepared import checksum, load_splits, prepared, save_splits, whole
+from common.data.prepared import checksum, load_splits, origin, prepared, save_splits
 from common.errors import MACHINE, BadDataError
+from common.files import whole
 
 few = settings(max_examples=50)
 
@@ -162,6 +164,16 @@ def test_words_that_training_has_not_count_for_nothing() -> None:
     train, test = word_counts(["b a a", "c"], ["A new b"])
     assert train.toarray().tolist() == [[2, 1, 0], [0, 0, 1]]
     assert test.toarray().tolist() == [[1, 1, 0]]
+
+
+def test_a_pipe_is_no_data_and_a_name_may_be_of_any_bytes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadDataError, match="a pipe or a device; write what it gives to a file"):
+        origin(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    name = tmp_path / "folder" / os.fsdecode(b"caf\xe9.txt")  # Latin-1, as old archives have them
+    name.touch()
+    assert len({origin(name), origin(name.parent)}) == 2
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ENOMEM])

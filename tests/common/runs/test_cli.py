@@ -63,6 +63,7 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --model.attention dnas", "a whole variant is chosen by --attention"),
         ("lra listops --optim.lr nan", "optim.lr: expected a finite number, found nan"),
         ("lra text --data.path a\x1b[2Jb", r"data.path: expected text without control characters, found 'a\x1b[2Jb'"),
+        ("pretraining mlm --data.path=", "data.path: expected a name, found none"),
         ("lra listops --optim.eps -1", "expected optim.eps above 0"),
         ("lra listops --optim.weight-decay -1", "optim.weight_decay of at least 0"),
         ("lra listops --model.classes 5", "model.classes 5 is below the task's 10"),

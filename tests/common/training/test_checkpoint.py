@@ -1,15 +1,19 @@
 """Files that are written whole, by whom they are interrupted, and how often."""
 
+import os
+import threading
 from collections.abc import Callable
+from io import BufferedRandom
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from common.files import write_atomically, write_json
 from common.training import checkpoint
 from common.training import loop as training
-from common.training.checkpoint import save_state, save_weights, write_atomically
+from common.training.checkpoint import save_state, save_weights
 from tests.common.runs.toy import TRAIN, toy_fit
 
 
@@ -39,6 +43,35 @@ def test_an_interrupt_while_a_file_is_written_is_an_interrupt(tmp_path: Path, wr
     assert (tmp_path / "file").read_text() == "before"
     with pytest.raises(KeyboardInterrupt):
         save_state(tmp_path / "state", {"tensor": torch.zeros(9), "interrupts": Interrupting()})
+
+
+def test_of_two_that_write_one_file_the_second_waits(tmp_path: Path) -> None:
+    """Otherwise what the second writes is in the file that the first has just given its name to."""
+    path, second = tmp_path / "file", threading.Thread(target=lambda: write_json(tmp_path / "file", "second"))
+
+    def write(file: BufferedRandom) -> None:
+        second.start()
+        second.join(0.05)
+        assert not path.exists()
+        file.write(b'"the first, which is longer"\n')
+
+    write_atomically(path, write)
+    second.join()
+    assert path.read_text() == '"second"\n'
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(OSError, match=f"{name} is a folder, a pipe or a device; name a file"):
+            write_json(tmp_path / name, 1)
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_json(tmp_path / "link", 1)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "1\n"
 
 
 def test_interrupted_weights_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

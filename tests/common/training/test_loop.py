@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 import common.training.checkpoint
 import common.training.loop
 from common.errors import BadDataError, WrongUseError
-from common.training.checkpoint import load_state, load_weights, locked, save_state, write_atomically
+from common.files import locked, write_atomically
+from common.training.checkpoint import load_state, load_weights, save_state
 from common.training.loop import DivergedError
 from common.training.restart import chosen_weights
 from common.training.runtime import make_accelerator

@@ -6,8 +6,8 @@ from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 
-from common.data.files import member, read_lines, read_parquet, text_lines
 from common.data.hub import hub_rows
+from common.data.readers import member, read_lines, read_parquet, text_lines
 from common.errors import BadDataError
 
 SPLITS = ("train", "validation", "test")
