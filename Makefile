@@ -2,11 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Named by what it installs: a changed pin is set up anew, and a set-up that is there needs no network.
-READY := .venv/ready-$(shell cat constraints.txt pyproject.toml scripts/packages.py | sha256sum | cut -c1-16)
-EXTRAS := .venv/extras-$(shell cat constraints.txt pyproject.toml scripts/packages.py | sha256sum | cut -c1-16)
-# The task packages are named in one place.
-COMMA := ,
-PACKAGES := common,scripts,$(patsubst %$(COMMA),%,$(shell sed -n 's/^PACKAGES = (\(.*\))/\1/p' scripts/packages.py | tr -d '" '))
+READY := .venv/ready-$(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16)
+EXTRAS := .venv/extras-$(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16)
 # The tests' tensors are tiny: a second thread would only be waited for.
 test test-extras: export OMP_NUM_THREADS = 1
 
@@ -16,7 +13,7 @@ quickstart: $(READY)
 	$(BIN)/seqarena quickstart
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not extras and not unhooked" --jaxtyping-packages=$(PACKAGES),beartype.beartype
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not extras and not unhooked" --jaxtyping-packages=seqarena,beartype.beartype
 	$(BIN)/python -m pytest -m "unhooked and not extras"
 
 test-extras: $(EXTRAS)

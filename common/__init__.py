@@ -2,5 +2,8 @@
 
 import time
 
+if __name__ == "common":  # a second copy of every class, whose configs the first would not know
+    raise ImportError("the import name of this package is seqarena.common")
+
 STARTED = time.time()
 """When this process began to import the suite: whatever it imports is no older."""

@@ -11,7 +11,7 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
-from common.errors import InUseError, machine_error
+from seqarena.common.errors import InUseError, machine_error
 
 LONGEST_INTEGER = 20
 """Digits and sign of a number of 64 bits."""

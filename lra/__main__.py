@@ -1,15 +1,15 @@
-"""Long Range Arena from the command line: ``python -m lra TASK ...``, the same as ``seqarena lra TASK ...``."""
+"""Long Range Arena from the command line: ``python -m seqarena.lra`` is ``seqarena lra``."""
 
 import sys
 
-import lra
-from common.runs.cli import main
-from common.runs.package import Package
-from lra.presets import PRESETS
-from lra.tasks import TASKS
-from lra.trainer import assemble
+import seqarena.lra
+from seqarena.common.runs.cli import main
+from seqarena.common.runs.package import Package
+from seqarena.lra.presets import PRESETS
+from seqarena.lra.tasks import TASKS
+from seqarena.lra.trainer import assemble
 
-PACKAGE = Package(name="lra", title=str(lra.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble)
+PACKAGE = Package(name="lra", title=str(seqarena.lra.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble)
 
 if __name__ == "__main__":
     sys.exit(main(PACKAGE))

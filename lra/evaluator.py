@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from accelerate import Accelerator
 from torch import nn
 
-from common.data.batches import Indices, Ragged
-from common.runs.metrics import accuracy
-from common.runs.package import Evaluation
-from common.training.evaluation import per_example
-from lra.data import sequences
+from seqarena.common.data.batches import Indices, Ragged
+from seqarena.common.runs.metrics import accuracy
+from seqarena.common.runs.package import Evaluation
+from seqarena.common.training.evaluation import per_example
+from seqarena.lra.data import sequences
 
 BATCH_SIZE = 128
 

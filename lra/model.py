@@ -7,12 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.model.positions import AbsolutePositions, Positions
-from common.model.transformer import Encoder, EncoderConfig
-from common.shapes import Hidden, Logits, Mask, MaskOfSome, Pooled, TokensOfSome
-from lra.data import Data
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.positions import AbsolutePositions, Positions
+from seqarena.common.model.transformer import Encoder, EncoderConfig
+from seqarena.common.shapes import Hidden, Logits, Mask, MaskOfSome, Pooled, TokensOfSome
+from seqarena.lra.data import Data
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from types import MappingProxyType
 from typing import NamedTuple
 
-from common.runs.tasks import Published
+from seqarena.common.runs.tasks import Published
 
 TAY = "Tay et al. 2021 (Long Range Arena), Table 1, JAX, 1 run"
 XIONG = "Xiong et al. 2021 (Nystromformer), PyTorch, 1 run"

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from common.errors import WrongUseError
-from common.runs.run import BaseRun
-from lra.data import Data
-from lra.data.pixels import Pixels
-from lra.data.reviews import Reviews
-from lra.model import Model
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.run import BaseRun
+from seqarena.lra.data import Data
+from seqarena.lra.data.pixels import Pixels
+from seqarena.lra.data.reviews import Reviews
+from seqarena.lra.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.runs.tasks import Task
-from lra import checksums
-from lra.published import PUBLISHED
+from seqarena.common.runs.tasks import Task
+from seqarena.lra import checksums
+from seqarena.lra.published import PUBLISHED
 
 IMDB = "no formal licence (cite Maas et al. 2011); read from your copy or the hub, never shipped"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.data.batches import Shuffled
-from common.errors import WrongUseError
-from common.runs.package import Assembly
-from lra.data import Sequences, TrainingBatches
-from lra.evaluator import evaluate
-from lra.model import Classifier
-from lra.run import Run
+from seqarena.common.data.batches import Shuffled
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.package import Assembly
+from seqarena.lra.data import Sequences, TrainingBatches
+from seqarena.lra.evaluator import evaluate
+from seqarena.lra.model import Classifier
+from seqarena.lra.run import Run
 
 
 def loss(model: nn.Module, batch: Sequences) -> Tensor:

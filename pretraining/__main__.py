@@ -1,20 +1,20 @@
-"""Pretraining from the command line: ``python -m pretraining TASK``, the same as ``seqarena pretraining TASK``."""
+"""Pretraining from the command line: ``python -m seqarena.pretraining`` is ``seqarena pretraining``."""
 
 import sys
 from types import MappingProxyType
 
-import pretraining
-from common.runs.cli import main
-from common.runs.package import Package
-from pretraining import presets
-from pretraining.assemble import assemble
-from pretraining.tasks import TASKS
-from pretraining.wikitext import perplexity
-from pretraining.wikitext import presets as language_presets
+import seqarena.pretraining
+from seqarena.common.runs.cli import main
+from seqarena.common.runs.package import Package
+from seqarena.pretraining import presets
+from seqarena.pretraining.assemble import assemble
+from seqarena.pretraining.tasks import TASKS
+from seqarena.pretraining.wikitext import perplexity
+from seqarena.pretraining.wikitext import presets as language_presets
 
 PACKAGE = Package(
     name="pretraining",
-    title=str(pretraining.__doc__),
+    title=str(seqarena.pretraining.__doc__),
     tasks=TASKS,
     presets={**presets.PRESETS, **language_presets.PRESETS},
     assemble=assemble,

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.model.cross_entropy import CHUNK, chunked_cross_entropy
-from common.shapes import Picked, Table, TokenIds, TokenLosses, Total
+from seqarena.common.model.cross_entropy import CHUNK, chunked_cross_entropy
+from seqarena.common.shapes import Picked, Table, TokenIds, TokenLosses, Total
 
 
 class AdaptiveSoftmax(nn.Module):

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from common.runs.package import Assembly
-from pretraining import trainer
-from pretraining.run import Run
-from pretraining.wikitext import trainer as language_trainer
-from pretraining.wikitext.run import LanguageRun
+from seqarena.common.runs.package import Assembly
+from seqarena.pretraining import trainer
+from seqarena.pretraining.run import Run
+from seqarena.pretraining.wikitext import trainer as language_trainer
+from seqarena.pretraining.wikitext.run import LanguageRun
 
 
 def assemble(run: Run | LanguageRun, folder: Path, accelerator: Accelerator) -> Assembly:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pretraining.run import Run
+from seqarena.pretraining.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from common.data.batches import Indices, in_order
-from common.runs.package import Evaluation
-from common.training.evaluation import per_example
-from pretraining.data.batches import Builder, MaskedBatch
-from pretraining.data.shards import Corpus
-from pretraining.masking import NONE
-from pretraining.model import losses, predictions
+from seqarena.common.data.batches import Indices, in_order
+from seqarena.common.runs.package import Evaluation
+from seqarena.common.training.evaluation import per_example
+from seqarena.pretraining.data.batches import Builder, MaskedBatch
+from seqarena.pretraining.data.shards import Corpus
+from seqarena.pretraining.masking import NONE
+from seqarena.pretraining.model import losses, predictions
 
 BATCH_SIZE = 64
 EVALUATION = -1

@@ -11,10 +11,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.data.compiled import compiled
-from common.data.counter import GOLDEN, hash64, mix64
-from common.data.tokenization import Tokenizer
-from common.errors import BadDataError, WrongUseError
+from seqarena.common.data.compiled import compiled
+from seqarena.common.data.counter import GOLDEN, hash64, mix64
+from seqarena.common.data.tokenization import Tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
 
 Matrix = npt.NDArray[np.int32]
 SCOPES = ("piece", "word", "span")

@@ -3,13 +3,13 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.model.bert.model import BertConfig
-from common.model.blocks import Deescalated
-from pretraining.data import MaskedText
-from pretraining.data.batches import MaskedBatch
-from pretraining.masking import NONE
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.model import BertConfig
+from seqarena.common.model.blocks import Deescalated
+from seqarena.pretraining.data import MaskedText
+from seqarena.pretraining.data.batches import MaskedBatch
+from seqarena.pretraining.masking import NONE
 
 Model = BertConfig
 

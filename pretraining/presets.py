@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.model.blocks import PreNorm
-from common.runs.run import Preset
-from common.training.loop import Train
-from common.training.optim import Optim, Schedule
-from pretraining.cost import estimate
-from pretraining.data import MaskedText
-from pretraining.masking import Masking
-from pretraining.model import Model
-from pretraining.run import Run
+from seqarena.common.model.blocks import PreNorm
+from seqarena.common.runs.run import Preset
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim, Schedule
+from seqarena.pretraining.cost import estimate
+from seqarena.pretraining.data import MaskedText
+from seqarena.pretraining.masking import Masking
+from seqarena.pretraining.model import Model
+from seqarena.pretraining.run import Run
 
 BASE = Model(vocabulary=30_522, layers=12, dim=768, heads=12, ffn_dim=3_072)
 """BERT-base."""

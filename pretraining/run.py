@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from common.runs.run import BaseRun
-from pretraining import model
-from pretraining.data import MaskedText
+from seqarena.common.runs.run import BaseRun
+from seqarena.pretraining import model
+from seqarena.pretraining.data import MaskedText
 
 
 @dataclass(frozen=True, kw_only=True)

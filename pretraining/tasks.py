@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.runs.tasks import Published, Task
+from seqarena.common.runs.tasks import Published, Task
 
 MLM = Task(
     package="pretraining",

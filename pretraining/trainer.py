@@ -10,25 +10,25 @@ import numpy as np
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.data.batches import Shuffled
-from common.model.bert.checkpoint import LEFT, Pretraining, save
-from common.model.bert.model import BertForPretraining
-from common.runs.config import to_json
-from common.runs.package import Assembly, Evaluation
-from common.runs.run import settings
-from common.runs.sources import digest as hash_of
-from common.runs.sources import sources_of
-from common.training.runtime import precision_name
-from pretraining.cost import estimate
-from pretraining.data import MaskedText, sequences, split
-from pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches
-from pretraining.data.sequences import Sequences
-from pretraining.data.shards import Corpus, say
-from pretraining.evaluator import floors, frequencies, in_all_lengths
-from pretraining.masking import NONE, Masker
-from pretraining.model import has_order, losses, predictions
-from pretraining.run import Run
-from pretraining.tasks import MLM
+from seqarena.common.data.batches import Shuffled
+from seqarena.common.model.bert.checkpoint import LEFT, Pretraining, save
+from seqarena.common.model.bert.model import BertForPretraining
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.package import Assembly, Evaluation
+from seqarena.common.runs.run import settings
+from seqarena.common.runs.sources import digest as hash_of
+from seqarena.common.runs.sources import sources_of
+from seqarena.common.training.runtime import precision_name
+from seqarena.pretraining.cost import estimate
+from seqarena.pretraining.data import MaskedText, sequences, split
+from seqarena.pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches
+from seqarena.pretraining.data.sequences import Sequences
+from seqarena.pretraining.data.shards import Corpus, say
+from seqarena.pretraining.evaluator import floors, frequencies, in_all_lengths
+from seqarena.pretraining.masking import NONE, Masker
+from seqarena.pretraining.model import has_order, losses, predictions
+from seqarena.pretraining.run import Run
+from seqarena.pretraining.tasks import MLM
 
 
 def loss(model: nn.Module, batch: MaskedBatch) -> Tensor:
@@ -93,7 +93,7 @@ def pretraining_record(run: Run, text: str, precision: str) -> Pretraining:
 
 
 def _write_outputs(model: nn.Module, corpus: Corpus, record: Pretraining, folder: Path) -> None:
-    """Writes the model with its vocabulary as a public checkpoint (``common.model.bert.checkpoint``)."""
+    """Writes the model with its vocabulary as a public checkpoint (``seqarena.common.model.bert.checkpoint``)."""
     assert isinstance(model, BertForPretraining)
     save(folder, model, record)
     corpus.tokenizer.save(folder)

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from common.attention.base import AttentionConfig
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.model.blocks import Activation, Deescalated, feed_forward
-from common.model.deescalation import Carried
-from common.model.transformer import EncoderConfig
-from common.shapes import Context, EarlierMass, Hidden, Key, KeyMass, Tokens, Total, Value
-from pretraining.adaptive_softmax import AdaptiveSoftmax
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.blocks import Activation, Deescalated, feed_forward
+from seqarena.common.model.deescalation import Carried
+from seqarena.common.model.transformer import EncoderConfig
+from seqarena.common.shapes import Context, EarlierMass, Hidden, Key, KeyMass, Tokens, Total, Value
+from seqarena.pretraining.adaptive_softmax import AdaptiveSoftmax
 
 STD = 0.02
 """Standard deviation of every initial matrix, embedding, bias u and v, and of the norms' gains around 1."""

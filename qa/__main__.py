@@ -1,18 +1,18 @@
-"""Finetuning from the command line: ``python -m qa TASK ...``, the same as ``seqarena qa TASK ...``."""
+"""Finetuning from the command line: ``python -m seqarena.qa`` is ``seqarena qa``."""
 
 import sys
 from types import MappingProxyType
 
-import qa
-from common.runs.cli import main
-from common.runs.package import Package
-from qa import official, predict
-from qa.presets import PRESETS
-from qa.tasks import TASKS
-from qa.trainer import assemble
+import seqarena.qa
+from seqarena.common.runs.cli import main
+from seqarena.common.runs.package import Package
+from seqarena.qa import official, predict
+from seqarena.qa.presets import PRESETS
+from seqarena.qa.tasks import TASKS
+from seqarena.qa.trainer import assemble
 
 PACKAGE = Package(
-    name="qa", title=str(qa.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble,
+    name="qa", title=str(seqarena.qa.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble,
     commands=MappingProxyType({"evaluate": official.run, "predict": predict.run}),
 )  # fmt: skip
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.shapes import Mask, PerExample, PlacesOfRows, ScoresOfRows, TokenScores
-from qa.data.windows import Windows
+from seqarena.common.shapes import Mask, PerExample, PlacesOfRows, ScoresOfRows, TokenScores
+from seqarena.qa.data.windows import Windows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,17 @@ import numpy as np
 from accelerate import Accelerator
 from torch import nn
 
-from common.data.batches import Indices
-from common.files import write_json
-from common.runs.metrics import accuracy
-from common.runs.package import Evaluation
-from common.training.evaluation import per_example
-from qa.data.mnli import UNLABELLED
-from qa.data.pairs import Encoded
-from qa.data.windows import Windows
-from qa.decoding import Answered, answers
-from qa.model import Reader
-from qa.scoring import score, summary_one, summary_two
+from seqarena.common.data.batches import Indices
+from seqarena.common.files import write_json
+from seqarena.common.runs.metrics import accuracy
+from seqarena.common.runs.package import Evaluation
+from seqarena.common.training.evaluation import per_example
+from seqarena.qa.data.mnli import UNLABELLED
+from seqarena.qa.data.pairs import Encoded
+from seqarena.qa.data.windows import Windows
+from seqarena.qa.decoding import Answered, answers
+from seqarena.qa.model import Reader
+from seqarena.qa.scoring import score, summary_one, summary_two
 
 BATCH_SIZE = 64
 PREDICTIONS, ANSWERS, ODDS, BEST = "predictions.json", "answers.json", "null_odds.json", "nbest_predictions.json"

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from common.data.nearest import FLOOR, TESTED, label_of_nearest, nearest, word_counts
-from qa.data import world
-from qa.data.mnli import LABELS, Pair
-from qa.data.squad import Question, Questions
-from qa.scoring import f1, score
+from seqarena.common.data.nearest import FLOOR, TESTED, label_of_nearest, nearest, word_counts
+from seqarena.qa.data import world
+from seqarena.qa.data.mnli import LABELS, Pair
+from seqarena.qa.data.squad import Question, Questions
+from seqarena.qa.scoring import f1, score
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
 WORD = re.compile(r"\w+")

@@ -5,10 +5,10 @@ from typing import Any
 import datasets
 import evaluate  # type: ignore[import-untyped]
 
-from common.errors import WrongUseError
-from qa.data.squad import Question, Questions
-from qa.official import evaluate as official
-from qa.run import VERSIONS
+from seqarena.common.errors import WrongUseError
+from seqarena.qa.data.squad import Question, Questions
+from seqarena.qa.official import evaluate as official
+from seqarena.qa.run import VERSIONS
 
 
 class SquadMetric(evaluate.Metric):  # type: ignore[misc]

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.model.bert.model import Bert, initialise
-from common.model.bert.start import StartedConfig
-from common.runs.roles import Role, role
-from common.shapes import Hidden, Logits, Mask, PerExample, Tokens
-from qa.decoding import Spans, best_spans
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.model import Bert, initialise
+from seqarena.common.model.bert.start import StartedConfig
+from seqarena.common.runs.roles import Role, role
+from seqarena.common.shapes import Hidden, Logits, Mask, PerExample, Tokens
+from seqarena.qa.decoding import Spans, best_spans
 
 Head = Literal["span", "conditioned"]
 STARTS = 5

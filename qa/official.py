@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data.readers import read_json
-from common.errors import BadDataError, WrongUseError, look_up
-from common.runs.cli import Parser
-from qa.data.squad import Questions, read
-from qa.evaluator import ANSWERS, PREDICTIONS
-from qa.run import VERSIONS
-from qa.scoring import score, summary_one, summary_two
+from seqarena.common.data.readers import read_json
+from seqarena.common.errors import BadDataError, WrongUseError, look_up
+from seqarena.common.runs.cli import Parser
+from seqarena.qa.data.squad import Questions, read
+from seqarena.qa.evaluator import ANSWERS, PREDICTIONS
+from seqarena.qa.run import VERSIONS
+from seqarena.qa.scoring import score, summary_one, summary_two
 
 
 def parser() -> Parser:

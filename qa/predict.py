@@ -9,23 +9,23 @@ import numpy as np
 from accelerate import Accelerator
 from torch import nn
 
-from common.data.tokenization import Tokenizer, load_tokenizer
-from common.files import write_atomically
-from common.runs.cli import Parser
-from common.runs.metrics import accuracy
-from common.runs.package import VOCABULARY, Evaluation
-from common.runs.trained import TrainedRun, changed_run, read_trained, require_empty
-from common.training.runtime import make_accelerator
-from qa.data import mnli, squad
-from qa.data.mnli import LABELS, UNLABELLED, Mnli
-from qa.data.pairs import encode
-from qa.data.squad import Questions, Squad
-from qa.data.windows import windows_of
-from qa.evaluator import Answers, answered_by, classify
-from qa.model import PairClassifier, Reader
-from qa.official import evaluate, printed
-from qa.run import Run
-from qa.tasks import TASKS
+from seqarena.common.data.tokenization import Tokenizer, load_tokenizer
+from seqarena.common.files import write_atomically
+from seqarena.common.runs.cli import Parser
+from seqarena.common.runs.metrics import accuracy
+from seqarena.common.runs.package import VOCABULARY, Evaluation
+from seqarena.common.runs.trained import TrainedRun, changed_run, read_trained, require_empty
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.qa.data import mnli, squad
+from seqarena.qa.data.mnli import LABELS, UNLABELLED, Mnli
+from seqarena.qa.data.pairs import encode
+from seqarena.qa.data.squad import Questions, Squad
+from seqarena.qa.data.windows import windows_of
+from seqarena.qa.evaluator import Answers, answered_by, classify
+from seqarena.qa.model import PairClassifier, Reader
+from seqarena.qa.official import evaluate, printed
+from seqarena.qa.run import Run
+from seqarena.qa.tasks import TASKS
 
 PROG = "seqarena qa predict"
 FREE = ("data.null_threshold", "data.n_best", "data.answer_length", "data.windows")

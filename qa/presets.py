@@ -5,15 +5,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from common.model.blocks import PreNorm
-from common.runs.run import Preset
-from common.training.loop import Train
-from common.training.optim import Optim, Schedule
-from qa.data import Data
-from qa.data.mnli import Mnli
-from qa.data.squad import Squad
-from qa.model import Model
-from qa.run import Run
+from seqarena.common.model.blocks import PreNorm
+from seqarena.common.runs.run import Preset
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim, Schedule
+from seqarena.qa.data import Data
+from seqarena.qa.data.mnli import Mnli
+from seqarena.qa.data.squad import Squad
+from seqarena.qa.model import Model
+from seqarena.qa.run import Run
 
 BASE = Model(init="google-bert/bert-base-uncased", vocabulary=30_522, layers=12, dim=768, heads=12, ffn_dim=3_072)
 """BERT-base; another checkpoint brings its own sizes."""

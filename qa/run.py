@@ -3,12 +3,12 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from common.errors import WrongUseError
-from common.model.bert.start import started, tokenizer_unless_typed
-from common.runs.run import BaseRun, RowParts
-from qa.data import Data
-from qa.data.squad import Squad
-from qa.model import Model
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.start import started, tokenizer_unless_typed
+from seqarena.common.runs.run import BaseRun, RowParts
+from seqarena.qa.data import Data
+from seqarena.qa.data.squad import Squad
+from seqarena.qa.model import Model
 
 VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
 """Task -> version of SQuAD."""

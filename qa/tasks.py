@@ -3,7 +3,7 @@
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.runs.tasks import Published, Task
+from seqarena.common.runs.tasks import Published, Task
 
 PAPER = "P2, Table 3"
 DEEPSET = "deepset/bert-base-uncased-squad2, verified by the hub"

@@ -9,20 +9,20 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.data.batches import Shuffled
-from common.data.tokenization import Tokenizer
-from common.model.bert.checkpoint import folder_of, read_tensors, take
-from common.model.bert.start import tokenizer_of, unrecorded_text
-from common.runs.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
-from qa.data import entailment, world
-from qa.data.mnli import LABELS, Mnli
-from qa.data.pairs import Encoded, PairBatch, PairBatches, encode
-from qa.data.squad import Squad
-from qa.data.windows import SpanBatch, SpanBatches, windows_of
-from qa.evaluator import Answers, answer, inference
-from qa.floors import of_pairs, of_squad
-from qa.model import PairClassifier, Reader
-from qa.run import Run
+from seqarena.common.data.batches import Shuffled
+from seqarena.common.data.tokenization import Tokenizer
+from seqarena.common.model.bert.checkpoint import folder_of, read_tensors, take
+from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
+from seqarena.common.runs.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
+from seqarena.qa.data import entailment, world
+from seqarena.qa.data.mnli import LABELS, Mnli
+from seqarena.qa.data.pairs import Encoded, PairBatch, PairBatches, encode
+from seqarena.qa.data.squad import Squad
+from seqarena.qa.data.windows import SpanBatch, SpanBatches, windows_of
+from seqarena.qa.evaluator import Answers, answer, inference
+from seqarena.qa.floors import of_pairs, of_squad
+from seqarena.qa.model import PairClassifier, Reader
+from seqarena.qa.run import Run
 
 ANSWERABLE = 0.5
 """Weight of the conditioned head's loss on whether there is an answer."""

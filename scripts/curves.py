@@ -9,9 +9,9 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from common.errors import BadDataError, WrongUseError, printable
-from common.files import write_atomically
-from common.runs.cli import Parser
+from seqarena.common.errors import BadDataError, WrongUseError, printable
+from seqarena.common.files import write_atomically
+from seqarena.common.runs.cli import Parser
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 """Panel -> line -> (step, value)."""

@@ -4,12 +4,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import advising, look_up
-from common.runs.cli import Parser, described
-from common.runs.package import Package
-from common.runs.run import BaseRun
-from common.training.runtime import make_accelerator
-from scripts.packages import PACKAGES, find_package
+from seqarena.common.errors import advising, look_up
+from seqarena.common.runs.cli import Parser, described
+from seqarena.common.runs.package import Package
+from seqarena.common.runs.run import BaseRun
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.scripts.packages import PACKAGES, find_package
 
 
 def parser() -> Parser:

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.runs.cli import Parser, add_session_options
-from scripts import leaderboard, report, sweep
+from seqarena.common.runs.cli import Parser, add_session_options
+from seqarena.scripts import leaderboard, report, sweep
 
 VARIANTS = ("softmax", "dnas", "hnas", "x3")
 

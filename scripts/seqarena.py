@@ -5,8 +5,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from common.errors import guarded, look_up
-from scripts.packages import PACKAGES, find_package
+from seqarena.common.errors import guarded, look_up
+from seqarena.scripts.packages import PACKAGES, find_package
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -28,8 +28,8 @@ def overview() -> str:
     commands = "\n".join(f"  {name:<14} {line}" for name, line in COMMANDS.items())
     packages = []
     for package in PACKAGES:
-        tasks = importlib.import_module(f"{package}.tasks").TASKS.values()
-        title = str(importlib.import_module(package).__doc__).rstrip(".\n")
+        tasks = importlib.import_module(f"seqarena.{package}.tasks").TASKS.values()
+        title = str(importlib.import_module(f"seqarena.{package}").__doc__).rstrip(".\n")
         packages += [f"\n{package}: {title}", *(f"  {task.name:<14} {task.title}" for task in tasks)]
     return (
         "usage: seqarena PACKAGE TASK [--attention A] [--norm N] [--preset P] [--seed S] [--FIELD VALUE ...]\n"
@@ -48,10 +48,10 @@ def dispatch(arguments: Sequence[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     look_up(dict.fromkeys((*PACKAGES, *COMMANDS)), name, "package or command")
     if name in PACKAGES:
-        from common.runs.cli import run_package  # noqa: PLC0415  # takes seconds, which the overview need not wait
+        from seqarena.common.runs.cli import run_package  # noqa: PLC0415  # takes seconds, which the overview need not wait
 
         return run_package(find_package(name), rest, f"seqarena {name}")
-    code: int = importlib.import_module(f"scripts.{name}").run(rest)
+    code: int = importlib.import_module(f"seqarena.scripts.{name}").run(rest)
     return code
 
 

@@ -1,18 +1,18 @@
-"""Headlines from the command line: ``python -m summarization TASK ...``, the same as ``seqarena summarization``."""
+"""Headlines from the command line: ``python -m seqarena.summarization`` is ``seqarena summarization``."""
 
 import sys
 from types import MappingProxyType
 
-import summarization
-from common.runs.cli import main
-from common.runs.package import Package
-from summarization import predict, score
-from summarization.presets import PRESETS
-from summarization.tasks import TASKS
-from summarization.trainer import assemble
+import seqarena.summarization
+from seqarena.common.runs.cli import main
+from seqarena.common.runs.package import Package
+from seqarena.summarization import predict, score
+from seqarena.summarization.presets import PRESETS
+from seqarena.summarization.tasks import TASKS
+from seqarena.summarization.trainer import assemble
 
 PACKAGE = Package(
-    name="summarization", title=str(summarization.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble,
+    name="summarization", title=str(seqarena.summarization.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble,
     commands=MappingProxyType({"predict": predict.run, "score": score.run}),
 )  # fmt: skip
 

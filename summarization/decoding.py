@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from common.errors import WrongUseError
-from common.shapes import SourceMask, SourceTokens
-from summarization.model import Summarizer
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import SourceMask, SourceTokens
+from seqarena.summarization.model import Summarizer
 
 BLOCK = 128
 """Tokens of the vocabulary that are looked at together: the best k lie in the k blocks with the highest maxima."""

@@ -11,16 +11,16 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.data.batches import Indices
-from common.data.tokenization import Tokenizer
-from common.files import write_atomically, write_json
-from common.runs.package import Evaluation
-from common.training.evaluation import per_example, shared_in_order
-from summarization.data import Split
-from summarization.data.text import decode
-from summarization.decoding import Decoding, search
-from summarization.model import Summarizer
-from summarization.rouge import METRICS, described, dropped, intervals, rows
+from seqarena.common.data.batches import Indices
+from seqarena.common.data.tokenization import Tokenizer
+from seqarena.common.files import write_atomically, write_json
+from seqarena.common.runs.package import Evaluation
+from seqarena.common.training.evaluation import per_example, shared_in_order
+from seqarena.summarization.data import Split
+from seqarena.summarization.data.text import decode
+from seqarena.summarization.decoding import Decoding, search
+from seqarena.summarization.model import Summarizer
+from seqarena.summarization.rouge import METRICS, described, dropped, intervals, rows
 
 HYPOTHESES, N_BEST, ROWS, REPORT = "hypotheses{}.txt", "nbest.txt", "rows.json", "report.json"
 """What a finished run leaves: a headline a line in the order of the test pairs, also of other ways to search; the best

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import sparse
 
-from common.data.batches import Ragged
-from common.data.counter import permutation
-from common.data.nearest import FLOOR, nearest
-from common.data.tokenization import Tokenizer
-from summarization.data import Splits
-from summarization.data.batches import Encoded
-from summarization.data.text import decode, normalized
-from summarization.rouge import METRICS, rows
+from seqarena.common.data.batches import Ragged
+from seqarena.common.data.counter import permutation
+from seqarena.common.data.nearest import FLOOR, nearest
+from seqarena.common.data.tokenization import Tokenizer
+from seqarena.summarization.data import Splits
+from seqarena.summarization.data.batches import Encoded
+from seqarena.summarization.data.text import decode, normalized
+from seqarena.summarization.rouge import METRICS, rows
 
 LEAD = 8
 """Words of a text that are taken for its headline, as in Rush et al. 2015."""

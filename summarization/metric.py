@@ -5,7 +5,7 @@ from typing import Any
 import datasets
 import evaluate  # type: ignore[import-untyped]
 
-from summarization.rouge import intervals, rows
+from seqarena.summarization.rouge import intervals, rows
 
 
 class RougeMetric(evaluate.Metric):  # type: ignore[misc]

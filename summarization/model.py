@@ -6,18 +6,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from common.attention import require_order
-from common.attention.base import AttentionConfig
-from common.attention.softmax import Softmax
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.model.beams import Memory
-from common.model.bert.model import Bert, Embeddings, MaskedLanguageHead, initialise
-from common.model.bert.start import StartedConfig
-from common.model.cross_entropy import chunked_cross_entropy
-from common.model.transformer import Decoder
-from common.runs.roles import Role, role
-from common.shapes import (
+from seqarena.common.attention import require_order
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.beams import Memory
+from seqarena.common.model.bert.model import Bert, Embeddings, MaskedLanguageHead, initialise
+from seqarena.common.model.bert.start import StartedConfig
+from seqarena.common.model.cross_entropy import chunked_cross_entropy
+from seqarena.common.model.transformer import Decoder
+from seqarena.common.runs.roles import Role, role
+from seqarena.common.shapes import (
     BeamLogits,
     BeamTokens,
     Context,

@@ -4,17 +4,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.data.tokenization import load_tokenizer
-from common.runs.cli import Parser
-from common.runs.package import VOCABULARY
-from common.runs.trained import changed_run, read_trained, require_empty
-from common.training.runtime import make_accelerator
-from summarization import score
-from summarization.data.layouts import Pair
-from summarization.evaluator import HYPOTHESES, write
-from summarization.model import Summarizer
-from summarization.run import Run
-from summarization.tasks import TASKS
+from seqarena.common.data.tokenization import load_tokenizer
+from seqarena.common.runs.cli import Parser
+from seqarena.common.runs.package import VOCABULARY
+from seqarena.common.runs.trained import changed_run, read_trained, require_empty
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.summarization import score
+from seqarena.summarization.data.layouts import Pair
+from seqarena.summarization.evaluator import HYPOTHESES, write
+from seqarena.summarization.model import Summarizer
+from seqarena.summarization.run import Run
+from seqarena.summarization.tasks import TASKS
 
 PROG = "seqarena summarization predict"
 FREE = ("decoding.",)

@@ -5,14 +5,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from common.model.blocks import PreNorm
-from common.runs.run import Preset
-from common.training.loop import Train
-from common.training.optim import Optim, Schedule
-from summarization.data import Data
-from summarization.decoding import Decoding
-from summarization.model import Model
-from summarization.run import Run
+from seqarena.common.model.blocks import PreNorm
+from seqarena.common.runs.run import Preset
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim, Schedule
+from seqarena.summarization.data import Data
+from seqarena.summarization.decoding import Decoding
+from seqarena.summarization.model import Model
+from seqarena.summarization.run import Run
 
 BASE = Model(vocabulary=30_522, layers=12, dim=768, heads=12, ffn_dim=3_072)
 """Twice BERT-base, from nothing; --model.encoder_init and --model.decoder_init name a checkpoint."""

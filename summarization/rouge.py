@@ -14,10 +14,10 @@ import numpy as np
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import Tokenizer
 
-from common.errors import BadDataError
-from common.runs.metrics import Array
-from summarization.data.text import UNKNOWN, normalized, without_unknown
-from summarization.stemming import stem
+from seqarena.common.errors import BadDataError
+from seqarena.common.runs.metrics import Array
+from seqarena.summarization.data.text import UNKNOWN, normalized, without_unknown
+from seqarena.summarization.stemming import stem
 
 METRICS = ("rouge1", "rouge2", "rougeL")
 Stemming = Literal["ROUGE-1.5.5", "rouge-score"]

@@ -3,15 +3,15 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from common.attention import attention_name
-from common.attention.softmax import Softmax
-from common.errors import WrongUseError
-from common.model.bert.checkpoint import folder_of, read_config
-from common.model.bert.start import in_place_of, is_typed, started, tokenizer_unless_typed
-from common.runs.run import BaseRun, RowParts
-from summarization.data import Data
-from summarization.decoding import Decoding
-from summarization.model import Model
+from seqarena.common.attention import attention_name
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.checkpoint import folder_of, read_config
+from seqarena.common.model.bert.start import in_place_of, is_typed, started, tokenizer_unless_typed
+from seqarena.common.runs.run import BaseRun, RowParts
+from seqarena.summarization.data import Data
+from seqarena.summarization.decoding import Decoding
+from seqarena.summarization.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from common.data.readers import text_lines
-from common.errors import BadDataError, WrongUseError
-from common.runs.cli import Parser
-from common.runs.metrics import Array
-from summarization.rouge import METRICS, Interval, described, dropped, intervals, rows
+from seqarena.common.data.readers import text_lines
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.cli import Parser
+from seqarena.common.runs.metrics import Array
+from seqarena.summarization.rouge import METRICS, Interval, described, dropped, intervals, rows
 
 
 def parser() -> Parser:

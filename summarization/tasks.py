@@ -3,7 +3,7 @@
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.runs.tasks import Published, Task
+from seqarena.common.runs.tasks import Published, Task
 
 # Name, ROUGE-1, ROUGE-2, ROUGE-L, source. All on the 1,951 test pairs, from all training pairs.
 FIGURES = (

@@ -7,18 +7,18 @@ from pathlib import Path
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.data.tokenization import Tokenizer
-from common.errors import WrongUseError
-from common.model.bert.checkpoint import folder_of, read_tensors, take
-from common.model.bert.start import tokenizer_of, unrecorded_text
-from common.runs.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
-from common.training.step import Loss
-from summarization.data import Splits, wire
-from summarization.data.batches import Budgeted, HeadlineBatch, HeadlineBatches, filled
-from summarization.evaluator import Tested, test, validate
-from summarization.floors import floors
-from summarization.model import Summarizer
-from summarization.run import Run
+from seqarena.common.data.tokenization import Tokenizer
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.checkpoint import folder_of, read_tensors, take
+from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
+from seqarena.common.runs.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
+from seqarena.common.training.step import Loss
+from seqarena.summarization.data import Splits, wire
+from seqarena.summarization.data.batches import Budgeted, HeadlineBatch, HeadlineBatches, filled
+from seqarena.summarization.evaluator import Tested, test, validate
+from seqarena.summarization.floors import floors
+from seqarena.summarization.model import Summarizer
+from seqarena.summarization.run import Run
 
 LOOKED_AT = 200
 """Batches that are counted to say how full they are."""

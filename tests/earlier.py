@@ -1,6 +1,6 @@
 """Results of earlier formats, as tests write them."""
 
-from common.runs.results import ADDED, SEAL
+from seqarena.common.runs.results import ADDED, SEAL
 
 LATER = {SEAL}.union(*ADDED.values())
 """Fields that a file of format 1 lacks."""

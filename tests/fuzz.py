@@ -29,35 +29,35 @@ import safetensors.torch
 import torch
 from PIL import Image as Picture
 
-from common.data.prepared import load_splits, save_splits
-from common.data.readers import read_json, read_lines, read_parquet
-from common.data.tokenization import load_tokenizer, word_tokenizer
-from common.errors import BadDataError, WrongUseError
-from common.model.bert.checkpoint import CHECKSUMS, load, save
-from common.model.bert.model import BertForPretraining
-from common.runs.results import Result
-from common.training.checkpoint import load_state, save_state
-from lra.data.archives import members
-from lra.data.image import _array, _picture
-from lra.data.listops.official import read_tsv
-from lra.data.pathfinder.release import read_image, read_list
-from lra.data.pickled import read_batch
-from lra.data.retrieval import read_aan
-from pretraining.data.documents import Text, documents
-from pretraining.wikitext.sources import of_path
-from qa.data import mnli, squad
-from scripts.curves import read_curves
-from scripts.leaderboard.records import missing_runs
-from summarization.data.layouts import find
+from seqarena.common.data.prepared import load_splits, save_splits
+from seqarena.common.data.readers import read_json, read_lines, read_parquet
+from seqarena.common.data.tokenization import load_tokenizer, word_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
+from seqarena.common.model.bert.model import BertForPretraining
+from seqarena.common.runs.results import Result
+from seqarena.common.training.checkpoint import load_state, save_state
+from seqarena.lra.data.archives import members
+from seqarena.lra.data.image import _array, _picture
+from seqarena.lra.data.listops.official import read_tsv
+from seqarena.lra.data.pathfinder.release import read_image, read_list
+from seqarena.lra.data.pickled import read_batch
+from seqarena.lra.data.retrieval import read_aan
+from seqarena.pretraining.data.documents import Text, documents
+from seqarena.pretraining.wikitext.sources import of_path
+from seqarena.qa.data import mnli, squad
+from seqarena.scripts.curves import read_curves
+from seqarena.scripts.leaderboard.records import missing_runs
+from seqarena.summarization.data.layouts import find
+from seqarena.vqa.data.detected import read_layer
+from seqarena.vqa.data.published import read_annotations, read_answers, read_questions
+from seqarena.vqa.formats import pictures as read_pictures
+from seqarena.vqa.regions import read as read_regions
+from seqarena.vqa.regions import write as write_regions
 from tests.common.data.test_batches import ragged
 from tests.common.model.test_bert import TINY
 from tests.qa.questions import squad as questions
 from tests.vqa.test_regions import as_hdf5, as_npz, as_tsv, pictures
-from vqa.data.detected import read_layer
-from vqa.data.published import read_annotations, read_answers, read_questions
-from vqa.formats import pictures as read_pictures
-from vqa.regions import read as read_regions
-from vqa.regions import write as write_regions
 
 SENTENCES = "the cat sat on the mat .\n\na dog barked at <unk> .\n" * 3
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3072)).astype(np.uint8)

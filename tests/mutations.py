@@ -135,7 +135,9 @@ def killer(mutation: Mutation) -> str | None:
     """Returns the first test that fails with the fault in, or None if all pass."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "runs", "data", "results", "*.egg-info"))
+        shutil.copytree(
+            ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".*", "runs", "data", "results", "*.egg-info")
+        )
         mutate(mutation, tree)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not extras and not unhooked",
                    "tests/common/attention", "tests/common/model/test_blocks.py"]  # fmt: skip

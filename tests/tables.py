@@ -9,7 +9,7 @@ import re
 import shlex
 from pathlib import Path
 
-from scripts import leaderboard
+from seqarena.scripts import leaderboard
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -12,9 +12,9 @@ from typing import Any
 import numba
 import pytest
 
-from common.data.compiled import compiled
-from common.errors import guarded
-from scripts.seqarena import dispatch
+from seqarena.common.data.compiled import compiled
+from seqarena.common.errors import guarded
+from seqarena.scripts.seqarena import dispatch
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -42,9 +42,7 @@ def test_a_terminal_without_letters_shows_the_table(encoding: str, monkeypatch: 
 )
 def test_output_that_nobody_takes_is_one_message_at_most(redirected: str, code: int, told: str) -> None:
     """As Python itself exits it would print an error of its own, and exit with code 120."""
-    command = (
-        f"set -o pipefail; {sys.executable} -m scripts.seqarena leaderboard --runs {RESULTS / 'hour'} {redirected}"
-    )
+    command = f"set -o pipefail; {sys.executable} -m seqarena leaderboard --runs {RESULTS / 'hour'} {redirected}"
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=buffered, check=False)
     assert (done.returncode, done.stderr) == (code, told)
@@ -54,7 +52,7 @@ def test_errors_are_not_printed_among_results(tmp_path: Path) -> None:
     shutil.copytree(next((RESULTS / "hour").rglob("result.json")).parent, tmp_path / "whole")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "result.json").write_text("{")
-    command = f"{sys.executable} -m scripts.seqarena leaderboard --format csv --runs {tmp_path} 2>&-"
+    command = f"{sys.executable} -m seqarena leaderboard --format csv --runs {tmp_path} 2>&-"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("table,")
     assert len(done.stdout.splitlines()) == 2
@@ -68,7 +66,7 @@ def test_code_is_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPa
             raise RuntimeError("cannot cache function 'twice': no locator available")
         return real(**options)
 
-    monkeypatch.setattr("common.data.compiled.numba", SimpleNamespace(njit=without_cache, config=numba.config))
+    monkeypatch.setattr("seqarena.common.data.compiled.numba", SimpleNamespace(njit=without_cache, config=numba.config))
 
     @compiled(nogil=True)
     def twice(number: int) -> int:

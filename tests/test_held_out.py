@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.data import corpus
-from common.data.batches import Ragged
-from common.data.held_out import SHARES, drawn_for, split_of
-from common.data.tokenization import word_tokenizer
-from common.errors import WrongUseError
-from common.training.runtime import make_accelerator
-from lra.data import digits
-from lra.data.listops.language import CLOSE, MIN
-from pretraining import data as text
-from pretraining.data.shards import Corpus, Shard
-from pretraining.wikitext.sources import of_book
-from scripts.packages import PACKAGES, find_package
-from summarization.data import wire
-from vqa.data import Loaded
+from seqarena.common.data import corpus
+from seqarena.common.data.batches import Ragged
+from seqarena.common.data.held_out import SHARES, drawn_for, split_of
+from seqarena.common.data.tokenization import word_tokenizer
+from seqarena.common.errors import WrongUseError
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.lra.data import digits
+from seqarena.lra.data.listops.language import CLOSE, MIN
+from seqarena.pretraining import data as text
+from seqarena.pretraining.data.shards import Corpus, Shard
+from seqarena.pretraining.wikitext.sources import of_book
+from seqarena.scripts.packages import PACKAGES, find_package
+from seqarena.summarization.data import wire
+from seqarena.vqa.data import Loaded
 
 Contents = Mapping[str, Iterable[object]]
 """Split -> what its examples show."""

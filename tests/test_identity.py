@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from common.errors import BadDataError, WrongUseError
-from common.runs import session
-from common.runs.package import Package
-from common.runs.results import Result, read_results
-from common.training import loop as training
-from common.training.runtime import differences, environment, make_accelerator
-from lra.__main__ import PACKAGE
-from scripts import leaderboard
-from scripts.packages import PACKAGES
-from scripts.sweep import planned
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs import session
+from seqarena.common.runs.package import Package
+from seqarena.common.runs.results import Result, read_results
+from seqarena.common.training import loop as training
+from seqarena.common.training.runtime import differences, environment, make_accelerator
+from seqarena.lra.__main__ import PACKAGE
+from seqarena.scripts import leaderboard
+from seqarena.scripts.packages import PACKAGES
+from seqarena.scripts.sweep import planned
 from tests.earlier import LATER
 from tests.lra.test_training import SAVED, TINY, TINY_FIELDS, interrupt, measure
 
@@ -154,7 +154,7 @@ def test_a_resumed_run_tells_of_another_environment(
     real = training.environment
     libraries = {"torch": "9.0"}
     monkeypatch.setattr(
-        "common.training.loop.environment",
+        "seqarena.common.training.loop.environment",
         lambda accelerator: {**real(accelerator), "commit": "later", "threads": 7, "libraries": libraries},
     )
     capsys.readouterr()
@@ -174,7 +174,7 @@ def test_a_run_does_not_go_on_in_another_precision(tmp_path: Path, monkeypatch: 
     interrupt(SAVED, tmp_path)
     real = training.environment
     monkeypatch.setattr(
-        "common.training.loop.environment", lambda accelerator: {**real(accelerator), "precision": "bfloat16"}
+        "seqarena.common.training.loop.environment", lambda accelerator: {**real(accelerator), "precision": "bfloat16"}
     )
     with pytest.raises(WrongUseError, match=r"began in float32 on .* computes in bfloat16"):
         measure(SAVED, tmp_path)
@@ -227,14 +227,16 @@ def test_a_worker_with_other_sources_than_the_sweep_refuses(tmp_path: Path, edit
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """Gives a copy of the project, to be edited."""
-    for name in ("common", "scripts", *PACKAGES):
-        shutil.copytree(ROOT / name, tmp_path / "tree" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("seqarena", "common", "scripts", *PACKAGES):
+        shutil.copytree(
+            ROOT / name, tmp_path / "tree" / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     return tmp_path / "tree"
 
 
 def sweep(tree: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """Types a sweep of x1 and softmax in a copy of the project."""
-    command = [sys.executable, "-m", "scripts.seqarena", "sweep", "lra", "listops", "--attention", "softmax", "x1"]
+    command = [sys.executable, "-m", "seqarena", "sweep", "lra", "listops", "--attention", "softmax", "x1"]
     words = [*TINY_FIELDS, "--train.steps", "6", "--train.eval-every", "3", "--optim.schedule.warmup", "2", *more]
     where = os.environ | {"PYTHONPATH": str(tree)}
     return subprocess.run([*command, *words], cwd=tree, env=where, capture_output=True, text=True, check=False)
@@ -266,7 +268,7 @@ def test_a_sweep_measures_again_what_was_edited(copied: Path, launcher: tuple[st
 
 
 def leaderboard_of(tree: Path) -> str:
-    command = [sys.executable, "-m", "scripts.seqarena", "leaderboard", "--json"]
+    command = [sys.executable, "-m", "seqarena", "leaderboard", "--json"]
     where = os.environ | {"PYTHONPATH": str(tree)}
     return subprocess.run(command, cwd=tree, env=where, capture_output=True, text=True, check=True).stdout
 
@@ -277,7 +279,7 @@ def test_an_edit_in_the_middle_of_a_run_begins_again(copied: Path, launcher: tup
     """The second story of trust: a run that is killed, an edit of the formula, the same command; or a sweep of it."""
     fields = ["--attention", "x1", *TINY_FIELDS, "--train.eval-every", "10", "--train.steps", "30",
               "--train.checkpoint-seconds", "0", "--optim.schedule.warmup", "2"]  # fmt: skip
-    names = ["lra"] if launcher is None else ["scripts.seqarena", "sweep", "lra"]
+    names = ["seqarena.lra"] if launcher is None else ["seqarena", "sweep", "lra"]
     command = [sys.executable, "-m", *names, "listops", *fields]
     where: Any = {
         "cwd": copied,

@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-from common.attention import ATTENTIONS
-from common.attention.visibility import Order
-from common.model.bert.model import BertForPretraining
-from common.model.blocks import NORMS
-from lra.model import Classifier
-from pretraining.model import has_order
-from pretraining.transformer_xl import TransformerXL
-from pretraining.wikitext.run import LanguageRun
-from qa.model import PairClassifier, Reader
-from scripts.packages import PACKAGES, find_package
-from summarization.model import Summarizer
-from vqa.data.scenes import Scenes
-from vqa.model import Answerer
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.visibility import Order
+from seqarena.common.model.bert.model import BertForPretraining
+from seqarena.common.model.blocks import NORMS
+from seqarena.lra.model import Classifier
+from seqarena.pretraining.model import has_order
+from seqarena.pretraining.transformer_xl import TransformerXL
+from seqarena.pretraining.wikitext.run import LanguageRun
+from seqarena.qa.model import PairClassifier, Reader
+from seqarena.scripts.packages import PACKAGES, find_package
+from seqarena.summarization.model import Summarizer
+from seqarena.vqa.data.scenes import Scenes
+from seqarena.vqa.model import Answerer
 
 SIZES = {"max_length": 24, "layers": 2, "dim": 8, "heads": 2, "ffn_dim": 8, "vocabulary": 40, "cutoffs": (10, 20)}
 ORDERS: Mapping[str, Order] = {"decoder_attention": "causal", "cross_attention": "ordered_queries"}

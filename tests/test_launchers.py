@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.training.checkpoint import load_state
+from seqarena.common.training.checkpoint import load_state
 from tests.pretraining.wiki import rhymes
 
 pytestmark = pytest.mark.extras
@@ -25,7 +25,7 @@ FIELDS = (
 def run(launcher: list[str], out: Path, *more: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     folders = ["--out", str(out), "--data-folder", str(out.parent / "data")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [*launcher, "lra", *FIELDS, *folders, *more]
+    command = [*launcher, "seqarena.lra", *FIELDS, *folders, *more]
     return subprocess.run(command, capture_output=True, text=True, check=check, env=environment, cwd=out.parent)
 
 
@@ -80,7 +80,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "
 
 def language(launcher: list[str], out: Path) -> list[str]:
     folders = ["--out", str(out), "--data-folder", str(out.parent / "data")]
-    return [*launcher, "pretraining", *WORDS, "--data.path", str(out.parent / "wiki"), *folders]
+    return [*launcher, "seqarena.pretraining", *WORDS, "--data.path", str(out.parent / "wiki"), *folders]
 
 
 def killed(out: Path, step: int) -> None:
@@ -147,7 +147,7 @@ def test_two_processes_train_as_one(package: str, given: str, examples: int, tmp
     results = []
     for name, launcher in (("two", ["-m", "torch.distributed.run", "--nproc_per_node", "2"]), ("one", [])):
         folders = ["--out", str(tmp_path / name), "--data-folder", str(tmp_path / "data")]
-        command = [sys.executable, *launcher, "-m", package, *fields, *folders]
+        command = [sys.executable, *launcher, "-m", f"seqarena.{package}", *fields, *folders]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
         results.append(json.loads((tmp_path / name / "result.json").read_text()))

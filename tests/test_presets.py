@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from common.attention import ATTENTIONS
-from common.model.blocks import NORMS
-from common.runs.config import to_json
-from common.runs.run import changed_from, row_name, row_of, settings
-from pretraining.wikitext.run import LanguageRun
-from scripts.packages import PACKAGES, find_package
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.model.blocks import NORMS
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.run import changed_from, row_name, row_of, settings
+from seqarena.pretraining.wikitext.run import LanguageRun
+from seqarena.scripts.packages import PACKAGES, find_package
 
 EVERY = [
     (package.name, task, name)

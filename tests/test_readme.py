@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.attention import ATTENTIONS, attend
-from common.attention.hybrid import Hybrid
-from common.model.blocks import NORMS
-from common.runs.cli import choose, override, run_package
-from pretraining.wikitext import perplexity
-from pretraining.wikitext.presets import PRESETS as WIKITEXT
-from pretraining.wikitext.run import LanguageRun
-from qa import official
-from scripts import figures, leaderboard, prepare, report, sweep
-from scripts.benchmark import attention, headlines, kernels, profile, squad, step, tiles, transformer_xl, views
-from scripts.benchmark.chosen import chosen
-from scripts.packages import PACKAGES, find_package
-from scripts.seqarena import COMMANDS
-from summarization import score
+from seqarena.common.attention import ATTENTIONS, attend
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.model.blocks import NORMS
+from seqarena.common.runs.cli import choose, override, run_package
+from seqarena.pretraining.wikitext import perplexity
+from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
+from seqarena.pretraining.wikitext.run import LanguageRun
+from seqarena.qa import official
+from seqarena.scripts import figures, leaderboard, prepare, report, sweep
+from seqarena.scripts.benchmark import attention, headlines, kernels, profile, squad, step, tiles, transformer_xl, views
+from seqarena.scripts.benchmark.chosen import chosen
+from seqarena.scripts.packages import PACKAGES, find_package
+from seqarena.scripts.seqarena import COMMANDS
+from seqarena.summarization import score
+from seqarena.vqa import convert, show, submit
+from seqarena.vqa import score as vqa_score
 from tests.mutations import MUTATIONS
-from vqa import convert, show, submit
-from vqa import score as vqa_score
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -96,7 +96,7 @@ def test_every_command_parses(line: str) -> None:
     if words[0] in OTHERS or words[0].endswith(".sh"):
         assert OTHERS.get(words[0], script)(words)
         return
-    rest = words[words.index("-m") + 1 :] if "-m" in words else words[1:]
+    rest = words[words.index("seqarena") + 1 :]
     if rest[0] == "sweep":
         assert sweep.plan(rest[1:])[0]
     elif rest[0] == "quickstart":
@@ -139,14 +139,16 @@ def listed(folder: Path) -> set[str]:
 
 def test_the_tree_is_the_tree() -> None:
     """Every shelf of ``common``, and every file on it; the files of ``attention`` are named in its words."""
-    tree = next(block for block in BLOCKS if block.startswith("common/"))
+    tree = next(block for block in BLOCKS if block.startswith("seqarena/"))
     assert set(re.findall(r"^  (\w+(?:\.py|/))", tree, re.MULTILINE)) == listed(ROOT / "common")
     shelves = re.findall(r"^  (\w+)/.*\n((?:    \w.*\n)+)", tree, re.MULTILINE)
     assert {name for name, _ in shelves} == {"model", "data", "training", "runs"}
     for shelf, lines in shelves:
         assert set(re.findall(r"^    (\w+(?:\.py|/))", lines, re.MULTILINE)) == listed(ROOT / "common" / shelf)
     tops = set(re.findall(r"^(\w+)/", tree, re.MULTILINE))
-    assert tops == {"common", "scripts", "tests", *PACKAGES}
+    assert tops == {"seqarena", "common", "scripts", "tests", *PACKAGES}
+    links = {path.name for path in (ROOT / "seqarena").iterdir() if path.is_symlink()}
+    assert links == {"common", "scripts", *PACKAGES}
 
 
 def test_every_name_is_in_the_readme() -> None:

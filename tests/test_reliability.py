@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from common import files
-from common.errors import WrongUseError, guarded
-from common.runs.results import Result
-from lra.run import Run
-from lra.trainer import loss
-from scripts.seqarena import dispatch
+from seqarena.common import files
+from seqarena.common.errors import WrongUseError, guarded
+from seqarena.common.runs.results import Result
+from seqarena.lra.run import Run
+from seqarena.lra.trainer import loss
+from seqarena.scripts.seqarena import dispatch
 from tests.interruption import stops_after
 from tests.lra.test_training import TINY, TINY_FIELDS, measure
 
@@ -111,12 +111,12 @@ def test_a_result_that_cannot_be_written_costs_no_training(tmp_path: Path, monke
             raise OSError(28, "No space left on device", str(path))
         real(path, values)
 
-    monkeypatch.setattr("common.runs.results.write_json", full)
+    monkeypatch.setattr("seqarena.common.runs.results.write_json", full)
     with pytest.raises(OSError, match=r"No space left on device"):
         measure(TINY, tmp_path)
     monkeypatch.undo()
     trained = []
-    monkeypatch.setattr("lra.trainer.loss", lambda *_: trained.append(1))
+    monkeypatch.setattr("seqarena.lra.trainer.loss", lambda *_: trained.append(1))
     assert measure(TINY, tmp_path).status == "finished"
     assert not trained
 
@@ -143,7 +143,7 @@ def test_a_place_that_takes_no_files_is_one_message(tmp_path: Path, capsys: pyte
 
 
 def test_data_that_vanish_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lra.trainer.loss", stops_after(15, loss))
+    monkeypatch.setattr("seqarena.lra.trainer.loss", stops_after(15, loss))
     with pytest.raises(KeyboardInterrupt):
         measure(LONGER, tmp_path)
     monkeypatch.undo()

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from common.runs.config import to_json
-from common.runs.results import Result, read_results
-from common.runs.run import RowParts, row_name, settings
-from scripts.leaderboard.protocol import Protocol, protocol_of
-from scripts.packages import find_package
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.results import Result, read_results
+from seqarena.common.runs.run import RowParts, row_name, settings
+from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of
+from seqarena.scripts.packages import find_package
 from tests.tables import DOCUMENTS, TABLE, with_tables
 
 ROOT = Path(__file__).parent.parent

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from common.attention import ATTENTIONS
-from common.errors import BadDataError, WrongUseError
-from common.runs.folder import run_folder
-from common.runs.package import Package
-from common.runs.results import Result
-from common.training.runtime import make_accelerator
-from lra.__main__ import PACKAGE
-from lra.run import Run
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.folder import run_folder
+from seqarena.common.runs.package import Package
+from seqarena.common.runs.results import Result
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.lra.__main__ import PACKAGE
+from seqarena.lra.run import Run
 from tests.lra.test_training import SAVED, TINY, interrupt, measure
 
 OTHER = replace(TINY, model=replace(TINY.model, attention=ATTENTIONS["x3"]))
@@ -161,7 +161,7 @@ def test_a_variable_that_would_change_numbers_is_refused(
 ) -> None:
     """In a process of its own, as Accelerate keeps what it read first."""
     monkeypatch.setenv(name, value)
-    code = "from common.training.runtime import make_accelerator; make_accelerator('float32')"
+    code = "from seqarena.common.training.runtime import make_accelerator; make_accelerator('float32')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"{name} is set: unset it" in ended.stderr
 

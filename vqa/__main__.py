@@ -1,22 +1,22 @@
-"""Questions about pictures from the command line: ``python -m vqa TASK ...``, the same as ``seqarena vqa TASK ...``."""
+"""Questions about pictures from the command line: ``python -m seqarena.vqa`` is ``seqarena vqa``."""
 
 import sys
 from types import MappingProxyType
 
-import vqa
-from common.runs.cli import main
-from common.runs.package import Package
-from vqa.convert import features
-from vqa.presets import PRESETS
-from vqa.score import answers, evaluate
-from vqa.show import show
-from vqa.submit import submit
-from vqa.tasks import TASKS
-from vqa.trainer import assemble
+import seqarena.vqa
+from seqarena.common.runs.cli import main
+from seqarena.common.runs.package import Package
+from seqarena.vqa.convert import features
+from seqarena.vqa.presets import PRESETS
+from seqarena.vqa.score import answers, evaluate
+from seqarena.vqa.show import show
+from seqarena.vqa.submit import submit
+from seqarena.vqa.tasks import TASKS
+from seqarena.vqa.trainer import assemble
 
 PACKAGE = Package(
     name="vqa",
-    title=str(vqa.__doc__),
+    title=str(seqarena.vqa.__doc__),
     tasks=TASKS,
     presets=PRESETS,
     assemble=assemble,

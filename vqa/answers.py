@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from vqa.data.published import Annotation
-from vqa.official import accuracy, cleaned, normalized
+from seqarena.vqa.data.published import Annotation
+from seqarena.vqa.official import accuracy, cleaned, normalized
 
 LEAST = 9
 """Questions in which an answer must be the most frequent one, as everybody has it."""

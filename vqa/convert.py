@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.data.prepared import origin
-from common.errors import BadDataError, WrongUseError, look_up
-from common.runs.cli import Parser
-from vqa.formats import READERS, count, format_of, pictures
-from vqa.regions import read, write
+from seqarena.common.data.prepared import origin
+from seqarena.common.errors import BadDataError, WrongUseError, look_up
+from seqarena.common.runs.cli import Parser
+from seqarena.vqa.formats import READERS, count, format_of, pictures
+from seqarena.vqa.regions import read, write
 
 
 def parser() -> Parser:

@@ -9,15 +9,15 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from common.data.batches import Indices
-from common.files import write_json
-from common.runs.package import Evaluation
-from common.training.evaluation import per_example
-from vqa.data import Split
-from vqa.data.batches import asked
-from vqa.data.published import UNKNOWN, write_submission
-from vqa.masses import Masses, masses_of
-from vqa.official import rounded
+from seqarena.common.data.batches import Indices
+from seqarena.common.files import write_json
+from seqarena.common.runs.package import Evaluation
+from seqarena.common.training.evaluation import per_example
+from seqarena.vqa.data import Split
+from seqarena.vqa.data.batches import asked
+from seqarena.vqa.data.published import UNKNOWN, write_submission
+from seqarena.vqa.masses import Masses, masses_of
+from seqarena.vqa.official import rounded
 
 BATCH_SIZE = 256
 CORRECT = 0.5

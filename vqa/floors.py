@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from common.data.batches import Indices
-from common.data.nearest import FLOOR, TESTED, nearest
-from vqa.data import Integers, Loaded, Split, Truths
+from seqarena.common.data.batches import Indices
+from seqarena.common.data.nearest import FLOOR, TESTED, nearest
+from seqarena.vqa.data import Integers, Loaded, Split, Truths
 
 SUMMED = 20_000_000
 """Numbers in the sums of all training pictures that are compared, at most: of all generated ones, of few real ones."""

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.errors import BadDataError, WrongUseError, damage
-from vqa.regions import Found
+from seqarena.common.errors import BadDataError, WrongUseError, damage
+from seqarena.vqa.regions import Found
 
 Floats = npt.NDArray[np.float32]
 BOTTOM_UP = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")

@@ -11,12 +11,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from common.attention.base import AttentionConfig
-from common.attention.softmax import Softmax
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.runs.roles import Role, role
-from common.shapes import Joined, JoinedReal, KeyMasses, Regions, RegionsReal
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.roles import Role, role
+from seqarena.common.shapes import Joined, JoinedReal, KeyMasses, Regions, RegionsReal
 
 Kind = Literal["attention", "primary", "boxes", "channels", "mean"]
 

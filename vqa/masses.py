@@ -8,10 +8,10 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from common.files import write_json
-from common.model.attention_maps import EDGES
-from vqa.data import Integers, Reals, Split, Truths
-from vqa.model import Answerer
+from seqarena.common.files import write_json
+from seqarena.common.model.attention_maps import EDGES
+from seqarena.vqa.data import Integers, Reals, Split, Truths
+from seqarena.vqa.model import Answerer
 
 LOOKED_AT = 256
 """Pictures whose key masses are told."""

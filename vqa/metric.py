@@ -5,9 +5,9 @@ from typing import Any
 import datasets
 import evaluate  # type: ignore[import-untyped]
 
-from common.errors import WrongUseError
-from vqa.data.published import Annotation
-from vqa.score import RULES, score
+from seqarena.common.errors import WrongUseError
+from seqarena.vqa.data.published import Annotation
+from seqarena.vqa.score import RULES, score
 
 
 class VqaMetric(evaluate.Metric):  # type: ignore[misc]

@@ -13,12 +13,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from common.errors import WrongUseError
-from common.model.transformer import ModelConfig
-from common.shapes import Asking, Centres, Joined, JoinedReal, Logits, Places, Regions, RegionsReal, Spelled, Tokens
-from common.training.optim import Paced
-from vqa.data import Data, Layer, Loaded
-from vqa.fusion import Fused, Fusion
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.transformer import ModelConfig
+from seqarena.common.shapes import (
+    Asking,
+    Centres,
+    Joined,
+    JoinedReal,
+    Logits,
+    Places,
+    Regions,
+    RegionsReal,
+    Spelled,
+    Tokens,
+)
+from seqarena.common.training.optim import Paced
+from seqarena.vqa.data import Data, Layer, Loaded
+from seqarena.vqa.fusion import Fused, Fusion
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.runs.run import Preset
-from common.training.loop import Train
-from common.training.optim import Optim, Schedule, Stepped
-from vqa.data.scenes import Scenes
-from vqa.data.vqa2 import Vqa2
-from vqa.fusion import Fusion
-from vqa.model import Model
-from vqa.run import Run
+from seqarena.common.runs.run import Preset
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim, Schedule, Stepped
+from seqarena.vqa.data.scenes import Scenes
+from seqarena.vqa.data.vqa2 import Vqa2
+from seqarena.vqa.fusion import Fusion
+from seqarena.vqa.model import Model
+from seqarena.vqa.run import Run
 
 MINI = Model(
     fusion=Fusion(alike=2.0), place_frequencies=3, word_dim=32, question_dim=64, question_attention_dim=64,

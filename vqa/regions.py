@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.format import open_memmap
 
-from common.errors import BadDataError, WrongUseError, damage
-from common.files import locked, write_json
-from common.training.log import tracked
+from seqarena.common.errors import BadDataError, WrongUseError, damage
+from seqarena.common.files import locked, write_json
+from seqarena.common.training.log import tracked
 
 VERSION = 1
 LARGEST = 65_504.0

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from common.errors import WrongUseError
-from common.runs.run import MODEL, BaseRun, RowParts
-from vqa.data import Data
-from vqa.model import Model
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.run import MODEL, BaseRun, RowParts
+from seqarena.vqa.data import Data
+from seqarena.vqa.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)

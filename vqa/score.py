@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import BadDataError, WrongUseError, look_up
-from common.files import write_json
-from common.runs.cli import Parser
-from vqa.answers import LEAST, ceiling, priors, vocabulary
-from vqa.data.published import (
+from seqarena.common.errors import BadDataError, WrongUseError, look_up
+from seqarena.common.files import write_json
+from seqarena.common.runs.cli import Parser
+from seqarena.vqa.answers import LEAST, ceiling, priors, vocabulary
+from seqarena.vqa.data.published import (
     Annotation,
     paired,
     read_annotations,
@@ -19,7 +19,7 @@ from vqa.data.published import (
     read_submission,
     require_complete,
 )
-from vqa.official import Rules, accuracy, rounded
+from seqarena.vqa.official import Rules, accuracy, rounded
 
 RULES: Mapping[str, Rules] = {"official": "official", "legacy": "legacy"}
 

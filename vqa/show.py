@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from common.errors import WrongUseError, look_up
-from common.files import write_atomically
-from common.runs.cli import Parser
-from vqa.data.scenes import SPLITS, Scenes, spelled
-from vqa.data.world import ATTRIBUTES, draw
-from vqa.presets import SCENES
+from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.files import write_atomically
+from seqarena.common.runs.cli import Parser
+from seqarena.vqa.data.scenes import SPLITS, Scenes, spelled
+from seqarena.vqa.data.world import ATTRIBUTES, draw
+from seqarena.vqa.presets import SCENES
 
 NAMES = ("A sees shapes", "B sees colours", "C sees materials")
 

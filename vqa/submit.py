@@ -5,18 +5,18 @@ from pathlib import Path
 
 import numpy as np
 
-from common.errors import BadDataError, WrongUseError
-from common.runs.cli import Parser
-from common.runs.trained import read_trained
-from common.training.runtime import make_accelerator
-from vqa.data import Loaded, Split
-from vqa.data.detected import Detected, Detector, detected, read_detector
-from vqa.data.published import read_questions, write_submission
-from vqa.data.vqa2 import Vqa2
-from vqa.data.words import cut, numbered
-from vqa.evaluator import guess
-from vqa.model import Answerer
-from vqa.run import Run
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.cli import Parser
+from seqarena.common.runs.trained import read_trained
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.vqa.data import Loaded, Split
+from seqarena.vqa.data.detected import Detected, Detector, detected, read_detector
+from seqarena.vqa.data.published import read_questions, write_submission
+from seqarena.vqa.data.vqa2 import Vqa2
+from seqarena.vqa.data.words import cut, numbered
+from seqarena.vqa.evaluator import guess
+from seqarena.vqa.model import Answerer
+from seqarena.vqa.run import Run
 
 
 def parser() -> Parser:

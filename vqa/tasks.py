@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from common.runs.tasks import Published, Task
+from seqarena.common.runs.tasks import Published, Task
 
 SCENES = Task(
     package="vqa",

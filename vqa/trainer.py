@@ -6,13 +6,13 @@ from pathlib import Path
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.runs.package import OUTPUTS, Assembly, Evaluation
-from vqa.data.batches import Asked, Grouped, TrainingBatches
-from vqa.data.vqa2 import Vqa2
-from vqa.evaluator import Answers, evaluate
-from vqa.floors import floors
-from vqa.model import Answerer
-from vqa.run import Run
+from seqarena.common.runs.package import OUTPUTS, Assembly, Evaluation
+from seqarena.vqa.data.batches import Asked, Grouped, TrainingBatches
+from seqarena.vqa.data.vqa2 import Vqa2
+from seqarena.vqa.evaluator import Answers, evaluate
+from seqarena.vqa.floors import floors
+from seqarena.vqa.model import Answerer
+from seqarena.vqa.run import Run
 
 
 def loss(model: nn.Module, batch: Asked) -> Tensor:

@@ -5,16 +5,16 @@ from types import MappingProxyType
 
 import torch
 
-from common.attention.base import AttentionConfig, Kernel
-from common.attention.doubly_normalized import DoublyNormalized
-from common.attention.elementwise import Elementwise
-from common.attention.hybrid import Hybrid
-from common.attention.softmax import Recency, Softmax
-from common.attention.visibility import Order, Visibility
-from common.errors import WrongUseError, look_up
-from common.model.bounded import bounded_modules
-from common.runs.named import name_in
-from common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
+from seqarena.common.attention.elementwise import Elementwise
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.softmax import Recency, Softmax
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.runs.named import name_in
+from seqarena.common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 
 __all__ = ["ALIASES", "ATTENTIONS", "AttentionConfig", "Kernel", "Order", "Visibility", "attend", "attention_name",
            "find_attention", "require_order"]  # fmt: skip

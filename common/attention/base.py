@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.attention.chunked import attend_in_chunks, chunks, parts
-from common.attention.derivatives import needs_formula
-from common.attention.operators import attend_blockwise
-from common.attention.rows import WeightRows, rows_by_rule
-from common.attention.rule import Rule
-from common.attention.visibility import ORDERS, Order, Visibility, clear_padding
-from common.errors import WrongUseError
-from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.attention.chunked import attend_in_chunks, chunks, parts
+from seqarena.common.attention.derivatives import needs_formula
+from seqarena.common.attention.operators import attend_blockwise
+from seqarena.common.attention.rows import WeightRows, rows_by_rule
+from seqarena.common.attention.rule import Rule
+from seqarena.common.attention.visibility import ORDERS, Order, Visibility, clear_padding
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 Implementation = Literal["features", "triton", "fused", "blockwise", "chunked", "reference"]
 """In the order in which a kernel prefers them."""

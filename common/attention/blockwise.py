@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from common.attention.masses import added, column_masses, prefix, pull_columns, pull_prefix
-from common.attention.rule import NOTHING, Pulled, pull_softmax_, softmax_
-from common.attention.tiles import Call, Sums, Tile, left
+from seqarena.common.attention.masses import added, column_masses, prefix, pull_columns, pull_prefix
+from seqarena.common.attention.rule import NOTHING, Pulled, pull_softmax_, softmax_
+from seqarena.common.attention.tiles import Call, Sums, Tile, left
 
 CARRIED_BYTES = 2**24
 """Masses that the backward pass keeps at once for a few heads; the rest it computes again."""

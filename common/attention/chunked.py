@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from common.attention.visibility import Visibility
-from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Query, Value
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Query, Value
 
 CHUNK_BYTES = 2**23
 """Scores of a chunk in float32."""

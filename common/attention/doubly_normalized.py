@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from common.attention import reference
-from common.attention.base import AttentionConfig, Kernel
-from common.attention.fused import fused_doubly_normalized, pays
-from common.attention.rule import Pulled, Rule, Scratch
-from common.attention.triton.available import can_run
-from common.attention.triton.proof import is_trusted
-from common.attention.visibility import ORDERS, Order, Visibility
-from common.errors import WrongUseError
-from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.attention import reference
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.fused import fused_doubly_normalized, pays
+from seqarena.common.attention.rule import Pulled, Rule, Scratch
+from seqarena.common.attention.triton.available import can_run
+from seqarena.common.attention.triton.proof import is_trusted
+from seqarena.common.attention.visibility import ORDERS, Order, Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 LACK = "those of doubly-normalised attention have no order, no dropout and no iterations"
 """Why Triton's kernels leave a call to the engine."""
@@ -109,7 +109,7 @@ class DoublyNormalizedKernel(Kernel):
             self.rule, query, value, causal=False, dropout=0.0
         ):
             return None
-        from common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
+        from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
         return attend_doubly_normalized(query, key, value, visibility)
 

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from common.attention import reference
-from common.attention.base import AttentionConfig, Kernel
-from common.attention.derivatives import needs_formula
-from common.attention.features import pays, power_features
-from common.attention.rule import Pulled, Rule, Scratch
-from common.attention.triton.available import can_run
-from common.attention.triton.proof import is_trusted
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.attention import reference
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.derivatives import needs_formula
+from seqarena.common.attention.features import pays, power_features
+from seqarena.common.attention.rule import Pulled, Rule, Scratch
+from seqarena.common.attention.triton.available import can_run
+from seqarena.common.attention.triton.proof import is_trusted
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 Phi = Literal["x", "relu", "elu", "gelu", "tanh", "exp"]
 
@@ -169,7 +169,7 @@ class ElementwiseKernel(Kernel):
             self.rule, query, value, causal=causal, dropout=dropout
         ):
             return None
-        from common.attention.triton.operators import attend_elementwise  # noqa: PLC0415  # needs Triton
+        from seqarena.common.attention.triton.operators import attend_elementwise  # noqa: PLC0415  # needs Triton
 
         return attend_elementwise(self.rule, query, key, value, visibility, dropout)
 

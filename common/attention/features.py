@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.attention.tiles import blocks, full_precision
+from seqarena.common.attention.tiles import blocks, full_precision
 
 CANCELLATION = 2.0**10
 """Float32 loses up to so many units of rounding where features are that many times as large as what they sum up to."""

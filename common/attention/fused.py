@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from common.attention.operators import Arguments, backward_operator, forward_operator
-from common.attention.rule import HIDDEN, NOTHING, Rule
-from common.attention.tiles import blocks, full_precision
-from common.attention.visibility import Visibility
-from common.shapes import Bias, Key, Output, Query, Value
+from seqarena.common.attention.operators import Arguments, backward_operator, forward_operator
+from seqarena.common.attention.rule import HIDDEN, NOTHING, Rule
+from seqarena.common.attention.tiles import blocks, full_precision
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.shapes import Bias, Key, Output, Query, Value
 
 RANGE = 30.0
 """Largest range of c_j over keys: a key whose S_ij underflows float32 then has no more than 1e-24 of its row."""

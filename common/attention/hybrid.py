@@ -6,18 +6,23 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from common.attention import reference
-from common.attention.base import AttentionConfig, Kernel
-from common.attention.doubly_normalized import LACK, DoublyNormalized, DoublyNormalizedRule, doubly_normalized_weights
-from common.attention.fused import fused_doubly_normalized, pays
-from common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
-from common.attention.softmax import fused_softmax
-from common.attention.triton.available import can_run
-from common.attention.triton.proof import is_trusted
-from common.attention.visibility import Order, Visibility
-from common.errors import WrongUseError
-from common.model.bounded import Bounded
-from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.attention import reference
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.doubly_normalized import (
+    LACK,
+    DoublyNormalized,
+    DoublyNormalizedRule,
+    doubly_normalized_weights,
+)
+from seqarena.common.attention.fused import fused_doubly_normalized, pays
+from seqarena.common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.softmax import fused_softmax
+from seqarena.common.attention.triton.available import can_run
+from seqarena.common.attention.triton.proof import is_trusted
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bounded import Bounded
+from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 DOUBLY = DoublyNormalizedRule()
 """Rule by which the kernels of the doubly-normalised half are tested; made at import, outside the compiler."""
@@ -111,7 +116,7 @@ class HybridKernel(Kernel):
         softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
         if softmax is None:
             return None
-        from common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
+        from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
         doubly = attend_doubly_normalized(query, key, value, visibility)
         return torch.lerp(softmax.float(), doubly.float(), self.u()).to(value.dtype)

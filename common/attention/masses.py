@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from common.attention.rule import NOTHING, Scratch, pull_softmax_, softmax_
-from common.attention.tiles import Call, Tile
+from seqarena.common.attention.rule import NOTHING, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.tiles import Call, Tile
 
 RANGE = 60.0
 """Largest difference of logarithms for which sums of exponentials are taken as they are: exp(60) is far inside

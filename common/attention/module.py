@@ -2,9 +2,9 @@
 
 from torch import Tensor, nn
 
-from common.attention.base import AttentionConfig
-from common.attention.visibility import Visibility
-from common.shapes import Bias, Context, Hidden, Key, Output, Query, Value
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.shapes import Bias, Context, Hidden, Key, Output, Query, Value
 
 
 class MultiHeadAttention(nn.Module):

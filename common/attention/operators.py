@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from common.attention.blockwise import backward, forward
-from common.attention.rule import Rule
-from common.attention.tiles import Blocking, Call, full_precision
-from common.attention.visibility import Order, Visibility
-from common.runs.config import from_json
+from seqarena.common.attention.blockwise import backward, forward
+from seqarena.common.attention.rule import Rule
+from seqarena.common.attention.tiles import Blocking, Call, full_precision
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.runs.config import from_json
 
 ARGUMENTS = """Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? query_real, Tensor? key_real,
     Tensor? segments, Tensor? state, Tensor? share, Tensor seed, str rule, str order, int memory, int window,

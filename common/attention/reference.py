@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.attention.rule import HIDDEN
-from common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
+from seqarena.common.attention.rule import HIDDEN
+from seqarena.common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
 
 
 def lowest(scores: Scores) -> float:

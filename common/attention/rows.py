@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from common.attention.blockwise import carried
-from common.attention.masses import column_masses, prefix
-from common.attention.rule import Rule
-from common.attention.tiles import Blocking, Call, Tile
-from common.attention.visibility import Visibility
-from common.shapes import Bias, Key, Query
+from seqarena.common.attention.blockwise import carried
+from seqarena.common.attention.masses import column_masses, prefix
+from seqarena.common.attention.rule import Rule
+from seqarena.common.attention.tiles import Blocking, Call, Tile
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.shapes import Bias, Key, Query
 
 MOST_ROWS = 64
 """Queries whose weights are computed at once, at most."""

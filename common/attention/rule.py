@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from common.runs.config import to_json
+from seqarena.common.runs.config import to_json
 
 HIDDEN = -1e30
 """Score of a hidden pair: vanishes beside any other, and unlike minus infinity never makes a NaN. A score that a bias

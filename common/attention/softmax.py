@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from common.attention import reference
-from common.attention.base import AttentionConfig, Kernel
-from common.attention.rule import HIDDEN, Pulled, Rule, Scratch, pull_softmax_, softmax_
-from common.attention.visibility import Order, Visibility
-from common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.attention import reference
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.rule import HIDDEN, Pulled, Rule, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)

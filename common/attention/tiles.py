@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
-from common.attention.rule import HIDDEN, Rule, Scratch
-from common.attention.visibility import Order, Visibility
-from common.data.counter import hash64, hashed_on
+from seqarena.common.attention.rule import HIDDEN, Rule, Scratch
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.data.counter import hash64, hashed_on
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

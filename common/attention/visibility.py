@@ -6,9 +6,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from common.attention.derivatives import needs_formula
-from common.errors import WrongUseError
-from common.shapes import KeyCounts, KeyMask, Pairs, QueryMask, Segments
+from seqarena.common.attention.derivatives import needs_formula
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import KeyCounts, KeyMask, Pairs, QueryMask, Segments
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

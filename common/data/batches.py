@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from common.data.counter import permutation
+from seqarena.common.data.counter import permutation
 
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

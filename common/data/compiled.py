@@ -7,7 +7,7 @@ from typing import Any
 
 import numba
 
-from common.runs.sources import digest, imported_by
+from seqarena.common.runs.sources import digest, imported_by
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:

@@ -9,8 +9,8 @@ seed, split and number, whoever draws it and in whatever order.
 from collections.abc import Callable
 from typing import TypeVar
 
-from common.data.counter import hash_text
-from common.errors import WrongUseError
+from seqarena.common.data.counter import hash_text
+from seqarena.common.errors import WrongUseError
 
 Example = TypeVar("Example")
 SHARES = (0.8, 0.1, 0.1)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import BadDataError
+from seqarena.common.errors import BadDataError
 
 
 def hub_rows(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from common.data.batches import Indices
+from seqarena.common.data.batches import Indices
 
 FLOOR = "nearest training example"
 Counts = npt.NDArray[np.integer[Any]] | sparse.csr_matrix

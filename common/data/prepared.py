@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from common.data.batches import Ragged
-from common.errors import BadDataError, damage
-from common.files import whole
-from common.runs.sources import changed_sources, imported_by, listed
+from seqarena.common.data.batches import Ragged
+from seqarena.common.errors import BadDataError, damage
+from seqarena.common.files import whole
+from seqarena.common.runs.sources import changed_sources, imported_by, listed
 
 Splits = dict[str, Ragged]
 ARRAYS = ("tokens", "offsets", "labels")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from common.errors import BadDataError, damage, machine_error
+from seqarena.common.errors import BadDataError, damage, machine_error
 
 OPENED: Mapping[str, Callable[..., AbstractContextManager[Any]]] = MappingProxyType(
     {".gz": gzip.open, ".xz": lzma.open}

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from common.errors import BadDataError, WrongUseError, damage
-from common.files import write_atomically
+from seqarena.common.errors import BadDataError, WrongUseError, damage
+from seqarena.common.files import write_atomically
 
 Kind = Literal["wordpiece", "unigram"]
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")

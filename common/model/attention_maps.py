@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.attention.base import Kernel
-from common.attention.visibility import Visibility
-from common.files import write_json
+from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.files import write_json
 
 FILE = "attention.json"
 """In a run's directory."""

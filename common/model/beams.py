@@ -9,10 +9,10 @@ or reordered when beams are.
 import torch
 from torch import Tensor
 
-from common.attention.base import Kernel, scaled_scores
-from common.attention.visibility import Visibility
-from common.model.deescalation import Carried
-from common.shapes import (
+from seqarena.common.attention.base import Kernel, scaled_scores
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.model.deescalation import Carried
+from seqarena.common.shapes import (
     Ancestry,
     BeamHeads,
     BeamKey,

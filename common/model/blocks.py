@@ -8,11 +8,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from common.attention.visibility import Order, Visibility
-from common.errors import WrongUseError, look_up
-from common.model.deescalation import LEAK, Carried, Deescalation, Mean
-from common.runs.named import name_in
-from common.shapes import Context, Hidden
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.model.deescalation import LEAK, Carried, Deescalation, Mean
+from seqarena.common.runs.named import name_in
+from seqarena.common.shapes import Context, Hidden
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 Sublayer = Callable[[Tensor], Tensor]

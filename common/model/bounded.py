@@ -9,8 +9,9 @@ from torch import Tensor, nn
 class Bounded(nn.Module):
     """Holds a raw parameter that ``clamp_`` puts back between ``low`` and ``high`` after each optimiser step.
 
-    The optimiser gives these their own learning-rate multiplier and no weight decay (``common.training.optim``). The
-    loop clamps them and logs them at every evaluation (``common.training.loop``).
+    The optimiser gives these their own learning-rate multiplier and no weight decay
+    (``seqarena.common.training.optim``). The loop clamps them and logs them at every evaluation
+    (``seqarena.common.training.loop``).
     """
 
     def __init__(self, initial: Tensor, *, low: float, high: float) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from common.shapes import PerToken, Picked, Table, TokenIds, Total
+from seqarena.common.shapes import PerToken, Picked, Table, TokenIds, Total
 
 CHUNK = 1_024
 """Positions whose scores of all tokens exist at once: 1,024 x 30,522 in float32 are 119 MiB."""

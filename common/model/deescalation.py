@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.model.bounded import Bounded
-from common.shapes import Hidden
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bounded import Bounded
+from seqarena.common.shapes import Hidden
 
 Mean = Literal["sequence", "prefix", "running"]
 

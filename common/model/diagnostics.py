@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from common.attention.base import Kernel
-from common.attention.visibility import Visibility
-from common.model.blocks import Residual
-from common.model.transformer import DecoderLayer
-from common.shapes import Bias, Hidden, Key, Mask, Query
+from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.model.blocks import Residual
+from seqarena.common.model.transformer import DecoderLayer
+from seqarena.common.shapes import Bias, Hidden, Key, Mask, Query
 
 SPECTRUM_LENGTH = 1024
 """Longest sequence whose attention's eigenvalues are taken: their cost grows with the cube of the length."""

@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from common.errors import WrongUseError
-from common.shapes import Hidden
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import Hidden
 
 Positions = Literal["learned", "sinusoidal"]
 

@@ -5,17 +5,25 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from common.attention import require_order
-from common.attention.base import AttentionConfig
-from common.attention.module import MultiHeadAttention
-from common.attention.softmax import Softmax
-from common.attention.visibility import Order, Visibility
-from common.errors import WrongUseError
-from common.model.beams import LayerMemory, Memory, attend_beams
-from common.model.blocks import Activation, Deescalated, NormConfig, PostNorm, Sublayer, feed_forward, norm_name
-from common.model.deescalation import Carried
-from common.runs.roles import Role, role
-from common.shapes import BeamHidden, Context, Hidden, KeyMask
+from seqarena.common.attention import require_order
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.module import MultiHeadAttention
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.beams import LayerMemory, Memory, attend_beams
+from seqarena.common.model.blocks import (
+    Activation,
+    Deescalated,
+    NormConfig,
+    PostNorm,
+    Sublayer,
+    feed_forward,
+    norm_name,
+)
+from seqarena.common.model.deescalation import Carried
+from seqarena.common.runs.roles import Role, role
+from seqarena.common.shapes import BeamHidden, Context, Hidden, KeyMask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,17 +17,17 @@ from typing import Annotated, Any, NoReturn
 
 import tyro
 
-from common.attention import ALIASES, ATTENTIONS, find_attention
-from common.attention.base import AttentionConfig
-from common.errors import WrongUseError, did_you_mean, guarded, look_up, nearest
-from common.model.blocks import NORMS, find_norm
-from common.runs.config import field_paths
-from common.runs.package import Package
-from common.runs.results import Result
-from common.runs.run import BaseRun, Preset, row_name
-from common.runs.session import Session, execute
-from common.runs.tasks import Task
-from common.training.optim import fitted
+from seqarena.common.attention import ALIASES, ATTENTIONS, find_attention
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.errors import WrongUseError, did_you_mean, guarded, look_up, nearest
+from seqarena.common.model.blocks import NORMS, find_norm
+from seqarena.common.runs.config import field_paths
+from seqarena.common.runs.package import Package
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import BaseRun, Preset, row_name
+from seqarena.common.runs.session import Session, execute
+from seqarena.common.runs.tasks import Task
+from seqarena.common.training.optim import fitted
 
 CHOSEN = ("task", "preset", "seed")
 """Fields of a Run that the command line sets by name, never by path."""
@@ -393,4 +393,4 @@ def print_result(result: Result, measured: str, *, as_json: bool) -> None:
 def main(package: Package, arguments: Sequence[str] | None = None) -> int:
     """Runs one package's command line and returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return guarded(lambda rest: run_package(package, rest, f"python -m {package.name}"), given)
+    return guarded(lambda rest: run_package(package, rest, f"python -m seqarena.{package.name}"), given)

@@ -10,18 +10,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from common.attention import attention_name
-from common.errors import BadDataError, WrongUseError
-from common.files import locked, read_strict_json, write_json
-from common.model.attention_maps import FILE
-from common.model.bert.checkpoint import folder_of, weights_of
-from common.runs.config import fingerprint, from_json, to_json
-from common.runs.named import changed_fields
-from common.runs.package import OUTPUTS
-from common.runs.results import Result
-from common.runs.roles import Role, role_of
-from common.runs.run import BaseRun, is_same_run
-from common.runs.sources import Sources, changed_sources, digest, listed
+from seqarena.common.attention import attention_name
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.files import locked, read_strict_json, write_json
+from seqarena.common.model.attention_maps import FILE
+from seqarena.common.model.bert.checkpoint import folder_of, weights_of
+from seqarena.common.runs.config import fingerprint, from_json, to_json
+from seqarena.common.runs.named import changed_fields
+from seqarena.common.runs.package import OUTPUTS
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.roles import Role, role_of
+from seqarena.common.runs.run import BaseRun, is_same_run
+from seqarena.common.runs.sources import Sources, changed_sources, digest, listed
 
 SOURCES = "sources.json"
 """File of a run's directory with the hashes of its sources."""

@@ -9,14 +9,14 @@ from typing import Any
 from accelerate import Accelerator
 from torch import nn
 
-from common.data.batches import Batches
-from common.errors import BadDataError
-from common.runs.named import changed_fields
-from common.runs.run import BaseRun, Preset
-from common.runs.sources import Sources, sources_of
-from common.runs.tasks import Task
-from common.training.runtime import main_first
-from common.training.step import Loss
+from seqarena.common.data.batches import Batches
+from seqarena.common.errors import BadDataError
+from seqarena.common.runs.named import changed_fields
+from seqarena.common.runs.run import BaseRun, Preset
+from seqarena.common.runs.sources import Sources, sources_of
+from seqarena.common.runs.tasks import Task
+from seqarena.common.training.runtime import main_first
+from seqarena.common.training.step import Loss
 
 OUTPUTS = "outputs"
 """Folder of a run's directory with what it said: predictions, headlines."""

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from common.attention import AttentionConfig, attention_name
-from common.errors import BadDataError, WrongUseError, machine_error, printable
-from common.files import read_strict_json, write_json
-from common.runs.config import from_json
-from common.runs.roles import CONFIG_VERSION
-from common.runs.run import LAYERS, MODEL, OTHER_ATTENTIONS, RowParts, row_name
+from seqarena.common.attention import AttentionConfig, attention_name
+from seqarena.common.errors import BadDataError, WrongUseError, machine_error, printable
+from seqarena.common.files import read_strict_json, write_json
+from seqarena.common.runs.config import from_json
+from seqarena.common.runs.roles import CONFIG_VERSION
+from seqarena.common.runs.run import LAYERS, MODEL, OTHER_ATTENTIONS, RowParts, row_name
 
 FORMAT = 3
 """Version of the file's format, not of a task."""

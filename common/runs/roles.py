@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from common.runs.config import class_named, config_class, to_json
+from seqarena.common.runs.config import class_named, config_class, to_json
 
 CONFIG_VERSION = 2
 """Version of the fields of all configs. Whoever adds a field raises it and declares the field as ``added`` in it."""

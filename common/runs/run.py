@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from common.attention import attention_name
-from common.errors import WrongUseError, printable
-from common.model.transformer import ModelConfig
-from common.runs.config import field_paths
-from common.runs.named import changed_fields
-from common.runs.roles import ASIDE, CONFIG_VERSION, LOCATIONS, Role, json_fields, role, role_at
-from common.runs.tasks import Task
-from common.training.loop import Train
-from common.training.optim import Optim
+from seqarena.common.attention import attention_name
+from seqarena.common.errors import WrongUseError, printable
+from seqarena.common.model.transformer import ModelConfig
+from seqarena.common.runs.config import field_paths
+from seqarena.common.runs.named import changed_fields
+from seqarena.common.runs.roles import ASIDE, CONFIG_VERSION, LOCATIONS, Role, json_fields, role, role_at
+from seqarena.common.runs.tasks import Task
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim
 
 RowParts = tuple[tuple[str, str], ...]
 """The row of a run in a table: (part, value), the attention first, then only what tells it from other rows."""

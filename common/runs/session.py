@@ -9,12 +9,12 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from common.attention import attention_name
-from common.errors import WrongUseError, advising
-from common.model.attention_maps import write_maps
-from common.model.bounded import bounded_modules
-from common.runs.config import to_json
-from common.runs.folder import (
+from seqarena.common.attention import attention_name
+from seqarena.common.errors import WrongUseError, advising
+from seqarena.common.model.attention_maps import write_maps
+from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.folder import (
     delete_versions,
     hold_to_data,
     hold_to_weights,
@@ -24,14 +24,14 @@ from common.runs.folder import (
     tell_other_versions,
     twin,
 )
-from common.runs.package import Assembly, Package
-from common.runs.results import Result
-from common.runs.run import BaseRun, changed_from, is_same_run, row_name, row_of
-from common.runs.sources import Sources, digest
-from common.training.log import Log
-from common.training.loop import DivergedError, first_examples, fit, require_finite_metrics
-from common.training.restart import forget_restart
-from common.training.runtime import (
+from seqarena.common.runs.package import Assembly, Package
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import BaseRun, changed_from, is_same_run, row_name, row_of
+from seqarena.common.runs.sources import Sources, digest
+from seqarena.common.training.log import Log
+from seqarena.common.training.loop import DivergedError, first_examples, fit, require_finite_metrics
+from seqarena.common.training.restart import forget_restart
+from seqarena.common.training.runtime import (
     main_first,
     make_accelerator,
     parameter_count,

@@ -16,14 +16,16 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import common
-from common.attention import ATTENTIONS, AttentionConfig
-from common.errors import WrongUseError
+from seqarena import common
+from seqarena.common.attention import ATTENTIONS, AttentionConfig
+from seqarena.common.errors import WrongUseError
 
 Sources = Mapping[str, str]
 """Path of a file, below the project's folder -> 12 hex digits."""
 
+PROJECT = "seqarena"
 TREE = Path(__file__).resolve().parents[2]
+"""The folder of the packages: in a checkout its root, to which the links in ``seqarena/`` lead."""
 STARTED = common.STARTED
 """Files changed later than this may differ from the code that was imported."""
 LEFT_OUT = (
@@ -33,7 +35,7 @@ LEFT_OUT = (
     "common.runs.folder", "common.runs.package", "common.runs.results", "common.runs.roles", "common.runs.run",
     "common.runs.sources", "common.runs.tasks",  # records and bookkeeping
 )  # fmt: skip
-"""Modules that no number depends on. The table of variants is one of them: whoever adds a variant keeps all results."""
+"""Modules of the project that no number depends on. Whoever adds a variant to its table keeps all results."""
 IMPORTERS = ("import_module", "__import__")
 """Functions whose first argument, where it is written out, names a module as an import statement does."""
 RECORDS = ("tasks", "presets")
@@ -60,7 +62,7 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
             )
     variants = {type(each).__module__ for each in configs if isinstance(each, AttentionConfig)}
     others = {type(each).__module__ for each in configs if not isinstance(each, AttentionConfig)}
-    return _closure(frozenset({assemble.__module__, "common.runs.session", *others}), frozenset(variants))
+    return _closure(frozenset({assemble.__module__, "seqarena.common.runs.session", *others}), frozenset(variants))
 
 
 def imported_by(module: str) -> Sources:
@@ -114,8 +116,9 @@ def _reached(roots: Iterable[str], without: Collection[str]) -> set[Path]:
 
 
 def _is_left_out(module: str) -> bool:
-    package, _, last = module.partition(".")
-    return module in LEFT_OUT or (last in RECORDS and (TREE / package).is_dir())
+    project, _, name = module.partition(".")
+    package, _, last = name.partition(".")
+    return project == PROJECT and (name in LEFT_OUT or (last in RECORDS and (TREE / package).is_dir()))
 
 
 def _top(module: str) -> str:
@@ -127,12 +130,15 @@ def _file(name: str, own: Collection[str] = ()) -> Path | None:
 
     Of a module that is not loaded yet, as when a function imports it: the file that an import would find.
     """
-    expected, loaded, is_own = _below(TREE, name), _loaded(name), _top(name) in own
-    if loaded is not None:  # perhaps another one than expected, where another folder came first
-        return loaded if expected is not None or is_own or _is_ours(loaded) else None
+    loaded, is_own = _loaded(name), _top(name) in own
+    if _top(name) == PROJECT:
+        inside = name.partition(".")[2]
+        return (loaded.resolve() if loaded is not None else _below(TREE, inside)) if inside else None
+    if loaded is not None:
+        return loaded if is_own or _is_ours(loaded) else None
     folders = [each for each in map(Path, sys.path) if is_own or _is_ours(each.absolute())]
     found = (_below(each.absolute(), name) for each in folders)
-    return expected or next((each for each in found if each is not None), None)
+    return next((each for each in found if each is not None), None)
 
 
 def _below(folder: Path, name: str) -> Path | None:

@@ -7,15 +7,15 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from common.errors import BadDataError, WrongUseError
-from common.files import read_strict_json
-from common.runs.cli import override
-from common.runs.config import from_json
-from common.runs.named import changed_fields
-from common.runs.results import Result
-from common.runs.run import BaseRun
-from common.training.checkpoint import load_weights
-from common.training.restart import chosen_weights
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.files import read_strict_json
+from seqarena.common.runs.cli import override
+from seqarena.common.runs.config import from_json
+from seqarena.common.runs.named import changed_fields
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import BaseRun
+from seqarena.common.training.checkpoint import load_weights
+from seqarena.common.training.restart import chosen_weights
 
 Run = TypeVar("Run", bound=BaseRun)
 

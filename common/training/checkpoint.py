@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from common.errors import BadDataError, machine_error
-from common.files import sync_folder, write_atomically, write_error
+from seqarena.common.errors import BadDataError, machine_error
+from seqarena.common.files import sync_folder, write_atomically, write_error
 
 CHECKSUM_BYTES = 32
 """Length of the sha256 at the end of a restart state."""

@@ -10,8 +10,8 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.data.batches import Indices, in_order
-from common.training.log import tracked
+from seqarena.common.data.batches import Indices, in_order
+from seqarena.common.training.log import tracked
 
 Item = TypeVar("Item")
 

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
-from common.files import write_atomically
+from seqarena.common.files import write_atomically
 
 Item = TypeVar("Item")
 TOLD_EVERY = 30.0

@@ -14,17 +14,17 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from common.data.batches import Batch, Batches
-from common.errors import BadDataError, WrongUseError
-from common.model.bounded import bounded_modules
-from common.model.diagnostics import diagnose
-from common.runs.roles import Role, role
-from common.training.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
-from common.training.log import Log
-from common.training.optim import Optim, rate
-from common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, forget_others
-from common.training.runtime import Precision, differences, environment
-from common.training.step import Loss, Stepper
+from seqarena.common.data.batches import Batch, Batches
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.model.diagnostics import diagnose
+from seqarena.common.runs.roles import Role, role
+from seqarena.common.training.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
+from seqarena.common.training.log import Log
+from seqarena.common.training.optim import Optim, rate
+from seqarena.common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, forget_others
+from seqarena.common.training.runtime import Precision, differences, environment
+from seqarena.common.training.step import Loss, Stepper
 
 DIAGNOSED_EXAMPLES = 8
 FORMAT = 4

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from common.errors import WrongUseError
-from common.model.bounded import bounded_modules
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bounded import bounded_modules
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from common.errors import BadDataError
+from seqarena.common.errors import BadDataError
 
 LAST, BEFORE = "last.pt", "before.pt"
 """The newest checkpoint, and the one before it."""

@@ -21,8 +21,8 @@ from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType, broadcast_object_list
 from torch import nn
 
-from common.data.counter import hash64
-from common.errors import BadDataError, WrongUseError, look_up
+from seqarena.common.data.counter import hash64
+from seqarena.common.errors import BadDataError, WrongUseError, look_up
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Loaded = TypeVar("Loaded")
@@ -173,7 +173,9 @@ def device_name(device: torch.device) -> str:
 
 def code_version() -> dict[str, Any]:
     """Returns the commit of this source tree and whether its Python files are as committed; None outside a checkout."""
-    tree = Path(__file__).parents[2]
+    tree = Path(__file__).resolve().parents[2]
+    if not (tree / ".git").exists():  # an installed copy may lie in a checkout of something else
+        return {"commit": None, "clean": None}
     try:
         git = ["git", "-C", str(tree)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)

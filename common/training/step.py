@@ -10,10 +10,10 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from common.data.batches import Batch
-from common.model.bounded import bounded_modules
-from common.training.optim import Optim, build_optimizer, set_rate
-from common.training.runtime import seed_torch
+from seqarena.common.data.batches import Batch
+from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.training.optim import Optim, build_optimizer, set_rate
+from seqarena.common.training.runtime import seed_torch
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """Maps (model, batch) to a scalar, the mean over ``batch.weight()`` things."""

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from common.data.batches import Batch, Indices, Ragged, Shuffled, drawn
-from common.data.prepared import Splits
-from common.errors import WrongUseError
-from common.runs.roles import Role, added, role
-from common.shapes import Labels, MaskOfSome, TokensOfSome
+from seqarena.common.data.batches import Batch, Indices, Ragged, Shuffled, drawn
+from seqarena.common.data.prepared import Splits
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.roles import Role, added, role
+from seqarena.common.shapes import Labels, MaskOfSome, TokensOfSome
 
 SPLITS = ("train", "validation", "test")
 BYTE_VOCABULARY = 257

@@ -4,7 +4,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.errors import BadDataError, damage
+from seqarena.common.errors import BadDataError, damage
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 

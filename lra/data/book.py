@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import corpus
-from common.data.counter import hash64, permutation
-from common.data.prepared import Splits, prepared
-from common.errors import WrongUseError
-from common.runs.config import fingerprint
-from lra.data import SPLITS
-from lra.data.retrieval import Pair, Pairs, as_pairs
-from lra.data.reviews import Review, Reviews, of_reviews, validated_on_test
+from seqarena.common.data import corpus
+from seqarena.common.data.counter import hash64, permutation
+from seqarena.common.data.prepared import Splits, prepared
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.config import fingerprint
+from seqarena.lra.data import SPLITS
+from seqarena.lra.data.retrieval import Pair, Pairs, as_pairs
+from seqarena.lra.data.reviews import Review, Reviews, of_reviews, validated_on_test
 
 SHARES = {"train": 0.8, "validation": 0.9, "test": 1.0}
 """Chapters up to which share of all go to each split."""

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from common.data.counter import hash64
-from common.data.held_out import drawn_for
-from common.data.prepared import Splits, prepared
-from common.errors import WrongUseError
-from common.runs.config import fingerprint
-from lra.data import SPLITS
-from lra.data.pixels import Pixels, as_sequences
+from seqarena.common.data.counter import hash64
+from seqarena.common.data.held_out import drawn_for
+from seqarena.common.data.prepared import Splits, prepared
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.config import fingerprint
+from seqarena.lra.data import SPLITS
+from seqarena.lra.data.pixels import Pixels, as_sequences
 
 VERSION = 2
 GLYPHS = (  # five dots a row, seven rows

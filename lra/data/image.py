@@ -10,17 +10,17 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image as Picture
 
-from common.data.batches import Bytes
-from common.data.hub import hub_rows
-from common.data.prepared import Splits, prepared
-from common.errors import BadDataError, WrongUseError, damage
-from common.training.log import tracked
-from lra import checksums
-from lra.data import cropped
-from lra.data.archives import is_hub_layout, members
-from lra.data.origin import kept_in
-from lra.data.pickled import read_batch
-from lra.data.pixels import Pixels, as_sequences, open_picture
+from seqarena.common.data.batches import Bytes
+from seqarena.common.data.hub import hub_rows
+from seqarena.common.data.prepared import Splits, prepared
+from seqarena.common.errors import BadDataError, WrongUseError, damage
+from seqarena.common.training.log import tracked
+from seqarena.lra import checksums
+from seqarena.lra.data import cropped
+from seqarena.lra.data.archives import is_hub_layout, members
+from seqarena.lra.data.origin import kept_in
+from seqarena.lra.data.pickled import read_batch
+from seqarena.lra.data.pixels import Pixels, as_sequences, open_picture
 
 HUB = "uoft-cs/cifar10"
 REVISION = "0b2714987fa478483af9968de7c934580d0bb9a2"

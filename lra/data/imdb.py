@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from common.data.hub import hub_rows
-from common.errors import BadDataError
-from common.training.log import tracked
-from lra.data.archives import is_hub_layout, members
-from lra.data.reviews import Review
+from seqarena.common.data.hub import hub_rows
+from seqarena.common.errors import BadDataError
+from seqarena.common.training.log import tracked
+from seqarena.lra.data.archives import is_hub_layout, members
+from seqarena.lra.data.reviews import Review
 
 HUB = "stanfordnlp/imdb"
 REVISION = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from common.data.prepared import origin
-from common.errors import BadDataError
+from seqarena.common.data.prepared import origin
+from seqarena.common.errors import BadDataError
 
 
 def kept_in(folder: Path, name: str, path: str | None, *, alike: bool = True) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from common.data.batches import Bytes
+from seqarena.common.data.batches import Bytes
 
 OPERATIONS = frozenset(
     "PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL REDUCE BUILD NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 "

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image as Picture
 
-from common.data.batches import Bytes, Ragged
-from common.data.nearest import FLOOR, label_of_nearest
-from common.data.prepared import Splits
-from lra.data import BYTE_VOCABULARY, Data, majority_class
+from seqarena.common.data.batches import Bytes, Ragged
+from seqarena.common.data.nearest import FLOOR, label_of_nearest
+from seqarena.common.data.prepared import Splits
+from seqarena.lra.data import BYTE_VOCABULARY, Data, majority_class
 
 LEVELS = 16
 """Bins of brightness."""

@@ -9,17 +9,17 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Ragged
-from common.data.nearest import FLOOR
-from common.data.prepared import Splits, prepared
-from common.errors import BadDataError, WrongUseError
-from common.training.log import tracked
-from lra import checksums
-from lra.data import BYTE_VOCABULARY, Data, cropped, majority_class
-from lra.data.archives import folder_of
-from lra.data.imdb import ARCHIVE, read_imdb
-from lra.data.origin import kept_in
-from lra.data.reviews import Review, as_array, in_hash_order, nearest_text
+from seqarena.common.data.batches import Ragged
+from seqarena.common.data.nearest import FLOOR
+from seqarena.common.data.prepared import Splits, prepared
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.training.log import tracked
+from seqarena.lra import checksums
+from seqarena.lra.data import BYTE_VOCABULARY, Data, cropped, majority_class
+from seqarena.lra.data.archives import folder_of
+from seqarena.lra.data.imdb import ARCHIVE, read_imdb
+from seqarena.lra.data.origin import kept_in
+from seqarena.lra.data.reviews import Review, as_array, in_hash_order, nearest_text
 
 FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in
          {"train": "train", "validation": "eval", "test": "test"}.items()}  # fmt: skip

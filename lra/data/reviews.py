@@ -8,10 +8,10 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Ragged, TokenArray
-from common.data.nearest import FLOOR, TESTED, TRAINED, label_of_nearest, word_counts
-from common.data.prepared import Splits
-from lra.data import BYTE_VOCABULARY, Data, majority_class
+from seqarena.common.data.batches import Ragged, TokenArray
+from seqarena.common.data.nearest import FLOOR, TESTED, TRAINED, label_of_nearest, word_counts
+from seqarena.common.data.prepared import Splits
+from seqarena.lra.data import BYTE_VOCABULARY, Data, majority_class
 
 
 class Review(NamedTuple):

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.data.prepared import Splits, checksum, prepared
-from common.errors import WrongUseError
-from lra import checksums
-from lra.data import cropped
-from lra.data.imdb import read_imdb
-from lra.data.origin import kept_in
-from lra.data.reviews import Review, Reviews, in_hash_order, of_reviews, validated_on_test
+from seqarena.common.data.prepared import Splits, checksum, prepared
+from seqarena.common.errors import WrongUseError
+from seqarena.lra import checksums
+from seqarena.lra.data import cropped
+from seqarena.lra.data.imdb import read_imdb
+from seqarena.lra.data.origin import kept_in
+from seqarena.lra.data.reviews import Review, Reviews, in_hash_order, of_reviews, validated_on_test
 
 VALIDATION = 5_000
 """Training reviews that become the validation set: those whose hash is least."""

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from common.runs.run import Preset
-from lra.presets.hour import HOUR
-from lra.presets.lra_jax import LRA_JAX
-from lra.presets.quick import QUICK
-from lra.presets.xiong2021 import XIONG2021
-from lra.run import Run
-from lra.tasks import TASKS
+from seqarena.common.runs.run import Preset
+from seqarena.lra.presets.hour import HOUR
+from seqarena.lra.presets.lra_jax import LRA_JAX
+from seqarena.lra.presets.quick import QUICK
+from seqarena.lra.presets.xiong2021 import XIONG2021
+from seqarena.lra.run import Run
+from seqarena.lra.tasks import TASKS
 
 PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
     {

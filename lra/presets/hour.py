@@ -1,10 +1,10 @@
 """A tier between quick and the papers': five variants with three seeds take an hour or so on two CPU cores."""
 
-from common.runs.run import Preset
-from lra.data.listops import ListOps
-from lra.data.text import Text
-from lra.presets.quick import short
-from lra.run import Run
+from seqarena.common.runs.run import Preset
+from seqarena.lra.data.listops import ListOps
+from seqarena.lra.data.text import Text
+from seqarena.lra.presets.quick import short
+from seqarena.lra.run import Run
 
 
 def _preset(run: Run, source: str, expected: str, data: str | None = None) -> Preset[Run]:

@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Literal
 
-from common.model.blocks import PreNorm
-from common.runs.run import Preset
-from common.training.loop import Train
-from common.training.optim import Optim, Schedule
-from lra.data import Data
-from lra.data.image import Image
-from lra.data.listops import ListOps
-from lra.data.pathfinder import Pathfinder
-from lra.data.retrieval import Retrieval, RetrievalImdb
-from lra.data.text import Text
-from lra.model import Model
-from lra.run import Legacy, Run
+from seqarena.common.model.blocks import PreNorm
+from seqarena.common.runs.run import Preset
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim, Schedule
+from seqarena.lra.data import Data
+from seqarena.lra.data.image import Image
+from seqarena.lra.data.listops import ListOps
+from seqarena.lra.data.pathfinder import Pathfinder
+from seqarena.lra.data.retrieval import Retrieval, RetrievalImdb
+from seqarena.lra.data.text import Text
+from seqarena.lra.model import Model
+from seqarena.lra.run import Legacy, Run
 
 MODEL = Model(
     vocabulary=257, max_length=1, classes=2, positions="sinusoidal", embedding_std=1.0, pooling="cls", layers=4,

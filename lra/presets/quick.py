@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from common.runs.run import Preset
-from common.training.loop import Train
-from common.training.optim import Optim, Schedule
-from lra.data import Data
-from lra.data.book import Book, Chapters
-from lra.data.digits import Digits
-from lra.data.listops import ListOps
-from lra.data.pathfinder.small import SmallPathfinder
-from lra.presets import xiong2021
-from lra.run import Run
+from seqarena.common.runs.run import Preset
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim, Schedule
+from seqarena.lra.data import Data
+from seqarena.lra.data.book import Book, Chapters
+from seqarena.lra.data.digits import Digits
+from seqarena.lra.data.listops import ListOps
+from seqarena.lra.data.pathfinder.small import SmallPathfinder
+from seqarena.lra.presets import xiong2021
+from seqarena.lra.run import Run
 
 
 def short(

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from common.data import corpus
-from common.data.counter import hash64
-from common.data.hub import hub_folder
-from common.data.prepared import origin
-from common.data.tokenization import VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
-from common.errors import BadDataError, WrongUseError
-from common.files import locked
-from common.runs.roles import Role, role
-from pretraining.data.documents import Text, documents, from_hub, sentences, sources
-from pretraining.data.sequences import Building, Sequences, build
-from pretraining.data.shards import Corpus, read_corpus, say, told, write_corpus
-from pretraining.masking import Masking
+from seqarena.common.data import corpus
+from seqarena.common.data.counter import hash64
+from seqarena.common.data.hub import hub_folder
+from seqarena.common.data.prepared import origin
+from seqarena.common.data.tokenization import VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.files import locked
+from seqarena.common.runs.roles import Role, role
+from seqarena.pretraining.data.documents import Text, documents, from_hub, sentences, sources
+from seqarena.pretraining.data.sequences import Building, Sequences, build
+from seqarena.pretraining.data.shards import Corpus, read_corpus, say, told, write_corpus
+from seqarena.pretraining.masking import Masking
 
 SPLITS = ("train", "validation", "test")
 TRAINED = 30_000

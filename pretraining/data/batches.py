@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data.batches import Batch, Indices, Shuffled
-from common.shapes import Mask, PerExample, PlacesOfRows, Tokens
-from pretraining.data.sequences import Sequences
-from pretraining.data.shards import Corpus
-from pretraining.masking import NONE, PADDING, SPECIAL, Masker
+from seqarena.common.data.batches import Batch, Indices, Shuffled
+from seqarena.common.shapes import Mask, PerExample, PlacesOfRows, Tokens
+from seqarena.pretraining.data.sequences import Sequences
+from seqarena.pretraining.data.shards import Corpus
+from seqarena.pretraining.masking import NONE, PADDING, SPECIAL, Masker
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from common.data.hub import hub_rows
-from common.errors import BadDataError, damage
+from seqarena.common.data.hub import hub_rows
+from seqarena.common.errors import BadDataError, damage
 
 SUFFIXES = (".parquet", ".jsonl", ".txt")
 PACKED = (".gz", ".xz")

@@ -11,10 +11,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import drawn
-from common.data.compiled import compiled
-from common.data.counter import GOLDEN, hash64, mix64
-from pretraining.data.shards import Shard
+from seqarena.common.data.batches import drawn
+from seqarena.common.data.compiled import compiled
+from seqarena.common.data.counter import GOLDEN, hash64, mix64
+from seqarena.pretraining.data.shards import Shard
 
 Building = Literal["blocks", "order", "next", "packed"]
 Ranges = npt.NDArray[np.int64]

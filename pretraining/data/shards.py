@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.data.tokenization import Tokenizer, load_tokenizer
-from common.errors import BadDataError, damage
-from common.files import write_atomically, write_json
-from common.training.log import tracked
-from common.training.workers import leave_with_the_parent
-from pretraining.data.documents import Text, sentences
+from seqarena.common.data.tokenization import Tokenizer, load_tokenizer
+from seqarena.common.errors import BadDataError, damage
+from seqarena.common.files import write_atomically, write_json
+from seqarena.common.training.log import tracked
+from seqarena.common.training.workers import leave_with_the_parent
+from seqarena.pretraining.data.documents import Text, sentences
 
 DOCUMENTS = 2_000
 """Of a shard: what an interruption costs at most, for each worker."""

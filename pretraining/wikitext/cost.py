@@ -1,7 +1,7 @@
 """What a run of a language model costs, told before it starts."""
 
-from pretraining.cost import Card, line
-from pretraining.wikitext.run import LanguageRun
+from seqarena.pretraining.cost import Card, line
+from seqarena.pretraining.wikitext.run import LanguageRun
 
 SMALL = Card(name="one GPU that reaches 45 T/s on these small matrices (H100 class, a guess)", per_second=45e12)
 

@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from common.data.batches import Ragged, TokenArray
-from common.data.prepared import Splits, origin, prepared
-from common.errors import BadDataError, WrongUseError
-from common.runs.roles import Role, role
-from pretraining.wikitext.sources import SPLITS, Lines, of_book, of_hub, of_path
-from pretraining.wikitext.vocabularies import BYTES, Bytes, Kind, Pieces, Vocabulary, Words, plain
+from seqarena.common.data.batches import Ragged, TokenArray
+from seqarena.common.data.prepared import Splits, origin, prepared
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.roles import Role, role
+from seqarena.pretraining.wikitext.sources import SPLITS, Lines, of_book, of_hub, of_path
+from seqarena.pretraining.wikitext.vocabularies import BYTES, Bytes, Kind, Pieces, Vocabulary, Words, plain
 
 VERSION = 1
 """Raised whenever text would become other numbers, so that what was prepared is not taken for it."""

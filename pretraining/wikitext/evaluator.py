@@ -10,13 +10,13 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from common.data.batches import TokenArray
-from common.runs.package import Evaluation
-from common.training.evaluation import tracked_by_main
-from pretraining.transformer_xl import TransformerXL
-from pretraining.wikitext.data import EncodedText
-from pretraining.wikitext.run import Scoring
-from pretraining.wikitext.streams import Streams
+from seqarena.common.data.batches import TokenArray
+from seqarena.common.runs.package import Evaluation
+from seqarena.common.training.evaluation import tracked_by_main
+from seqarena.pretraining.transformer_xl import TransformerXL
+from seqarena.pretraining.wikitext.data import EncodedText
+from seqarena.pretraining.wikitext.run import Scoring
+from seqarena.pretraining.wikitext.streams import Streams
 
 BLOCK = 500
 """Tokens that count as one example, for paired tests: neighbours are not independent. They follow each other, but where

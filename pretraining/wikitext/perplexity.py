@@ -8,18 +8,18 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from common.attention import attention_name
-from common.errors import BadDataError, WrongUseError
-from common.model.blocks import norm_name
-from common.runs.cli import Parser, override
-from common.runs.named import changed_fields
-from common.runs.trained import read_trained
-from common.training.runtime import device_name, make_accelerator, precision_name
-from pretraining.transformer_xl import TransformerXL
-from pretraining.wikitext.data import EncodedText
-from pretraining.wikitext.evaluator import in_clusters, streams_of, summed_up, token_losses
-from pretraining.wikitext.run import LanguageRun, Scoring
-from pretraining.wikitext.sources import SPLITS
+from seqarena.common.attention import attention_name
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.blocks import norm_name
+from seqarena.common.runs.cli import Parser, override
+from seqarena.common.runs.named import changed_fields
+from seqarena.common.runs.trained import read_trained
+from seqarena.common.training.runtime import device_name, make_accelerator, precision_name
+from seqarena.pretraining.transformer_xl import TransformerXL
+from seqarena.pretraining.wikitext.data import EncodedText
+from seqarena.pretraining.wikitext.evaluator import in_clusters, streams_of, summed_up, token_losses
+from seqarena.pretraining.wikitext.run import LanguageRun, Scoring
+from seqarena.pretraining.wikitext.sources import SPLITS
 
 PROG = "seqarena pretraining perplexity"
 FREE = ("final.", "validation.", "data.path")

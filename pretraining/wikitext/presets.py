@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from common.runs.run import Preset
-from common.training.loop import Train
-from common.training.optim import Optim, Schedule
-from pretraining.transformer_xl import Model
-from pretraining.wikitext.cost import estimate
-from pretraining.wikitext.data import WikiText
-from pretraining.wikitext.run import LanguageRun, Scoring, Segments
+from seqarena.common.runs.run import Preset
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim, Schedule
+from seqarena.pretraining.transformer_xl import Model
+from seqarena.pretraining.wikitext.cost import estimate
+from seqarena.pretraining.wikitext.data import WikiText
+from seqarena.pretraining.wikitext.run import LanguageRun, Scoring, Segments
 
 HUB = "Salesforce/wikitext"
 COSINE = Schedule(shape="cosine")

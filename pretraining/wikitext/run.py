@@ -3,11 +3,11 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from common.errors import WrongUseError
-from common.model.blocks import Deescalated
-from common.runs.run import BaseRun
-from pretraining.transformer_xl import Model
-from pretraining.wikitext.data import WikiText
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.blocks import Deescalated
+from seqarena.common.runs.run import BaseRun
+from seqarena.pretraining.transformer_xl import Model
+from seqarena.pretraining.wikitext.data import WikiText
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from common.data import corpus
-from common.data.counter import hash64
-from common.data.hub import hub_rows
-from common.data.readers import decoded, text_lines
-from common.errors import BadDataError, damage
-from pretraining.wikitext.vocabularies import UNKNOWN
+from seqarena.common.data import corpus
+from seqarena.common.data.counter import hash64
+from seqarena.common.data.hub import hub_rows
+from seqarena.common.data.readers import decoded, text_lines
+from seqarena.common.errors import BadDataError, damage
+from seqarena.pretraining.wikitext.vocabularies import UNKNOWN
 
 SPLITS = ("train", "valid", "test")
 HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}

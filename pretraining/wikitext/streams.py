@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from common.data.batches import Batch, TokenArray
-from common.errors import WrongUseError
-from common.shapes import Labels, PerExample, Tokens
+from seqarena.common.data.batches import Batch, TokenArray
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import Labels, PerExample, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)

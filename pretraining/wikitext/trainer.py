@@ -9,14 +9,14 @@ from accelerate import Accelerator
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
-from common.errors import BadDataError, WrongUseError
-from common.model.deescalation import Carried
-from common.runs.package import Assembly, Evaluation
-from pretraining.transformer_xl import LayerMemory, Memory, TransformerXL
-from pretraining.wikitext.cost import estimate
-from pretraining.wikitext.evaluator import evaluate, floors, streams_of
-from pretraining.wikitext.run import LanguageRun, Segments
-from pretraining.wikitext.streams import SegmentBatch, Streams
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.deescalation import Carried
+from seqarena.common.runs.package import Assembly, Evaluation
+from seqarena.pretraining.transformer_xl import LayerMemory, Memory, TransformerXL
+from seqarena.pretraining.wikitext.cost import estimate
+from seqarena.pretraining.wikitext.evaluator import evaluate, floors, streams_of
+from seqarena.pretraining.wikitext.run import LanguageRun, Segments
+from seqarena.pretraining.wikitext.streams import SegmentBatch, Streams
 
 
 class RememberingLoss:

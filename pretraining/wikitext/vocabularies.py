@@ -14,8 +14,8 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from common.data.batches import TokenArray
-from common.errors import BadDataError
+from seqarena.common.data.batches import TokenArray
+from seqarena.common.errors import BadDataError
 
 Kind = Literal["word", "piece", "byte"]
 END, UNKNOWN = "<eos>", "<unk>"

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from common.data.batches import drawn
-from common.errors import WrongUseError
-from common.runs.roles import Role, added, role
+from seqarena.common.data.batches import drawn
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.roles import Role, added, role
 
 Example = TypeVar("Example")
 

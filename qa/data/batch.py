@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import torch
 
-from common.data.batches import Batch
-from common.shapes import Mask, Tokens
+from seqarena.common.data.batches import Batch
+from seqarena.common.shapes import Mask, Tokens
 
 Same = TypeVar("Same", bound="TextBatch")
 

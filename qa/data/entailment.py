@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from common.data.counter import Draws
-from common.data.held_out import drawn_for
+from seqarena.common.data.counter import Draws
+from seqarena.common.data.held_out import drawn_for
 
 Label = Literal["entailment", "neutral", "contradiction"]
 QUANTIFIERS = ("all", "some", "no", "not all")

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data.batches import Indices, Shuffled
-from common.data.tokenization import Ids, Tokenizer
-from common.shapes import PerExample
-from qa.data.batch import TextBatch
-from qa.data.mnli import Pair
+from seqarena.common.data.batches import Indices, Shuffled
+from seqarena.common.data.tokenization import Ids, Tokenizer
+from seqarena.common.shapes import PerExample
+from seqarena.qa.data.batch import TextBatch
+from seqarena.qa.data.mnli import Pair
 
 
 @dataclass(frozen=True, kw_only=True)

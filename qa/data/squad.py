@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from common.data.counter import hash_text
-from common.data.hub import hub_rows
-from common.data.readers import kind_of, member, read_json, read_lines, read_parquet
-from common.errors import BadDataError, WrongUseError
-from common.runs.roles import Role, role
-from qa.data import Data, world
+from seqarena.common.data.counter import hash_text
+from seqarena.common.data.hub import hub_rows
+from seqarena.common.data.readers import kind_of, member, read_json, read_lines, read_parquet
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.roles import Role, role
+from seqarena.qa.data import Data, world
 
 Version = Literal["1.1", "2.0"]
 Use = Literal["train", "test", "score", "predict"]

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data.batches import Indices, Shuffled
-from common.data.tokenization import Ids, Tokenizer
-from common.shapes import Mask, PerExample
-from qa.data.batch import TextBatch
-from qa.data.squad import Questions, Squad
+from seqarena.common.data.batches import Indices, Shuffled
+from seqarena.common.data.tokenization import Ids, Tokenizer
+from seqarena.common.shapes import Mask, PerExample
+from seqarena.qa.data.batch import TextBatch
+from seqarena.qa.data.squad import Questions, Squad
 
 Array = npt.NDArray[np.int64]
 CLS = 0

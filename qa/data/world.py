@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from common.data.counter import Draws, hash_text
-from common.data.held_out import drawn_for
+from seqarena.common.data.counter import Draws, hash_text
+from seqarena.common.data.held_out import drawn_for
 
 NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karla", "Leo",
          "Marta", "Nils", "Olga", "Paul", "Rosa", "Simon", "Tilda", "Victor")  # fmt: skip

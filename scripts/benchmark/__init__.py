@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from common.errors import look_up
-from scripts.benchmark import attention, headlines, kernels, profile, squad, step, tiles, transformer_xl, views
+from seqarena.common.errors import look_up
+from seqarena.scripts.benchmark import attention, headlines, kernels, profile, squad, step, tiles, transformer_xl, views
 
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark kernels ...

@@ -9,17 +9,26 @@ from pathlib import Path
 
 import torch
 
-from common.attention import find_attention, require_order
-from common.attention.base import IMPLEMENTATIONS
-from common.attention.triton.available import INSTALLED
-from common.attention.visibility import ORDERS
-from common.errors import WrongUseError, look_up
-from common.files import write_json
-from common.runs.cli import Parser
-from common.training.runtime import code_version, device_name
-from scripts.benchmark.cases import PASSES, Case, Measured, Setting, expressible, matmul_ceiling, measure, refusal
-from scripts.benchmark.plot import plot
-from scripts.tables import render
+from seqarena.common.attention import find_attention, require_order
+from seqarena.common.attention.base import IMPLEMENTATIONS
+from seqarena.common.attention.triton.available import INSTALLED
+from seqarena.common.attention.visibility import ORDERS
+from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.files import write_json
+from seqarena.common.runs.cli import Parser
+from seqarena.common.training.runtime import code_version, device_name
+from seqarena.scripts.benchmark.cases import (
+    PASSES,
+    Case,
+    Measured,
+    Setting,
+    expressible,
+    matmul_ceiling,
+    measure,
+    refusal,
+)
+from seqarena.scripts.benchmark.plot import plot
+from seqarena.scripts.tables import render
 
 VARIANTS = ["softmax", "dnas", "hnas", "x1", "x2", "x3"]
 

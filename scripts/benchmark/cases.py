@@ -16,15 +16,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common.attention import find_attention
-from common.attention.base import Implementation
-from common.attention.elementwise import ElementwiseKernel
-from common.attention.hybrid import DOUBLY, Hybrid
-from common.attention.triton.available import reason_against
-from common.attention.triton.proof import LOOKED_AT
-from common.attention.visibility import Order, Visibility
-from common.training.runtime import peak_memory_bytes, reset_peak_memory
-from common.training.workers import leave_with_the_parent
+from seqarena.common.attention import find_attention
+from seqarena.common.attention.base import Implementation
+from seqarena.common.attention.elementwise import ElementwiseKernel
+from seqarena.common.attention.hybrid import DOUBLY, Hybrid
+from seqarena.common.attention.triton.available import reason_against
+from seqarena.common.attention.triton.proof import LOOKED_AT
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.training.runtime import peak_memory_bytes, reset_peak_memory
+from seqarena.common.training.workers import leave_with_the_parent
 
 PASSES = ("forward", "both")
 """Forward alone without gradients, and forward with backward."""

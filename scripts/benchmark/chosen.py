@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import WrongUseError
-from common.runs.cli import Parser, described
-from common.runs.package import Assembly, Package
-from common.runs.run import BaseRun
-from common.training.runtime import make_accelerator, seed_torch
-from common.training.step import Stepper
-from scripts.packages import find_package
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.cli import Parser, described
+from seqarena.common.runs.package import Assembly, Package
+from seqarena.common.runs.run import BaseRun
+from seqarena.common.training.runtime import make_accelerator, seed_torch
+from seqarena.common.training.step import Stepper
+from seqarena.scripts.packages import find_package
 
 
 def add_run_options(parser: Parser) -> None:

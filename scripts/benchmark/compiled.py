@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from common.attention.triton.launch import Role, Tiles, room, tiles_of
+from seqarena.common.attention.triton.launch import Role, Tiles, room, tiles_of
 
 ROOMY_CAPABILITIES = (90,)
 """Those of cards whose blocks have 227 KiB of shared memory, times ten."""

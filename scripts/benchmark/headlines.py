@@ -11,22 +11,22 @@ from typing import Any
 
 import torch
 
-from common.data.batches import Indices, in_order
-from common.errors import WrongUseError
-from common.model.bert.checkpoint import to_public
-from common.model.bert.names import public_name
-from common.runs.cli import Parser
-from common.runs.trained import read_trained
-from common.training.runtime import device_name, make_accelerator
-from scripts.benchmark.chosen import at_least_one
-from scripts.tables import render
-from summarization.data import Split
-from summarization.decoding import Decoding, search
-from summarization.evaluator import never_said
-from summarization.model import Summarizer
-from summarization.run import Run
-from summarization.tasks import TASKS
-from summarization.trainer import prepare
+from seqarena.common.data.batches import Indices, in_order
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.checkpoint import to_public
+from seqarena.common.model.bert.names import public_name
+from seqarena.common.runs.cli import Parser
+from seqarena.common.runs.trained import read_trained
+from seqarena.common.training.runtime import device_name, make_accelerator
+from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.tables import render
+from seqarena.summarization.data import Split
+from seqarena.summarization.decoding import Decoding, search
+from seqarena.summarization.evaluator import never_said
+from seqarena.summarization.model import Summarizer
+from seqarena.summarization.run import Run
+from seqarena.summarization.tasks import TASKS
+from seqarena.summarization.trainer import prepare
 
 CROSS = {
     "cross.query": "crossattention.self.query",

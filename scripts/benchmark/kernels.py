@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from common.attention import find_attention
-from common.attention.elementwise import Elementwise
-from common.attention.triton.available import INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
-from common.errors import WrongUseError, look_up
-from common.runs.cli import Parser
-from scripts.benchmark.chosen import at_least_one
-from scripts.tables import render
+from seqarena.common.attention import find_attention
+from seqarena.common.attention.elementwise import Elementwise
+from seqarena.common.attention.triton.available import INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
+from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.runs.cli import Parser
+from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.tables import render
 
 if TYPE_CHECKING:
-    from common.attention.triton.launch import Role
-    from scripts.benchmark.compiled import Compiled
+    from seqarena.common.attention.triton.launch import Role
+    from seqarena.scripts.benchmark.compiled import Compiled
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 CAPABILITIES = {"8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90}
@@ -103,7 +103,7 @@ def require_kernels(variants: Sequence[str], widths: Sequence[int]) -> None:
 
 def kernels_of(variant: str) -> dict["Role", Any]:
     """Returns the kernels of a variant, in the order in which they run."""
-    from common.attention.triton import doubly_normalized, elementwise  # noqa: PLC0415  # need Triton
+    from seqarena.common.attention.triton import doubly_normalized, elementwise  # noqa: PLC0415  # need Triton
 
     if variant == "dnas":
         return {
@@ -119,7 +119,7 @@ def kernels_of(variant: str) -> dict["Role", Any]:
 
 def compiled_of(variant: str, capability: str, precision: str, width: int, options: Any) -> list["Compiled"]:
     """Returns what becomes of each kernel of a variant."""
-    from scripts.benchmark.compiled import compiled  # noqa: PLC0415  # needs Triton
+    from seqarena.scripts.benchmark.compiled import compiled  # noqa: PLC0415  # needs Triton
 
     settings: dict[str, Any] = {}
     if variant != "dnas":

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from common.attention.softmax import Softmax
-from common.errors import WrongUseError
-from common.model.blocks import PostNorm
-from pretraining.transformer_xl import Layer, TransformerXL
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.blocks import PostNorm
+from seqarena.pretraining.transformer_xl import Layer, TransformerXL
 
 
 def step(

@@ -6,8 +6,8 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from common.files import write_atomically
-from scripts.benchmark.cases import Measured, Setting
+from seqarena.common.files import write_atomically
+from seqarena.scripts.benchmark.cases import Measured, Setting
 
 LINES = {
     "reference": ":",

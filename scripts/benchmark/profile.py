@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from common.errors import WrongUseError
-from common.runs.cli import Parser
-from common.runs.package import Package
-from common.runs.run import BaseRun
-from common.training.runtime import device_name
-from scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
-from scripts.tables import render
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.cli import Parser
+from seqarena.common.runs.package import Package
+from seqarena.common.runs.run import BaseRun
+from seqarena.common.training.runtime import device_name
+from seqarena.scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
+from seqarena.scripts.tables import render
 
 BATCH, COMPUTATION, UPDATE = PARTS = ("making the batch", "forward and backward", "update")
 """The gradient's norm and its clipping count as backward."""

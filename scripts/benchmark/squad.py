@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from common.data.tokenization import load_tokenizer
-from common.runs.cli import Parser
-from qa.data.squad import Squad, read
-from qa.data.windows import windows_of
-from qa.decoding import answers, best_spans
-from qa.evaluator import scored
+from seqarena.common.data.tokenization import load_tokenizer
+from seqarena.common.runs.cli import Parser
+from seqarena.qa.data.squad import Squad, read
+from seqarena.qa.data.windows import windows_of
+from seqarena.qa.decoding import answers, best_spans
+from seqarena.qa.evaluator import scored
 
 
 def parser() -> Parser:

@@ -13,19 +13,25 @@ from typing import Any
 
 import torch
 
-from common.attention.base import Kernel
-from common.model.transformer import EncoderConfig, ModelConfig
-from common.runs.cli import Parser
-from common.runs.run import BaseRun
-from common.training.runtime import device_name, make_accelerator, peak_memory_bytes, precision_name, reset_peak_memory
-from common.training.workers import leave_with_the_parent
-from scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
-from scripts.packages import find_package
-from scripts.tables import render
+from seqarena.common.attention.base import Kernel
+from seqarena.common.model.transformer import EncoderConfig, ModelConfig
+from seqarena.common.runs.cli import Parser
+from seqarena.common.runs.run import BaseRun
+from seqarena.common.training.runtime import (
+    device_name,
+    make_accelerator,
+    peak_memory_bytes,
+    precision_name,
+    reset_peak_memory,
+)
+from seqarena.common.training.workers import leave_with_the_parent
+from seqarena.scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
+from seqarena.scripts.packages import find_package
+from seqarena.scripts.tables import render
 
 OURS, PADDED, FULL_MATRIX = "ours", "padded", "full matrix, padded"
 AGAINST = ("transformers", "encoder alone", "encoder alone, transformers")
-"""Names of ``scripts.benchmark.transformers.forwards``."""
+"""Names of ``seqarena.scripts.benchmark.transformers.forwards``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +63,7 @@ def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int
     if kind in (PADDED, FULL_MATRIX):
         batches = [batch.longer(run.longest) for batch in batches]
     elif kind != OURS:
-        from scripts.benchmark.transformers import forwards  # noqa: PLC0415  # an extra
+        from seqarena.scripts.benchmark.transformers import forwards  # noqa: PLC0415  # an extra
 
         model, forward = forwards(model, run.model, run.longest)[kind]
         model.to(accelerator.device)

@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.attention.triton.available import INSTALLED, interprets
-from common.attention.triton.proof import TOLERANCE
-from common.errors import WrongUseError, look_up
-from common.files import read_strict_json, write_json
-from common.runs.cli import Parser
-from common.training.runtime import device_name
-from scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, timed
-from scripts.benchmark.chosen import at_least_one
-from scripts.benchmark.kernels import PRECISIONS, kernels_of, require_kernels
-from scripts.tables import render
+from seqarena.common.attention.triton.available import INSTALLED, interprets
+from seqarena.common.attention.triton.proof import TOLERANCE
+from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.files import read_strict_json, write_json
+from seqarena.common.runs.cli import Parser
+from seqarena.common.training.runtime import device_name
+from seqarena.scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, timed
+from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.benchmark.kernels import PRECISIONS, kernels_of, require_kernels
+from seqarena.scripts.tables import render
 
 OWN, OTHERS, WARPS, STAGES = (32, 64, 128), (32, 64, 128), (4, 8), (2, 3)
 """What is tried, each with each."""
@@ -100,7 +100,7 @@ def _known(file: Path) -> dict[str, dict[str, Any]]:
 
 def searched(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[list[str]]]:
     """Returns the best tiles of each kernel of a variant by the kernel's name, and a row of the table for each."""
-    from common.attention.triton import launch  # noqa: PLC0415  # needs Triton
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415  # needs Triton
 
     dtype, tensors, call = PRECISIONS[setting.precision], setting.tensors(case.length), forward(setting, case)
     expected = numbers_of(call, tensors)

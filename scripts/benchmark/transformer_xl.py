@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from common.errors import WrongUseError
-from common.runs.cli import Parser, described
-from common.training.runtime import device_name, make_accelerator, seed_torch
-from pretraining.transformer_xl import Memory, Model, TransformerXL
-from pretraining.wikitext.run import LanguageRun, Segments
-from pretraining.wikitext.streams import SegmentBatch
-from pretraining.wikitext.trainer import RememberingLoss
-from scripts.benchmark import original
-from scripts.benchmark.chosen import at_least_one
-from scripts.packages import find_package
-from scripts.tables import render
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.cli import Parser, described
+from seqarena.common.training.runtime import device_name, make_accelerator, seed_torch
+from seqarena.pretraining.transformer_xl import Memory, Model, TransformerXL
+from seqarena.pretraining.wikitext.run import LanguageRun, Segments
+from seqarena.pretraining.wikitext.streams import SegmentBatch
+from seqarena.pretraining.wikitext.trainer import RememberingLoss
+from seqarena.scripts.benchmark import original
+from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.packages import find_package
+from seqarena.scripts.tables import render
 
 Segment = tuple[Tensor, Tensor]
 """Tokens and what follows them, both B T."""

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.model.bert.checkpoint import to_public
-from common.model.bert.model import BertConfig, BertForPretraining
-from common.model.transformer import ModelConfig
-from pretraining.data.batches import MaskedBatch
-from pretraining.masking import NONE
-from qa.data.windows import SpanBatch
-from qa.model import Reader
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.checkpoint import to_public
+from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.model.transformer import ModelConfig
+from seqarena.pretraining.data.batches import MaskedBatch
+from seqarena.pretraining.masking import NONE
+from seqarena.qa.data.windows import SpanBatch
+from seqarena.qa.model import Reader
 
 Forward = Callable[[Any], Tensor]
 Contenders = Mapping[str, tuple[nn.Module, Forward]]

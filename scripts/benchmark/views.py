@@ -15,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from common.attention import find_attention
-from common.runs.cli import Parser
-from common.training.runtime import device_name, seed_torch
-from scripts.benchmark.chosen import at_least_one
-from scripts.tables import render
-from vqa.data import Loaded, Split
-from vqa.data.batches import Asked, Grouped, asked
-from vqa.data.detected import Detected, detected, read_detector
-from vqa.fusion import Fusion
-from vqa.model import Answerer, Model
-from vqa.regions import Found, taken, write
-from vqa.trainer import loss
+from seqarena.common.attention import find_attention
+from seqarena.common.runs.cli import Parser
+from seqarena.common.training.runtime import device_name, seed_torch
+from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.tables import render
+from seqarena.vqa.data import Loaded, Split
+from seqarena.vqa.data.batches import Asked, Grouped, asked
+from seqarena.vqa.data.detected import Detected, detected, read_detector
+from seqarena.vqa.fusion import Fusion
+from seqarena.vqa.model import Answerer, Model
+from seqarena.vqa.regions import Found, taken, write
+from seqarena.vqa.trainer import loss
 
 WORDS, LENGTH, ANSWERS = 20_000, 14, 3_129
 """About as many words as VQA v2's questions have; words of a question; answers."""

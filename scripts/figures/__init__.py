@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
-from common.errors import WrongUseError, look_up
-from common.runs.cli import Parser
-from scripts.figures import (
+from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.runs.cli import Parser
+from seqarena.scripts.figures import (
     depth,
     p1_growth,
     p1_training,
@@ -24,7 +24,7 @@ from scripts.figures import (
     p3_start,
     p3_tau,
 )
-from scripts.figures.drawing import Drawing, Look, MissingError, save
+from seqarena.scripts.figures.drawing import Drawing, Look, MissingError, save
 
 FIGURES: Mapping[str, Drawing] = MappingProxyType(
     {

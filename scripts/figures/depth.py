@@ -6,20 +6,20 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.model.blocks import Deescalated, NormConfig, PostNorm, PreNorm
-from common.model.diagnostics import diagnose
-from common.training.log import tracked
-from common.training.loop import Train
-from common.training.optim import Optim, Schedule
-from common.training.runtime import make_accelerator, seed_torch
-from common.training.step import Stepper
-from pretraining.transformer_xl import Model, TransformerXL
-from pretraining.wikitext.data import EncodedText, WikiText
-from pretraining.wikitext.run import Segments
-from pretraining.wikitext.streams import SegmentBatch, Streams
-from pretraining.wikitext.trainer import RememberingLoss
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
-from scripts.figures.trainings import curve, end_of, kept
+from seqarena.common.model.blocks import Deescalated, NormConfig, PostNorm, PreNorm
+from seqarena.common.model.diagnostics import diagnose
+from seqarena.common.training.log import tracked
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim, Schedule
+from seqarena.common.training.runtime import make_accelerator, seed_torch
+from seqarena.common.training.step import Stepper
+from seqarena.pretraining.transformer_xl import Model, TransformerXL
+from seqarena.pretraining.wikitext.data import EncodedText, WikiText
+from seqarena.pretraining.wikitext.run import Segments
+from seqarena.pretraining.wikitext.streams import SegmentBatch, Streams
+from seqarena.pretraining.wikitext.trainer import RememberingLoss
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.trainings import curve, end_of, kept
 
 STREAMS, LENGTH, LOOKS = 16, 32, 6
 """Streams side by side, tokens of a segment and of the memory, how often layers are looked at."""

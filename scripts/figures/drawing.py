@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from common.errors import WrongUseError
-from common.files import write_atomically
+from seqarena.common.errors import WrongUseError
+from seqarena.common.files import write_atomically
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 """Okabe and Ito's, told apart by colour-blind people; in print, kinds of line tell them apart."""

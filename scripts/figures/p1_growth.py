@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.attention import Visibility, find_attention
-from common.attention.rows import jacobian_softmax
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.common.attention import Visibility, find_attention
+from seqarena.common.attention.rows import jacobian_softmax
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 
 DIM = 64
 LENGTHS = (16, 32, 64, 128, 256, 512, 1_024)

@@ -5,13 +5,13 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from common.attention import find_attention
-from common.attention.base import AttentionConfig
-from common.attention.elementwise import Elementwise
-from scripts.figures import vision
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Matrix, Panel
-from scripts.figures.trainings import curve, kept
-from scripts.figures.vision import Course, Pictures, Trial
+from seqarena.common.attention import find_attention
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.elementwise import Elementwise
+from seqarena.scripts.figures import vision
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Matrix, Panel
+from seqarena.scripts.figures.trainings import curve, kept
+from seqarena.scripts.figures.vision import Course, Pictures, Trial
 
 ARMS = {
     "softmax": find_attention("softmax"),

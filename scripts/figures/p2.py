@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.attention import find_attention
-from common.attention.base import AttentionConfig
-from common.attention.doubly_normalized import DoublyNormalized
-from common.attention.visibility import Visibility
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.common.attention import find_attention
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
+from seqarena.common.attention.visibility import Visibility
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 
 NAMES = {"softmax": "LNAS", "dnas": "DNAS"}
 PLACES = (0.5, 1.0, 1.5)

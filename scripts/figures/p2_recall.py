@@ -6,17 +6,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from common.attention import find_attention
-from common.attention.base import AttentionConfig
-from common.attention.softmax import Softmax
-from common.training.runtime import make_accelerator, seed_torch
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
-from scripts.figures.trainings import kept
-from vqa.data import scenes
-from vqa.data.scenes import Scenes
-from vqa.presets import PRESETS
-from vqa.run import Run
-from vqa.trainer import assemble
+from seqarena.common.attention import find_attention
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.training.runtime import make_accelerator, seed_torch
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.trainings import kept
+from seqarena.vqa.data import scenes
+from seqarena.vqa.data.scenes import Scenes
+from seqarena.vqa.presets import PRESETS
+from seqarena.vqa.run import Run
+from seqarena.vqa.trainer import assemble
 
 VERSION = 1
 """Raised whenever a trial would go otherwise, so that what was kept is not taken for it."""

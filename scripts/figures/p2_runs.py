@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from common.attention import attention_name
-from common.attention.base import AttentionConfig
-from common.errors import BadDataError
-from common.runs.config import from_json
-from scripts.curves import Curves, read_curves
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
+from seqarena.common.attention import attention_name
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.errors import BadDataError
+from seqarena.common.runs.config import from_json
+from seqarena.scripts.curves import Curves, read_curves
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
 
 COMMAND = "seqarena sweep vqa scenes --preset quick --attention softmax dnas hnas --seeds 0 --train.diagnostics"
 Series = dict[str, list[tuple[float, float]]]

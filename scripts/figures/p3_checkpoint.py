@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.data.corpus import chapters
-from common.errors import BadDataError, WrongUseError
-from common.model.diagnostics import mean_cosine, token_similarity
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
+from seqarena.common.data.corpus import chapters
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.diagnostics import mean_cosine, token_similarity
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
 
 ATTENTIONS = ("self_attn", "attn", "attention", "self_attention")
 """What models call the attention of a layer."""

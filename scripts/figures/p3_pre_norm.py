@@ -2,9 +2,9 @@
 
 import torch
 
-from common.model.diagnostics import spectral_gap, token_diversity, token_similarity
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
-from scripts.figures.random_attention import DIM, TOKENS, layer, normalized, post_norm
+from seqarena.common.model.diagnostics import spectral_gap, token_diversity, token_similarity
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.random_attention import DIM, TOKENS, layer, normalized, post_norm
 
 DEPTH = 40
 LENGTHS = (2, 4, 8, 16, 32, 64, 128, 256)

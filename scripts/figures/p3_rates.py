@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
-from scripts.figures.random_attention import escalation, post_norm, rates
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.random_attention import escalation, post_norm, rates
 
 DEPTH = 20
 COLUMNS = ("similarity", "cosine", "ratio", "expected ratio", "delta", "omega", "omega + delta")

@@ -9,11 +9,11 @@ import math
 
 import torch
 
-from common.attention.visibility import Visibility
-from common.model.deescalation import Deescalation
-from common.model.diagnostics import token_similarity
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
-from scripts.figures.random_attention import DIM, TOKENS, layer, normalized
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.model.deescalation import Deescalation
+from seqarena.common.model.diagnostics import token_similarity
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.random_attention import DIM, TOKENS, layer, normalized
 
 TAUS = (0.1, 0.3, 0.5, 0.9)
 BALANCE = 1 - 1 / math.sqrt(2)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from common.attention.visibility import Visibility
-from common.model.bert.model import Bert, BertConfig
-from common.model.diagnostics import mean_cosine, token_similarity
-from common.training.runtime import seed_torch
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.model.bert.model import Bert, BertConfig
+from seqarena.common.model.diagnostics import mean_cosine, token_similarity
+from seqarena.common.training.runtime import seed_torch
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
 
 DEPTH, TOKENS, VOCABULARY = 100, 128, 30_522
 BASE = BertConfig(vocabulary=VOCABULARY, layers=DEPTH, dim=768, heads=12, ffn_dim=3_072, activation="gelu")

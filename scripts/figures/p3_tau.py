@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from common.attention.visibility import Visibility
-from common.model.blocks import Deescalated, NormConfig, PostNorm
-from common.model.diagnostics import token_similarity
-from scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
-from scripts.figures.random_attention import DIM, HEADS, TOKENS, layer
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.model.blocks import Deescalated, NormConfig, PostNorm
+from seqarena.common.model.diagnostics import token_similarity
+from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.random_attention import DIM, HEADS, TOKENS, layer
 
 DEPTH = 40
 TAUS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.model.diagnostics import mean_cosine, token_diversity, token_similarity
-from common.shapes import Weights
+from seqarena.common.model.diagnostics import mean_cosine, token_diversity, token_similarity
+from seqarena.common.shapes import Weights
 
 TOKENS, DIM, HEADS = 64, 512, 8
 

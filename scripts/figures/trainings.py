@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from common.errors import BadDataError
-from common.files import write_atomically
-from common.runs.config import fingerprint, from_json, to_json
-from scripts.figures.drawing import Line
+from seqarena.common.errors import BadDataError
+from seqarena.common.files import write_atomically
+from seqarena.common.runs.config import fingerprint, from_json, to_json
+from seqarena.scripts.figures.drawing import Line
 
 Course = TypeVar("Course")
 

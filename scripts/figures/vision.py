@@ -8,22 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.attention import attention_name
-from common.attention.base import AttentionConfig, Kernel
-from common.attention.softmax import Softmax
-from common.attention.visibility import Visibility
-from common.data.batches import Ragged
-from common.model.blocks import PreNorm
-from common.model.diagnostics import diagnose
-from common.model.positions import AbsolutePositions
-from common.model.transformer import Encoder, EncoderConfig
-from common.training.log import tracked
-from common.training.optim import Schedule, rate
-from common.training.runtime import seed_torch
-from lra.data.digits import Digits
-from lra.data.image import Image
-from scripts.figures.drawing import Look
-from scripts.figures.trainings import end_of
+from seqarena.common.attention import attention_name
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.data.batches import Ragged
+from seqarena.common.model.blocks import PreNorm
+from seqarena.common.model.diagnostics import diagnose
+from seqarena.common.model.positions import AbsolutePositions
+from seqarena.common.model.transformer import Encoder, EncoderConfig
+from seqarena.common.training.log import tracked
+from seqarena.common.training.optim import Schedule, rate
+from seqarena.common.training.runtime import seed_torch
+from seqarena.lra.data.digits import Digits
+from seqarena.lra.data.image import Image
+from seqarena.scripts.figures.drawing import Look
+from seqarena.scripts.figures.trainings import end_of
 
 VERSION = 1
 """Raised whenever a trial would go otherwise, so that what was kept is not taken for it."""

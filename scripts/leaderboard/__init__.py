@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.attention import ALIASES
-from common.errors import look_up
-from common.runs.cli import Parser
-from common.runs.metrics import Comparison
-from scripts.leaderboard import side_by_side
-from scripts.leaderboard.cells import cells, footnotes, headings
-from scripts.leaderboard.records import measurements
-from scripts.leaderboard.rows import Row
-from scripts.leaderboard.table import Table, tables
-from scripts.tables import RENDERERS, render
+from seqarena.common.attention import ALIASES
+from seqarena.common.errors import look_up
+from seqarena.common.runs.cli import Parser
+from seqarena.common.runs.metrics import Comparison
+from seqarena.scripts.leaderboard import side_by_side
+from seqarena.scripts.leaderboard.cells import cells, footnotes, headings
+from seqarena.scripts.leaderboard.records import measurements
+from seqarena.scripts.leaderboard.rows import Row
+from seqarena.scripts.leaderboard.table import Table, tables
+from seqarena.scripts.tables import RENDERERS, render
 
 FORMULA = tuple("=+-@")
 """Begins a formula in a spreadsheet."""

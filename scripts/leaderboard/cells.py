@@ -4,10 +4,10 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from common.runs.metrics import FEWEST_SEEDS, Comparison
-from common.runs.tasks import Published, Unit
-from scripts.leaderboard.rows import Row, number, told
-from scripts.leaderboard.table import Table
+from seqarena.common.runs.metrics import FEWEST_SEEDS, Comparison
+from seqarena.common.runs.tasks import Published, Unit
+from seqarena.scripts.leaderboard.rows import Row, number, told
+from seqarena.scripts.leaderboard.table import Table
 
 
 def _difference(comparison: Comparison | None, unit: Unit) -> str:

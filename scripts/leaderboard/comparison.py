@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import BadDataError
-from common.runs.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
-from common.runs.results import Result
-from common.runs.run import LAYERS, OTHER_ATTENTIONS, VERSION, RowParts, row_name
-from scripts.leaderboard.protocol import Group
-from scripts.leaderboard.remarks import is_earlier, without_version
-from scripts.leaderboard.rows import Row
+from seqarena.common.errors import BadDataError
+from seqarena.common.runs.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import LAYERS, OTHER_ATTENTIONS, VERSION, RowParts, row_name
+from seqarena.scripts.leaderboard.protocol import Group
+from seqarena.scripts.leaderboard.remarks import is_earlier, without_version
+from seqarena.scripts.leaderboard.rows import Row
 
 ByRow = Mapping[RowParts, Sequence[Result]]
 

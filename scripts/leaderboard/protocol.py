@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.runs.results import Result
-from common.runs.run import BaseRun, Preset, settings
-from common.runs.tasks import Task
-from scripts.packages import PACKAGES, find_package
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import BaseRun, Preset, settings
+from seqarena.common.runs.tasks import Task
+from seqarena.scripts.packages import PACKAGES, find_package
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import BadDataError, WrongUseError, printable
-from common.files import read_strict_json
-from common.runs.config import from_json
-from common.runs.results import Result, read_results, row_parts
-from common.runs.run import BaseRun, RowParts, row_name
-from scripts.leaderboard.protocol import Protocol, protocol_of
-from scripts.leaderboard.remarks import version, versioned
-from scripts.packages import PACKAGES, find_package
+from seqarena.common.errors import BadDataError, WrongUseError, printable
+from seqarena.common.files import read_strict_json
+from seqarena.common.runs.config import from_json
+from seqarena.common.runs.results import Result, read_results, row_parts
+from seqarena.common.runs.run import BaseRun, RowParts, row_name
+from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of
+from seqarena.scripts.leaderboard.remarks import version, versioned
+from seqarena.scripts.packages import PACKAGES, find_package
 
 PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": tuple,
            "seed": int, "config_version": int, "command": str}  # fmt: skip

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.runs.results import Result
-from common.runs.run import VERSION, RowParts, row_name, row_values
-from common.runs.sources import changed_sources, digest, listed
-from scripts.leaderboard.protocol import Protocol, protocol_of, run_class
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import VERSION, RowParts, row_name, row_values
+from seqarena.common.runs.sources import changed_sources, digest, listed
+from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of, run_class
 
 COMPARED = ("python", "instructions", "threads", "processes")
 """Fields of an environment that are compared, as libraries are. The device is named below every table."""

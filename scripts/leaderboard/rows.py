@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from common.runs.metrics import Comparison
-from common.runs.run import RowParts
-from common.runs.tasks import Unit
+from seqarena.common.runs.metrics import Comparison
+from seqarena.common.runs.run import RowParts
+from seqarena.common.runs.tasks import Unit
 
 
 def number(value: float, unit: Unit, form: str = "") -> str:

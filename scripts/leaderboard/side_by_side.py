@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import Sequence
 
-from scripts.leaderboard.cells import published
-from scripts.leaderboard.rows import Row, number
-from scripts.leaderboard.table import Table
+from seqarena.scripts.leaderboard.cells import published
+from seqarena.scripts.leaderboard.rows import Row, number
+from seqarena.scripts.leaderboard.table import Table
 
 SIGNIFICANT = 0.05
 Joined = tuple[str, list[str], list[list[str]], list[str]]

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.runs.config import from_json, to_json
-from common.runs.results import Result
-from common.runs.roles import Role, json_fields, role_at
-from common.runs.run import task_title
-from common.runs.tasks import Published, Task, Unit
-from scripts.leaderboard.comparison import rows_of
-from scripts.leaderboard.protocol import Group, Protocol, groups
-from scripts.leaderboard.remarks import remarks
-from scripts.leaderboard.rows import Row
+from seqarena.common.runs.config import from_json, to_json
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.roles import Role, json_fields, role_at
+from seqarena.common.runs.run import task_title
+from seqarena.common.runs.tasks import Published, Task, Unit
+from seqarena.scripts.leaderboard.comparison import rows_of
+from seqarena.scripts.leaderboard.protocol import Group, Protocol, groups
+from seqarena.scripts.leaderboard.remarks import remarks
+from seqarena.scripts.leaderboard.rows import Row
 
 
 @dataclass(kw_only=True)

@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.attention import ALIASES
-from common.errors import look_up
-from common.runs.cli import Parser
-from common.training.runtime import code_version
-from scripts.report.gathered import gather
-from scripts.report.page import build, write
-from scripts.report.speed import speed
+from seqarena.common.attention import ALIASES
+from seqarena.common.errors import look_up
+from seqarena.common.runs.cli import Parser
+from seqarena.common.training.runtime import code_version
+from seqarena.scripts.report.gathered import gather
+from seqarena.scripts.report.page import build, write
+from seqarena.scripts.report.speed import speed
 
 
 def parser() -> Parser:

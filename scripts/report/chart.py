@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.runs.tasks import Unit
+from seqarena.common.runs.tasks import Unit
 
 COLOURS = ("#0a7cc4", "#d55e00", "#009e73", "#c2629a", "#c98a00", "#7b6fd0", "#8a8a8a", "#a0522d")
 """Colours of rows, distinguishable for colour-blind readers on white and on black."""

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import BadDataError
-from common.files import read_strict_json
-from common.model.attention_maps import FILE as MAPS
-from common.runs.config import to_json
-from common.runs.package import OUTPUTS
-from common.runs.results import Result
-from scripts.curves import Curves, read_curves
-from scripts.leaderboard.protocol import Group, groups
-from scripts.leaderboard.records import measurements
-from scripts.leaderboard.table import Table, table_of
-from scripts.packages import PACKAGES, find_package
+from seqarena.common.errors import BadDataError
+from seqarena.common.files import read_strict_json
+from seqarena.common.model.attention_maps import FILE as MAPS
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.package import OUTPUTS
+from seqarena.common.runs.results import Result
+from seqarena.scripts.curves import Curves, read_curves
+from seqarena.scripts.leaderboard.protocol import Group, groups
+from seqarena.scripts.leaderboard.records import measurements
+from seqarena.scripts.leaderboard.table import Table, table_of
+from seqarena.scripts.packages import PACKAGES, find_package
 
 KEY_MASSES = Path(OUTPUTS) / "key_masses.json"
 """What vqa leaves of its own."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from common.runs.tasks import Unit
-from scripts.report.chart import Chart, colour, label, percent, rounded, scaled, sentence, thinned
-from scripts.report.gathered import Shown, View
+from seqarena.common.runs.tasks import Unit
+from seqarena.scripts.report.chart import Chart, colour, label, percent, rounded, scaled, sentence, thinned
+from seqarena.scripts.report.gathered import Shown, View
 
 LAYERS = ("#5a2a8a", "#3b6fb6", "#21918c", "#4fb35a", "#c8a020")
 """Colours of layers, from the first to the last."""

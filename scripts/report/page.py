@@ -11,14 +11,14 @@ from typing import Any
 import jinja2
 import plotly.offline
 
-from common.files import write_atomically
-from scripts.leaderboard.cells import cells, footnotes, headings, orders
-from scripts.leaderboard.remarks import version
-from scripts.report.chart import Chart
-from scripts.report.gathered import Gathered, Shown, View, differences, of_status
-from scripts.report.inside import LAYERED, curves, layered, maps, masses, shares
-from scripts.report.scored import comparisons, price, scores
-from scripts.report.words import sentences
+from seqarena.common.files import write_atomically
+from seqarena.scripts.leaderboard.cells import cells, footnotes, headings, orders
+from seqarena.scripts.leaderboard.remarks import version
+from seqarena.scripts.report.chart import Chart
+from seqarena.scripts.report.gathered import Gathered, Shown, View, differences, of_status
+from seqarena.scripts.report.inside import LAYERED, curves, layered, maps, masses, shares
+from seqarena.scripts.report.scored import comparisons, price, scores
+from seqarena.scripts.report.words import sentences
 
 HERE = Path(__file__).parent
 MOST_POINTS = 150_000

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from common.runs.metrics import FEWEST_SEEDS
-from scripts.leaderboard.cells import published
-from scripts.leaderboard.rows import Row
-from scripts.leaderboard.table import Table
-from scripts.report.chart import COLOURS, REFERENCE, Chart, colour, label, percent, scaled, short
-from scripts.report.gathered import Shown
+from seqarena.common.runs.metrics import FEWEST_SEEDS
+from seqarena.scripts.leaderboard.cells import published
+from seqarena.scripts.leaderboard.rows import Row
+from seqarena.scripts.leaderboard.table import Table
+from seqarena.scripts.report.chart import COLOURS, REFERENCE, Chart, colour, label, percent, scaled, short
+from seqarena.scripts.report.gathered import Shown
 
 
 def interval(values: Sequence[float]) -> float | None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from common.files import read_strict_json
-from scripts.report.chart import REFERENCE, Chart, colour, label, rounded
+from seqarena.common.files import read_strict_json
+from seqarena.scripts.report.chart import REFERENCE, Chart, colour, label, rounded
 
 DASHES = {
     "reference": "dot",

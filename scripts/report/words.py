@@ -1,8 +1,8 @@
 """Each comparison spelled out, so that nobody has to read it off a column of numbers."""
 
-from common.runs.metrics import FEWEST_SEEDS
-from scripts.leaderboard.rows import Row, number
-from scripts.leaderboard.table import Table
+from seqarena.common.runs.metrics import FEWEST_SEEDS
+from seqarena.scripts.leaderboard.rows import Row, number
+from seqarena.scripts.leaderboard.table import Table
 
 CERTAIN = 0.05
 

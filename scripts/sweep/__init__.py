@@ -9,17 +9,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import InUseError, WrongUseError, advising, look_up
-from common.files import write_json
-from common.runs.cli import Parser, add_session_options, described, session_of
-from common.runs.config import fingerprint, to_json
-from common.runs.results import Result
-from common.runs.session import Session
-from common.training.runtime import make_accelerator
-from scripts.packages import find_package
-from scripts.sweep.on_ray import imported, run_on_ray
-from scripts.sweep.planned import HELD, Planned
-from scripts.sweep.processes import fitting, run_processes
+from seqarena.common.errors import InUseError, WrongUseError, advising, look_up
+from seqarena.common.files import write_json
+from seqarena.common.runs.cli import Parser, add_session_options, described, session_of
+from seqarena.common.runs.config import fingerprint, to_json
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.session import Session
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.scripts.packages import find_package
+from seqarena.scripts.sweep.on_ray import imported, run_on_ray
+from seqarena.scripts.sweep.planned import HELD, Planned
+from seqarena.scripts.sweep.processes import fitting, run_processes
 
 LAUNCHERS = ("processes", "ray")
 

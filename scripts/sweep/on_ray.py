@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import WrongUseError
-from common.files import write_atomically
-from common.runs.folder import delete_versions, start_anew
-from common.runs.results import Result
-from scripts.sweep.planned import Planned, from_description
-from scripts.sweep.progress import FAILED, RUNNING, Board
+from seqarena.common.errors import WrongUseError
+from seqarena.common.files import write_atomically
+from seqarena.common.runs.folder import delete_versions, start_anew
+from seqarena.common.runs.results import Result
+from seqarena.scripts.sweep.planned import Planned, from_description
+from seqarena.scripts.sweep.progress import FAILED, RUNNING, Board
 
 RETRIES = 3
 POLL_SECONDS = 1.0

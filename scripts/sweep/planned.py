@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import BadDataError, WrongUseError
-from common.runs.config import from_json, to_json
-from common.runs.folder import outdated, run_folder
-from common.runs.package import Package
-from common.runs.results import Result
-from common.runs.roles import CONFIG_VERSION
-from common.runs.run import BaseRun, changed_from, row_name, row_of
-from common.runs.session import Session, execute
-from common.runs.sources import Sources, changed_sources, listed
-from scripts.packages import find_package
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.config import from_json, to_json
+from seqarena.common.runs.folder import outdated, run_folder
+from seqarena.common.runs.package import Package
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.roles import CONFIG_VERSION
+from seqarena.common.runs.run import BaseRun, changed_from, row_name, row_of
+from seqarena.common.runs.session import Session, execute
+from seqarena.common.runs.sources import Sources, changed_sources, listed
+from seqarena.scripts.packages import find_package
 
 IN_USE = 3
 """Exit code of a worker whose run another process holds."""

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from common.errors import printable
-from common.runs.results import Result
-from scripts.sweep.planned import HELD, IN_USE, Planned
-from scripts.sweep.progress import FAILED, RUNNING, WAITING, Board
+from seqarena.common.errors import printable
+from seqarena.common.runs.results import Result
+from seqarena.scripts.sweep.planned import HELD, IN_USE, Planned
+from seqarena.scripts.sweep.progress import FAILED, RUNNING, WAITING, Board
 
 POLL_SECONDS = 0.2
 
@@ -102,7 +102,7 @@ def _start(each: Planned, number: int, slot: int, parallel: int, logs: Path) -> 
     with log.open("ab") as file:
         said = file.tell()
         process = subprocess.Popen(
-            [sys.executable, "-m", "scripts.sweep.worker"],
+            [sys.executable, "-m", "seqarena.scripts.sweep.worker"],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,

@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from common.runs.results import Result
-from scripts.sweep.planned import Planned
+from seqarena.common.runs.results import Result
+from seqarena.scripts.sweep.planned import Planned
 
 MOST_SHOWN = 24
 """Rows; of a longer sweep those that run, those that went wrong, and the last that ended."""

@@ -1,4 +1,4 @@
-"""One run in a process of its own: ``python -m scripts.sweep.worker`` reads what to run from standard input.
+"""One run in a process of its own: ``python -m seqarena.scripts.sweep.worker`` reads what to run from standard input.
 
 It exits when the sweep exits: that is the end of file on standard input.
 """
@@ -9,8 +9,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from common.errors import InUseError, guarded
-from scripts.sweep.planned import IN_USE, from_description
+from seqarena.common.errors import InUseError, guarded
+from seqarena.scripts.sweep.planned import IN_USE, from_description
 
 
 def work(_: Sequence[str]) -> int:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.batches import Ragged, TokenArray, drawn
-from common.data.prepared import prepared
-from common.data.tokenization import Tokenizer
-from common.errors import BadDataError, WrongUseError
-from common.runs.roles import Role, added, role
-from summarization.data import wire
-from summarization.data.batches import Encoded
-from summarization.data.layouts import Pair, Pairs, find, of_hub
-from summarization.data.text import encode
+from seqarena.common.data.batches import Ragged, TokenArray, drawn
+from seqarena.common.data.prepared import prepared
+from seqarena.common.data.tokenization import Tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.roles import Role, added, role
+from seqarena.summarization.data import wire
+from seqarena.summarization.data.batches import Encoded
+from seqarena.summarization.data.layouts import Pair, Pairs, find, of_hub
+from seqarena.summarization.data.text import encode
 
 GIGAWORD = {"train": 3_803_957, "validation": 189_651, "test": 1_951}
 """Pairs of each split as everybody has them."""

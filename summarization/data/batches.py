@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from common.data.batches import Batch, Indices, Ragged, Shuffled
-from common.shapes import Mask, SourceMask, SourceTokens, Tokens
+from seqarena.common.data.batches import Batch, Indices, Ragged, Shuffled
+from seqarena.common.shapes import Mask, SourceMask, SourceTokens, Tokens
 
 GRAIN = 8
 """Batches hold a multiple of so many pairs where the mean does, so that several processes can share each."""

@@ -6,9 +6,9 @@ from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 
-from common.data.hub import hub_rows
-from common.data.readers import member, read_lines, read_parquet, text_lines
-from common.errors import BadDataError
+from seqarena.common.data.hub import hub_rows
+from seqarena.common.data.readers import member, read_lines, read_parquet, text_lines
+from seqarena.common.errors import BadDataError
 
 SPLITS = ("train", "validation", "test")
 TEXTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(

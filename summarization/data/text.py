@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.data.tokenization import CONTINUED, Ids, Tokenizer
+from seqarena.common.data.tokenization import CONTINUED, Ids, Tokenizer
 
 UNKNOWN = "UNK"
 MARKER = re.compile(r"<unk>|\[unk\]|(?<!\w)unk(?!\w)", re.IGNORECASE)

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from common.data.counter import Draws
-from common.data.held_out import drawn_for
+from seqarena.common.data.counter import Draws
+from seqarena.common.data.held_out import drawn_for
 
 COUNTRIES = ("austria", "belgium", "brazil", "canada", "chile", "cuba", "denmark", "egypt", "finland",
              "france", "greece", "hungary", "iceland", "india", "iran", "ireland", "italy", "kenya",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nltk.stem.porter import PorterStemmer  # type: ignore[import-untyped]
 
-from common.errors import BadDataError
+from seqarena.common.errors import BadDataError
 
 FILE = Path(__file__).parent / "irregular.txt"
 """5,593 words and the form that each stands for; where they come from: PROVENANCE.md."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BadDataError
-from lra.data.archives import members
+from seqarena.common.errors import BadDataError
+from seqarena.lra.data.archives import members
 
 NAMES = ("a.txt", "b.txt", "c.txt")
 

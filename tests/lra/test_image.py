@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from common.errors import BadDataError, WrongUseError
-from lra import checksums
-from lra.data import image
-from lra.data.digits import Digits
-from lra.data.image import CLASSES, Image, grey
-from lra.data.pickled import STAND_INS, read_batch
-from lra.data.pixels import as_sequences, open_picture
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.lra import checksums
+from seqarena.lra.data import image
+from seqarena.lra.data.digits import Digits
+from seqarena.lra.data.image import CLASSES, Image, grey
+from seqarena.lra.data.pickled import STAND_INS, read_batch
+from seqarena.lra.data.pixels import as_sequences, open_picture
 
 TRAIN, TEST = 25, 10
 
@@ -186,7 +186,7 @@ def test_a_pickle_that_corrupts_memory_ends_in_one_message(tmp_path: Path) -> No
         entry = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
         entry.size = len(evil)
         tar.addfile(entry, io.BytesIO(evil))
-    command = [sys.executable, "-m", "scripts.seqarena", "prepare", "lra", "image"]
+    command = [sys.executable, "-m", "seqarena", "prepare", "lra", "image"]
     command += ["--data.path", str(tmp_path / "cifar-10-python.tar.gz"), "--data-folder", str(tmp_path / "data")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in ran.stderr.splitlines() if line.startswith("seqarena: ")]

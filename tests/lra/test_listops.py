@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.data import prepared
-from common.data.batches import Ragged
-from common.data.prepared import checksum
-from common.errors import BadDataError, WrongUseError
-from lra.data.listops import ListOps
-from lra.data.listops.floors import floors
-from lra.data.listops.generator import generate
-from lra.data.listops.language import CLOSE, MIN, SYMBOLS, Bytes, encode, evaluate
-from lra.data.listops.language import content as content_of
-from lra.data.listops.official import FILES, HEADER, read_tsv
-from lra.presets import PRESETS
-from lra.tasks import LISTOPS
+from seqarena.common.data import prepared
+from seqarena.common.data.batches import Ragged
+from seqarena.common.data.prepared import checksum
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.lra.data.listops import ListOps
+from seqarena.lra.data.listops.floors import floors
+from seqarena.lra.data.listops.generator import generate
+from seqarena.lra.data.listops.language import CLOSE, MIN, SYMBOLS, Bytes, encode, evaluate
+from seqarena.lra.data.listops.language import content as content_of
+from seqarena.lra.data.listops.official import FILES, HEADER, read_tsv
+from seqarena.lra.presets import PRESETS
+from seqarena.lra.tasks import LISTOPS
 
 
 def decode(tokens: Bytes) -> str:

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from common.attention import ATTENTIONS
-from common.data.batches import Ragged
-from common.errors import WrongUseError
-from common.model.blocks import NORMS
-from common.training.runtime import parameter_count
-from lra.data import Sequences
-from lra.data.listops import ListOps
-from lra.model import Classifier, Model
-from lra.presets import PRESETS
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.data.batches import Ragged
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.blocks import NORMS
+from seqarena.common.training.runtime import parameter_count
+from seqarena.lra.data import Sequences
+from seqarena.lra.data.listops import ListOps
+from seqarena.lra.model import Classifier, Model
+from seqarena.lra.presets import PRESETS
 
 TINY = Model(
     vocabulary=16, max_length=12, classes=10, layers=1, dim=8, heads=2, ffn_dim=16, dropout=0.0, attention_dropout=0.0

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.data import prepared
-from common.data.prepared import checksum
-from common.errors import BadDataError, WrongUseError
-from lra.data import pathfinder
-from lra.data.pathfinder import Pathfinder
-from lra.data.pathfinder import release as reader
-from lra.data.pathfinder.generator import draw_images
-from lra.data.pathfinder.geometry import GEOMETRIES, circle, dashes, stretched
-from lra.data.pathfinder.small import SmallPathfinder
+from seqarena.common.data import prepared
+from seqarena.common.data.prepared import checksum
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.lra.data import pathfinder
+from seqarena.lra.data.pathfinder import Pathfinder
+from seqarena.lra.data.pathfinder import release as reader
+from seqarena.lra.data.pathfinder.generator import draw_images
+from seqarena.lra.data.pathfinder.geometry import GEOMETRIES, circle, dashes, stretched
+from seqarena.lra.data.pathfinder.small import SmallPathfinder
 
 SMALL = Pathfinder(size=14, contour_length=3, examples=40)
 READ = replace(SMALL, examples=12)
@@ -144,7 +144,7 @@ def test_the_official_layout_is_read(tmp_path: Path, text: bool) -> None:
 
 
 def test_a_level_is_found_in_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lra.data.pathfinder.LEVELS", {3: "curv_short"})
+    monkeypatch.setattr("seqarena.lra.data.pathfinder.LEVELS", {3: "curv_short"})
     level = release(tmp_path / "lra_release" / "lra_release" / "pathfinder14" / "curv_short")
     _, found = replace(READ, path=str(level)).load(tmp_path / "data")
     assert replace(READ, path=str(tmp_path / "lra_release")).load(tmp_path / "data")[1] == found
@@ -158,7 +158,7 @@ def test_no_two_images_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     splits, _ = replace(SMALL, distractors=0, examples=2_000).load(tmp_path)
     images = [split[number].tobytes() for split in splits.values() for number in range(len(split))]
     assert len(images) == len(set(images)) == 2_000
-    monkeypatch.setattr("lra.data.pathfinder.MOST_DRAWN", 0)
+    monkeypatch.setattr("seqarena.lra.data.pathfinder.MOST_DRAWN", 0)
     with pytest.raises(WrongUseError, match=r"only 2,\d+ of 2,250 images of 14 x 14 .* differ; data.examples is 2,200"):
         replace(SMALL, distractors=0, examples=2_200).load(tmp_path)
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.errors import WrongUseError
-from common.model.blocks import NORMS
-from common.runs.cli import provenance
-from lra.data import image, listops, pathfinder, retrieval, text
-from lra.model import Classifier
-from lra.presets import PRESETS
-from lra.run import Legacy
-from lra.tasks import TASKS
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.blocks import NORMS
+from seqarena.common.runs.cli import provenance
+from seqarena.lra.data import image, listops, pathfinder, retrieval, text
+from seqarena.lra.model import Classifier
+from seqarena.lra.presets import PRESETS
+from seqarena.lra.run import Legacy
+from seqarena.lra.tasks import TASKS
 
 EVERY = [(task, name) for task, presets in PRESETS.items() for name in presets]
 

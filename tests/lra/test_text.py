@@ -10,15 +10,15 @@ import datasets
 import numpy as np
 import pytest
 
-from common.data.batches import Ragged
-from common.data.corpus import chapters
-from common.errors import BadDataError, WrongUseError
-from lra import checksums
-from lra.data import archives, imdb, text
-from lra.data.book import Book, Chapters, split_chapters
-from lra.data.retrieval import Retrieval, RetrievalImdb, film_pairs
-from lra.data.reviews import Review, naive_bayes
-from lra.data.text import Text
+from seqarena.common.data.batches import Ragged
+from seqarena.common.data.corpus import chapters
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.lra import checksums
+from seqarena.lra.data import archives, imdb, text
+from seqarena.lra.data.book import Book, Chapters, split_chapters
+from seqarena.lra.data.retrieval import Retrieval, RetrievalImdb, film_pairs
+from seqarena.lra.data.reviews import Review, naive_bayes
+from seqarena.lra.data.text import Text
 
 REVIEWS = 6
 """Of each label in train and in test."""

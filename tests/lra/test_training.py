@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from common.attention import ATTENTIONS
-from common.errors import BadDataError, WrongUseError
-from common.runs.results import Result
-from common.runs.run import row_name
-from common.runs.session import Session, execute
-from lra.__main__ import PACKAGE
-from lra.data.listops import ListOps
-from lra.presets import PRESETS
-from lra.run import Legacy, Run
-from lra.tasks import LISTOPS
-from lra.trainer import loss
-from scripts.leaderboard.protocol import protocol_of
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import row_name
+from seqarena.common.runs.session import Session, execute
+from seqarena.lra.__main__ import PACKAGE
+from seqarena.lra.data.listops import ListOps
+from seqarena.lra.presets import PRESETS
+from seqarena.lra.run import Legacy, Run
+from seqarena.lra.tasks import LISTOPS
+from seqarena.lra.trainer import loss
+from seqarena.scripts.leaderboard.protocol import protocol_of
 from tests.interruption import stops_after
 
 BASE = PRESETS["listops"]["quick"].run
@@ -51,7 +51,7 @@ def measure(run: Run, folder: Path, **session: object) -> Result:
 def interrupt(run: Run, folder: Path, **session: object) -> None:
     """Measures a run up to an interrupt in its fifth step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lra.trainer.loss", stops_after(4, loss))
+        patch.setattr("seqarena.lra.trainer.loss", stops_after(4, loss))
         with pytest.raises(KeyboardInterrupt):
             measure(run, folder, **session)
 
@@ -208,7 +208,7 @@ def test_it_learns(tmp_path: Path, attention: str) -> None:
 
 def command(folder: Path, *more: str) -> list[str]:
     folders = ["--out", str(folder / "run"), "--data-folder", str(folder.parent / "data")]
-    return [sys.executable, "-m", "lra", "listops", "--attention", "hnas", *TINY_FIELDS, *folders, *more]
+    return [sys.executable, "-m", "seqarena.lra", "listops", "--attention", "hnas", *TINY_FIELDS, *folders, *more]
 
 
 def test_a_killed_process_goes_on_bit_for_bit(tmp_path: Path) -> None:

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import torch
 
-from common.model.blocks import Deescalated
-from common.runs.results import Result
-from common.runs.session import Session, execute
-from common.training.runtime import seed_torch
-from pretraining.__main__ import PACKAGE
-from pretraining.transformer_xl import TransformerXL
-from pretraining.wikitext.data import EncodedText, WikiText
-from pretraining.wikitext.presets import PRESETS
-from pretraining.wikitext.run import LanguageRun, Scoring, Segments
+from seqarena.common.model.blocks import Deescalated
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.session import Session, execute
+from seqarena.common.training.runtime import seed_torch
+from seqarena.pretraining.__main__ import PACKAGE
+from seqarena.pretraining.transformer_xl import TransformerXL
+from seqarena.pretraining.wikitext.data import EncodedText, WikiText
+from seqarena.pretraining.wikitext.presets import PRESETS
+from seqarena.pretraining.wikitext.run import LanguageRun, Scoring, Segments
 from tests.pretraining.wiki import rhymes
 
 RUNNING = Deescalated(mean="running")

@@ -15,18 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from common.data.batches import Shuffled
-from common.data.tokenization import load_tokenizer, train_tokenizer
-from common.errors import BadDataError, WrongUseError
-from common.model.bert.model import BertConfig
-from common.model.blocks import NORMS
-from pretraining.data import MaskedText, sequences, shards, split
-from pretraining.data.batches import Builder
-from pretraining.data.documents import from_hub, sentences
-from pretraining.data.sequences import ALONE, BACKWARD, FORWARD, Sequences, build
-from pretraining.data.shards import Corpus, Shard, read_corpus, write_corpus
-from pretraining.masking import NONE, Masker
-from pretraining.model import check
+from seqarena.common.data.batches import Shuffled
+from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.bert.model import BertConfig
+from seqarena.common.model.blocks import NORMS
+from seqarena.pretraining.data import MaskedText, sequences, shards, split
+from seqarena.pretraining.data.batches import Builder
+from seqarena.pretraining.data.documents import from_hub, sentences
+from seqarena.pretraining.data.sequences import ALONE, BACKWARD, FORWARD, Sequences, build
+from seqarena.pretraining.data.shards import Corpus, Shard, read_corpus, write_corpus
+from seqarena.pretraining.masking import NONE, Masker
+from seqarena.pretraining.model import check
 
 TEXTS = [
     "Call me Ishmael. Some years ago I went to sea! Whenever it is damp, I go.",

@@ -5,7 +5,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 from hypothesis import given
 
-from pretraining.data.documents import Text, documents, sentences, sources
+from seqarena.pretraining.data.documents import Text, documents, sentences, sources
 from tests.pretraining.test_data import TEXTS
 
 

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from common.attention import ATTENTIONS
-from common.errors import guarded
-from common.model.blocks import NORMS, NormConfig, PreNorm, norm_name
-from common.training.checkpoint import load_state, load_weights
-from common.training.runtime import make_accelerator
-from pretraining.wikitext import trainer
-from pretraining.wikitext.data import WikiText
-from pretraining.wikitext.evaluator import evaluate, floors, in_clusters, kneser_ney, streams_of, token_losses
-from pretraining.wikitext.presets import BASE, PRESETS
-from pretraining.wikitext.run import Scoring
-from pretraining.wikitext.trainer import RememberingLoss
-from scripts.seqarena import dispatch
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.errors import guarded
+from seqarena.common.model.blocks import NORMS, NormConfig, PreNorm, norm_name
+from seqarena.common.training.checkpoint import load_state, load_weights
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.pretraining.wikitext import trainer
+from seqarena.pretraining.wikitext.data import WikiText
+from seqarena.pretraining.wikitext.evaluator import evaluate, floors, in_clusters, kneser_ney, streams_of, token_losses
+from seqarena.pretraining.wikitext.presets import BASE, PRESETS
+from seqarena.pretraining.wikitext.run import Scoring
+from seqarena.pretraining.wikitext.trainer import RememberingLoss
+from seqarena.scripts.seqarena import dispatch
 from tests.pretraining.language import QUICK, RUNNING, loaded, measure, tiny
 from tests.pretraining.wiki import folder, rhymes
 

@@ -9,11 +9,11 @@ import tokenizers
 from hypothesis import given, settings
 from tokenizers import models
 
-from common.data.counter import hash64
-from common.data.tokenization import SPECIAL as NAMES
-from common.data.tokenization import Tokenizer
-from common.errors import WrongUseError
-from pretraining.masking import NONE, PADDING, SCOPES, SPECIAL, Masked, Masker, Masking, _length, _spans
+from seqarena.common.data.counter import hash64
+from seqarena.common.data.tokenization import SPECIAL as NAMES
+from seqarena.common.data.tokenization import Tokenizer
+from seqarena.common.errors import WrongUseError
+from seqarena.pretraining.masking import NONE, PADDING, SCOPES, SPECIAL, Masked, Masker, Masking, _length, _spans
 
 WORDS = [*NAMES, "[unused0]", *(f"w{n}" for n in range(60)), *(f"##c{n}" for n in range(40))]
 TOKENIZER = Tokenizer(

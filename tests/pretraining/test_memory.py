@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.attention import ATTENTIONS
-from common.errors import BadDataError
-from common.training.runtime import make_accelerator
-from pretraining.transformer_xl import TransformerXL
-from pretraining.wikitext.run import LanguageRun, Segments
-from pretraining.wikitext.streams import Streams
-from pretraining.wikitext.trainer import RememberingLoss
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.errors import BadDataError
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.pretraining.transformer_xl import TransformerXL
+from seqarena.pretraining.wikitext.run import LanguageRun, Segments
+from seqarena.pretraining.wikitext.streams import Streams
+from seqarena.pretraining.wikitext.trainer import RememberingLoss
 from tests.pretraining.language import RUNNING, loaded, tiny
 
 

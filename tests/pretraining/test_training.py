@@ -10,25 +10,25 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from common.attention import ATTENTIONS
-from common.data.tokenization import load_tokenizer, train_tokenizer
-from common.errors import BadDataError, WrongUseError, guarded
-from common.model.bert.checkpoint import folder_of, load, pretraining_of
-from common.model.bert.model import BertConfig, BertForPretraining
-from common.runs.results import Result
-from common.runs.session import Session, execute
-from common.training.loop import Train
-from common.training.optim import Optim
-from common.training.runtime import make_accelerator
-from common.training.step import Stepper
-from pretraining.__main__ import PACKAGE
-from pretraining.cost import estimate, operations, total
-from pretraining.data import MaskedText
-from pretraining.masking import Masking
-from pretraining.presets import BERT_BASE, PRESETS
-from pretraining.run import Run
-from pretraining.trainer import assemble, loss
-from scripts.seqarena import dispatch
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError, guarded
+from seqarena.common.model.bert.checkpoint import folder_of, load, pretraining_of
+from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.session import Session, execute
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.common.training.step import Stepper
+from seqarena.pretraining.__main__ import PACKAGE
+from seqarena.pretraining.cost import estimate, operations, total
+from seqarena.pretraining.data import MaskedText
+from seqarena.pretraining.masking import Masking
+from seqarena.pretraining.presets import BERT_BASE, PRESETS
+from seqarena.pretraining.run import Run
+from seqarena.pretraining.trainer import assemble, loss
+from seqarena.scripts.seqarena import dispatch
 from tests.interruption import stops_after
 
 LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
@@ -94,7 +94,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     data = replace(RUN.data, last_length=24, last_share=0.34)
     run = replace(RUN, data=data, model=replace(RUN.model, attention=ATTENTIONS[attention]))
     whole = measure(run, folder, tmp_path / "whole")
-    monkeypatch.setattr("pretraining.trainer.loss", stops_after(7, loss))
+    monkeypatch.setattr("seqarena.pretraining.trainer.loss", stops_after(7, loss))
     with pytest.raises(KeyboardInterrupt):
         measure(run, folder, tmp_path / "stopped")
     monkeypatch.undo()
@@ -157,7 +157,7 @@ def test_a_vocabulary_that_is_too_large_is_refused_before_text_is_tokenized(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = here(replace(RUN, model=replace(RUN.model, vocabulary=20)), folder)
-    monkeypatch.setattr("pretraining.data.write_corpus", lambda *_, **__: pytest.fail("text was tokenized"))
+    monkeypatch.setattr("seqarena.pretraining.data.write_corpus", lambda *_, **__: pytest.fail("text was tokenized"))
     for data in (folder / "data", tmp_path / "data"):  # of tokens that are there, and of none
         with pytest.raises(WrongUseError, match=r"model.vocabulary 20 is below the tokenizer's"):
             execute(PACKAGE, small, Session(out=tmp_path / "run", data=data))
@@ -168,7 +168,7 @@ def test_a_run_does_not_go_on_with_another_text(folder: Path, tmp_path: Path, mo
     (tmp_path / "text.txt").write_text("\n\n".join(TEXTS))
     data = replace(RUN.data, path=str(tmp_path / "text.txt"), tokenizer=str(folder / "vocabulary"))
     session = Session(out=tmp_path / "run", data=tmp_path / "data")
-    monkeypatch.setattr("pretraining.trainer.loss", stops_after(7, loss))
+    monkeypatch.setattr("seqarena.pretraining.trainer.loss", stops_after(7, loss))
     with pytest.raises(KeyboardInterrupt):
         execute(PACKAGE, replace(RUN, data=data), session)
     monkeypatch.undo()

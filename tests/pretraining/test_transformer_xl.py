@@ -8,13 +8,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import common.attention.softmax
-from common.attention import ATTENTIONS
-from common.errors import WrongUseError
-from common.model.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
-from pretraining.adaptive_softmax import AdaptiveSoftmax
-from pretraining.transformer_xl import LayerMemory, Model, RelativeAttention, Seen, Shift, TransformerXL, sinusoids
-from scripts.benchmark import original
+from seqarena.common.attention import ATTENTIONS, softmax
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
+from seqarena.pretraining.adaptive_softmax import AdaptiveSoftmax
+from seqarena.pretraining.transformer_xl import (
+    LayerMemory,
+    Model,
+    RelativeAttention,
+    Seen,
+    Shift,
+    TransformerXL,
+    sinusoids,
+)
+from seqarena.scripts.benchmark import original
 
 BASE = Model(vocabulary=267_735)
 TINY = Model(vocabulary=11, layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, cutoffs=(4, 7))
@@ -322,13 +329,13 @@ def test_layers_may_have_biases_of_their_own() -> None:
 def test_half_precision_goes_to_the_fused_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained biases in float32 must not make queries wide, nor an empty memory keys."""
     seen: list[set[torch.dtype]] = []
-    real = common.attention.softmax.biased_softmax
+    real = softmax.biased_softmax
 
     def watched(*given: object) -> torch.Tensor:
         seen.append({each.dtype for each in given if isinstance(each, torch.Tensor)})
         return real(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("common.attention.softmax.biased_softmax", watched)
+    monkeypatch.setattr(softmax, "biased_softmax", watched)
     model, tokens = made().float(), words()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         memory = model.projected(3, 12, None)

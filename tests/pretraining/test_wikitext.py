@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data.batches import TokenArray
-from common.errors import BadDataError, WrongUseError
-from pretraining.wikitext.data import PUBLISHED, EncodedText, WikiText, differing
-from pretraining.wikitext.sources import HUB_SPLITS, of_book, of_path
-from pretraining.wikitext.streams import Streams
-from pretraining.wikitext.vocabularies import Bytes, Pieces, Words
+from seqarena.common.data.batches import TokenArray
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.pretraining.wikitext.data import PUBLISHED, EncodedText, WikiText, differing
+from seqarena.pretraining.wikitext.sources import HUB_SPLITS, of_book, of_path
+from seqarena.pretraining.wikitext.streams import Streams
+from seqarena.pretraining.wikitext.vocabularies import Bytes, Pieces, Words
 from tests.pretraining.wiki import TRAIN, folder
 
 REAL = Path(os.environ.get("SEQARENA_WIKITEXT2", "wikitext-2-v1.zip"))

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from qa.data.squad import Questions, of_json
+from seqarena.qa.data.squad import Questions, of_json
 
 PARAGRAPH = "  The Normans lived in France. They gave their name to Normandy; Japanese cooks did not."
 

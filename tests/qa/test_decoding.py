@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.tokenization import Tokenizer, train_tokenizer
-from common.training.runtime import make_accelerator
-from qa.data.squad import Questions, Squad
-from qa.data.windows import Windows, windows_of
-from qa.decoding import Answered, answers, best_spans
-from qa.evaluator import BEST, ODDS, PREDICTIONS, answer, scored
-from qa.model import Model, Reader
+from seqarena.common.data.tokenization import Tokenizer, train_tokenizer
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.qa.data.squad import Questions, Squad
+from seqarena.qa.data.windows import Windows, windows_of
+from seqarena.qa.decoding import Answered, answers, best_spans
+from seqarena.qa.evaluator import BEST, ODDS, PREDICTIONS, answer, scored
+from seqarena.qa.model import Model, Reader
 from tests.qa.questions import PARAGRAPH, asked
 
 

@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 
-from common.data.counter import Draws
-from qa.data import entailment, world
-from qa.data.entailment import NOUNS, QUANTIFIERS, VERBS, Sentence, relation
-from qa.data.mnli import LABELS, Mnli, Pair
-from qa.data.squad import Squad, of_json
-from qa.floors import of_pairs, of_squad
+from seqarena.common.data.counter import Draws
+from seqarena.qa.data import entailment, world
+from seqarena.qa.data.entailment import NOUNS, QUANTIFIERS, VERBS, Sentence, relation
+from seqarena.qa.data.mnli import LABELS, Mnli, Pair
+from seqarena.qa.data.squad import Squad, of_json
+from seqarena.qa.floors import of_pairs, of_squad
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data.tokenization import word_tokenizer
-from common.errors import BadDataError, WrongUseError
-from qa.data import mnli
-from qa.data.mnli import LABELS, Mnli, Pair, read
-from qa.data.pairs import encode
+from seqarena.common.data.tokenization import word_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.qa.data import mnli
+from seqarena.qa.data.mnli import LABELS, Mnli, Pair, read
+from seqarena.qa.data.pairs import encode
 
 ROWS = [('It "rains" .', "It is wet .", "entailment"), ("He runs", "He sits", "contradiction"), ("a", "b", "neutral")]
 PAIRS = [Pair(premise=one, hypothesis=two, label=LABELS.index(label)) for one, two, label in ROWS]

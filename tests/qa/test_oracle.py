@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from common.model.bert.checkpoint import folder_of, read_tensors, take, to_public
-from qa.model import ConditionedHead, Model, PairClassifier, Reader
+from seqarena.common.model.bert.checkpoint import folder_of, read_tensors, take, to_public
+from seqarena.qa.model import ConditionedHead, Model, PairClassifier, Reader
 
 pytestmark = pytest.mark.extras
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from common.errors import guarded
-from common.runs.results import Result
-from qa.data import entailment, world
-from qa.run import Run
-from scripts.seqarena import dispatch
+from seqarena.common.errors import guarded
+from seqarena.common.runs.results import Result
+from seqarena.qa.data import entailment, world
+from seqarena.qa.run import Run
+from seqarena.scripts.seqarena import dispatch
 from tests.earlier import LATER
 from tests.qa.questions import written
 from tests.qa.test_training import RUNS, measure

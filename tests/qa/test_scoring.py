@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import BadDataError, WrongUseError
-from qa import official
-from qa.data.squad import of_json
-from qa.metric import SquadMetric
-from qa.scoring import best_threshold, exact_match, f1, normalized, score, summary_one, summary_two
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.qa import official
+from seqarena.qa.data.squad import of_json
+from seqarena.qa.metric import SquadMetric
+from seqarena.qa.scoring import best_threshold, exact_match, f1, normalized, score, summary_one, summary_two
 from tests.qa.questions import asked, squad, written
 
 

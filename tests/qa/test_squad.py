@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data.tokenization import Tokenizer, train_tokenizer
-from common.errors import BadDataError, WrongUseError
-from qa.data.squad import Questions, Squad, checksum, of_json, of_rows, read
-from qa.data.windows import CLS, answer_tokens, best_ranges, cut, windows_of
+from seqarena.common.data.tokenization import Tokenizer, train_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.qa.data.squad import Questions, Squad, checksum, of_json, of_rows, read
+from seqarena.qa.data.windows import CLS, answer_tokens, best_ranges, cut, windows_of
 from tests.qa.questions import PARAGRAPH, asked, squad, written
 
 

@@ -9,32 +9,32 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from common.attention import ATTENTIONS, find_attention
-from common.data.tokenization import word_tokenizer
-from common.errors import BadDataError, WrongUseError, guarded
-from common.model.bert.checkpoint import Pretraining, save
-from common.model.bert.model import BertConfig, BertForPretraining
-from common.model.blocks import PreNorm
-from common.runs.cli import described
-from common.runs.config import to_json
-from common.runs.results import Result
-from common.runs.run import row_name, row_of, settings
-from common.runs.session import Session, execute
-from common.training.loop import Train
-from common.training.optim import Optim
-from common.training.runtime import make_accelerator
-from qa import official
-from qa.__main__ import PACKAGE
-from qa.data import entailment, world
-from qa.data.mnli import Mnli
-from qa.data.squad import Squad
-from qa.data.windows import SpanBatch
-from qa.model import Model
-from qa.presets import PRESETS
-from qa.run import Run
-from qa.trainer import assemble, pair_loss, span_loss
-from scripts.leaderboard.protocol import protocol_of
-from scripts.seqarena import dispatch
+from seqarena.common.attention import ATTENTIONS, find_attention
+from seqarena.common.data.tokenization import word_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError, guarded
+from seqarena.common.model.bert.checkpoint import Pretraining, save
+from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.model.blocks import PreNorm
+from seqarena.common.runs.cli import described
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import row_name, row_of, settings
+from seqarena.common.runs.session import Session, execute
+from seqarena.common.training.loop import Train
+from seqarena.common.training.optim import Optim
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.qa import official
+from seqarena.qa.__main__ import PACKAGE
+from seqarena.qa.data import entailment, world
+from seqarena.qa.data.mnli import Mnli
+from seqarena.qa.data.squad import Squad
+from seqarena.qa.data.windows import SpanBatch
+from seqarena.qa.model import Model
+from seqarena.qa.presets import PRESETS
+from seqarena.qa.run import Run
+from seqarena.qa.trainer import assemble, pair_loss, span_loss
+from seqarena.scripts.leaderboard.protocol import protocol_of
+from seqarena.scripts.seqarena import dispatch
 from tests.interruption import stops_after
 from tests.qa.questions import written
 

@@ -8,21 +8,29 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from common.data.tokenization import word_tokenizer
-from common.errors import WrongUseError
-from common.model.bert.model import BertConfig, BertForPretraining
-from common.model.bert.names import public_name
-from lra.presets import PRESETS
-from pretraining.data.batches import MaskedBatch
-from pretraining.masking import NONE
-from pretraining.trainer import loss
-from qa.data import world
-from qa.data.windows import SpanBatch
-from qa.model import Model, Reader
-from qa.trainer import span_loss
-from scripts.benchmark import attention, cases, run, step
-from scripts.benchmark.cases import Case, Measured, Setting, expressible, fused_softmax, operations, softmax_backends
-from scripts.benchmark.transformers import forwards
+from seqarena.common.data.tokenization import word_tokenizer
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.model.bert.names import public_name
+from seqarena.lra.presets import PRESETS
+from seqarena.pretraining.data.batches import MaskedBatch
+from seqarena.pretraining.masking import NONE
+from seqarena.pretraining.trainer import loss
+from seqarena.qa.data import world
+from seqarena.qa.data.windows import SpanBatch
+from seqarena.qa.model import Model, Reader
+from seqarena.qa.trainer import span_loss
+from seqarena.scripts.benchmark import attention, cases, run, step
+from seqarena.scripts.benchmark.cases import (
+    Case,
+    Measured,
+    Setting,
+    expressible,
+    fused_softmax,
+    operations,
+    softmax_backends,
+)
+from seqarena.scripts.benchmark.transformers import forwards
 from tests.qa.questions import written
 
 SMALL = "attention --lengths 16 64 --batch 1 --head-dim 4 --repeats 2".split()

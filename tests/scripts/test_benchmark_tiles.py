@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from common.attention import Visibility, find_attention
-from common.errors import WrongUseError, guarded
-from scripts.benchmark import run, tiles
-from scripts.seqarena import dispatch
+from seqarena.common.attention import Visibility, find_attention
+from seqarena.common.errors import WrongUseError, guarded
+from seqarena.scripts.benchmark import run, tiles
+from seqarena.scripts.seqarena import dispatch
 
 pytestmark = [
     pytest.mark.extras,
@@ -26,7 +26,7 @@ SMALL = "tiles --head-dim 16 --length 40 --batch 1 --heads 1 --repeats 1 --preci
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from common.attention.triton import launch  # noqa: PLC0415
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
     for name, sizes in {"OWN": (16, 32), "OTHERS": (16,), "WARPS": (4,), "STAGES": (2,)}.items():
         monkeypatch.setattr(tiles, name, sizes)
@@ -37,7 +37,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def times(monkeypatch: pytest.MonkeyPatch, of: Callable[[dict[str, Any]], float]) -> None:
     """Has runs take as long as ``of`` says of the tiles that are tried."""
-    from common.attention.triton import launch  # noqa: PLC0415
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
     monkeypatch.setattr(tiles, "timed", lambda *_: of(launch.TRIED))
 
@@ -45,7 +45,7 @@ def times(monkeypatch: pytest.MonkeyPatch, of: Callable[[dict[str, Any]], float]
 def test_the_fastest_are_kept_and_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from common.attention.triton import launch  # noqa: PLC0415
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
     times(monkeypatch, lambda tried: sum(each.own != 16 for each in tried.values()))
     file = tmp_path / "new" / "tiles.json"
@@ -72,7 +72,7 @@ def sizes(own: Any, role: str) -> dict[str, int]:
 
 
 def test_tiles_that_fail_or_differ_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from common.attention.triton import launch  # noqa: PLC0415
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
     right, wrong = tiles.numbers_of, [16]
 
@@ -136,8 +136,8 @@ NO_TILES = [[1, 2], [48, 64, 4, 2], [64, 64, 4, 0], [True, 64, 4, 2], [64, 64, 6
     "text", [None, "", "[1]", '{"%s": 3}', *(f'{{"%s": {{"x": {json.dumps(tiles)}}}}}' for tiles in NO_TILES)]
 )
 def test_a_file_that_is_none_is_told(text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from common.attention.triton import launch  # noqa: PLC0415
-    from common.training.runtime import device_name  # noqa: PLC0415
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
+    from seqarena.common.training.runtime import device_name  # noqa: PLC0415
 
     file = tmp_path / "tiles.json"
     if text is not None:
@@ -148,7 +148,7 @@ def test_a_file_that_is_none_is_told(text: str | None, tmp_path: Path, monkeypat
 
 
 def test_a_file_of_other_cards_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from common.attention.triton import launch  # noqa: PLC0415
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
     (tmp_path / "tiles.json").write_text('{"another card": {"normalized_forward float32 16": [64, 64, 4, 2]}}')
     monkeypatch.setenv(launch.TILES, str(tmp_path / "tiles.json"))
@@ -160,7 +160,7 @@ def test_a_file_of_other_cards_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_search_that_is_stopped_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from common.attention.triton import launch  # noqa: PLC0415
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
     def stopped(*_: Any) -> float:
         raise KeyboardInterrupt

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from common.errors import BadDataError, WrongUseError
-from scripts.curves import read_curves, run
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.scripts.curves import read_curves, run
 
 LINES = [
     {"step": 1, "loss": 2.0, "lr": 0.1},

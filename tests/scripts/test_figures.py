@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from common.errors import guarded
-from common.model.bert.model import BertConfig
-from pretraining.wikitext.data import WikiText
-from scripts.figures import FIGURES, depth, p1_growth, p2, p3_pre_norm, p3_start
-from scripts.figures.p3_tau import similarities
-from scripts.figures.random_attention import Layer, drawn_values, escalation, layer, parts, post_norm, rates
-from scripts.seqarena import dispatch
+from seqarena.common.errors import guarded
+from seqarena.common.model.bert.model import BertConfig
+from seqarena.pretraining.wikitext.data import WikiText
+from seqarena.scripts.figures import FIGURES, depth, p1_growth, p2, p3_pre_norm, p3_start
+from seqarena.scripts.figures.p3_tau import similarities
+from seqarena.scripts.figures.random_attention import Layer, drawn_values, escalation, layer, parts, post_norm, rates
+from seqarena.scripts.seqarena import dispatch
 from tests.pretraining.wiki import rhymes
 
 
@@ -154,7 +154,7 @@ def test_a_causal_matrix_has_its_diagonal_for_eigenvalues() -> None:
 
 
 def test_deescalation_on_the_stream_stops_it_and_on_the_branch_does_not() -> None:
-    from common.model.blocks import Deescalated, PostNorm  # noqa: PLC0415
+    from seqarena.common.model.blocks import Deescalated, PostNorm  # noqa: PLC0415
 
     ends = {
         where: similarities(Deescalated(tau=0.5, where=where), 0, depth=16, dim=64)[-1]  # type: ignore[arg-type]

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.attention import attention_name, find_attention
-from common.attention.elementwise import Elementwise
-from common.errors import BadDataError, guarded
-from scripts.figures import depth, p1_training, p2_recall, p2_runs, p3_removal, vision
-from scripts.figures.drawing import Look, Matrix, MissingError
-from scripts.figures.p3_checkpoint import attentions, look_inside
-from scripts.figures.trainings import curve, end_of, kept
-from scripts.figures.vision import Course, Pictures, Trial, VisionTransformer
-from scripts.seqarena import dispatch
+from seqarena.common.attention import attention_name, find_attention
+from seqarena.common.attention.elementwise import Elementwise
+from seqarena.common.errors import BadDataError, guarded
+from seqarena.scripts.figures import depth, p1_training, p2_recall, p2_runs, p3_removal, vision
+from seqarena.scripts.figures.drawing import Look, Matrix, MissingError
+from seqarena.scripts.figures.p3_checkpoint import attentions, look_inside
+from seqarena.scripts.figures.trainings import curve, end_of, kept
+from seqarena.scripts.figures.vision import Course, Pictures, Trial, VisionTransformer
+from seqarena.scripts.seqarena import dispatch
 
 TRIAL = Trial(seed=0, steps=100, layers=2, dim=32, looks=2, data="stripes")
 
@@ -175,7 +175,7 @@ def a_run(
     folder: Path, attention: str, seed: int, masses: list[float], bound: float, weights: list[float],
     task: str = "listops",
 ) -> None:  # fmt: skip
-    from common.runs.config import to_json  # noqa: PLC0415
+    from seqarena.common.runs.config import to_json  # noqa: PLC0415
 
     folder.mkdir(parents=True)
     run = {"task": task, "preset": "quick", "model": {"attention": to_json(find_attention(attention))}, "seed": seed}
@@ -285,7 +285,7 @@ def test_removal_balances_attention_where_its_odds_say() -> None:
 
 
 def test_a_matrix_is_drawn_and_listed(tmp_path: Path) -> None:
-    from scripts.figures.drawing import Drawing, Drawn, save  # noqa: PLC0415
+    from seqarena.scripts.figures.drawing import Drawing, Drawn, save  # noqa: PLC0415
 
     values = [[0.0, -1.0], [2.0, 0.5]]
     drawn = Drawn(panels=[Matrix(title="head", x="key", y="query", values=values)], findings=[])

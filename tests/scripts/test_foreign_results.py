@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from common.attention import ATTENTIONS
-from common.errors import guarded
-from common.runs.config import to_json
-from common.runs.results import SEAL, Result, _seal
-from lra.presets import PRESETS
-from scripts.leaderboard import FORMATS
-from scripts.seqarena import dispatch
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.errors import guarded
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.results import SEAL, Result, _seal
+from seqarena.lra.presets import PRESETS
+from seqarena.scripts.leaderboard import FORMATS
+from seqarena.scripts.seqarena import dispatch
 from tests.earlier import LATER
 from tests.scripts.test_leaderboard import CONTROL, TEXTS, result
 

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import BadDataError, WrongUseError
-from common.runs.config import to_json
-from common.runs.results import Result, read_results, row_parts
-from common.runs.run import RowParts, row_name
-from common.runs.tasks import Published
-from lra.presets import PRESETS
-from lra.tasks import LISTOPS
-from scripts import leaderboard
-from scripts.leaderboard.cells import published
-from scripts.leaderboard.records import missing_runs, newest
-from scripts.leaderboard.table import Table, tables
-from scripts.tables import latex
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.results import Result, read_results, row_parts
+from seqarena.common.runs.run import RowParts, row_name
+from seqarena.common.runs.tasks import Published
+from seqarena.lra.presets import PRESETS
+from seqarena.lra.tasks import LISTOPS
+from seqarena.scripts import leaderboard
+from seqarena.scripts.leaderboard.cells import published
+from seqarena.scripts.leaderboard.records import missing_runs, newest
+from seqarena.scripts.leaderboard.table import Table, tables
+from seqarena.scripts.tables import latex
 from tests.earlier import LATER
 
 DATA = to_json(PRESETS["listops"]["quick"].run)["data"]

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BadDataError, WrongUseError
-from scripts.packages import PACKAGES, find_package
-from scripts.prepare import chosen, run
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.scripts.packages import PACKAGES, find_package
+from seqarena.scripts.prepare import chosen, run
 
 
 def test_data_are_made_ahead_and_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from common.runs.results import Result
-from common.runs.run import settings
-from lra.presets import PRESETS
-from scripts.leaderboard.records import newest
-from scripts.leaderboard.table import tables
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import settings
+from seqarena.lra.presets import PRESETS
+from seqarena.scripts.leaderboard.records import newest
+from seqarena.scripts.leaderboard.table import tables
 from tests.scripts.test_leaderboard import only, result, run
 
 SOURCES = {"common/training/step.py": "1", "common/attention/softmax.py": "2"}

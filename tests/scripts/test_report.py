@@ -11,16 +11,16 @@ from pathlib import Path
 import plotly.graph_objects
 import pytest
 
-from common.errors import guarded
-from common.model.attention_maps import EDGES, FILE
-from common.runs.results import Result, read_results
-from scripts.leaderboard.records import PLANNED
-from scripts.report.chart import thinned
-from scripts.report.gathered import gather
-from scripts.report.page import charts_of
-from scripts.report.scored import interval
-from scripts.report.words import sentences
-from scripts.seqarena import dispatch
+from seqarena.common.errors import guarded
+from seqarena.common.model.attention_maps import EDGES, FILE
+from seqarena.common.runs.results import Result, read_results
+from seqarena.scripts.leaderboard.records import PLANNED
+from seqarena.scripts.report.chart import thinned
+from seqarena.scripts.report.gathered import gather
+from seqarena.scripts.report.page import charts_of
+from seqarena.scripts.report.scored import interval
+from seqarena.scripts.report.words import sentences
+from seqarena.scripts.seqarena import dispatch
 from tests.common.runs.test_cli import TINY
 from tests.scripts.test_leaderboard import result
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from common.errors import guarded
-from common.files import write_json
-from common.model.attention_maps import EDGES, FILE
-from scripts.seqarena import dispatch
+from seqarena.common.errors import guarded
+from seqarena.common.files import write_json
+from seqarena.common.model.attention_maps import EDGES, FILE
+from seqarena.scripts.seqarena import dispatch
 from tests.scripts.test_leaderboard import result
 from tests.scripts.test_report import HTML, write
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.files import write_json
-from common.model.attention_maps import EDGES, FILE
-from scripts.leaderboard.cells import orders
-from scripts.report import page as pages
-from scripts.report.chart import Chart
-from scripts.report.gathered import View, gather
-from scripts.report.page import charts_of
-from scripts.report.scored import interval
-from scripts.report.speed import speed
+from seqarena.common.files import write_json
+from seqarena.common.model.attention_maps import EDGES, FILE
+from seqarena.scripts.leaderboard.cells import orders
+from seqarena.scripts.report import page as pages
+from seqarena.scripts.report.chart import Chart
+from seqarena.scripts.report.gathered import View, gather
+from seqarena.scripts.report.page import charts_of
+from seqarena.scripts.report.scored import interval
+from seqarena.scripts.report.speed import speed
 from tests.scripts.test_leaderboard import CORRECT, result
 from tests.scripts.test_report import write
 
@@ -126,7 +126,7 @@ def test_masses_by_other_edges_are_not_added(tmp_path: Path) -> None:
 def test_limits_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "MOST_ROWS", 5)
     monkeypatch.setattr(pages, "MOST_ROWS_INSIDE", 2)
-    monkeypatch.setattr("scripts.report.inside.MOST_LINES", 6)
+    monkeypatch.setattr("seqarena.scripts.report.inside.MOST_LINES", 6)
     found = view(tmp_path, rows=["softmax", *(f"v{number}" for number in range(7))])
     charts = charts_of(found, 4, 100)
     assert named(charts, "Scores").note.endswith("The first 5 of 8 rows.")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from common.runs.results import Result
-from common.runs.run import row_name
-from common.runs.tasks import Task
-from scripts import sweep
-from scripts.packages import find_package
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import row_name
+from seqarena.common.runs.tasks import Task
+from seqarena.scripts import sweep
+from seqarena.scripts.packages import find_package
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "scripts" / "reproduce").glob("*.sh"))
@@ -69,7 +69,7 @@ def executable(path: Path, text: str) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_runs_from_end_to_end(name: str, tmp_path: Path, data: Path) -> None:
     """20 to 60 seconds each on two cores; the data of quick presets are generated, nothing is fetched."""
-    seqarena = executable(tmp_path / "seqarena", f'#!/bin/sh\nexec "{sys.executable}" -m scripts.seqarena "$@"\n')
+    seqarena = executable(tmp_path / "seqarena", f'#!/bin/sh\nexec "{sys.executable}" -m seqarena "$@"\n')
     fields = [*SHORT, *FIELDS.get(name, SMALL)]
     runs = tmp_path / "runs"
     told = run(name, seqarena, runs, "--preset", "quick", "--seeds", "0", "--data-folder", str(data), *fields)

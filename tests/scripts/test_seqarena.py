@@ -4,12 +4,13 @@ import sys
 
 import pytest
 
-from scripts.packages import PACKAGES, find_package
-from scripts.seqarena import COMMANDS, dispatch, overview
+from seqarena.scripts.packages import PACKAGES, find_package
+from seqarena.scripts.seqarena import COMMANDS, dispatch, overview
 
 
 def test_the_overview_names_everything_and_waits_for_nothing() -> None:
-    code = "import sys; from scripts.seqarena import dispatch; dispatch(['--help']); print('torch' in sys.modules)"
+    script = "from seqarena.scripts.seqarena import dispatch; dispatch(['--help'])"
+    code = f"import sys; {script}; print('torch' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told == f"{overview()}\nFalse\n"
     names = [*COMMANDS, *PACKAGES, *(task for package in PACKAGES for task in find_package(package).tasks)]

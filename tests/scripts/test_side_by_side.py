@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from common.runs.config import to_json
-from common.runs.results import Result
-from qa.presets import PRESETS
-from scripts import leaderboard
-from scripts.leaderboard.side_by_side import join
-from scripts.leaderboard.table import Table, tables
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.results import Result
+from seqarena.qa.presets import PRESETS
+from seqarena.scripts import leaderboard
+from seqarena.scripts.leaderboard.side_by_side import join
+from seqarena.scripts.leaderboard.table import Table, tables
 from tests.scripts.test_leaderboard import result, row_of_name
 
 ROWS = {"softmax": 0.5, "hnas": 0.6, "hnas, pretrained with softmax": 0.75}

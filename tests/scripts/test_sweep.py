@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import guarded
-from common.files import locked
-from common.runs.package import Package
-from common.runs.results import row_parts
-from common.runs.run import row_name
-from scripts import quickstart, sweep
-from scripts.seqarena import dispatch
+from seqarena.common.errors import guarded
+from seqarena.common.files import locked
+from seqarena.common.runs.package import Package
+from seqarena.common.runs.results import row_parts
+from seqarena.common.runs.run import row_name
+from seqarena.scripts import quickstart, sweep
+from seqarena.scripts.seqarena import dispatch
 from tests.common.runs.test_cli import TINY
 
 

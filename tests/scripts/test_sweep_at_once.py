@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from common.errors import WrongUseError, guarded
-from common.files import locked
-from common.runs.results import Result, read_results
-from scripts import sweep
-from scripts.packages import PACKAGES, find_package
-from scripts.seqarena import dispatch
-from scripts.sweep import on_ray
-from scripts.sweep.planned import Planned, from_description
-from scripts.sweep.progress import FAILED, FINISHED, MOST_SHOWN, RUNNING, Board, latest
+from seqarena.common.errors import WrongUseError, guarded
+from seqarena.common.files import locked
+from seqarena.common.runs.results import Result, read_results
+from seqarena.scripts import sweep
+from seqarena.scripts.packages import PACKAGES, find_package
+from seqarena.scripts.seqarena import dispatch
+from seqarena.scripts.sweep import on_ray
+from seqarena.scripts.sweep.planned import Planned, from_description
+from seqarena.scripts.sweep.progress import FAILED, FINISHED, MOST_SHOWN, RUNNING, Board, latest
 from tests.common.runs.test_cli import TINY
 
 
@@ -63,7 +63,7 @@ def test_who_stops_the_sweep_stops_its_runs_and_it_goes_on(sent: signal.Signals,
     long = arguments(tmp_path, "--train.steps", "3000", "--train.eval-every", "20", "--parallel", "2")
     # Started in the background, a shell's programs ignore an interrupt, and so would theirs.
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from scripts.seqarena import main; sys.exit(main())"
+    code += "from seqarena.scripts.seqarena import main; sys.exit(main())"
     process = subprocess.Popen([sys.executable, "-c", code, *long], stderr=subprocess.DEVNULL, start_new_session=True)
     folders = [each.folder for each in sweep.plan(long[1:])[0]]
     while not all((latest(folder)[0] or 0) > 40 for folder in folders):

@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.tokenization import Tokenizer, load_tokenizer, word_tokenizer
-from common.errors import BadDataError, WrongUseError
-from summarization.data import Data, wire
-from summarization.data.batches import Budgeted, HeadlineBatch, filled
-from summarization.data.layouts import Pair, find
-from summarization.data.text import decode, encode
+from seqarena.common.data.tokenization import Tokenizer, load_tokenizer, word_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.summarization.data import Data, wire
+from seqarena.summarization.data.batches import Budgeted, HeadlineBatch, filled
+from seqarena.summarization.data.layouts import Pair, find
+from seqarena.summarization.data.text import decode, encode
 from tests.summarization.tiny import PAIRS, write_sumdata
 
 
@@ -102,7 +102,7 @@ def test_rows_of_the_hub_are_the_same_pairs(tmp_path: Path, monkeypatch: pytest.
         asked.append((name, config, split))
         return [{"document": source, "summary": target} for source, target in PAIRS]
 
-    monkeypatch.setattr("summarization.data.layouts.hub_rows", rows)
+    monkeypatch.setattr("seqarena.summarization.data.layouts.hub_rows", rows)
     splits = Data(hub="someone/gigaword:plain", source_length=80).load(words(), tmp_path)
     assert [pair.summary for pair in splits.test.pairs] == [target for _, target in PAIRS]
     assert set(asked) == {("someone/gigaword", "plain", split) for split in ("train", "validation", "test")}
@@ -176,7 +176,7 @@ def test_real_wordpiece_takes_a_marker_as_one_token_too(tmp_path: Path) -> None:
 def test_a_batch_says_what_follows_each_token() -> None:
     splits = Data(generated=100, source_length=80)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("summarization.data.prepared", lambda folder, what, make: (make(), "sum"))
+        patch.setattr("seqarena.summarization.data.prepared", lambda folder, what, make: (make(), "sum"))
         encoded = splits.load(words(), Path("nowhere")).train
     batch = encoded.batch(np.arange(6))
     start, end, _ = encoded.special

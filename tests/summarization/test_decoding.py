@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import WrongUseError
-from summarization.decoding import Decoding, Headline, search, top
-from summarization.model import Summarizer
+from seqarena.common.errors import WrongUseError
+from seqarena.summarization.decoding import Decoding, Headline, search, top
+from seqarena.summarization.model import Summarizer
 from tests.summarization.tiny import model, texts
 
 START, END = 1, 2

@@ -7,21 +7,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from common.attention import ATTENTIONS
-from common.data.tokenization import word_tokenizer
-from common.errors import BadDataError, WrongUseError
-from common.model.bert.checkpoint import Pretraining, save
-from common.model.bert.model import BertConfig, BertForPretraining
-from common.model.blocks import NORMS
-from common.model.cross_entropy import chunked_cross_entropy
-from common.runs.cli import described
-from common.runs.config import to_json
-from common.runs.run import changed_from, row_name, row_of, settings
-from summarization.__main__ import PACKAGE
-from summarization.model import Model, Summarizer
-from summarization.presets import BASE
-from summarization.run import Run
-from summarization.trainer import _start
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.data.tokenization import word_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.bert.checkpoint import Pretraining, save
+from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.cross_entropy import chunked_cross_entropy
+from seqarena.common.runs.cli import described
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.run import changed_from, row_name, row_of, settings
+from seqarena.summarization.__main__ import PACKAGE
+from seqarena.summarization.model import Model, Summarizer
+from seqarena.summarization.presets import BASE
+from seqarena.summarization.run import Run
+from seqarena.summarization.trainer import _start
 from tests.summarization.tiny import model, texts
 
 
@@ -95,7 +95,7 @@ def test_the_text_is_read() -> None:
 def test_cross_entropy_in_parts_is_the_whole_with_its_gradients(
     smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.model.cross_entropy.CHUNK", 4)
+    monkeypatch.setattr("seqarena.common.model.cross_entropy.CHUNK", 4)
     inputs = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((11, 5), (7, 5), (7,))]
     labels = torch.randint(7, (11,))
     found = chunked_cross_entropy(*inputs, labels, smoothing)
@@ -108,7 +108,7 @@ def test_cross_entropy_in_parts_is_the_whole_with_its_gradients(
 
 
 def test_scores_of_all_positions_are_never_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.model.cross_entropy.CHUNK", 8)
+    monkeypatch.setattr("seqarena.common.model.cross_entropy.CHUNK", 8)
     largest: list[int] = []
     linear = F.linear
 
@@ -117,7 +117,7 @@ def test_scores_of_all_positions_are_never_there_at_once(monkeypatch: pytest.Mon
         largest.append(len(found))
         return found
 
-    monkeypatch.setattr("common.model.cross_entropy.F.linear", seen)
+    monkeypatch.setattr("seqarena.common.model.cross_entropy.F.linear", seen)
     hidden, table = torch.randn(50, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
     chunked_cross_entropy(hidden, table, torch.zeros(9), torch.zeros(50, dtype=torch.long)).backward()
     assert max(largest) == 8
@@ -145,7 +145,7 @@ def test_the_loss_is_a_mean_over_what_is_said_and_parts_of_a_batch_add_up() -> N
 def test_where_no_gradient_is_wanted_none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, table, bias = (torch.randn(*shape, requires_grad=True) for shape in ((6, 4), (5, 4), (5,)))
     monkeypatch.setattr(
-        "common.model.cross_entropy.torch.zeros_like", lambda *_, **__: pytest.fail("a gradient was made")
+        "seqarena.common.model.cross_entropy.torch.zeros_like", lambda *_, **__: pytest.fail("a gradient was made")
     )
     with torch.no_grad():
         chunked_cross_entropy(hidden, table, bias, torch.zeros(6, dtype=torch.long))

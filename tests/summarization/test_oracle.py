@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from common.model.blocks import NORMS
-from scripts.benchmark.headlines import as_transformers, generated
-from summarization.decoding import Decoding, search
-from summarization.model import Summarizer
+from seqarena.common.model.blocks import NORMS
+from seqarena.scripts.benchmark.headlines import as_transformers, generated
+from seqarena.summarization.decoding import Decoding, search
+from seqarena.summarization.model import Summarizer
 from tests.summarization.tiny import model, texts
 
 pytestmark = pytest.mark.extras

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import guarded
-from scripts.seqarena import dispatch
-from summarization import trainer
+from seqarena.common.errors import guarded
+from seqarena.scripts.seqarena import dispatch
+from seqarena.summarization import trainer
 from tests.summarization.test_training import TINY, measure
 
 

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data.batches import Ragged
-from common.data.tokenization import Tokenizer, word_tokenizer
-from common.errors import BadDataError, guarded
-from scripts.seqarena import dispatch
-from summarization.data import Split, Splits
-from summarization.data.batches import Encoded
-from summarization.data.layouts import Pair
-from summarization.data.text import encode, normalized, without_unknown
-from summarization.floors import best_constant, floors, lead, nearest_headlines
-from summarization.metric import RougeMetric
-from summarization.rouge import METRICS, described, dropped, intervals, rows
+from seqarena.common.data.batches import Ragged
+from seqarena.common.data.tokenization import Tokenizer, word_tokenizer
+from seqarena.common.errors import BadDataError, guarded
+from seqarena.scripts.seqarena import dispatch
+from seqarena.summarization.data import Split, Splits
+from seqarena.summarization.data.batches import Encoded
+from seqarena.summarization.data.layouts import Pair
+from seqarena.summarization.data.text import encode, normalized, without_unknown
+from seqarena.summarization.floors import best_constant, floors, lead, nearest_headlines
+from seqarena.summarization.metric import RougeMetric
+from seqarena.summarization.rouge import METRICS, described, dropped, intervals, rows
 
 STEMS = {
     "officials": "offici",
@@ -142,7 +142,7 @@ def encoded(pairs: list[Pair], tokenizer: Tokenizer) -> Encoded:
 def test_the_best_constant_is_the_same_in_every_interpreter() -> None:
     """Words of equal frequency come in the order of the headlines, not of a hash."""
     code = (
-        "from summarization.floors import best_constant; "
+        "from seqarena.summarization.floors import best_constant; "
         "print(best_constant([f'w{n % 7} w{(n + 1) % 7} w{(n + 2) % 7}' for n in range(70)]))"
     )
     said = set()

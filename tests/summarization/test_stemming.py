@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BadDataError
-from summarization import stemming
-from summarization.rouge import rows
-from summarization.stemming import irregular_forms, stem
+from seqarena.common.errors import BadDataError
+from seqarena.summarization import stemming
+from seqarena.summarization.rouge import rows
+from seqarena.summarization.stemming import irregular_forms, stem
 
 # Printed by the stemmer of ROUGE-1.5.5.pl. Its step 4 goes on after -ement, and it has no exceptions of NLTK's.
 PERL = """firmament firmam  instruments instrum  instrumental instrum  agreement agreem  government govern

@@ -9,20 +9,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from common.data.tokenization import word_tokenizer
-from common.errors import guarded
-from common.runs.folder import run_folder
-from common.runs.results import Result
-from common.runs.session import Session, execute
-from common.training.runtime import make_accelerator
-from scripts.seqarena import dispatch
-from summarization import trainer
-from summarization.__main__ import PACKAGE
-from summarization.data.text import encode
-from summarization.evaluator import cross_entropy, never_said, write
-from summarization.model import Summarizer
-from summarization.presets import QUICK
-from summarization.run import Run
+from seqarena.common.data.tokenization import word_tokenizer
+from seqarena.common.errors import guarded
+from seqarena.common.runs.folder import run_folder
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.session import Session, execute
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.scripts.seqarena import dispatch
+from seqarena.summarization import trainer
+from seqarena.summarization.__main__ import PACKAGE
+from seqarena.summarization.data.text import encode
+from seqarena.summarization.evaluator import cross_entropy, never_said, write
+from seqarena.summarization.model import Summarizer
+from seqarena.summarization.presets import QUICK
+from seqarena.summarization.run import Run
 from tests.interruption import stops_after
 from tests.summarization.tiny import write_sumdata
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from common.attention import ATTENTIONS
-from common.model.blocks import NORMS
-from summarization.model import Model, Summarizer
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.model.blocks import NORMS
+from seqarena.summarization.model import Model, Summarizer
 
 PAIRS = (
     ("the government of austria said monday it would close ## schools in <unk> .", "austria to close ## schools"),

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import BadDataError
-from vqa.data.detected import Detected, read_detector
-from vqa.regions import Found, write
+from seqarena.common.errors import BadDataError
+from seqarena.vqa.data.detected import Detected, read_detector
+from seqarena.vqa.regions import Found, write
 
 
 def test_detectors_rows_are_read_and_padded(tmp_path: Path) -> None:

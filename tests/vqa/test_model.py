@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from common.attention import ATTENTIONS, find_attention
-from common.errors import WrongUseError, guarded
-from common.model.diagnostics import diagnose
-from common.training.runtime import make_accelerator
-from scripts.seqarena import dispatch
-from vqa.data import Arrays, Loaded
-from vqa.data.batches import Grouped
-from vqa.data.published import UNKNOWN
-from vqa.data.scenes import Scenes
-from vqa.evaluator import evaluate
-from vqa.fusion import Fused, Fusion
-from vqa.masses import Masses, masses_of
-from vqa.model import Answerer, Model
-from vqa.presets import MINI, PRESETS
-from vqa.run import Run
-from vqa.trainer import assemble, loss
+from seqarena.common.attention import ATTENTIONS, find_attention
+from seqarena.common.errors import WrongUseError, guarded
+from seqarena.common.model.diagnostics import diagnose
+from seqarena.common.training.runtime import make_accelerator
+from seqarena.scripts.seqarena import dispatch
+from seqarena.vqa.data import Arrays, Loaded
+from seqarena.vqa.data.batches import Grouped
+from seqarena.vqa.data.published import UNKNOWN
+from seqarena.vqa.data.scenes import Scenes
+from seqarena.vqa.evaluator import evaluate
+from seqarena.vqa.fusion import Fused, Fusion
+from seqarena.vqa.masses import Masses, masses_of
+from seqarena.vqa.model import Answerer, Model
+from seqarena.vqa.presets import MINI, PRESETS
+from seqarena.vqa.run import Run
+from seqarena.vqa.trainer import assemble, loss
 
 WIDTH, BOXES = 6, 5
 SMALL = Scenes(scenes=40, held_out=40)

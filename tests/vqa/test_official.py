@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import BadDataError, WrongUseError, guarded
-from scripts.seqarena import dispatch
-from vqa.answers import ceiling, priors, vocabulary
-from vqa.data.published import Annotation, Question, read_answers, read_questions, require_complete
-from vqa.official import CONTRACTIONS, MARKS, accuracy, normalized
-from vqa.score import consistency, score
+from seqarena.common.errors import BadDataError, WrongUseError, guarded
+from seqarena.scripts.seqarena import dispatch
+from seqarena.vqa.answers import ceiling, priors, vocabulary
+from seqarena.vqa.data.published import Annotation, Question, read_answers, read_questions, require_complete
+from seqarena.vqa.official import CONTRACTIONS, MARKS, accuracy, normalized
+from seqarena.vqa.score import consistency, score
 
 VECTORS = {
     "The dog.": "dog", "2.5": "2.5", "5.": "5", "U.S.A.": "usa", "no.1": "no.1", "1. 2": "1 2", "1,000": "1000",
@@ -178,7 +178,7 @@ def test_questions_are_read_in_their_order(tmp_path: Path) -> None:
 
 
 def test_the_metric_is_the_score_of_a_submission() -> None:
-    from vqa.metric import VqaMetric  # noqa: PLC0415  # takes a second
+    from seqarena.vqa.metric import VqaMetric  # noqa: PLC0415  # takes a second
 
     references = [
         {"question_id": 1, "answers": ["yes"] * 10, "question_type": "is", "answer_type": "yes/no"},

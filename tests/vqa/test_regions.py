@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import BadDataError, WrongUseError, guarded
-from scripts.seqarena import dispatch
-from vqa import formats, regions
-from vqa.formats import READERS, format_of, picture_of
-from vqa.regions import Found, Regions, read, write
+from seqarena.common.errors import BadDataError, WrongUseError, guarded
+from seqarena.scripts.seqarena import dispatch
+from seqarena.vqa import formats, regions
+from seqarena.vqa.formats import READERS, format_of, picture_of
+from seqarena.vqa.regions import Found, Regions, read, write
 
 WIDTH = 6
 
@@ -303,7 +303,7 @@ def test_formats_are_told_apart_and_names_read(tmp_path: Path) -> None:
 
 
 def guarded_features(folder: Path) -> None:
-    from vqa.convert import features  # noqa: PLC0415
+    from seqarena.vqa.convert import features  # noqa: PLC0415
 
     features(["--from", str(folder), "--out", str(folder / "o"), "--detector", "R", "--format", "tvs"])
 
@@ -315,7 +315,7 @@ def test_an_lmdb_of_which_a_part_is_missing_ends_no_process(tmp_path: Path) -> N
     stored = source / "data.mdb"
     stored.write_bytes(stored.read_bytes()[: 3 * 4096])
     command = ["prepare", "vqa", "features", "--from", str(source), "--trust-pickles", "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "scripts.seqarena", *command, "--boxes", "5", "--detector", "R101"]
+    command = [sys.executable, "-m", "seqarena", *command, "--boxes", "5", "--detector", "R101"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran.stderr
     assert "bytes in data.mdb, found 12,288: a part is missing" in ran.stderr

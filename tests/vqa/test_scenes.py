@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import WrongUseError
-from vqa.data import SHARE, Arrays, Integers, Split, scenes
-from vqa.data.batches import Grouped, asked
-from vqa.data.scenes import ANSWERS, WORDS, Scenes, spelled
-from vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
-from vqa.floors import floors, of_nearest, sums
+from seqarena.common.errors import WrongUseError
+from seqarena.vqa.data import SHARE, Arrays, Integers, Split, scenes
+from seqarena.vqa.data.batches import Grouped, asked
+from seqarena.vqa.data.scenes import ANSWERS, WORDS, Scenes, spelled
+from seqarena.vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
+from seqarena.vqa.floors import floors, of_nearest, sums
 
 SMALL = Scenes(scenes=60, held_out=40)
 HARD = replace(

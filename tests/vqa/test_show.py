@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import guarded
-from scripts.seqarena import dispatch
-from vqa.data.scenes import Scenes
-from vqa.show import picture
+from seqarena.common.errors import guarded
+from seqarena.scripts.seqarena import dispatch
+from seqarena.vqa.data.scenes import Scenes
+from seqarena.vqa.show import picture
 
 
 def test_a_scene_is_drawn_with_its_questions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

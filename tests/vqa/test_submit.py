@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from common.errors import WrongUseError, guarded
-from common.training.optim import Stepped, rate
-from scripts.seqarena import dispatch
+from seqarena.common.errors import WrongUseError, guarded
+from seqarena.common.training.optim import Stepped, rate
+from seqarena.scripts.seqarena import dispatch
+from seqarena.vqa.data import Layer, Loaded
+from seqarena.vqa.data.scenes import Scenes
+from seqarena.vqa.data.written import write_scenes
+from seqarena.vqa.fusion import Fusion
+from seqarena.vqa.model import Answerer, LastWord, Model
+from seqarena.vqa.presets import BUTD, PRESETS
+from seqarena.vqa.regions import read
 from tests.earlier import LATER
-from vqa.data import Layer, Loaded
-from vqa.data.scenes import Scenes
-from vqa.data.written import write_scenes
-from vqa.fusion import Fusion
-from vqa.model import Answerer, LastWord, Model
-from vqa.presets import BUTD, PRESETS
-from vqa.regions import read
 
 QUESTIONS = "v2_OpenEnded_mscoco_val2014_questions.json"
 ANNOTATIONS = "v2_mscoco_val2014_annotations.json"

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.errors import BadDataError, WrongUseError
-from vqa.data.batches import asked
-from vqa.data.detected import Detected, read_detector
-from vqa.data.scenes import WORDS, Scenes
-from vqa.data.vqa2 import Vqa2
-from vqa.data.written import write_scenes
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.vqa.data.batches import asked
+from seqarena.vqa.data.detected import Detected, read_detector
+from seqarena.vqa.data.scenes import WORDS, Scenes
+from seqarena.vqa.data.vqa2 import Vqa2
+from seqarena.vqa.data.written import write_scenes
 
 SCENES = 24
 TESTED_QUESTIONS = "v2_OpenEnded_mscoco_val2014_questions.json"

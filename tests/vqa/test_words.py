@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import BadDataError
-from vqa.data import words as spelling
-from vqa.data.options import options_of
-from vqa.data.published import UNKNOWN, Annotation
-from vqa.official import accuracy, cleaned, normalized
+from seqarena.common.errors import BadDataError
+from seqarena.vqa.data import words as spelling
+from seqarena.vqa.data.options import options_of
+from seqarena.vqa.data.published import UNKNOWN, Annotation
+from seqarena.vqa.official import accuracy, cleaned, normalized
 
 SAID = st.sampled_from(
     ["yes", "Yes", "no", "2", "two", "a dog", "dog", "the dog.", "t-shirt", "t shirt", "", "none", "unk"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Indices
+from seqarena.common.data.batches import Indices
 
 PEOPLE = 10
 """Who answered each question."""

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.data.batches import Batch, Indices, kept_order
-from common.data.counter import permutation
-from common.shapes import Centres, Places, Regions, RegionsReal, SoftTargets, Tokens
-from vqa.data import SHARE, Split
+from seqarena.common.data.batches import Batch, Indices, kept_order
+from seqarena.common.data.counter import permutation
+from seqarena.common.shapes import Centres, Places, Regions, RegionsReal, SoftTargets, Tokens
+from seqarena.vqa.data import SHARE, Split
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.batches import Indices
-from common.errors import BadDataError, damage
-from vqa.data import Integers, Layer, Reals, Seen, Truths, Views
-from vqa.regions import Header, Regions, read, taken
+from seqarena.common.data.batches import Indices
+from seqarena.common.errors import BadDataError, damage
+from seqarena.vqa.data import Integers, Layer, Reals, Seen, Truths, Views
+from seqarena.vqa.regions import Header, Regions, read, taken
 
 COMPARED_AT_ONCE = 1_000
 SAME = 1e-3

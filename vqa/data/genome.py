@@ -4,11 +4,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from common.data.readers import member, read_json
-from common.errors import BadDataError
-from vqa.data import PEOPLE
-from vqa.data.published import Annotation, Question
-from vqa.official import normalized
+from seqarena.common.data.readers import member, read_json
+from seqarena.common.errors import BadDataError
+from seqarena.vqa.data import PEOPLE
+from seqarena.vqa.data.published import Annotation, Question
+from seqarena.vqa.official import normalized
 
 FILES = ("question_answers.json", "image_data.json")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vqa.data.published import UNKNOWN, Annotation
-from vqa.official import cleaned, compared, normalized, share
+from seqarena.vqa.data.published import UNKNOWN, Annotation
+from seqarena.vqa.official import cleaned, compared, normalized, share
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.data.readers import member, read_json, read_text
-from common.errors import BadDataError
-from common.files import write_atomically
+from seqarena.common.data.readers import member, read_json, read_text
+from seqarena.common.errors import BadDataError
+from seqarena.common.files import write_atomically
 
 QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
 ANNOTATIONS = "v2_mscoco_{}_annotations.json"

@@ -14,11 +14,23 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from common.data.counter import hash64
-from common.errors import WrongUseError
-from common.runs.config import fingerprint
-from vqa.data import PEOPLE, SHARE, Arrays, Data, Loaded, Part, Split
-from vqa.data.world import ATTRIBUTES, COLOURS, MATERIALS, SHAPES, Drawn, Layout, Numbers, Truths, draw, normal, uniform
+from seqarena.common.data.counter import hash64
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.config import fingerprint
+from seqarena.vqa.data import PEOPLE, SHARE, Arrays, Data, Loaded, Part, Split
+from seqarena.vqa.data.world import (
+    ATTRIBUTES,
+    COLOURS,
+    MATERIALS,
+    SHAPES,
+    Drawn,
+    Layout,
+    Numbers,
+    Truths,
+    draw,
+    normal,
+    uniform,
+)
 
 Kind = Literal["material", "shape", "there", "side", "count"]
 TEXTS: Mapping[Kind, str] = {

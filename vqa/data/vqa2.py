@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.counter import hash64
-from common.errors import BadDataError, WrongUseError
-from common.runs.roles import Role, role
-from vqa.answers import LEAST, vocabulary
-from vqa.data import PEOPLE, Data, Layer, Loaded, Part, Split
-from vqa.data import words as spelling
-from vqa.data.detected import Detected, Detector, detected, fingerprint_of, read_detector, read_layer
-from vqa.data.genome import read_genome
-from vqa.data.options import options_of
-from vqa.data.published import (
+from seqarena.common.data.counter import hash64
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.roles import Role, role
+from seqarena.vqa.answers import LEAST, vocabulary
+from seqarena.vqa.data import PEOPLE, Data, Layer, Loaded, Part, Split
+from seqarena.vqa.data import words as spelling
+from seqarena.vqa.data.detected import Detected, Detector, detected, fingerprint_of, read_detector, read_layer
+from seqarena.vqa.data.genome import read_genome
+from seqarena.vqa.data.options import options_of
+from seqarena.vqa.data.published import (
     ANNOTATIONS,
     PAIRS,
     QUESTIONS,
@@ -31,8 +31,8 @@ from vqa.data.published import (
     read_pairs,
     read_questions,
 )
-from vqa.data.scenes import Scenes
-from vqa.data.written import NAMES, write_scenes
+from seqarena.vqa.data.scenes import Scenes
+from seqarena.vqa.data.written import NAMES, write_scenes
 
 TYPES = ("answer_type", "question_type")
 Answered = Sequence[tuple[Question, Annotation]]

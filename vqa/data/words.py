@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from common.data.readers import text_lines
-from common.errors import BadDataError
+from seqarena.common.data.readers import text_lines
+from seqarena.common.errors import BadDataError
 
 Numbers = npt.NDArray[np.int32]
 BETWEEN = re.compile(r"(\W+)")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from common.data.counter import hash64
+from seqarena.common.data.counter import hash64
 
 Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

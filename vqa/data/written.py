@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from common.files import whole, write_json
-from vqa.data import Arrays, Split
-from vqa.data.published import ANNOTATIONS, QUESTIONS
-from vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled
-from vqa.regions import Found, write
+from seqarena.common.files import whole, write_json
+from seqarena.vqa.data import Arrays, Split
+from seqarena.vqa.data.published import ANNOTATIONS, QUESTIONS
+from seqarena.vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled
+from seqarena.vqa.regions import Found, write
 
 SIZE = (640, 480)
 """Pixels of a picture."""

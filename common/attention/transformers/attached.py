@@ -8,13 +8,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from common.attention import ATTENTIONS
-from common.attention.transformers.interface import KERNEL, Attached, asking_modules, register
-from common.data.readers import member, read_json
-from common.errors import BadDataError, WrongUseError
-from common.files import write_atomically, write_json
-from common.model.bounded import bounded_modules
-from common.training.optim import Optim, build_optimizer
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.transformers.interface import KERNEL, Attached, asking_modules, register
+from seqarena.common.data.readers import member, read_json
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.files import write_atomically, write_json
+from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.training.optim import Optim, build_optimizer
 
 SAVED = "attention.json"
 """File beside a model's weights: the name of its attention, and the settings of what was attached."""

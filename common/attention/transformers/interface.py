@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from common.attention import ATTENTIONS, Order, require_order
-from common.attention.base import AttentionConfig, Kernel
-from common.attention.transformers.masks import attend_pairs, hides_no_order, over_pairs, real_tokens
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
+from seqarena.common.attention import ATTENTIONS, Order, require_order
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.transformers.masks import attend_pairs, hides_no_order, over_pairs, real_tokens
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
 
 KERNEL = "attention_kernel"
 """Name of the module that ``attach`` adds to each attention module of a model."""

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
-from common.attention.base import AttentionConfig, Kernel, scaled_scores
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.shapes import Key, Query, Value
+from seqarena.common.attention.base import AttentionConfig, Kernel, scaled_scores
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import Key, Query, Value
 
 ALWAYS_HIDES = -1e4
 """A number of a mask that hides its pair under every variant: most models' own masks have it, or less."""

@@ -8,7 +8,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from common.attention.visibility import Visibility
+from seqarena.common.attention.visibility import Visibility
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LEAST_WIDTH, MOST_WIDTH = 16, 128

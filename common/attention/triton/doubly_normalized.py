@@ -12,7 +12,7 @@ which leaves a weight of 0.
 import triton
 import triton.language as tl
 
-from common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
+from seqarena.common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
 
 FAR: tl.constexpr = tl.constexpr(1e30)
 """Subtracted from the score of a hidden pair. It is finite, so that no difference of two is NaN."""

@@ -12,7 +12,7 @@ float16, where a cube alone may be too large.
 import triton
 import triton.language as tl
 
-from common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
+from seqarena.common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
 
 ROOT_OF_HALF: tl.constexpr = tl.constexpr(0.7071067811865476)
 ROOT_OF_TWO_PI: tl.constexpr = tl.constexpr(2.5066282746310002)

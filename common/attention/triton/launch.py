@@ -11,9 +11,9 @@ import torch
 import triton
 from torch import Tensor
 
-from common.errors import WrongUseError
-from common.files import read_strict_json
-from common.training.runtime import TILES, device_name
+from seqarena.common.errors import WrongUseError
+from seqarena.common.files import read_strict_json
+from seqarena.common.training.runtime import TILES, device_name
 
 Role = Literal["forward", "columns", "keys", "keys_and_masses", "queries"]
 """Task of a kernel: the output, sums of columns, gradients of keys and values (and of masses), or of queries."""

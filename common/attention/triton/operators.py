@@ -10,11 +10,11 @@ import torch
 import triton
 from torch import Tensor
 
-from common.attention.elementwise import ElementwiseRule
-from common.attention.tiles import Call
-from common.attention.triton import doubly_normalized, elementwise
-from common.attention.triton.launch import Role, room, run
-from common.attention.visibility import Visibility
+from seqarena.common.attention.elementwise import ElementwiseRule
+from seqarena.common.attention.tiles import Call
+from seqarena.common.attention.triton import doubly_normalized, elementwise
+from seqarena.common.attention.triton.launch import Role, room, run
+from seqarena.common.attention.visibility import Visibility
 
 
 class ElementwiseCall(NamedTuple):

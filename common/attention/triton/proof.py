@@ -8,12 +8,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from common.attention.derivatives import assume_constant_result
-from common.attention.operators import attend_blockwise
-from common.attention.rule import Rule
-from common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, say_once
-from common.attention.visibility import Order, Visibility
-from common.errors import WrongUseError
+from seqarena.common.attention.derivatives import assume_constant_result
+from seqarena.common.attention.operators import attend_blockwise
+from seqarena.common.attention.rule import Rule
+from seqarena.common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, say_once
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.errors import WrongUseError
 
 LOOKS = ((200, 5), (208, 0))
 """Queries and, in order, earlier keys that are looked at: several tiles, and part of one. Triton compiles a kernel for
@@ -79,7 +79,7 @@ def examples(
     causal: bool, dropout: float,
 ) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
     """Returns output and gradients of a small example by the kernels, each beside what the engine gives in float64."""
-    from common.attention.triton import operators  # noqa: PLC0415  # needs Triton
+    from seqarena.common.attention.triton import operators  # noqa: PLC0415  # needs Triton
 
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():

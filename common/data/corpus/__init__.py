@@ -5,7 +5,7 @@ import lzma
 from importlib import resources
 from pathlib import Path
 
-from common.errors import BadDataError
+from seqarena.common.errors import BadDataError
 
 VOCABULARY = Path(__file__).parent / "king_james.vocab.txt"
 """4,000 pieces of WordPiece, trained once on the text; how: PROVENANCE.md."""

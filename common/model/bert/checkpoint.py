@@ -12,16 +12,16 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from common.attention.base import AttentionConfig
-from common.attention.softmax import Softmax
-from common.data.hub import hub_folder
-from common.data.tokenization import VOCABULARIES
-from common.errors import BadDataError, WrongUseError
-from common.files import write_atomically, write_json
-from common.model.bert.model import BertConfig, BertForPretraining
-from common.model.bert.names import modern, public_name
-from common.model.blocks import Activation, NormConfig, PostNorm
-from common.runs.config import from_json, to_json
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.data.hub import hub_folder
+from seqarena.common.data.tokenization import VOCABULARIES
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.files import write_atomically, write_json
+from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.model.bert.names import modern, public_name
+from seqarena.common.model.blocks import Activation, NormConfig, PostNorm
+from seqarena.common.runs.config import from_json, to_json
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """In the order in which they are preferred."""

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.attention.visibility import Order, Visibility
-from common.errors import WrongUseError
-from common.model.blocks import ACTIVATIONS
-from common.model.transformer import Encoder, EncoderConfig
-from common.shapes import Hidden, Places, Pooled, Scored, Table, Tokens, TwoWay
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.blocks import ACTIVATIONS
+from seqarena.common.model.transformer import Encoder, EncoderConfig
+from seqarena.common.shapes import Hidden, Places, Pooled, Scored, Table, Tokens, TwoWay
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import re
 
 from torch import Tensor
 
-from common.errors import BadDataError
+from seqarena.common.errors import BadDataError
 
 OUTSIDE = {
     "bert.embeddings.word.weight": "bert.embeddings.word_embeddings.weight",

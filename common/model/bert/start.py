@@ -4,17 +4,17 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
-from common.attention import attention_name
-from common.attention.base import AttentionConfig
-from common.attention.hybrid import Hybrid
-from common.attention.softmax import Softmax
-from common.data.hub import hub_folder
-from common.data.tokenization import VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
-from common.errors import BadDataError, WrongUseError
-from common.model.bert.checkpoint import UNRECORDED, folder_of, pretraining_of, read_config
-from common.model.bert.model import BertConfig
-from common.runs.roles import Role, role
-from common.runs.run import RowParts
+from seqarena.common.attention import attention_name
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.data.hub import hub_folder
+from seqarena.common.data.tokenization import VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.bert.checkpoint import UNRECORDED, folder_of, pretraining_of, read_config
+from seqarena.common.model.bert.model import BertConfig
+from seqarena.common.runs.roles import Role, role
+from seqarena.common.runs.run import RowParts
 
 OWN = ("attention", "norm", "dropout", "attention_dropout", "initial_std")
 """Fields of a BERT that a checkpoint does not settle."""

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from common.data.prepared import Splits, prepared
-from common.runs.config import fingerprint
-from lra.data import Data
-from lra.data.archives import folder_of
-from lra.data.listops.floors import floors
-from lra.data.listops.generator import Expressions, generate
-from lra.data.listops.language import CLASSES, SYMBOLS
-from lra.data.listops.official import FILES, read_official
-from lra.data.origin import kept_in
+from seqarena.common.data.prepared import Splits, prepared
+from seqarena.common.runs.config import fingerprint
+from seqarena.lra.data import Data
+from seqarena.lra.data.archives import folder_of
+from seqarena.lra.data.listops.floors import floors
+from seqarena.lra.data.listops.generator import Expressions, generate
+from seqarena.lra.data.listops.language import CLASSES, SYMBOLS
+from seqarena.lra.data.listops.official import FILES, read_official
+from seqarena.lra.data.origin import kept_in
 
 GENERATOR_VERSION = 2
 """Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""

@@ -3,10 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Ragged
-from common.data.nearest import FLOOR, label_of_nearest
-from lra.data import majority_class
-from lra.data.listops.language import CLASSES, CLOSE, MIN, OPERATORS, SYMBOLS, evaluate
+from seqarena.common.data.batches import Ragged
+from seqarena.common.data.nearest import FLOOR, label_of_nearest
+from seqarena.lra.data import majority_class
+from seqarena.lra.data.listops.language import CLASSES, CLOSE, MIN, OPERATORS, SYMBOLS, evaluate
 
 EXAMPLES = 4_000
 """Training examples that the rules are fitted on, at most."""

@@ -14,12 +14,12 @@ from typing import no_type_check
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Bytes, Ragged
-from common.data.compiled import compiled
-from common.data.counter import GOLDEN, hash64, permutation
-from common.errors import WrongUseError
-from lra.data import SPLITS
-from lra.data.listops.language import CLOSE, MIN, OPERATORS, apply, content, mix
+from seqarena.common.data.batches import Bytes, Ragged
+from seqarena.common.data.compiled import compiled
+from seqarena.common.data.counter import GOLDEN, hash64, permutation
+from seqarena.common.errors import WrongUseError
+from seqarena.lra.data import SPLITS
+from seqarena.lra.data.listops.language import CLOSE, MIN, OPERATORS, apply, content, mix
 
 DRAWS_A_CHUNK = 4096
 

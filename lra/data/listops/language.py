@@ -6,10 +6,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Bytes
-from common.data.compiled import compiled
-from common.data.counter import GOLDEN, mix64
-from common.errors import nearest
+from seqarena.common.data.batches import Bytes
+from seqarena.common.data.compiled import compiled
+from seqarena.common.data.counter import GOLDEN, mix64
+from seqarena.common.errors import nearest
 
 SYMBOLS = ("<pad>", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 """Token n is SYMBOLS[n]; digits are tokens 1 to 10, and 0 is padding only."""

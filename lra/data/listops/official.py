@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from common.data.batches import Bytes, Ragged
-from common.errors import BadDataError
-from lra.data.listops.language import CLASSES, SYMBOLS, encode, evaluate
+from seqarena.common.data.batches import Bytes, Ragged
+from seqarena.common.errors import BadDataError
+from seqarena.lra.data.listops.language import CLASSES, SYMBOLS, encode, evaluate
 
 FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 HEADER = "Source\tTarget"

@@ -12,17 +12,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.data.prepared import Splits, prepared
-from common.errors import WrongUseError, damage
-from common.runs.config import fingerprint
-from common.training.log import tracked
-from lra.data import SPLITS
-from lra.data.archives import folder_of
-from lra.data.origin import kept_in
-from lra.data.pathfinder.generator import draw_images
-from lra.data.pathfinder.geometry import GEOMETRIES
-from lra.data.pathfinder.release import read_release
-from lra.data.pixels import Pixels, as_sequences
+from seqarena.common.data.prepared import Splits, prepared
+from seqarena.common.errors import WrongUseError, damage
+from seqarena.common.runs.config import fingerprint
+from seqarena.common.training.log import tracked
+from seqarena.lra.data import SPLITS
+from seqarena.lra.data.archives import folder_of
+from seqarena.lra.data.origin import kept_in
+from seqarena.lra.data.pathfinder.generator import draw_images
+from seqarena.lra.data.pathfinder.geometry import GEOMETRIES
+from seqarena.lra.data.pathfinder.release import read_release
+from seqarena.lra.data.pixels import Pixels, as_sequences
 
 GENERATOR_VERSION = 2
 """Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""

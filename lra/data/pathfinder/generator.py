@@ -10,10 +10,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from common.data.compiled import compiled
-from common.data.counter import GOLDEN, hash64, mix64
-from common.errors import WrongUseError
-from lra.data.pathfinder.geometry import DEGREES, FREE, Floats, Geometry, Ints, circle, dashes, stretched
+from seqarena.common.data.compiled import compiled
+from seqarena.common.data.counter import GOLDEN, hash64, mix64
+from seqarena.common.errors import WrongUseError
+from seqarena.lra.data.pathfinder.geometry import DEGREES, FREE, Floats, Geometry, Ints, circle, dashes, stretched
 
 DASH_TRIES = 3
 CONTOUR_TRIES = 5

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.batches import Bytes
-from common.data.counter import permutation
-from common.errors import BadDataError, damage
-from lra.data.pixels import open_picture
+from seqarena.common.data.batches import Bytes
+from seqarena.common.data.counter import permutation
+from seqarena.common.errors import BadDataError, damage
+from seqarena.lra.data.pixels import open_picture
 
 EMPTY = "pathfinder32/curv_baseline/imgs/0/sample_172.png"
 """The one picture of the release that is an empty file."""

@@ -13,16 +13,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from common.data.batches import Bytes
-from common.data.held_out import split_of
-from common.data.nearest import FLOOR
-from common.data.prepared import Splits, prepared
-from common.errors import WrongUseError
-from common.runs.config import fingerprint
-from lra.data import SPLITS
-from lra.data.pathfinder.generator import draw_images
-from lra.data.pathfinder.geometry import GEOMETRIES
-from lra.data.pixels import Pixels, as_sequences
+from seqarena.common.data.batches import Bytes
+from seqarena.common.data.held_out import split_of
+from seqarena.common.data.nearest import FLOOR
+from seqarena.common.data.prepared import Splits, prepared
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.config import fingerprint
+from seqarena.lra.data import SPLITS
+from seqarena.lra.data.pathfinder.generator import draw_images
+from seqarena.lra.data.pathfinder.geometry import GEOMETRIES
+from seqarena.lra.data.pixels import Pixels, as_sequences
 
 VERSION = 1
 SIZE, CONTOUR_LENGTH = 14, 3

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from common.attention import ATTENTIONS
-from common.attention.base import AttentionConfig
-from common.attention.doubly_normalized import DoublyNormalized
-from common.attention.elementwise import Elementwise
-from common.attention.hybrid import Hybrid
-from common.attention.softmax import Recency, Softmax
-from common.attention.visibility import Visibility
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
+from seqarena.common.attention.elementwise import Elementwise
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.softmax import Recency, Softmax
+from seqarena.common.attention.visibility import Visibility
 
 BATCH, HEADS, DIM = 2, 2, 4
 

@@ -1,6 +1,6 @@
 import pytest
 
-from common.attention import fused
+from seqarena.common.attention import fused
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from common.training.runtime import seed_torch
+from seqarena.common.training.runtime import seed_torch
 
 TINY = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32,
         "max_position_embeddings": 40, "initializer_range": 0.5}  # fmt: skip
@@ -17,7 +17,7 @@ def made(kind: str, name: str, **changes: Any) -> Any:
     """Returns a tiny random model of the library with an attention, in float64 and evaluation."""
     import transformers  # noqa: PLC0415
 
-    from common.attention.transformers import attach, register  # noqa: PLC0415
+    from seqarena.common.attention.transformers import attach, register  # noqa: PLC0415
 
     register()
     settings = {**TINY, **(LOCAL if kind == "ModernBert" else {}), **changes}

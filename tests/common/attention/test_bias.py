@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from common.attention import ATTENTIONS, Visibility
-from common.attention.base import IMPLEMENTATIONS, Kernel
-from common.attention.doubly_normalized import DoublyNormalized
+from seqarena.common.attention import ATTENTIONS, Visibility
+from seqarena.common.attention.base import IMPLEMENTATIONS, Kernel
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from tests.common.attention.cases import Case, cases, naive_weights
 
 NORMALISED = [(name, order) for name in ("softmax", "recency", "dnas", "hnas") for order in ATTENTIONS[name].orders]

@@ -11,15 +11,15 @@ import torch
 from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from common.attention import ATTENTIONS, masses
-from common.attention.base import Kernel
-from common.attention.doubly_normalized import DoublyNormalized
-from common.attention.hybrid import Hybrid
-from common.attention.operators import Arguments, attend_blockwise, backward_operator, forward_operator
-from common.attention.rule import Rule
-from common.attention.tiles import Blocking
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
+from seqarena.common.attention import ATTENTIONS, masses
+from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.operators import Arguments, attend_blockwise, backward_operator, forward_operator
+from seqarena.common.attention.rule import Rule
+from seqarena.common.attention.tiles import Blocking
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
 from tests.common.attention.cases import RULED, Case, case, cases
 
 BLOCKINGS = (None, Blocking(heads=1, rows=1, keys=2), Blocking(heads=3, rows=2, keys=3))
@@ -236,7 +236,7 @@ def test_carried_masses_are_computed_again_when_they_do_not_fit(name: str, monke
     kernel = ATTENTIONS[name].build(heads=2).double()
     for stretch in (1, 2, 3):
         size = 8 * each.key.shape[2]
-        monkeypatch.setattr("common.attention.blockwise.CARRIED_BYTES", stretch * size)
+        monkeypatch.setattr("seqarena.common.attention.blockwise.CARRIED_BYTES", stretch * size)
         assert_alike(kernel, each, None, Blocking(heads=1, rows=1, keys=1))
 
 

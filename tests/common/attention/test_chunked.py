@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from common.attention import ATTENTIONS, chunked
-from common.attention.base import AttentionConfig, Kernel
-from common.attention.doubly_normalized import DoublyNormalized
-from common.attention.reference import lowest, prefix_normalized
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
+from seqarena.common.attention import ATTENTIONS, chunked
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
+from seqarena.common.attention.reference import lowest, prefix_normalized
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
 from tests.common.attention.cases import VARIANTS, Case, case, cases
 
 

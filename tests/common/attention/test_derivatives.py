@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from common.attention import ATTENTIONS
-from common.attention.base import Kernel
-from common.attention.derivatives import needs_formula
-from common.attention.visibility import Visibility
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.derivatives import needs_formula
+from seqarena.common.attention.visibility import Visibility
 from tests.common.attention.cases import VARIANTS, Case, case
 
 Attend = Callable[..., torch.Tensor]

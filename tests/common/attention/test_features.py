@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from common.attention import features
-from common.attention.base import Kernel
-from common.attention.elementwise import Elementwise, ElementwiseKernel
-from common.attention.features import pays, power_features
-from common.attention.visibility import Visibility
+from seqarena.common.attention import features
+from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.elementwise import Elementwise, ElementwiseKernel
+from seqarena.common.attention.features import pays, power_features
+from seqarena.common.attention.visibility import Visibility
 from tests.common.attention.cases import Case, cases
 
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from common.attention import ATTENTIONS
-from common.attention.doubly_normalized import DoublyNormalized
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from tests.common.attention.cases import VARIANTS, cases, naive_weights
 
 

@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
-from common.attention import ATTENTIONS
-from common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule
-from common.attention.fused import RANGE, Given, fused_doubly_normalized, fused_passes
-from common.attention.hybrid import Hybrid, HybridRule
-from common.attention.softmax import biased_softmax, fused_softmax
-from common.attention.visibility import Visibility
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule
+from seqarena.common.attention.fused import RANGE, Given, fused_doubly_normalized, fused_passes
+from seqarena.common.attention.hybrid import Hybrid, HybridRule
+from seqarena.common.attention.softmax import biased_softmax, fused_softmax
+from seqarena.common.attention.visibility import Visibility
 
 
 def inputs(queries: int, keys: int, dim: int, scale: float = 1.0) -> list[torch.Tensor]:

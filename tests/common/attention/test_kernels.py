@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from common.attention import ALIASES, ATTENTIONS, attend, attention_name, find_attention, require_order
-from common.attention.doubly_normalized import DoublyNormalized
-from common.attention.elementwise import Elementwise
-from common.attention.hybrid import Hybrid, HybridKernel
-from common.attention.module import MultiHeadAttention
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.training.optim import Optim, build_optimizer
+from seqarena.common.attention import ALIASES, ATTENTIONS, attend, attention_name, find_attention, require_order
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
+from seqarena.common.attention.elementwise import Elementwise
+from seqarena.common.attention.hybrid import Hybrid, HybridKernel
+from seqarena.common.attention.module import MultiHeadAttention
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.training.optim import Optim, build_optimizer
 from tests.common.attention.cases import VARIANTS, case, cases
 
 few = settings(max_examples=40)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from common.attention import ATTENTIONS, attend
-from common.attention.base import IMPLEMENTATIONS
-from common.attention.elementwise import ElementwiseKernel
-from common.attention.hybrid import Hybrid
-from common.attention.visibility import Visibility
+from seqarena.common.attention import ATTENTIONS, attend
+from seqarena.common.attention.base import IMPLEMENTATIONS
+from seqarena.common.attention.elementwise import ElementwiseKernel
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.visibility import Visibility
 from tests.common.attention.cases import VARIANTS, Case, case, cases
 
 ORDERED = [(name, order) for name, order in VARIANTS if order != "none"]

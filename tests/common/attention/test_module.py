@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from common.attention import ATTENTIONS
-from common.attention.module import MultiHeadAttention
-from common.attention.visibility import Visibility
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.module import MultiHeadAttention
+from seqarena.common.attention.visibility import Visibility
 
 
 def ours(dropout: float = 0.0) -> MultiHeadAttention:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.attention import ATTENTIONS
-from common.attention.base import Kernel
-from common.attention.rule import NOTHING
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.rule import NOTHING
 from tests.common.attention.cases import VARIANTS, case
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from common.attention import ATTENTIONS, Visibility
+from seqarena.common.attention import ATTENTIONS, Visibility
 
 
 def scores() -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.attention import ATTENTIONS
+from seqarena.common.attention import ATTENTIONS
 from tests.common.attention.cases import VARIANTS, case
 
 

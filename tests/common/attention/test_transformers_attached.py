@@ -10,11 +10,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from common.attention import ATTENTIONS, reference
-from common.attention.base import AttentionConfig, Kernel
-from common.errors import BadDataError, WrongUseError
-from common.model.bounded import bounded_modules
-from common.training.optim import Optim
+from seqarena.common.attention import ATTENTIONS, reference
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.training.optim import Optim
 from tests.common.attention.library_models import TINY, made, tokens
 
 pytestmark = pytest.mark.extras
@@ -44,7 +44,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant with a trained parameter that nobody here has heard of, as "scaled" in the table."""
     from transformers import AttentionInterface, AttentionMaskInterface  # noqa: PLC0415
 
-    import common.attention.transformers as plugin  # noqa: PLC0415
+    import seqarena.common.attention.transformers as plugin  # noqa: PLC0415
 
     for module in (plugin.interface, plugin.attached):
         monkeypatch.setattr(module, "ATTENTIONS", {**ATTENTIONS, "scaled": Scaled()})
@@ -56,7 +56,7 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parameters_of_any_variant_are_trained_saved_and_loaded(tmp_path: Path) -> None:
     from transformers import BertModel  # noqa: PLC0415
 
-    from common.attention.transformers import attach, load, optimizer_of, save  # noqa: PLC0415
+    from seqarena.common.attention.transformers import attach, load, optimizer_of, save  # noqa: PLC0415
 
     model = made("Bert", "scaled", attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0)
     with pytest.raises(WrongUseError, match=r"'scaled' has parameters of its own, which this model lacks: attach"):
@@ -97,7 +97,7 @@ def test_a_compiled_model_without_its_parameters_says_so() -> None:
 def test_heads_that_differ_by_layer_have_a_u_each() -> None:
     import transformers  # noqa: PLC0415
 
-    from common.attention.transformers import attach, register  # noqa: PLC0415
+    from seqarena.common.attention.transformers import attach, register  # noqa: PLC0415
 
     register()
     settings = {"image_size": 16, "patch_size": 2, "num_channels": 1, "embed_dim": 8, "depths": [1, 1],
@@ -117,7 +117,7 @@ def test_heads_that_differ_by_layer_have_a_u_each() -> None:
 
 
 def test_what_cannot_be_attached_is_refused() -> None:
-    from common.attention.transformers import attach  # noqa: PLC0415
+    from seqarena.common.attention.transformers import attach  # noqa: PLC0415
 
     with pytest.raises(WrongUseError, match=r"has attention 'sdpa': model\.set_attn_implementation"):
         attach(made("Bert", "sdpa"))
@@ -131,7 +131,7 @@ def test_what_cannot_be_attached_is_refused() -> None:
 def test_u_is_saved_and_comes_back(per_head: bool, tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel  # noqa: PLC0415
 
-    from common.attention.transformers import attach, load, optimizer_of, register, save  # noqa: PLC0415
+    from seqarena.common.attention.transformers import attach, load, optimizer_of, register, save  # noqa: PLC0415
 
     register()
     model = attach(BertModel(BertConfig(**TINY, attn_implementation="hnas")), u=0.25, per_head=per_head)

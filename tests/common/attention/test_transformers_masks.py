@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from common.attention import ATTENTIONS, Visibility
-from common.errors import WrongUseError
-from common.training.runtime import seed_torch
+from seqarena.common.attention import ATTENTIONS, Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.training.runtime import seed_torch
 from tests.common.attention.library_models import BIDIRECTIONAL, hidden, lengths, made, tokens
 
 pytestmark = pytest.mark.extras
@@ -26,7 +26,7 @@ class Causal(nn.Module):
 def attended(name: str, module: nn.Module, *tensors: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     from transformers import AttentionInterface  # noqa: PLC0415
 
-    from common.attention.transformers import register  # noqa: PLC0415
+    from seqarena.common.attention.transformers import register  # noqa: PLC0415
 
     register()
     output: torch.Tensor = AttentionInterface()[name](module, *tensors, mask)[0]
@@ -81,7 +81,7 @@ def swin(name: str, monkeypatch: pytest.MonkeyPatch, hiding: float) -> Any:
     import transformers  # noqa: PLC0415
     from transformers.models.swin import modeling_swin  # noqa: PLC0415
 
-    from common.attention.transformers import attach, register  # noqa: PLC0415
+    from seqarena.common.attention.transformers import attach, register  # noqa: PLC0415
 
     register()
     layer = modeling_swin.SwinLayer
@@ -239,7 +239,7 @@ def merged(name: str) -> Any:
     """Returns a T5Gemma2, whose decoder attends to itself and to its encoder at once, under both masks in one."""
     import transformers  # noqa: PLC0415
 
-    from common.attention.transformers import register  # noqa: PLC0415
+    from seqarena.common.attention.transformers import register  # noqa: PLC0415
 
     register()
     text = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 8,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.errors import WrongUseError
+from seqarena.common.errors import WrongUseError
 from tests.common.attention.library_models import TINY, made, tokens
 
 pytestmark = pytest.mark.extras
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.extras
 def test_what_cannot_be_honoured_is_refused() -> None:
     import transformers  # noqa: PLC0415
 
-    from common.attention.transformers import attach  # noqa: PLC0415
+    from seqarena.common.attention.transformers import attach  # noqa: PLC0415
 
     model = made("Bert", "dnas")
     for asked in ("softcap", "position_bias", "s_aux", "sinks", "cu_seq_lens_q", "cu_seq_lens_k", "alibi"):
@@ -47,7 +47,7 @@ def test_a_model_that_asks_for_no_attention_is_refused(kind: str, tmp_path: Path
     """However it is made: from a config, or with its attention changed later."""
     import transformers  # noqa: PLC0415
 
-    from common.attention.transformers import register  # noqa: PLC0415
+    from seqarena.common.attention.transformers import register  # noqa: PLC0415
 
     register()
     settings = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
@@ -66,7 +66,7 @@ def test_a_part_without_attention_refuses_no_model_that_has_it() -> None:
     """A detector's backbone of convolutions has nothing to ask for."""
     import transformers  # noqa: PLC0415
 
-    from common.attention.transformers import register  # noqa: PLC0415
+    from seqarena.common.attention.transformers import register  # noqa: PLC0415
 
     register()
     pictures = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], attn_implementation="x3")
@@ -87,7 +87,7 @@ def test_a_part_without_attention_refuses_no_model_that_has_it() -> None:
 
 
 def test_an_empty_batch_is_one_line() -> None:
-    from common.attention.transformers.interface import AttentionInterface  # noqa: PLC0415
+    from seqarena.common.attention.transformers.interface import AttentionInterface  # noqa: PLC0415
 
     made("Bert", "x3")
     nothing = torch.zeros(0, 2, 3, 4)

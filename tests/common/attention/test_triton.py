@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from common.attention import ATTENTIONS, Kernel, Visibility, find_attention
-from common.attention.elementwise import Elementwise
-from common.attention.triton.available import can_run, reason_against
-from common.errors import guarded
-from scripts.seqarena import dispatch
+from seqarena.common.attention import ATTENTIONS, Kernel, Visibility, find_attention
+from seqarena.common.attention.elementwise import Elementwise
+from seqarena.common.attention.triton.available import can_run, reason_against
+from seqarena.common.errors import guarded
+from seqarena.scripts.seqarena import dispatch
 
 pytestmark = [
     pytest.mark.extras,
@@ -184,7 +184,7 @@ def test_half_precision_is_no_worse_than_the_plain_form(name: str, dtype: torch.
 
 @pytest.mark.parametrize("name", ["x3", "gelu", "dnas"])
 def test_operators_pass_pytorchs_own_check(name: str) -> None:
-    from common.attention.triton import operators  # noqa: PLC0415
+    from seqarena.common.attention.triton import operators  # noqa: PLC0415
 
     query, key, value = inputs(20, 20)
     if name == "dnas":
@@ -237,7 +237,7 @@ def compiled(*options: str) -> list[dict[str, Any]]:
     """Returns what ``seqarena benchmark kernels`` prints, in a process that compiles."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     told = subprocess.run(
-        [sys.executable, "-m", "scripts.seqarena", "benchmark", "kernels", "--json", *options],
+        [sys.executable, "-m", "seqarena", "benchmark", "kernels", "--json", *options],
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr[-2_000:]
@@ -316,7 +316,7 @@ def test_where_they_cannot_run_the_reason_is_told(
 @pytest.mark.parametrize("name", ["x3", "dnas"])
 def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is looked at before the first use on a GPU, here by the interpreter."""
-    from common.attention.triton import operators, proof  # noqa: PLC0415
+    from seqarena.common.attention.triton import operators, proof  # noqa: PLC0415
 
     rule = find_attention(name).build(heads=2).rule
     assert rule is not None
@@ -353,7 +353,7 @@ def test_kernels_are_looked_at_while_a_model_is_compiled(
     name: str, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that never ran before it was compiled has them too, and none that is wrong."""
-    from common.attention.triton import proof  # noqa: PLC0415
+    from seqarena.common.attention.triton import proof  # noqa: PLC0415
 
     torch._dynamo.reset()
     monkeypatch.setattr(proof, "interprets", lambda: False)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import strategies
 
-from common.attention import Visibility, find_attention
-from common.attention.triton.available import reason_against
-from common.data.counter import hash64, hashed_on
+from seqarena.common.attention import Visibility, find_attention
+from seqarena.common.attention.triton.available import reason_against
+from seqarena.common.data.counter import hash64, hashed_on
 from tests.common.attention.test_triton import NAMES, both, exact, inputs, poisoned, require_close
 
 pytestmark = [
@@ -39,7 +39,7 @@ def _poisoned() -> Iterator[None]:
 @pytest.fixture
 def tried() -> Iterator[dict[str, Any]]:
     """Tiles to be used, by kernel; small ones to begin with, so that there are many edges."""
-    from common.attention.triton import launch  # noqa: PLC0415
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
     use(launch.TRIED, 16, 16)
     yield launch.TRIED
@@ -47,7 +47,7 @@ def tried() -> Iterator[dict[str, Any]]:
 
 
 def use(tried: dict[str, Any], own: int, others: int) -> None:
-    from common.attention.triton import launch  # noqa: PLC0415
+    from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
     for kernel in KERNELS:
         for dtype in ("float32", "float16", "bfloat16"):
@@ -159,7 +159,7 @@ def test_float16_keeps_small_gradients(name: str, tried: dict[str, Any]) -> None
 def test_operators_take_tensors_as_they_come(name: str, tried: dict[str, Any]) -> None:
     """Views, as projections give them, and an expanded gradient."""
     del tried
-    from common.attention.triton import operators  # noqa: PLC0415
+    from seqarena.common.attention.triton import operators  # noqa: PLC0415
 
     def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
         if name == "dnas":
@@ -203,7 +203,7 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
 @pytest.mark.parametrize("which", ["output", "query", "key", "value"])
 def test_one_wrong_number_is_enough(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its first use a kernel is looked at in all it gives, at lengths for which Triton compiles others."""
-    from common.attention.triton import proof  # noqa: PLC0415
+    from seqarena.common.attention.triton import proof  # noqa: PLC0415
 
     rule, looked = find_attention("dnas").build(heads=2).rule, []
     assert rule is not None
@@ -223,7 +223,7 @@ def test_one_wrong_number_is_enough(which: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_looked_at_is_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from common.attention.triton import proof  # noqa: PLC0415
+    from seqarena.common.attention.triton import proof  # noqa: PLC0415
 
     asked = []
     monkeypatch.setattr(proof, "interprets", lambda: False)

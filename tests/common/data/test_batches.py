@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from scipy import sparse
 
-from common.data import nearest as nearest_module
-from common.data.batches import Ragged, Shuffled, drawn, in_order
-from common.data.counter import hash64, mix64, permutation
-from common.data.nearest import label_of_nearest, nearest, word_counts
-from common.data.prepared import checksum, load_splits, origin, prepared, save_splits
-from common.errors import MACHINE, BadDataError
-from common.files import whole
+from seqarena.common.data import nearest as nearest_module
+from seqarena.common.data.batches import Ragged, Shuffled, drawn, in_order
+from seqarena.common.data.counter import hash64, mix64, permutation
+from seqarena.common.data.nearest import label_of_nearest, nearest, word_counts
+from seqarena.common.data.prepared import checksum, load_splits, origin, prepared, save_splits
+from seqarena.common.errors import MACHINE, BadDataError
+from seqarena.common.files import whole
 
 few = settings(max_examples=50)
 
@@ -124,7 +124,7 @@ def test_the_checksum_sees_every_byte() -> None:
 
 
 def test_orders_are_the_same_in_another_process() -> None:
-    code = "from common.data.counter import permutation; print(permutation(50, 3, 1).tolist())"
+    code = "from seqarena.common.data.counter import permutation; print(permutation(50, 3, 1).tolist())"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == str(permutation(50, 3, 1).tolist())
 

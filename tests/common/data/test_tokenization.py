@@ -7,9 +7,9 @@ import pytest
 import tokenizers
 from tokenizers import models
 
-from common.data.corpus import VOCABULARY, chapters
-from common.data.tokenization import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
-from common.errors import BadDataError, WrongUseError
+from seqarena.common.data.corpus import VOCABULARY, chapters
+from seqarena.common.data.tokenization import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
 
 TEXTS = [" ".join(verses[:6]) for verses in chapters()[:40]]
 

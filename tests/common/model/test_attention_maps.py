@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from common.attention import ATTENTIONS
-from common.errors import guarded
-from common.model.attention_maps import EDGES, FILE, SIDE, attention_maps
-from common.runs.results import read_results
-from scripts.seqarena import dispatch
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.errors import guarded
+from seqarena.common.model.attention_maps import EDGES, FILE, SIDE, attention_maps
+from seqarena.common.runs.results import read_results
+from seqarena.scripts.seqarena import dispatch
 from tests.common.attention.cases import HEADS, RULED, Case, cases
 from tests.common.runs.test_cli import TINY
 

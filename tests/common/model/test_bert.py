@@ -9,13 +9,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from common.attention import ATTENTIONS
-from common.attention.hybrid import Hybrid
-from common.attention.visibility import Visibility
-from common.errors import BadDataError, WrongUseError
-from common.model.bert.checkpoint import CHECKSUMS, load, save
-from common.model.bert.model import Bert, BertConfig, BertForPretraining
-from common.model.blocks import NORMS
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
+from seqarena.common.model.bert.model import Bert, BertConfig, BertForPretraining
+from seqarena.common.model.blocks import NORMS
 
 TINY = BertConfig(layers=2, dim=8, heads=2, ffn_dim=12, vocabulary=20, max_length=10)
 TOKENS = torch.randint(0, 20, (3, 7), generator=torch.Generator().manual_seed(0))

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.attention.hybrid import Hybrid
-from common.attention.visibility import Visibility
-from common.data.tokenization import load_tokenizer
-from common.errors import WrongUseError
-from common.model.bert.checkpoint import load, save
-from common.model.bert.model import BertConfig, BertForPretraining
-from common.training.optim import Optim, build_optimizer
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.data.tokenization import load_tokenizer
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.checkpoint import load, save
+from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.training.optim import Optim, build_optimizer
 
 pytestmark = pytest.mark.extras
 

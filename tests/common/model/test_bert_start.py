@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.data.tokenization import word_tokenizer
-from common.errors import BadDataError, WrongUseError
-from common.model.bert.checkpoint import save
-from common.model.bert.model import BertConfig, BertForPretraining
-from common.model.bert.start import tokenizer_of, tokenizer_unless_typed
+from seqarena.common.data.tokenization import word_tokenizer
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.model.bert.checkpoint import save
+from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.model.bert.start import tokenizer_of, tokenizer_unless_typed
 
 WORDS = ["austria", "close", "schools", "the"]
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from common.attention import ATTENTIONS
-from common.attention.visibility import Visibility
-from common.errors import WrongUseError
-from common.model.blocks import NORMS, Deescalated, NormConfig, PostNorm, PreNorm, norm_name
-from common.model.bounded import bounded_modules
-from common.model.deescalation import Carried, Deescalation
-from common.model.positions import AbsolutePositions, sinusoids
-from common.model.transformer import Encoder, EncoderConfig, Layer
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.blocks import NORMS, Deescalated, NormConfig, PostNorm, PreNorm, norm_name
+from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.model.deescalation import Carried, Deescalation
+from seqarena.common.model.positions import AbsolutePositions, sinusoids
+from seqarena.common.model.transformer import Encoder, EncoderConfig, Layer
 
 CONFIG = EncoderConfig(layers=2, dim=8, heads=2, ffn_dim=16, dropout=0.0, attention_dropout=0.0)
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common.attention import ATTENTIONS
-from common.attention.visibility import Visibility
-from common.model.blocks import NORMS, Deescalated, NormConfig, norm_name
-from common.model.transformer import Decoder, EncoderConfig
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.model.blocks import NORMS, Deescalated, NormConfig, norm_name
+from seqarena.common.model.transformer import Decoder, EncoderConfig
 
 SMALL = EncoderConfig(layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, attention_dropout=0.0)
 SOURCES, TIME, BEAMS = 3, 5, 3

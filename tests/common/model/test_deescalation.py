@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from common.attention.visibility import Visibility
-from common.model.bounded import Bounded
-from common.model.deescalation import Carried, Deescalation, Mean
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.model.bounded import Bounded
+from seqarena.common.model.deescalation import Carried, Deescalation, Mean
 
 MEANS: tuple[Mean, ...] = ("sequence", "prefix", "running")
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from common.attention import ATTENTIONS
-from common.attention.base import AttentionConfig
-from common.attention.doubly_normalized import DoublyNormalized
-from common.attention.hybrid import Hybrid
-from common.attention.tiles import Blocking
-from common.attention.visibility import Visibility
-from common.model import diagnostics
-from common.model.attention_maps import attention_maps
-from common.model.diagnostics import (
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.tiles import Blocking
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.model import diagnostics
+from seqarena.common.model.attention_maps import attention_maps
+from seqarena.common.model.diagnostics import (
     attention_size,
     escalation_rate,
     mean_cosine,
@@ -112,8 +112,8 @@ def test_norms_and_masses_are_those_of_the_matrix_and_its_jacobian(
 @pytest.mark.parametrize("name", [name for name in ATTENTIONS if "-" not in name])
 def test_a_formula_without_a_rule_has_the_same_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a variant that is nothing but its formula: all but the norm of its derivative."""
-    monkeypatch.setattr("common.attention.chunked.FEWEST", 2)
-    monkeypatch.setattr("common.attention.chunked.CHUNK_BYTES", 1)
+    monkeypatch.setattr("seqarena.common.attention.chunked.FEWEST", 2)
+    monkeypatch.setattr("seqarena.common.attention.chunked.CHUNK_BYTES", 1)
     for order in ATTENTIONS[name].orders:
         for each in cases(order):
             kernel, plain = (ATTENTIONS[name].build(heads=2).double() for _ in range(2))

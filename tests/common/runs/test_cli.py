@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BadDataError, WrongUseError, advising, guarded
-from common.runs.cli import choose, described, main, override, run_package
-from common.training.optim import fitted
-from lra.__main__ import PACKAGE
-from lra.run import Run
-from scripts.packages import PACKAGES, find_package
-from scripts.seqarena import dispatch
+from seqarena.common.errors import BadDataError, WrongUseError, advising, guarded
+from seqarena.common.runs.cli import choose, described, main, override, run_package
+from seqarena.common.training.optim import fitted
+from seqarena.lra.__main__ import PACKAGE
+from seqarena.lra.run import Run
+from seqarena.scripts.packages import PACKAGES, find_package
+from seqarena.scripts.seqarena import dispatch
 
 TINY = (
     "--data.train 300 --data.validation 20 --data.test 30 --data.longer-than 3 --data.shorter-than 12 "
@@ -155,7 +155,7 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(
     assert main(PACKAGE, [*arguments, "--json"]) == 0
     told = capsys.readouterr()
     result = json.loads(told.out.splitlines()[-1])
-    assert result["command"].startswith("python -m lra listops --attention hnas")
+    assert result["command"].startswith("python -m seqarena.lra listops --attention hnas")
     assert "step 3/3" in told.err
     assert main(PACKAGE, arguments) == 0  # finished: printed, not run again
     told = capsys.readouterr()

@@ -2,13 +2,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from common.attention import ATTENTIONS
-from common.data.corpus import king_james
-from common.errors import WrongUseError, look_up
-from common.runs.config import field_paths, fingerprint, from_json, to_json
-from common.runs.named import changed_fields
-from lra.presets import PRESETS
-from lra.run import Run
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.data.corpus import king_james
+from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.runs.config import field_paths, fingerprint, from_json, to_json
+from seqarena.common.runs.named import changed_fields
+from seqarena.lra.presets import PRESETS
+from seqarena.lra.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

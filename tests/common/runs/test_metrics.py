@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from common.runs.metrics import accuracy, holm, paired_comparison
+from seqarena.common.runs.metrics import accuracy, holm, paired_comparison
 
 
 def test_accuracy_is_per_example() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from common.runs.config import field_paths, to_json
-from common.runs.roles import Role, json_fields, role_at, role_of
-from common.runs.run import BaseRun
-from scripts.packages import PACKAGES, find_package
+from seqarena.common.runs.config import field_paths, to_json
+from seqarena.common.runs.roles import Role, json_fields, role_at, role_of
+from seqarena.common.runs.run import BaseRun
+from seqarena.scripts.packages import PACKAGES, find_package
 
 RUNS = {
     f"{name}-{task}-{preset}": value.run

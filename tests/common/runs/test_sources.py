@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from common.attention import ATTENTIONS
-from common.attention.softmax import Softmax
-from common.errors import WrongUseError
-from common.runs import sources
-from common.runs.sources import changed_sources, digest, listed, sources_of
-from scripts.packages import PACKAGES, find_package
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs import sources
+from seqarena.common.runs.sources import changed_sources, digest, listed, sources_of
+from seqarena.scripts.packages import PACKAGES, find_package
 from tests.lra.test_training import BASE
 
 ROOT = Path(__file__).parents[3]
@@ -99,7 +99,7 @@ def test_relative_imports_and_other_folders_are_seen(edit: Tree, monkeypatch: py
     (sources.TREE / "common" / "attention" / "helper.py").write_text("GAIN = 1\n")
     forget()
     assert "common/attention/helper.py" in of("x3")
-    monkeypatch.setattr(sources, "_loaded", lambda name: ROOT / "lra" / "model.py" if name == "lra.model" else None)
+    monkeypatch.setattr(sources, "_loaded", {"seqarena.lra.model": ROOT / "lra" / "model.py"}.get)
     forget()
     assert str(ROOT / "lra" / "model.py") in of("x3")
     assert "lra/model.py" not in of("x3")
@@ -107,8 +107,8 @@ def test_relative_imports_and_other_folders_are_seen(edit: Tree, monkeypatch: py
 
 @pytest.mark.parametrize(
     "line",
-    ['importlib.import_module("common.attention.helper").GAIN', 'import_module(".helper", __package__).GAIN',
-     '__import__("common.attention.helper")'],
+    ['importlib.import_module("seqarena.common.attention.helper").GAIN', 'import_module(".helper", __package__).GAIN',
+     '__import__("seqarena.common.attention.helper")'],
 )  # fmt: skip
 def test_a_module_that_is_imported_by_a_call_is_seen(line: str, edit: Tree) -> None:
     """A formula that takes a number from there would else return the result of an earlier number."""
@@ -146,9 +146,9 @@ def test_a_config_where_edits_do_not_count_is_refused() -> None:
     class Mine(Softmax):
         pass
 
-    Mine.__module__ = "common.attention"
+    Mine.__module__ = "seqarena.common.attention"
     run = replace(BASE, model=replace(BASE.model, attention=Mine()))
-    with pytest.raises(WrongUseError, match=r"Mine is defined in common\.attention, .* in a file of its own"):
+    with pytest.raises(WrongUseError, match=r"Mine is defined in seqarena\.common\.attention, .* in a file of its own"):
         sources_of(find_package("lra").assemble, run)
 
 
@@ -165,7 +165,7 @@ def test_a_variant_in_a_package_of_the_users_is_seen_with_all_that_it_imports(
 ) -> None:
     """A function may import a module that is not loaded when the run begins."""
     variant = (
-        "from common.attention.softmax import Softmax\nfrom .helper import GAIN\nfrom . import presets\n"
+        "from seqarena.common.attention.softmax import Softmax\nfrom .helper import GAIN\nfrom . import presets\n"
         "class Mine(Softmax):\n    def build(self):\n        from . import late\n        import loose\n"
     )
     elsewhere = sources.TREE / ("site-packages" if path.startswith("site-packages") else "elsewhere")
@@ -205,7 +205,7 @@ def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> Non
                     type(preset.run.data),
                     type(preset.run.model.attention),
                 }
-                files = {each.__module__.replace(".", "/") for each in own}
+                files = {each.__module__.removeprefix("seqarena.").replace(".", "/") for each in own}
                 assert all(f"{file}.py" in found or f"{file}/__init__.py" in found for file in files)
                 assert {"common/runs/session.py", "common/training/loop.py", "common/training/step.py"} <= set(found)
                 assert not any("presets" in path or path.endswith("tasks.py") for path in found)

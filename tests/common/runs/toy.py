@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from common.attention.hybrid import Hybrid
-from common.attention.module import MultiHeadAttention
-from common.attention.visibility import Visibility
-from common.data.batches import Batch
-from common.shapes import Hidden
-from common.training.log import Log
-from common.training.loop import Progress, Train, fit
-from common.training.optim import Optim
-from common.training.runtime import make_accelerator, seed_torch
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.module import MultiHeadAttention
+from seqarena.common.attention.visibility import Visibility
+from seqarena.common.data.batches import Batch
+from seqarena.common.shapes import Hidden
+from seqarena.common.training.log import Log
+from seqarena.common.training.loop import Progress, Train, fit
+from seqarena.common.training.optim import Optim
+from seqarena.common.training.runtime import make_accelerator, seed_torch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from common.files import write_atomically, write_json
-from common.training import checkpoint
-from common.training import loop as training
-from common.training.checkpoint import save_state, save_weights
+from seqarena.common.files import write_atomically, write_json
+from seqarena.common.training import checkpoint
+from seqarena.common.training import loop as training
+from seqarena.common.training.checkpoint import save_state, save_weights
 from tests.common.runs.toy import TRAIN, toy_fit
 
 

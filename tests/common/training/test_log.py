@@ -8,10 +8,10 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from common.data.batches import Indices
-from common.training import log
-from common.training.evaluation import per_example, shared_in_order
-from common.training.log import tracked
+from seqarena.common.data.batches import Indices
+from seqarena.common.training import log
+from seqarena.common.training.evaluation import per_example, shared_in_order
+from seqarena.common.training.log import tracked
 
 
 def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:

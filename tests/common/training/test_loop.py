@@ -13,14 +13,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import common.training.checkpoint
-import common.training.loop
-from common.errors import BadDataError, WrongUseError
-from common.files import locked, write_atomically
-from common.training.checkpoint import load_state, load_weights, save_state
-from common.training.loop import DivergedError
-from common.training.restart import chosen_weights
-from common.training.runtime import make_accelerator
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.files import locked, write_atomically
+from seqarena.common.training import checkpoint, loop
+from seqarena.common.training.checkpoint import load_state, load_weights, save_state
+from seqarena.common.training.loop import DivergedError
+from seqarena.common.training.restart import chosen_weights
+from seqarena.common.training.runtime import make_accelerator
 from tests.common.runs.toy import OPTIM, TRAIN, ToyBatches, ToyModel, toy_evaluate, toy_fit
 
 
@@ -226,7 +225,7 @@ def test_weights_that_the_disk_changed_are_not_counted(tmp_path: Path, monkeypat
     def failing_disk(model: torch.nn.Module, path: str) -> None:
         save_file({name: value + 1 for name, value in model.state_dict().items()}, path)
 
-    monkeypatch.setattr(common.training.checkpoint.safetensors.torch, "save_model", failing_disk)
+    monkeypatch.setattr(checkpoint.safetensors.torch, "save_model", failing_disk)
     with pytest.raises(OSError, match=r"is not what was written; is the disk failing\?"):
         toy_fit(tmp_path)
     assert not list((tmp_path / "checkpoint").glob("chosen-*"))
@@ -257,7 +256,7 @@ def test_a_launcher_that_ran_fewer_processes_is_noticed(tmp_path: Path, monkeypa
 @pytest.mark.unhooked
 def test_compiled_training_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = torch.compile
-    monkeypatch.setattr(common.training.loop.torch, "compile", lambda model: compiled(model, backend="aot_eager"))
+    monkeypatch.setattr(loop.torch, "compile", lambda model: compiled(model, backend="aot_eager"))
     one, _ = toy_fit(tmp_path / "one", dropout=False)
     other, _ = toy_fit(tmp_path / "other", train=replace(TRAIN, compile=True), dropout=False)
     for a, b in zip(weights(one), weights(other), strict=True):

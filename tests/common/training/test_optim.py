@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from common.attention.hybrid import Hybrid
-from common.errors import WrongUseError
-from common.training.optim import (
+from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.errors import WrongUseError
+from seqarena.common.training.optim import (
     OPTIMIZERS,
     Optim,
     Paced,

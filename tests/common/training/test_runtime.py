@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from common.training import runtime
-from common.training.runtime import peak_memory_bytes, reset_peak_memory
-from lra.data.listops import ListOps
+from seqarena.common.training import runtime
+from seqarena.common.training.runtime import peak_memory_bytes, reset_peak_memory
+from seqarena.lra.data.listops import ListOps
 from tests.lra.test_training import TINY, measure
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ PARENT = """
 import os, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pretraining.data import shards
+from seqarena.pretraining.data import shards
 
 if __name__ == "__main__":
     with ProcessPoolExecutor(2, get_context("spawn"), shards._start) as pool:
