@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from seqarena import __version__
 from seqarena.common.errors import guarded, look_up
 from seqarena.scripts.packages import PACKAGES, find_package
 
@@ -33,7 +34,8 @@ def overview() -> str:
         packages += [f"\n{package}: {title}", *(f"  {task.name:<14} {task.title}" for task in tasks)]
     return (
         "usage: seqarena PACKAGE TASK [--attention A] [--norm N] [--preset P] [--seed S] [--FIELD VALUE ...]\n"
-        "       seqarena COMMAND ...\n\n"
+        "       seqarena COMMAND ...\n"
+        "       seqarena --version\n\n"
         f"commands (seqarena COMMAND --help):\n{commands}\n\n"
         "packages and their tasks (seqarena PACKAGE --help: presets, attention variants, norms;\n"
         "                          seqarena PACKAGE TASK --help: every field):\n" + "\n".join(packages)
@@ -44,6 +46,9 @@ def dispatch(arguments: Sequence[str]) -> int:
     """Runs the package or command named first."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(overview())
+        return 0
+    if arguments[0] == "--version":
+        print(f"seqarena {__version__}")
         return 0
     name, rest = arguments[0], arguments[1:]
     look_up(dict.fromkeys((*PACKAGES, *COMMANDS)), name, "package or command")

@@ -62,8 +62,8 @@ def test_a_result_of_other_sources_is_not_returned(
     assert "stays a row of its own (--overwrite or --overwrite-outdated deletes it)" in told
     assert again.sources[FILE] == "another" != first[1].sources[FILE]
     rows, shown = table(tmp_path, capsys)
-    (older,) = (name for name in rows if name.startswith("softmax, 1 layers @"))
-    assert (rows["softmax, 1 layers"][3], rows[older][3]) == ("1", "2")
+    (older,) = (name for name in rows if name.startswith("softmax, 1 layer @"))
+    assert (rows["softmax, 1 layer"][3], rows[older][3]) == ("1", "2")
     assert f"{older}: measured before {FILE} changed" in shown
 
 
@@ -130,7 +130,7 @@ def test_the_same_data_under_another_name_are_the_same_run(
     assert measure(spelled, tmp_path) == first
     assert measure(there, tmp_path) == first  # by the link that was left
     rows, _ = table(tmp_path, capsys)
-    assert rows["softmax, 1 layers"][3] == "1"
+    assert rows["softmax, 1 layer"][3] == "1"
     edited()
     measure(there, tmp_path, overwrite_outdated=True)
     assert measure(here, tmp_path).sources[FILE] == "another"  # the link is gone, what it led to is not
@@ -258,12 +258,12 @@ def test_a_sweep_measures_again_what_was_edited(copied: Path, launcher: tuple[st
     edit_formula(copied)
     told = sweep(copied, "--seeds", "0", "1", *launcher)
     assert told.returncode == 0, told.stderr
-    assert "finished before: listops softmax, 1 layers seed 0\n" in told.stderr
-    assert "to measure (common/attention/elementwise.py changed): listops x1, 1 layers seed 0\n" in told.stderr
-    assert "to measure (new): listops softmax, 1 layers seed 1; listops x1, 1 layers seed 1\n" in told.stderr
+    assert "finished before: listops softmax, 1 layer seed 0\n" in told.stderr
+    assert "to measure (common/attention/elementwise.py changed): listops x1, 1 layer seed 0\n" in told.stderr
+    assert "to measure (new): listops softmax, 1 layer seed 1; listops x1, 1 layer seed 1\n" in told.stderr
     found = json.loads(leaderboard_of(copied).splitlines()[-1])["tables"][0]
     assert {row["name"].split("@")[0]: row["seeds"] for row in found["rows"]} == {
-        "softmax, 1 layers": [0, 1], "x1, 1 layers": [0, 1], "x1, 1 layers ": [0],
+        "softmax, 1 layer": [0, 1], "x1, 1 layer": [0, 1], "x1, 1 layer ": [0],
     }  # fmt: skip
 
 

@@ -2,32 +2,45 @@
 
 from torch import Tensor, nn
 
+from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, Context, Hidden, Key, Output, Query, Value
+
+ALL = Visibility()
+"""Every query sees every key."""
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention, or attention from ``hidden`` to ``context`` where one is given.
+    """Self-attention, or cross-attention from ``hidden`` to ``context`` where one is given.
 
-    ``dim`` is the model's width, ``attention_dim`` (none: ``dim``) that of all heads together; ``dropout`` falls on the
-    weights. A model
-    with a memory that uses prefix-normalised attention calls its kernel's ``step``, which carries the keys' masses on.
+    ``variant`` is a name, such as "dnas", or a config. ``dim`` is the model's width, ``attention_dim`` that of all
+    heads together (None: ``dim``). ``dropout`` is the probability of dropping a weight.
+
+    For decoding one token at a time, ``project_query`` and ``project_key_value`` give the arguments of the kernel's
+    ``step``, and ``merge_heads`` takes its output.
+
+    Raises:
+        WrongUseError: an unknown variant, or a width that the heads cannot share.
     """
 
     def __init__(
         self,
-        config: AttentionConfig,
+        variant: str | AttentionConfig,
         *,
         dim: int,
         heads: int,
-        dropout: float,
-        projection_bias: bool,
+        dropout: float = 0.0,
+        projection_bias: bool = True,
         attention_dim: int | None = None,
     ) -> None:
         super().__init__()
-        self.heads = heads
+        config = find_attention(variant) if isinstance(variant, str) else variant
         width = dim if attention_dim is None else attention_dim
+        if heads < 1 or width % heads:
+            raise WrongUseError(f"heads: expected a divisor of the width {width}, found {heads}")
+        self.heads = heads
         self.query = nn.Linear(dim, width, bias=projection_bias)
         self.key = nn.Linear(dim, width, bias=projection_bias)
         self.value = nn.Linear(dim, width, bias=projection_bias)
@@ -35,22 +48,22 @@ class MultiHeadAttention(nn.Module):
         self.kernel = config.build(heads, dropout)
 
     def forward(
-        self, hidden: Hidden, visibility: Visibility, context: Context | None = None, bias: Bias | None = None
+        self, hidden: Hidden, visibility: Visibility = ALL, context: Context | None = None, bias: Bias | None = None
     ) -> Hidden:
         """Returns the attended context in the shape of ``hidden``."""
-        key, value = self.remembered(hidden if context is None else context)
-        return self.joined(self.kernel(self.asked(hidden), key, value, visibility, bias))
+        key, value = self.project_key_value(hidden if context is None else context)
+        return self.merge_heads(self.kernel(self.project_query(hidden), key, value, visibility, bias))
 
-    def asked(self, hidden: Hidden) -> Query:
-        """Returns the queries of a stream."""
+    def project_query(self, hidden: Hidden) -> Query:
+        """Returns the queries of each head."""
         return self._split(self.query(hidden))
 
-    def remembered(self, context: Context) -> tuple[Key, Value]:
-        """Returns the keys and values of a stream."""
+    def project_key_value(self, context: Context) -> tuple[Key, Value]:
+        """Returns the keys and values of each head."""
         return self._split(self.key(context)), self._split(self.value(context))
 
-    def joined(self, heads: Output) -> Hidden:
-        """Returns what all heads found, in the model's width."""
+    def merge_heads(self, heads: Output) -> Hidden:
+        """Returns the output projection of all heads' outputs, in the model's width."""
         attended: Hidden = self.output(heads.transpose(1, 2).flatten(2))  # B T C
         return attended
 

@@ -200,18 +200,18 @@ class DecoderLayer(nn.Module):
             return rows.view(batch, -1, rows.shape[-1])
 
         def attention(rows: Tensor) -> Tensor:
-            key, value = own.append(*self.attention.remembered(beams(rows)), memory.made, memory.capacity)
+            key, value = own.append(*self.attention.project_key_value(beams(rows)), memory.made, memory.capacity)
             causal = Visibility(order="causal", memory=memory.time - 1)
-            query = self.attention.asked(beams(rows))
+            query = self.attention.project_query(beams(rows))
             heads, own.mass = attend_beams(self.attention.kernel, query, key, value, causal, own.mass, memory.ancestry)
-            return self.attention.joined(heads).view_as(rows)
+            return self.attention.merge_heads(heads).view_as(rows)
 
         def cross(rows: Tensor) -> Tensor:
             ordered = Visibility(order="ordered_queries", key_real=memory.real)
             key, value = own.source_key, own.source_value
-            query = self.cross.asked(beams(rows))
+            query = self.cross.project_query(beams(rows))
             heads, own.source_mass = attend_beams(self.cross.kernel, query, key, value, ordered, own.source_mass)
-            return self.cross.joined(heads).view_as(rows)
+            return self.cross.merge_heads(heads).view_as(rows)
 
         hidden, own.carried = self._joined(hidden, attention, cross, Visibility(order="causal"), own.carried)
         return hidden
@@ -257,7 +257,7 @@ class Decoder(nn.Module):
 
     def begin(self, context: Context, real: KeyMask, *, steps: int, beams: int) -> Memory:
         """Returns the memory of hypotheses without a token: the keys and values of the sources, computed once."""
-        layers = [LayerMemory(*layer.cross.remembered(context)) for layer in self.layers]  # type: ignore[union-attr, operator]
+        layers = [LayerMemory(*layer.cross.project_key_value(context)) for layer in self.layers]  # type: ignore[union-attr, operator]
         return Memory(layers, real, steps, beams)
 
     def step(self, hidden: BeamHidden, memory: Memory) -> BeamHidden:

@@ -185,7 +185,9 @@ def row_name(row: RowParts) -> str:
 def _in_words(part: str, value: str) -> str:
     if part in OTHER_ATTENTIONS:
         return f"{part} {value}"
-    return f"{value} layers" if part == LAYERS else value
+    if part == LAYERS:
+        return f"{value} layer" if value == "1" else f"{value} layers"
+    return value
 
 
 def task_title(task: Task, preset: str, changed: Mapping[str, Any]) -> str:

@@ -95,7 +95,7 @@ def test_a_result_has_everything(tmp_path: Path) -> None:
         "optim.schedule.warmup",
     }  # fmt: skip
     assert result.row == (("attention", "softmax"), ("layers", "1"))
-    assert (row_name(result.row), result.attention, result.norm) == ("softmax, 1 layers", "softmax", "pre")
+    assert (row_name(result.row), result.attention, result.norm) == ("softmax, 1 layer", "softmax", "pre")
     assert result.environment["libraries"]["torch"]
     assert result.training_seconds > 0
     assert result.peak_memory_bytes > 2**20
@@ -160,7 +160,7 @@ def test_divergence_is_recorded(tmp_path: Path) -> None:
     result = measure(wild, tmp_path)
     assert result.status == "diverged"
     assert result.score is None
-    assert "softmax, 1 layers diverged: " in result.message
+    assert "softmax, 1 layer diverged: " in result.message
     assert measure(wild, tmp_path) == result  # and not tried again
 
 

@@ -68,10 +68,10 @@ def test_a_page_holds_tables_runs_and_charts(trained: Path) -> None:
     assert "majority class" in text
     titles = [chart["title"] for chart in values["charts"]]
     assert titles[:3] == ["Scores", "Difference from softmax", "What it costs"]
-    assert {"Accuracy on the validation set", "Training loss", "hnas, 1 layers: trained shares, layer by layer",
+    assert {"Accuracy on the validation set", "Training loss", "hnas, 1 layer: trained shares, layer by layer",
             "Frobenius norm of the attention matrix", "How much attention keys get: all attentions",
-            "softmax, 1 layers, seed 0: trained attention",
-            "hnas, 1 layers, seed 0: trained attention"} <= {*titles}  # fmt: skip
+            "softmax, 1 layer, seed 0: trained attention",
+            "hnas, 1 layer, seed 0: trained attention"} <= {*titles}  # fmt: skip
     (found, missing) = next(runs for runs in values["runs"] if len(runs) == 2 and "missing" in runs[1]["heading"])
     (kept,) = (each for each in read_results(trained)[0].values() if each.attention == "hnas")
     assert found["command"] == kept.command

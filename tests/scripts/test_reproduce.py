@@ -23,15 +23,15 @@ SMALL = "--model.layers 1 --model.dim 16 --model.heads 2 --model.ffn-dim 16".spl
 FIELDS = {name: ["--data.generated", "100"] for name in ("p2_table1", "p2_table2")}
 """Script -> what else makes it short; the others have smaller models."""
 ROWS = {
-    "p1_table4": [(task, f"{variant}, 1 layers") for task in ("listops", "text", "retrieval", "image", "pathfinder")
+    "p1_table4": [(task, f"{variant}, 1 layer") for task in ("listops", "text", "retrieval", "image", "pathfinder")
                   for variant in ("softmax", "x3-14", "x1-14")],
     "p2_table1": [("vqa2", row) for row in ("softmax", "dnas", "hnas", "softmax, primary", "softmax, boxes")],
     "p2_table2": [("mlm", "softmax"), ("gigaword", "softmax"), ("gigaword", "hnas"),
                   ("gigaword", "softmax"), ("gigaword", "hnas[u=0.0], pretrained with softmax")],
-    "p2_table3": [(task, f"{variant}, 1 layers") for task in ("mlm", "squad1", "squad2", "mnli")
+    "p2_table3": [(task, f"{variant}, 1 layer") for task in ("mlm", "squad1", "squad2", "mnli")
                   for variant in ("softmax", "hnas")],
-    "p3_fig6": [("image", f"softmax, {norm}1 layers") for norm in ("", "post, ", "deescalated[where=block_output], ")],
-    "p3_fig7": [("wikitext103", f"softmax, {norm}1 layers")
+    "p3_fig6": [("image", f"softmax, {norm}1 layer") for norm in ("", "post, ", "deescalated[where=block_output], ")],
+    "p3_fig7": [("wikitext103", f"softmax, {norm}1 layer")
                 for norm in ("", "pre, ", "deescalated[mean=prefix], ", "deescalated[leaky=True], ")],
 }  # fmt: skip
 """Script -> task and row of every result."""

@@ -1,11 +1,15 @@
 import contextlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from seqarena import __version__
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import COMMANDS, dispatch, overview
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_overview_names_everything_and_waits_for_nothing() -> None:
@@ -24,3 +28,10 @@ def test_a_command_is_the_module_of_its_name(command: str, capsys: pytest.Captur
     with contextlib.suppress(SystemExit):  # as argparse leaves
         assert dispatch([*command.split(), "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: seqarena {command}")
+
+
+def test_the_version_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["--version"]) == 0
+    assert capsys.readouterr().out == f"seqarena {__version__}\n"
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {__version__}" in (ROOT / "CHANGELOG.md").read_text()

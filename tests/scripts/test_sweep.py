@@ -26,18 +26,18 @@ def test_a_sweep_is_the_product_and_skips_what_is_finished(tmp_path: Path, capsy
     assert path == sweep.save_plan(planned, session)
     entries = json.loads(path.read_text())["runs"]
     assert {row_name(row_parts(entry["row"], "")) for entry in entries} == {
-        "softmax, 1 layers", "softmax, post, 1 layers", "x3, 1 layers", "x3, post, 1 layers",
+        "softmax, 1 layer", "softmax, post, 1 layer", "x3, 1 layer", "x3, post, 1 layer",
     }  # fmt: skip
     first = planned[0].measure()
     assert first.command == entries[0]["command"]
     assert guarded(dispatch, ["sweep", *arguments(tmp_path)]) == 0
     told = capsys.readouterr()
-    assert "[1/8] listops softmax, 1 layers seed 0 (finished before)" in told.err
+    assert "[1/8] listops softmax, 1 layer seed 0 (finished before)" in told.err
     assert told.out.count("accuracy") == 8
     assert guarded(dispatch, ["sweep", *arguments(tmp_path, "--json")]) == 0
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["results"]) == 8
     assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
-    assert "x3, post, 1 layers" in capsys.readouterr().out
+    assert "x3, post, 1 layer" in capsys.readouterr().out
 
 
 def small(folder: Path) -> list[str]:
@@ -53,7 +53,7 @@ def test_runs_that_another_sweep_holds_wait_until_the_others_are_done(
     with locked(planned[0].folder):
         assert guarded(dispatch, ["sweep", *small(tmp_path)]) == 1
     told = capsys.readouterr()
-    assert "[1/2] listops softmax, 1 layers seed 0: another sweep or command is running it, tried again" in told.err
+    assert "[1/2] listops softmax, 1 layer seed 0: another sweep or command is running it, tried again" in told.err
     assert "seed 0: another sweep or command is running it, still" in told.err
     assert planned[0].result() is None
     assert planned[1].result() is not None

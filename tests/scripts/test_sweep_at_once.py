@@ -45,7 +45,7 @@ def test_runs_at_once_are_those_one_after_the_other(tmp_path: Path, capsys: pyte
     with locked(folder):  # as if somebody else ran in it: this one fails, the others do not
         assert guarded(dispatch, both) == 1
     told = capsys.readouterr()
-    assert "lra listops softmax, 1 layers seed 0  failed" in told.out
+    assert "lra listops softmax, 1 layer seed 0  failed" in told.out
     assert "failed, seqarena: " in told.err
     assert "another process is running here" in told.err
     assert len(numbers(tmp_path / "both")) == 3

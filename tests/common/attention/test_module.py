@@ -7,6 +7,7 @@ from torch import nn
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.module import MultiHeadAttention
 from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
 
 
 def ours(dropout: float = 0.0) -> MultiHeadAttention:
@@ -48,3 +49,20 @@ def test_a_width_of_its_own() -> None:
     assert made.output.weight.shape == (8, 6)
     assert made.query.bias is None
     assert made(torch.randn(2, 3, 8), Visibility()).shape == (2, 3, 8)
+
+
+def test_a_name_and_two_numbers_are_enough() -> None:
+    made, hidden = MultiHeadAttention("dnas", dim=8, heads=2), torch.randn(2, 3, 8)
+    whole = MultiHeadAttention(ATTENTIONS["dnas"], dim=8, heads=2, dropout=0.0, projection_bias=True)
+    whole.load_state_dict(made.state_dict())
+    assert torch.equal(made(hidden), whole(hidden, Visibility()))
+
+
+@pytest.mark.parametrize(
+    ("variant", "heads", "message"),
+    [("dans", 2, r"unknown attention 'dans'; did you mean 'dnas'"), ("dnas", 0, r"heads: expected a divisor"),
+     ("dnas", 3, r"heads: expected a divisor of the width 8")],
+)  # fmt: skip
+def test_what_no_module_can_be_is_refused(variant: str, heads: int, message: str) -> None:
+    with pytest.raises(WrongUseError, match=message):
+        MultiHeadAttention(variant, dim=8, heads=heads)
