@@ -197,7 +197,7 @@ def test_compiled_code_of_a_function_that_was_edited_is_not_used_again(
     """Numba's own cache looks at the function alone, not at those that it calls."""
     (tmp_path / "inner.py").write_text("import numba\n\n@numba.njit\ndef twice(n):\n    return 2 * n\n")
     (tmp_path / "outer.py").write_text(
-        "from inner import twice\nfrom common.data.compiled import compiled\n\n"
+        "from inner import twice\nfrom seqarena.common.data.compiled import compiled\n\n"
         "@compiled()\ndef four(n):\n    return twice(twice(n))\n"
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

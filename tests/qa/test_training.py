@@ -106,7 +106,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     run = replace(RUNS[task], model=replace(TINY, head=head, attention=find_attention("hnas")))  # type: ignore[arg-type]
     whole = measure(run, tmp_path / "whole")
     name, loss = ("pair_loss", pair_loss) if task == "mnli" else ("span_loss", span_loss)
-    monkeypatch.setattr(f"qa.trainer.{name}", stops_after(8, loss))
+    monkeypatch.setattr(f"seqarena.qa.trainer.{name}", stops_after(8, loss))
     with pytest.raises(KeyboardInterrupt):
         measure(run, tmp_path / "stopped")
     monkeypatch.undo()
