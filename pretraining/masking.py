@@ -7,7 +7,6 @@ weights 1 / n is inferred from ALBERT's code, whose authors it shares. Both are 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, no_type_check
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -117,10 +116,10 @@ class Masker:
 PADDING, SPECIAL = -2, -1
 """Of ``segments``: no token at all, and one that is never a target."""
 
-mix = numba.njit(inline="always")(mix64)
+mix = compiled(inline="always")(mix64)
 
 
-@numba.njit(inline="always")
+@compiled(inline="always")
 @no_type_check
 def _uniform(bits):
     return (bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)  # the upper 53 bits

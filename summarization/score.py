@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from seqarena.common.data.readers import text_lines
 from seqarena.common.errors import BadDataError, WrongUseError
@@ -69,6 +68,8 @@ def compared(scores: Mapping[str, Array], baseline: Mapping[str, Array]) -> dict
 
     By Student's t over rows: two files are compared here, not two ways to train, whose seeds vary as well.
     """
+    from scipy import stats  # noqa: PLC0415  # takes half a second
+
     found: dict[str, dict[str, float | None]] = {}
     for name in METRICS:
         differences = 100 * (scores[name] - baseline[name])

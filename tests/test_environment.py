@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -61,12 +60,12 @@ def test_errors_are_not_printed_among_results(tmp_path: Path) -> None:
 def test_code_is_compiled_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     real = numba.njit
 
-    def without_cache(cache: bool = False, **options: Any) -> Any:
-        if cache:
+    def without_cache(*function: Any, cache: bool = False, **options: Any) -> Any:
+        if cache and not function:
             raise RuntimeError("cannot cache function 'twice': no locator available")
-        return real(**options)
+        return real(*function, **options)
 
-    monkeypatch.setattr("seqarena.common.data.compiled.numba", SimpleNamespace(njit=without_cache, config=numba.config))
+    monkeypatch.setattr(numba, "njit", without_cache)
 
     @compiled(nogil=True)
     def twice(number: int) -> int:

@@ -1,13 +1,53 @@
-"""Functions compiled by Numba, kept on disk where there is a place for them."""
+"""Functions compiled by Numba at their first call, kept on disk where there is a place for them."""
 
+import functools
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
-
 from seqarena.common.runs.sources import digest, imported_by
+
+LOCK = threading.RLock()
+"""Held while Numba's folder is another one than its own."""
+
+
+class CompiledFunction:
+    """A function that Numba compiles when it is called first, from Python or by another compiled function.
+
+    So a command that computes nothing does not wait for Numba.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self.options = function, options
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """Numba's own object for the function."""
+        import numba  # noqa: PLC0415  # takes a third of a second
+
+        cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "seqarena" / "numba"
+        config: Any = numba.config
+        folder = str(cache / digest(imported_by(self.function.__module__)))
+        with LOCK:
+            before, config.CACHE_DIR = config.CACHE_DIR, folder
+            try:
+                return numba.njit(cache=True, **self.options)(self.function)
+            except (RuntimeError, OSError):  # no place for the cache
+                return numba.njit(**self.options)(self.function)
+            finally:
+                config.CACHE_DIR = before
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks of a name that it finds in a function's globals."""
+        return self.dispatcher._numba_type_
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Calls the compiled function."""
+        return self.dispatcher(*arguments)
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:
@@ -16,16 +56,4 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
     Kept code is found again only while the sources of the function's module are the same: Numba itself would not
     notice an edit of a function that this one calls. Where nothing can be kept, each process compiles it anew.
     """
-
-    def decorate(function: Any) -> Any:
-        cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "seqarena" / "numba"
-        config: Any = numba.config
-        before, config.CACHE_DIR = config.CACHE_DIR, str(cache / digest(imported_by(function.__module__)))
-        try:
-            return numba.njit(cache=True, **options)(function)
-        except (RuntimeError, OSError):  # no place for the cache
-            return numba.njit(**options)(function)
-        finally:
-            config.CACHE_DIR = before
-
-    return decorate
+    return lambda function: CompiledFunction(function, options)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
 
 Array = npt.NDArray[np.float64]
 
@@ -58,6 +57,8 @@ def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Compar
     over_examples, by_seeds, added = _variances(differences) if seeds >= FEWEST_SEEDS else (0.0, 0.0, 0.0)
     if max(over_examples, by_seeds) <= (ROUNDING * np.abs(scores).max()) ** 2:
         return Comparison(difference=difference, low=None, high=None, p_value=None, seeds=seeds)
+    from scipy import stats  # noqa: PLC0415  # takes half a second
+
     examples = differences.shape[1]
 
     def half(p_value: float) -> float:
@@ -98,6 +99,8 @@ def _level(half: Callable[[float], float], distance: float) -> float:
         return 1.0
     if half(smallest) <= distance:
         return smallest
+    from scipy import optimize  # noqa: PLC0415  # takes half a second
+
     return float(optimize.brentq(lambda p_value: half(p_value) - distance, smallest, 1.0, xtol=1e-12))
 
 

@@ -7,7 +7,6 @@ negatives of next-sentence pairs, and in packed rows, where attention does not c
 from dataclasses import dataclass
 from typing import Literal, no_type_check
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -95,7 +94,7 @@ def build(
     )
 
 
-mix = numba.njit(inline="always")(mix64)
+mix = compiled(inline="always")(mix64)
 
 
 @compiled()
@@ -145,7 +144,7 @@ def _rows(sizes, length):
     return rows
 
 
-@numba.njit(inline="always")
+@compiled(inline="always")
 @no_type_check
 def _draw(state, below):
     """Returns a number from 0 up to below ``below``; ``state`` (1) moves on."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from seqarena.common.runs.metrics import FEWEST_SEEDS
 from seqarena.scripts.leaderboard.cells import published
@@ -19,6 +18,8 @@ def interval(values: Sequence[float]) -> float | None:
     """Returns half the 95 % interval of a mean over seeds by Student's t; none with fewer than three seeds."""
     if len(values) < FEWEST_SEEDS:
         return None
+    from scipy import stats  # noqa: PLC0415  # takes half a second
+
     half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
     return float(half)
 

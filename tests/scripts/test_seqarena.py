@@ -35,3 +35,19 @@ def test_the_version_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"seqarena {__version__}\n"
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"\n## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["lra --help", "lra listops --help", "lra listops --atention dnas", "qa --help", "vqa --help", "pretraining --help",
+     "leaderboard", "leaderboard --help", "report --help", "sweep --help", "curves --help", "curves nowhere"],
+)  # fmt: skip
+def test_a_command_waits_for_no_library_that_it_does_not_use(words: str, tmp_path: Path) -> None:
+    """These take from a third of a second to two to import; torch, which the configs need, takes another."""
+    code = (
+        "import contextlib, sys; from seqarena.scripts.seqarena import dispatch\n"
+        f"with contextlib.suppress(BaseException): dispatch({words.split()!r})\n"
+        "print(*{'torch._dynamo', 'scipy.stats', 'numba', 'datasets', 'evaluate'}.intersection(sys.modules), '.')"
+    )
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[-1] == "."

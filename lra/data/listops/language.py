@@ -2,7 +2,6 @@
 
 from typing import no_type_check
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +17,7 @@ OPERATORS = 4
 CLASSES = 10
 DEEPEST = 64
 """Most operators open at once in an expression that is read; Long Range Arena has 9."""
-mix = numba.njit(inline="always")(mix64)
+mix = compiled(inline="always")(mix64)
 EXACT = np.zeros(OPERATORS, dtype=np.int64)
 """For ``evaluate`` without a cut: no guess is needed."""
 

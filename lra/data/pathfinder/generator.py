@@ -6,7 +6,6 @@ Departures from drewlinsley/pathfinder at its 2019 revision: random numbers come
 
 from typing import NamedTuple, no_type_check
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +24,7 @@ NO_CHOICE = 1e-4
 MOST_ATTEMPTS = 1_000_000
 """Pairs of target contours begun for one image; Long Range Arena's need 280 on average."""
 
-mix = numba.njit(inline="always")(mix64)
+mix = compiled(inline="always")(mix64)
 
 
 class Plan(NamedTuple):
@@ -58,7 +57,7 @@ class Drawn(NamedTuple):
     """Where the markers stand; count, 2, 2 (y, x)."""
 
 
-@numba.njit(inline="always")
+@compiled(inline="always")
 @no_type_check
 def below(state, number):
     """Returns a random integer from 0 to number - 1; ``state`` is a counter in an array of one."""
@@ -66,14 +65,14 @@ def below(state, number):
     return np.int64(((mix(state[0]) >> np.uint64(32)) * np.uint64(number)) >> np.uint64(32))
 
 
-@numba.njit(inline="always")
+@compiled(inline="always")
 @no_type_check
 def inside(y, x, size):
     """Returns whether a pixel is in the image."""
     return 0 <= y < size and 0 <= x < size
 
 
-@numba.njit(inline="always")
+@compiled(inline="always")
 @no_type_check
 def paste(canvas, patch, y, x, factor):
     """Draws a patch around a pixel: each pixel the brighter of the two."""
@@ -84,7 +83,7 @@ def paste(canvas, patch, y, x, factor):
             canvas[row, column] = max(canvas[row, column], value)
 
 
-@numba.njit(inline="always")
+@compiled(inline="always")
 @no_type_check
 def crosses(mask, patch, y, x):
     """Returns whether a dash's mask would lie on what is there."""
