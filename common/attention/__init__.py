@@ -12,7 +12,7 @@ from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.attention.softmax import Recency, Softmax
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
-from seqarena.common.model.bounded import bounded_modules
+from seqarena.common.model.bounded import Bounded
 from seqarena.common.runs.named import name_in
 from seqarena.common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 
@@ -104,9 +104,19 @@ def attend(
         memory=key.shape[2] - query.shape[2] if causal else 0,
     )
     require_order(config, visibility.order)
-    precision = torch.promote_types(query.dtype, torch.float32)
-    kernel = config.build(heads=query.shape[1], dropout=dropout).to(query.device, precision).requires_grad_(False)
-    for _, number in bounded_modules(kernel):
-        number.reset_parameters()
+    kernel = config.build(heads=query.shape[1], dropout=dropout)
+    _freeze(kernel, query.device, torch.promote_types(query.dtype, torch.float32))
     output: Output = kernel(query, key, value, visibility)
     return output
+
+
+def _freeze(kernel: Kernel, device: torch.device, precision: torch.dtype) -> None:
+    """Makes parameters constants of a precision. Transforms of ``torch.func`` do not allow ``Module.to``."""
+    for module in kernel.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            delattr(module, name)
+            # The initial value of a bounded number is in float64, its parameter is rounded.
+            number = module.initial if isinstance(module, Bounded) else parameter.detach()
+            setattr(module, name, number.to(device, precision))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device, precision if buffer.is_floating_point() else None))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention import ATTENTIONS, attend
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.visibility import Visibility
@@ -121,3 +121,20 @@ def test_masks_and_float16_are_no_obstacle() -> None:
             (each.query,),
         )
         assert all(part.isfinite().all() for part in found)
+
+
+@pytest.mark.parametrize("name", [*ATTENTIONS])
+def test_attend_can_be_transformed(name: str) -> None:
+    """By vmap, and by both directions of derivatives: also hnas, whose mixing weight is a parameter elsewhere."""
+    queries, key, value = (torch.randn(*shape, 1, 2, 4, 3, dtype=torch.float64) for shape in ((3,), (), ()))
+
+    def attended(query: torch.Tensor) -> torch.Tensor:
+        return attend(name, query, key, value, causal=True)
+
+    each = torch.stack([attended(query) for query in queries])
+    torch.testing.assert_close(torch.vmap(attended)(queries), each, rtol=0, atol=1e-12)
+    backward, forward = (derive(attended)(queries[0]) for derive in (torch.func.jacrev, torch.func.jacfwd))
+    torch.testing.assert_close(backward, forward, rtol=0, atol=1e-10)
+    rows = torch.arange(4)
+    later = rows[:, None] < rows  # no query moves what an earlier one gets
+    assert not backward.movedim((2, 6), (0, 1))[later].any()
