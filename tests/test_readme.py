@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from seqarena.common.attention import ATTENTIONS, attend
+from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.model.blocks import NORMS
 from seqarena.common.runs.cli import choose, override, run_package
@@ -224,6 +225,17 @@ def test_every_test_that_a_document_names_is_there() -> None:
     assert len(named) > 30
     for file, test in named:
         assert f"def {test}(" in (ROOT / file).read_text(), (file, test)
+
+
+def test_every_place_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`(\w+/[\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 30
+    for file, name in named:
+        assert not name or re.search(rf"(def|class) {name}\b", (ROOT / file).read_text()), (file, name)
+        assert (ROOT / file).exists(), file
+    forms = [name for name in re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) if name in IMPLEMENTATIONS]
+    assert list(dict.fromkeys(forms)) == list(IMPLEMENTATIONS)
 
 
 def test_every_error_that_the_document_explains_is_raised() -> None:
