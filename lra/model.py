@@ -32,7 +32,7 @@ class Model(EncoderConfig):
     pooling: Literal["mean", "cls", "first"] = "mean"
     """mean over real tokens; cls, a learned vector put in front and read at the end; first, the first token."""
     pairing: Literal["product", "concat"] = "product"
-    """What the head sees of two documents a and b: product, [a, b, a * b, a - b], or concat, [a, b]."""
+    """Input of the head for two documents a and b: product, [a, b, a * b, a - b], or concat, [a, b]."""
     head_dims: tuple[int, ...] = ()
     """Widths of the head's hidden layers; none given: one of ffn_dim."""
     classes: int

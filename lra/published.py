@@ -1,4 +1,4 @@
-"""What papers print for each task: accuracies in per cent, one row a model and source."""
+"""Published accuracies of each task in per cent, one row per model and source."""
 
 from types import MappingProxyType
 from typing import NamedTuple

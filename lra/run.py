@@ -1,4 +1,4 @@
-"""What a run on Long Range Arena is made of."""
+"""The fields of a run on Long Range Arena."""
 
 from dataclasses import dataclass, field
 

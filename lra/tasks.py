@@ -1,4 +1,4 @@
-"""What is measured: the record of each task of Long Range Arena."""
+"""The record of each task of Long Range Arena."""
 
 from dataclasses import replace
 from types import MappingProxyType

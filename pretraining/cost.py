@@ -1,4 +1,4 @@
-"""What a run costs, told before it starts: operations, hours on a stated card, memory."""
+"""Cost of a run, printed before it starts: operations, hours on a named card, memory."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from seqarena.pretraining.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What computes, and how many multiplications and additions a second."""
+    """A card and its multiplications and additions per second."""
 
     name: str
     per_second: float

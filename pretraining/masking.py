@@ -30,11 +30,11 @@ class Masking:
     geometric: float = 0.2
     """Probability of the geometric law."""
     unit: Literal["word", "piece"] = "word"
-    """What a span is made of: whole words, or pieces of them."""
+    """Unit of a span: whole words, or pieces of words."""
     scope: Literal["piece", "word", "span"] = "piece"
-    """What shares one draw of mask, random or kept: a piece (BERT, ALBERT), a word, a span (SpanBERT)."""
+    """Unit that is masked, replaced or kept together: a piece (BERT, ALBERT), a word, a span (SpanBERT)."""
     share: float = 0.15
-    """Of a sequence's tokens, ``[CLS]`` and ``[SEP]`` counted, that become targets; counted in pieces."""
+    """Share of a sequence's tokens that become targets; counted in pieces, ``[CLS]`` and ``[SEP]`` included."""
     masked: float = 0.8
     """Share of the targets that become ``[MASK]``."""
     replaced: float = 0.1
@@ -64,7 +64,7 @@ class Masking:
 
 
 class Masked(NamedTuple):
-    """What masking makes of some sequences."""
+    """Masked sequences and their targets."""
 
     tokens: Matrix
     """B T: with targets hidden."""

@@ -1,4 +1,4 @@
-"""What a pretraining run is made of."""
+"""The fields of a pretraining run."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What is measured: the record of each task of pretraining."""
+"""The record of each task of pretraining."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ MLM = Task(
 )
 
 BOOK = "2d601cf5781ad6dd88e82cd59d02239dc6cafb6110dbac4baf2642ee5c850524"
-"""Of the bundled text in words."""
+"""Checksum of the words of the bundled text."""
 
 
 def _published(perplexity: float, source: str) -> Published:

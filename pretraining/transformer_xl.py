@@ -72,7 +72,7 @@ class Projected(NamedTuple):
 
 
 class LayerMemory(NamedTuple):
-    """What a layer keeps of the segments before: the stream that it read, and what its attention and norm carry on."""
+    """A layer's memory of earlier segments: its input, and the states of its attention and norm."""
 
     past: Context | Projected
     """The stream; or, to evaluate, what attention makes of it."""

@@ -52,7 +52,7 @@ class Answered:
     text: str
     """The best one; empty only if no window holds a span."""
     null_odds: float
-    """What no answer scores, less the best answer: above the threshold the question is left unanswered."""
+    """Score of no answer minus that of the best answer. Above the threshold the question is left unanswered."""
     best: tuple[tuple[str, float], ...]
     """Different texts with their scores, best first."""
 

@@ -1,4 +1,4 @@
-"""What a finetuning is made of."""
+"""The fields of a finetuning run."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

@@ -17,7 +17,7 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Of each question that was answered: exact match and F1, from 0 to 1."""
+    """Exact match and F1 of each answered question, from 0 to 1."""
 
     exact: Mapping[str, float]
     f1: Mapping[str, float]

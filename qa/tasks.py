@@ -1,4 +1,4 @@
-"""What is measured: the record of each task of finetuning."""
+"""The record of each task of finetuning."""
 
 from dataclasses import replace
 from types import MappingProxyType

@@ -32,7 +32,7 @@ class Written:
     """Headlines of a split."""
 
     best: list[list[tuple[str, float]]]
-    """Of each text, the best first, with their scores."""
+    """The hypotheses of each text with their scores, the best first."""
     unended: int
     """Headlines that reached the longest length without an end."""
 

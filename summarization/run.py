@@ -1,4 +1,4 @@
-"""What a training on headlines is made of."""
+"""The fields of a run on headlines."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What is measured: the record of each task of headline generation."""
+"""The record of each task of headline generation."""
 
 from dataclasses import replace
 from types import MappingProxyType

@@ -26,11 +26,11 @@ CORRECT = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What a model answered to a split's questions."""
+    """A model's answers to the questions of a split."""
 
     split: Split
     guesses: Indices
-    """Of each question, a place in the list of answers."""
+    """Index of each question's answer in the list of answers."""
     evaluation: Evaluation
     masses: Masses | None
     """How much attention keys got; none where there is no attention."""

@@ -28,7 +28,7 @@ class Masses:
     mass: Reals
     """(pictures, views - 1, boxes)."""
     bound: Reals
-    """What no mass is below under doubly-normalised attention, of each softmax (pictures, views - 1, 1)."""
+    """Lower bound of the key masses under doubly-normalised attention (pictures, views - 1, 1)."""
     real: Truths
     """Which boxes are no padding."""
     is_normalized: bool

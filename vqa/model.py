@@ -39,11 +39,11 @@ class Model(ModelConfig):
     fusion: Fusion = field(default_factory=Fusion)
     """How the views become one."""
     backbone: Literal["pythia", "butd"] = "pythia"
-    """What answers behind it."""
+    """The head that predicts the answer."""
     place_frequencies: int = 0
     """Sines and cosines of a box's place, each way, put beside its numbers; 0: none, and no place, as Pythia."""
     place_scale: float = 2.0
-    """What the numbers of a place are multiplied by."""
+    """Factor of a box's coordinates."""
     word_dim: int = 300
     """Width of a word's embedding."""
     question_dim: int = 1024

@@ -15,9 +15,9 @@ Rules = Literal["official", "legacy"]
 MARKS = ';/[]"{}()=+\\_-><@`,?!'
 """Punctuation but for the apostrophe, the colon and the period."""
 PERIOD = re.compile(r"(?!<=\d)(\.)(?!\d)")
-"""As theirs: the look-behind is mistyped, so that a period goes wherever no digit follows."""
+"""The official script's own: its look-behind is mistyped, so that a period is removed wherever no digit follows."""
 PERIODS = 32
-"""As theirs: a flag stands where the number of replacements belongs."""
+"""The official script's own: it passes a flag as the number of replacements."""
 COMMA_IN_NUMBER = re.compile(r"\d,\d")
 NUMBERS = {
     word: str(number)
@@ -54,7 +54,7 @@ CONTRACTIONS = (
     | dict.fromkeys(("yall'll", "y'allll"), "y'all'll")
     | dict.fromkeys(("yall'd've", "y'alld've", "y'all'dve"), "y'all'd've")
 )
-"""As theirs: words are lower-case by then, so that the four with a capital are never found."""
+"""The official script's own: words are lower-case by then, so the four with a capital never match."""
 
 
 def without_marks(text: str) -> str:

@@ -32,7 +32,7 @@ SAVED_EVERY = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a detector found in one picture."""
+    """A detector's regions in one picture."""
 
     id: int
     """The picture's, as in VQA's questions."""
@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What is in a folder of regions."""
+    """Content of a folder of regions."""
 
     detector: str
     """Its name, as the user gave it: two detectors' numbers do not mean the same."""
@@ -57,7 +57,7 @@ class Header:
     """Numbers of a box."""
     version: int = VERSION
     sha256: str = ""
-    """Of all arrays."""
+    """Checksum of all arrays."""
 
 
 @dataclass(frozen=True, kw_only=True)

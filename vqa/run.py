@@ -1,4 +1,4 @@
-"""What a run on questions about pictures is made of."""
+"""The fields of a run on questions about pictures."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What is measured: the record of each task about pictures."""
+"""The record of each task about pictures."""
 
 from types import MappingProxyType
 

@@ -29,9 +29,9 @@ class Activation(NamedTuple):
 
     apply: Callable[[Tensor], Tensor]
     into: Callable[[Tensor, Tensor], Tensor]
-    """Of the scores and a tensor that takes the activated ones."""
+    """Computes the activation; arguments: the scores, and a tensor for the output."""
     pull: Callable[[Tensor, Tensor, Tensor], Tensor]
-    """Of the gradient of the activated scores, which it overwrites, the scores, and the activated scores."""
+    """Computes the gradient of the scores; arguments: the output's gradient (overwritten), the scores, the output."""
 
 
 aten = torch.ops.aten

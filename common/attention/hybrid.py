@@ -47,7 +47,7 @@ class Hybrid(AttentionConfig):
 
     @property
     def stepwise(self) -> tuple[Order, ...]:
-        """Where its doubly-normalised half can."""
+        """The orders of its doubly-normalised half."""
         return DoublyNormalized().stepwise
 
     @property

@@ -42,7 +42,7 @@ class CompiledFunction:
 
     @property
     def _numba_type_(self) -> Any:
-        """What Numba asks of a name that it finds in a function's globals."""
+        """Numba's type of the function. Numba reads it where another compiled function calls this one."""
         return self.dispatcher._numba_type_
 
     def __call__(self, *arguments: Any) -> Any:

@@ -22,7 +22,7 @@ VOCABULARIES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """In the order of the ids they get in a vocabulary that is trained here; public ones have them elsewhere."""
 ALIASES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}
-"""What ALBERT's vocabularies call them."""
+"""Names of the special tokens in ALBERT's vocabularies."""
 CONTINUED, BEGUN = "##", "▁"
 """A piece of WordPiece that goes on with a word begins with the first; one of SentencePiece that begins one, with the
 second."""
@@ -37,7 +37,7 @@ class Tokenizer:
 
     inner: tokenizers.Tokenizer
     source: str
-    """Where it was read from, for messages."""
+    """Source, for messages."""
 
     def __post_init__(self) -> None:
         missing = [token for token in SPECIAL if self.id(token) < 0]

@@ -26,7 +26,7 @@ class Role(Enum):
     ASIDE = "aside"
     """Changes no score that is compared: logging, diagnostics, additional test examples."""
     LOCATION = "location"
-    """Where files are. The data checksum identifies their content."""
+    """A location of files. The data checksum identifies their content."""
     OWN_FILE = "own file"
     """A location of files in the place of a task's own data, whose checksum no record of a task names."""
     ORIGIN = "origin"

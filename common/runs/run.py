@@ -101,7 +101,7 @@ class Preset(Generic[AnyRun_co]):
     run: AnyRun_co
     """The run itself."""
     source: str
-    """Where its numbers come from."""
+    """Source of its numbers."""
     departures: str = ""
     """Departures from that source; empty: none known."""
     expected: str
@@ -113,7 +113,7 @@ class Preset(Generic[AnyRun_co]):
     chosen_by: str | None = None
     """The field that chooses this preset when it is set and no preset is named."""
     data: str | None = None
-    """Where its data come from and how they are split, if not as the task says."""
+    """Source and splits of its data, if they differ from the task's."""
 
 
 def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, Any]]:

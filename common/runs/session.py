@@ -46,7 +46,7 @@ MAPPED_BATCHES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """Where a run reads and writes. Nothing here changes its numbers."""
+    """Folders and options of a run that do not change its numbers."""
 
     runs: Path = Path("runs")
     """Folder of the run directories."""

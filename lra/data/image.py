@@ -42,7 +42,7 @@ Split = tuple[Bytes, Bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Image(Pixels):
-    """Where CIFAR-10 is."""
+    """Path of CIFAR-10."""
 
     classes: ClassVar[int] = len(CLASSES)
     path: str | None = None

@@ -17,7 +17,7 @@ HINT = (
     "files"
 )
 REVIEWS = 12_500
-"""Of each label in each of train and test."""
+"""Number of reviews per label, in each of train and test."""
 REVIEW = re.compile(r"(?:^|/)(train|test)/(pos|neg)/(\d+)_\d+\.txt$")
 URLS = re.compile(r"(?:^|/)(train|test)/urls_(pos|neg)\.txt$")
 FILM = re.compile(r"/title/(tt\d+)")

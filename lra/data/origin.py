@@ -1,4 +1,4 @@
-"""Where data come from, and so where what is prepared of them is kept."""
+"""Folders of prepared data, named by the source of the data."""
 
 from pathlib import Path
 

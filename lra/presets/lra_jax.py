@@ -20,7 +20,7 @@ MODEL = Model(
     vocabulary=257, max_length=1, classes=2, positions="sinusoidal", embedding_std=1.0, pooling="cls", layers=4,
     dim=256, heads=4, ffn_dim=1024, norm=PreNorm(), activation="gelu_tanh", projection_bias=False, norm_eps=1e-6,
 )  # fmt: skip
-"""What their configs share."""
+"""Settings that all of their configs share."""
 RETRIEVAL_MODEL = replace(
     MODEL, max_length=4000, pooling="first", pairing="concat", head_dims=(512, 256), dim=128, ffn_dim=512
 )

@@ -43,7 +43,7 @@ class MaskedText:
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """tokenizer.json or vocab.txt, a folder with one, or an id of the hub; none: one is trained on the text."""
     kind: Kind = "wordpiece"
-    """Of a vocabulary that is trained: wordpiece (BERT) or unigram (SentencePiece, ALBERT)."""
+    """Kind of a vocabulary that is trained: wordpiece (BERT) or unigram (SentencePiece, ALBERT)."""
     vocabulary: int | None = None
     """Tokens of a vocabulary that is trained; none: 30,000, and for the bundled book the 4,000 that come with it."""
     strict: bool = False
@@ -66,7 +66,7 @@ class MaskedText:
     seed: int = 0
     """Seed of sequences and of the masks of evaluation, apart from the seed of the run."""
     masking: Masking = field(default_factory=Masking)
-    """What is hidden."""
+    """Masking of the targets."""
 
     @property
     def lengths(self) -> tuple[int, ...]:

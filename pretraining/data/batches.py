@@ -22,17 +22,17 @@ class MaskedBatch(Batch):
     """0 in the first segment, 1 in the second."""
     real: Mask
     places: PlacesOfRows
-    """Where the targets of each row are; 0 where it has fewer than its neighbours."""
+    """Positions of each row's targets; 0 where it has fewer than other rows."""
     targets: PlacesOfRows
-    """What stood there; ``NONE`` where it has fewer."""
+    """Original tokens at these positions; ``NONE`` where it has fewer."""
     order: PerExample
     """0: the segments stand as in the text; 1: they do not; ``ALONE``: there is one."""
     targets_each: PerExample
     """Targets of the whole batch, over its rows: the weight of a row's order beside that of a target."""
     segments: Tokens | None = None
-    """Of packed rows: which document each token is of."""
+    """Number of each token's document, in packed rows."""
     positions: Tokens | None = None
-    """Of packed rows: each token's place in its document."""
+    """Position of each token in its document, in packed rows."""
 
     def weight(self) -> int:
         """Returns the number of targets."""

@@ -25,7 +25,7 @@ FORWARD, BACKWARD, ALONE = 0, 1, -100
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences:
-    """What is in each sequence, before ``[CLS]`` and ``[SEP]`` are put around it."""
+    """Content of each sequence, without ``[CLS]`` and ``[SEP]``."""
 
     parts: Ranges
     """(parts, 3): shard, and where in its tokens a part begins and ends."""

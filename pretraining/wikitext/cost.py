@@ -1,4 +1,4 @@
-"""What a run of a language model costs, told before it starts."""
+"""Cost of a language model's run, printed before it starts."""
 
 from seqarena.pretraining.cost import Card, line
 from seqarena.pretraining.wikitext.run import LanguageRun

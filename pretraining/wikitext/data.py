@@ -38,9 +38,9 @@ class EncodedText:
     end: int
     """The number at the end of every line."""
     words: Totals
-    """Of each split, the end of each line counted; what losses are shared out to."""
+    """Number of words of each split, each line's end counted. Losses are divided by it."""
     bytes: Totals
-    """Of each split, in UTF-8, one of each line's end counted."""
+    """Number of bytes of each split in UTF-8, each line's end counted as one."""
     checksum: str
 
 

@@ -23,7 +23,7 @@ from seqarena.pretraining.wikitext.sources import SPLITS
 
 PROG = "seqarena pretraining perplexity"
 FREE = ("final.", "validation.", "data.path")
-"""What may be set otherwise than in the run."""
+"""Fields that may differ from those of the run."""
 
 
 def parser() -> Parser:

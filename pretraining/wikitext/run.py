@@ -1,4 +1,4 @@
-"""What a run of a language model is made of."""
+"""The fields of a language model's run."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

@@ -21,7 +21,7 @@ RAREST = 3
 HELD_OUT = 0.05
 WORD = re.compile(r"\w+|[^\w\s]")
 Lines = Callable[[str], Iterator[str]]
-"""Of a split its lines, from the first again at every call."""
+"""Returns the lines of a split, from the first at every call."""
 
 
 def of_path(path: Path, endings: tuple[str, ...]) -> Lines:

@@ -16,7 +16,7 @@ class SegmentBatch(Batch):
 
     tokens: Tokens
     targets: Tokens
-    """What follows each token."""
+    """The next token after each token."""
     stream: Labels
     """The number of each row's stream, whose memory it goes on from."""
     fresh: PerExample

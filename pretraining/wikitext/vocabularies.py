@@ -31,7 +31,7 @@ def plain(line: str) -> str:
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """What numbers stand for."""
+    """The word of each number."""
 
     end: int
     """The number at the end of every line."""
@@ -50,7 +50,7 @@ class Words:
     words: tuple[str, ...]
     numbers: dict[str, int]
     unknown: Literal["refuse", "replace"] = "refuse"
-    """What is done with a word that is not in it."""
+    """Treatment of a word that is not in it."""
     end = 0
 
     def __len__(self) -> int:

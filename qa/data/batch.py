@@ -1,4 +1,4 @@
-"""What batches of windows and of pairs share: two texts in a row of tokens."""
+"""Fields that batches of windows and of pairs share: two texts in a row of tokens."""
 
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar

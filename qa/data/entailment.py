@@ -31,7 +31,7 @@ TRIES = 60
 """Premises that are drawn for a hypothesis before another one is; a few hypotheses follow from nothing near them."""
 VERBS = (("move", "run", "sprint"), ("move", "walk", "stroll"), ("speak", "sing", "hum"), ("rest", "sleep", "snore"),
          ("move", "swim", "dive"), ("grow", "bloom", "wilt"), ("shine", "glow", "glitter"))  # fmt: skip
-"""Of a line each is a way of the one before it."""
+"""Verbs in lines; each verb of a line is a way of doing the one before it."""
 Term = tuple[int, int]
 """Line and place."""
 Sentence = tuple[str, Term, bool, Term]

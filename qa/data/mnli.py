@@ -22,7 +22,7 @@ UNDECIDED = "-"
 UNLABELLED = -1
 """The number of a label that nobody gave: such pairs can be classified, not trained or scored on."""
 COLUMNS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
-"""What the two sentences are called: officially, and on the hub."""
+"""Names of the two sentences' columns: official, and on the hub."""
 PARTS = ("train", "matched", "mismatched", "extra")
 SPLITS_OF_HUB = {"train": "train", "matched": "validation_matched", "mismatched": "validation_mismatched"}
 HINT = "--data.train, --data.matched and --data.mismatched take files of your own, such as multinli_1.0_train.jsonl"

@@ -43,7 +43,7 @@ class Questions:
     contexts: tuple[str, ...]
     questions: tuple[Question, ...]
     source: str
-    """Where they were read from."""
+    """Source, for messages."""
 
     def __len__(self) -> int:
         return len(self.questions)

@@ -15,7 +15,7 @@ from seqarena.qa.data.squad import Questions, Squad
 
 Array = npt.NDArray[np.int64]
 CLS = 0
-"""Where [CLS] stands, and what is pointed at where a window holds no answer."""
+"""Position of [CLS], the target of a window without an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,10 @@ class Windows:
     questions: Questions
     data: Squad
     question_tokens: list[Ids]
-    """Of each question, cut to ``data.question_length``."""
+    """Tokens of each question, cut to ``data.question_length``."""
     context_tokens: list[Ids]
     places: list[Ids]
-    """Where each token of each paragraph begins and ends, in characters."""
+    """Beginning and end of each token of each paragraph, in characters."""
     special: tuple[int, int, int]
     """[CLS], [SEP], [PAD]."""
     question: Array

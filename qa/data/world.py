@@ -34,7 +34,7 @@ class Relation:
     statement: str
     question: str
     answers: tuple[tuple[str, ...], ...]
-    """What fills the blank: a word of each."""
+    """Words for the blank, one of each list."""
     distractor: str
 
 

@@ -29,9 +29,9 @@ from seqarena.common.training.workers import leave_with_the_parent
 PASSES = ("forward", "both")
 """Forward alone without gradients, and forward with backward."""
 REFERENCE_BYTES = 2**33
-"""What the matrices of one reference call may take; where they would be more, it is left out."""
+"""Memory limit of one reference call's matrices. A larger call is left out."""
 REFERENCE_MATRICES = 4
-"""Of float32 over all pairs: scores, weights, and their gradients."""
+"""Matrices of float32 over all pairs: scores, weights, and their gradients."""
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -46,7 +46,7 @@ PRODUCTS, PRODUCTS_WITH_MASSES, PRODUCTS_OF_FEATURES = 7, 11, 6
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all cases of a run share."""
+    """Settings that all cases of a run share."""
 
     batch: int
     heads: int
@@ -77,13 +77,13 @@ class Case:
 
     @property
     def label(self) -> str:
-        """What a reader calls it."""
+        """Name for readers."""
         return " ".join([self.variant, *([self.order] if self.order != "none" else []), self.implementation])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was found; seconds are medians."""
+    """Measurements; seconds are medians."""
 
     case: Case
     seconds: dict[str, float]

@@ -1,4 +1,4 @@
-"""What Triton's compiler makes of the CUDA kernels: no GPU is needed, and no time is measured.
+"""Compiles the CUDA kernels and counts their instructions. No GPU is needed and no time is measured.
 
 A kernel is fast if it does little for each pair of query and key beside its matrix products. On Hopper, in bfloat16,
 a product takes the tensor cores as long as head_dim / 16 instructions a pair take the rest, an exponential as 8.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 CAPABILITIES = {"8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90}
-"""Of an A100, of cards of two later generations, of an H100 or H200."""
+"""Compute capabilities: A100, two later generations, H100 and H200."""
 
 
 def run(arguments: Sequence[str]) -> int:

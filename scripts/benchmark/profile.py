@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: making the batch, each operator of forward and backward, the update."""
+"""Time of each part of a training step: the batch, each operator of forward and backward, the update."""
 
 import time
 from collections import defaultdict

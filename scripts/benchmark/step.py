@@ -43,7 +43,7 @@ class Measured:
     training_seconds: float
     """Forward and backward; the optimiser's update, alike for all, is left out."""
     peak_memory_bytes: int
-    """Of a process of its own."""
+    """Memory of a process of its own."""
     idle_memory_bytes: int
     """Before the first step, model and libraries loaded."""
     device: str

@@ -26,7 +26,7 @@ from seqarena.scripts.benchmark.kernels import PRECISIONS, kernels_of, require_k
 from seqarena.scripts.tables import render
 
 OWN, OTHERS, WARPS, STAGES = (32, 64, 128), (32, 64, 128), (4, 8), (2, 3)
-"""What is tried, each with each."""
+"""Candidates; all combinations are tried."""
 
 
 def parser() -> Parser:

@@ -97,7 +97,7 @@ class Course:
     """How one training went; it is short where the loss was no number any more."""
 
     losses: Sequence[float]
-    """Of each step, in nats."""
+    """Loss of each step, in nats."""
     looked: Sequence[int]
     """Steps after which layers were looked at."""
     similarity: Sequence[Sequence[float]]

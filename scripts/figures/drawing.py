@@ -1,4 +1,4 @@
-"""What a figure is: panels, and what they say beside what a paper says; PNG, SVG and CSV of them."""
+"""Figures: panels, and findings beside a paper's claims; written as PNG, SVG and CSV."""
 
 import csv
 import io
@@ -46,7 +46,7 @@ class Panel:
 
     title: str
     x: str
-    """What is to the right, with its unit."""
+    """Label of the horizontal axis, with its unit."""
     y: str
     lines: Sequence[Line]
     log_x: bool = False
@@ -67,7 +67,7 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a paper says, what is found here, and whether that agrees."""
+    """A paper's claim, the finding here, and whether they agree."""
 
     claim: str
     found: str
@@ -76,7 +76,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What a figure shows."""
+    """Content of a figure."""
 
     panels: Sequence[Panel | Matrix]
     findings: Sequence[Finding]

@@ -22,11 +22,11 @@ ARMS = {
 }
 POWERS = ("x^3", "x")
 HEADS = ("softmax", "x^3 / sqrt N", "x / sqrt N")
-"""Whose heads are drawn."""
+"""Variants whose heads are drawn."""
 PATCHES = {8: (8, 16), 16: (8, 8), 64: (4, 4), 256: (2, 2)}
 """By length, the rows and columns of a patch."""
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""What x^3 is divided by."""
+"""Divisor of x^3."""
 Courses = dict[str, list[Course]]
 
 

@@ -1,4 +1,4 @@
-"""What doubly-normalised attention gains, dosed by what the primary detector misses: ours, after P2's experiment."""
+"""Gain of doubly-normalised attention by the primary detector's recall: ours, after P2's experiment."""
 
 import functools
 import itertools
@@ -36,7 +36,7 @@ class Scene:
     attention: AttentionConfig = field(default_factory=Softmax)
     """The fusion's variant."""
     seed: int
-    """Of weights and order; the scenes are the same."""
+    """Seeds of weights and order; the scenes are the same."""
     recall: float
     """Share of the things that A finds."""
     scenes: int

@@ -17,12 +17,12 @@ from seqarena.common.model.diagnostics import mean_cosine, token_similarity
 from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
 
 ATTENTIONS = ("self_attn", "attn", "attention", "self_attention")
-"""What models call the attention of a layer."""
+"""Names of a layer's attention in models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inside:
-    """What is in a model, the mean over texts; the first of each list is the embeddings'."""
+    """Measurements in a model, means over texts; the first of each list is that of the embeddings."""
 
     similarity: list[float]
     cosine: list[float]

@@ -18,7 +18,7 @@ BASE = BertConfig(vocabulary=VOCABULARY, layers=DEPTH, dim=768, heads=12, ffn_di
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """What a stack makes of random tokens: of its beginning and of each layer's output."""
+    """Measurements of random tokens in a stack: at its input and after each layer."""
 
     similarity: list[float]
     cosine: list[float]

@@ -80,7 +80,7 @@ def parts(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
-    """What a layer Y = X + alpha P X W does to the two parts, drawn and by theory; heads averaged (Proposition 9)."""
+    """Effect of a layer Y = X + alpha P X W on the two parts, drawn and by theory; heads averaged (Proposition 9)."""
 
     similarity: float
     cosine: float

@@ -89,7 +89,7 @@ class Course:
     """How a training went; it is short where the loss was no number any more."""
 
     losses: Sequence[float]
-    """Of each step, in nats."""
+    """Loss of each step, in nats."""
     looked: Sequence[int]
     """Steps after which it was looked into."""
     accuracy: Sequence[float]

@@ -18,7 +18,7 @@ from seqarena.scripts.leaderboard.table import Table, table_of
 from seqarena.scripts.packages import PACKAGES, find_package
 
 KEY_MASSES = Path(OUTPUTS) / "key_masses.json"
-"""What vqa leaves of its own."""
+"""File with key masses, in outputs of vqa's runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,13 @@ class Shown:
     planned: dict[str, Any] | None
     """The entry of a sweep's plan, where there is no result."""
     curves: Curves
-    """As ``seqarena curves`` draws them; empty where the run left none."""
+    """The curves that ``seqarena curves`` draws; empty where there are none."""
     maps: list[dict[str, Any]]
     """Heat maps and histograms of key masses, an attention each."""
     masses: dict[str, list[int]]
     """Kind of keys -> histogram of their masses."""
     edges: list[float]
-    """Of the histograms."""
+    """Edges of the histograms."""
 
 
 @dataclass(frozen=True, kw_only=True)

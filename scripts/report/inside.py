@@ -19,7 +19,7 @@ BINS = "Each bin ends where its label says and begins where the one before ends;
 MOST_LINES = 60
 """In a chart; beyond it one seed a row is drawn."""
 MOST_MAPS = 6
-"""Of a run: its first attention, its last, and some between."""
+"""Layers of a run that are drawn: the first, the last, and some between."""
 LAYERED = {
     "token similarity": "token similarity after each layer (1: all tokens alike)",
     "attention norm": "Frobenius norm of the attention matrix",

@@ -43,7 +43,7 @@ class Planned:
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Name for people."""
         return f"{self.run.task} {row_name(row_of(self.run, self.package.preset(self.run)))} seed {self.run.seed}"
 
     def entry(self) -> dict[str, Any]:

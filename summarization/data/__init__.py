@@ -38,7 +38,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """What is trained and measured on."""
+    """The training and evaluation pairs."""
 
     train: Encoded
     validation: Split

@@ -24,7 +24,7 @@ class HeadlineBatch(Batch):
     target: Tokens
     target_real: Mask
     labels: Tokens
-    """What follows each token of the target; at padding whatever."""
+    """The next token after each token of the target; arbitrary at padding."""
 
     def weight(self) -> int:
         """Returns the number of tokens to be said."""
@@ -101,7 +101,7 @@ class Budgeted(Shuffled):
 
     @property
     def grain(self) -> int:
-        """What the number of pairs in a batch is a multiple of."""
+        """The number of pairs in a batch is a multiple of this."""
         return math.lcm(math.gcd(self.batch_size, GRAIN), self.processes)
 
     def cut(self, examples: Indices) -> list[Indices]:

@@ -22,12 +22,12 @@ TEXTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
 )  # fmt: skip
 """Texts and titles: of harvardnlp/sent-summary (sumdata), of microsoft/unilm (org_data)."""
 FOLDERS = ("", "sumdata", "org_data", "data")
-"""Where below the folder they may lie."""
+"""Subfolders in which they may be."""
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
 )
 COLUMNS = ("document", "summary")
-"""Of a table; a .tsv has these two, in this order where no heading says otherwise."""
+"""Columns of a table; a .tsv without a heading has these two, in this order."""
 PACKED = ("", ".gz", ".xz")
 EXPECTED = (
     "train/train.article.txt with train.title.txt, train/valid.article.filter.txt, Giga/input.txt with task1_ref0.txt "

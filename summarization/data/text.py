@@ -16,7 +16,7 @@ from seqarena.common.data.tokenization import CONTINUED, Ids, Tokenizer
 UNKNOWN = "UNK"
 MARKER = re.compile(r"<unk>|\[unk\]|(?<!\w)unk(?!\w)", re.IGNORECASE)
 DIGITS = ((re.compile(r"(?<=#) (?=#)"), ""), (re.compile(r"(?<=#) ?([.:-]) ?(?=#)"), r"\1"))
-"""What WordPiece takes apart and a reader wants together: digits, decimals, results. Scores do not see it."""
+"""Tokens that WordPiece splits and a reader wants joined: digits, decimals, results. Scores are not affected."""
 
 
 def normalized(text: str) -> str:

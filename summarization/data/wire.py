@@ -46,7 +46,7 @@ NUMBER = re.compile("#+")
 
 
 class Story:
-    """What a sentence is made of: names and numbers drawn once, told twice."""
+    """Names and numbers of a sentence, drawn once and used in the text and in its headline."""
 
     def __init__(self, draws: Draws) -> None:
         self.draws = draws

@@ -22,10 +22,10 @@ Truths = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What detectors found in some pictures."""
+    """Detected regions of some pictures."""
 
     features: Reals
-    """Of each box (pictures, views, boxes, width)."""
+    """Features of each box (pictures, views, boxes, width)."""
     centres: Reals
     """Middle of each box, as shares of the picture's width and height (pictures, views, boxes, 2)."""
     real: Truths
@@ -33,7 +33,7 @@ class Seen:
 
 
 class Views(ABC):
-    """What detectors found in the pictures of a split; the first view is the primary one."""
+    """Detected regions in the pictures of a split; the first view is the primary one."""
 
     @property
     @abstractmethod
@@ -93,7 +93,7 @@ class Split:
     ids: Indices
     """The number by which others know a question."""
     words: Integers
-    """Of each question, 0 behind its end (questions, words)."""
+    """Words of each question, 0 after its end (questions, words)."""
     pictures: Indices
     """The picture of each question, a number below that of pictures."""
     options: Integers
@@ -101,7 +101,7 @@ class Split:
     people: Integers
     """How many people gave each (questions, options)."""
     scores: Reals
-    """What each scores, from 0 to 1; whatever is no option scores 0 (questions, options)."""
+    """Score of each option, from 0 to 1; all other answers score 0 (questions, options)."""
     views: Views
     parts: Mapping[str, Part]
     """Partitions of the questions, by what they tell apart; the first is told in every evaluation."""
@@ -134,12 +134,12 @@ class Loaded:
     splits: Mapping[str, Split]
     """Train, validation and test."""
     answers: Sequence[str]
-    """What a model chooses from."""
+    """The answers that a model chooses from."""
     words: Sequence[str]
-    """What questions are made of; the first stands for padding and for words that are not in the list."""
+    """The words of questions; the first stands for padding and unknown words."""
     checksum: str
     vectors: Reals | None = None
-    """What words begin as (words, width); none: drawn."""
+    """Initial word vectors (words, width); none: drawn."""
     fc7: Sequence[Layer] = ()
     """Of each detector; none: drawn."""
 

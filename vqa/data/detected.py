@@ -1,4 +1,4 @@
-"""What several detectors found in the pictures of a split: rows of the folders of regions (``vqa/regions.py``)."""
+"""Regions of several detectors in the pictures of a split: rows of folders of regions (``vqa/regions.py``)."""
 
 import json
 import sys

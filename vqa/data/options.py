@@ -1,4 +1,4 @@
-"""Of each question the answers that count: how many people gave them, and what they score by the official rules."""
+"""The answers to each question, how many people gave them, and their scores by the official rules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Options:
     people: npt.NDArray[np.int8]
     """How many gave each."""
     scores: npt.NDArray[np.float64]
-    """What each scores."""
+    """Score of each."""
 
 
 def options_of(annotations: Sequence[Annotation], answers: Sequence[str], *, normalized_targets: bool) -> Options:

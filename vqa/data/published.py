@@ -30,7 +30,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """What people answered to a question."""
+    """People's answers to a question."""
 
     id: int
     """The question's."""

@@ -49,7 +49,7 @@ LENGTH = 9
 SPLITS = ("train", "validation", "test")
 VERSION = 1
 TRUTH = 85
-"""Of a hundred people, those who give the right answer; the others give the one next to it."""
+"""People of a hundred who give the right answer; the others give the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)

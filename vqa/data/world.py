@@ -1,4 +1,4 @@
-"""What is in generated scenes: objects, which detector found them, what each box is on; drawn in whole numbers."""
+"""Content of generated scenes in whole numbers: objects, the detectors that found them, the object in each box."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,12 @@ COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "black
 SHAPES = ("cube", "ball", "cone", "ring", "star")
 MATERIALS = ("metal", "wood", "glass", "rubber", "paper")
 ATTRIBUTES = (SHAPES, COLOURS, MATERIALS)
-"""What A, B and C see."""
+"""Attributes that the detectors A, B and C recognise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What is in a scene, and what each detector makes of it."""
+    """Numbers of objects and boxes in a scene, and the faults of each detector."""
 
     objects: int = 4
     """Objects of a scene, of different colours."""
@@ -43,16 +43,16 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What is in some scenes, in whole numbers."""
+    """Objects and boxes of some scenes, in whole numbers."""
 
     attributes: tuple[Numbers, Numbers, Numbers]
     """Shape, colour and material of each object (scenes, objects)."""
     places: Floats
     """(scenes, objects, 2)."""
     found: tuple[Truths, ...]
-    """Of each view, which objects it found (scenes, objects)."""
+    """Objects that each view found (scenes, objects)."""
     boxes: tuple[Numbers, ...]
-    """Of each view, the object in each box, or their number for nothing (scenes, boxes)."""
+    """Object in each box of each view; the number of objects stands for none (scenes, boxes)."""
     asked: Numbers
     """Colours that questions are about (scenes, 4): three of objects, and one that is absent."""
 

@@ -20,7 +20,7 @@ NAMES = "ABC"
 WRITTEN = 2
 """Version of what is written of scenes."""
 KINDS = {"material": ("other", "what material"), "shape": ("other", "what shape"), "there": ("yes/no", "is there")}
-"""Of each kind of questions the type of answer and question."""
+"""Type of answer and of question, for each kind of question."""
 
 
 def write_scenes(folder: Path, scenes: int) -> Path:

@@ -1,4 +1,4 @@
-"""Where the Triton kernels can run, and why not elsewhere."""
+"""Conditions of the Triton kernels, each with the reason it gives."""
 
 import functools
 import importlib.util

@@ -28,7 +28,7 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 PRETRAINING = "pretraining"
 """Field of config.json in what a run of ours leaves."""
 LEFT = Path("checkpoint", "bert")
-"""Where a finished run of ours keeps it, in its directory."""
+"""Its path in the directory of a finished run."""
 OURS = "seqarena.json"
 """Beside config.json in what we write: the whole config, attention and norm included."""
 CHECKSUMS = "checksums.json"

@@ -28,7 +28,7 @@ mix = compiled(inline="always")(mix64)
 
 
 class Plan(NamedTuple):
-    """What the compiled part needs to know of an image."""
+    """Settings of an image for the compiled functions."""
 
     size: int
     padding: int
@@ -54,7 +54,7 @@ class Drawn(NamedTuple):
     attempts: Ints
     """Pairs of target contours that were begun."""
     tips: Ints
-    """Where the markers stand; count, 2, 2 (y, x)."""
+    """Positions of the markers; count, 2, 2 (y, x)."""
 
 
 @compiled(inline="always")

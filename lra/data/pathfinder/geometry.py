@@ -37,7 +37,7 @@ class Geometry:
     margins: tuple[int, ...]
     """Gaps kept around a dash, one drawn for each image."""
     length: int = 5
-    """Of a dash."""
+    """Length of a dash."""
     thickness: float
     seed_distance: int
     """Between the tails of the two target contours."""
@@ -89,7 +89,7 @@ class Dashes(NamedTuple):
     lines: Floats
     """Brightness; directions, patch, patch: an odd number of pixels, centred on the one they are drawn from."""
     masks: Floats
-    """What a dash keeps free; directions, patch, patch."""
+    """Pixels that a dash keeps free; directions, patch, patch."""
     steps: Ints
     """From a pivot to the next one, along a dash; directions, 2 (y, x)."""
     heads: Ints

@@ -13,7 +13,7 @@ from seqarena.lra.data.pixels import open_picture
 EMPTY = "pathfinder32/curv_baseline/imgs/0/sample_172.png"
 """The one picture of the release that is an empty file."""
 FIELDS = 11
-"""Of a line: folder, file, number, label, and seven of the generator's settings."""
+"""Columns of a line: folder, file, number, label, and seven settings of the generator."""
 
 
 def read_release(path: Path, size: int, contour_length: int, examples: int) -> tuple[Bytes, Bytes]:
