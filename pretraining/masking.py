@@ -63,7 +63,7 @@ class Masking:
         return (1 - self.geometric) ** (n - 1) if self.law == "geometric" else np.ones_like(n)
 
 
-class Masked(NamedTuple):
+class MaskedSequences(NamedTuple):
     """Masked sequences and their targets."""
 
     tokens: Matrix
@@ -93,7 +93,7 @@ class Masker:
 
     def __call__(
         self, tokens: Matrix, segments: Matrix, examples: npt.NDArray[np.int64], epochs: npt.NDArray[np.int64]
-    ) -> Masked:
+    ) -> MaskedSequences:
         """Returns the masked rows; ``segments`` (B T) numbers what no span crosses, below 0 where nothing is masked.
 
         ``examples`` and ``epochs`` (B) say which example each row is, and which time it is seen.
@@ -110,7 +110,7 @@ class Masker:
             hidden, segments, self.continues, keys, budgets, masking.weights(), SCOPES.index(masking.scope),
             masking.masked, masking.replaced, self.mask, self.cumulative, places, targets,
         )  # fmt: skip
-        return Masked(hidden, places, targets)
+        return MaskedSequences(hidden, places, targets)
 
 
 PADDING, SPECIAL = -2, -1

@@ -17,7 +17,7 @@ from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.blocks import Activation, Deescalated, feed_forward
-from seqarena.common.model.deescalation import Carried
+from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.model.transformer import EncoderConfig
 from seqarena.common.shapes import Context, EarlierMass, Hidden, Key, KeyMass, Tokens, Total, Value
 from seqarena.pretraining.adaptive_softmax import AdaptiveSoftmax
@@ -63,7 +63,7 @@ class Model(EncoderConfig):
             )
 
 
-class Projected(NamedTuple):
+class ProjectedMemory(NamedTuple):
     """Keys and values of earlier tokens, and of the distances (H D K, the largest first): while weights stay."""
 
     key: Key
@@ -74,22 +74,22 @@ class Projected(NamedTuple):
 class LayerMemory(NamedTuple):
     """A layer's memory of earlier segments: its input, and the states of its attention and norm."""
 
-    past: Context | Projected
+    past: Context | ProjectedMemory
     """The stream; or, to evaluate, what attention makes of it."""
     mass: KeyMass | None
-    carried: Carried | None
+    carried: DeescalationState | None
 
     @property
     def length(self) -> int:
         """The number of earlier tokens."""
-        return self.past.key.shape[2] if isinstance(self.past, Projected) else self.past.shape[1]
+        return self.past.key.shape[2] if isinstance(self.past, ProjectedMemory) else self.past.shape[1]
 
 
 Memory = Sequence[LayerMemory]
 """One of each layer."""
 
 
-class Seen(NamedTuple):
+class Distances(NamedTuple):
     """How far away what stands, and how much of it is seen."""
 
     distances: Tensor | None
@@ -150,8 +150,8 @@ class RelativeAttention(nn.Module):
         self.kernel = variant.build(config.heads, config.attention_dropout)
 
     def forward(
-        self, hidden: Hidden, past: Context | Projected, seen: Seen, mass: EarlierMass | None
-    ) -> tuple[Hidden, KeyMass | None, Projected | None]:
+        self, hidden: Hidden, past: Context | ProjectedMemory, seen: Distances, mass: EarlierMass | None
+    ) -> tuple[Hidden, KeyMass | None, ProjectedMemory | None]:
         """Returns what is found, what the variant carries on from ``mass``, and a projected past with the segment."""
         query = self._split(self.query(hidden))
         key, value, position = self._seen(hidden, past, seen)
@@ -166,19 +166,21 @@ class RelativeAttention(nn.Module):
             heads, mass = self.kernel.step(mass, *given)
         else:
             heads = self.kernel(*given)
-        whole = Projected(key, value, past.position) if isinstance(past, Projected) else None
+        whole = ProjectedMemory(key, value, past.position) if isinstance(past, ProjectedMemory) else None
         return self.output(heads.transpose(1, 2).flatten(2)), mass, whole
 
-    def _seen(self, hidden: Hidden, past: Context | Projected, seen: Seen) -> Projected:
+    def _seen(self, hidden: Hidden, past: Context | ProjectedMemory, seen: Distances) -> ProjectedMemory:
         """Returns keys and values of earlier and own tokens, and of as many distances."""
-        if isinstance(past, Projected):
+        if isinstance(past, ProjectedMemory):
             key, value = self._split(self.key(hidden)), self._split(self.value(hidden))
             if past.key.shape[2]:  # the empty one may be of another precision
                 key, value = torch.cat([past.key, key], dim=2), torch.cat([past.value, value], dim=2)
-            return Projected(key, value, past.position[..., -key.shape[2] :])
+            return ProjectedMemory(key, value, past.position[..., -key.shape[2] :])
         source = torch.cat([past, hidden], dim=1)
         assert seen.distances is not None
-        return Projected(self._split(self.key(source)), self._split(self.value(source)), self.positions(seen.distances))
+        return ProjectedMemory(
+            self._split(self.key(source)), self._split(self.value(source)), self.positions(seen.distances)
+        )
 
     def positions(self, distances: Tensor) -> Tensor:
         """Returns what attention makes of the sinusoids of distances (M C); H D M."""
@@ -199,12 +201,12 @@ class Layer(nn.Module):
         self.residual = config.norm.residual(config.dim, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, hidden: Hidden, memory: LayerMemory, seen: Seen, kept: int) -> tuple[Hidden, LayerMemory]:
+    def forward(self, hidden: Hidden, memory: LayerMemory, seen: Distances, kept: int) -> tuple[Hidden, LayerMemory]:
         """Returns the layer's output, and the memory of the newest ``kept`` tokens that it has read, detached."""
-        known: list[tuple[KeyMass | None, Projected | None]] = []
+        known: list[tuple[KeyMass | None, ProjectedMemory | None]] = []
 
         def attention(tokens: Tensor) -> Tensor:
-            past = memory.past if isinstance(memory.past, Projected) else self.residual.recalled(memory.past)
+            past = memory.past if isinstance(memory.past, ProjectedMemory) else self.residual.recalled(memory.past)
             found, mass, projected = self.attention(tokens, past, seen, memory.mass)
             known.append((mass, projected))
             return self.dropout(found)  # type: ignore[no-any-return]
@@ -216,9 +218,9 @@ class Layer(nn.Module):
         output, carried = self.residual(hidden, attention, feed_forward, visibility, memory.carried)
         mass, projected = known[0]
         first = max(memory.length + hidden.shape[1] - kept, 0)
-        past: Context | Projected
+        past: Context | ProjectedMemory
         if projected is not None:
-            past = Projected(projected.key[:, :, first:], projected.value[:, :, first:], projected.position)
+            past = ProjectedMemory(projected.key[:, :, first:], projected.value[:, :, first:], projected.position)
         elif isinstance(memory.past, Tensor):
             parts = [memory.past[:, first:], hidden.detach()[:, max(first - memory.length, 0) :]]
             past = torch.cat(parts, dim=1) if parts[0].shape[1] else parts[1].contiguous()
@@ -256,7 +258,7 @@ class TransformerXL(nn.Module):
         table = self._distances(longest, clamp)
         nothing = table.new_zeros(streams, self.config.heads, 0, self.config.dim // self.config.heads)
         positions = [layer.attention.positions(table) for layer in self.layers]  # type: ignore[operator, union-attr]
-        return [LayerMemory(Projected(nothing, nothing, each), None, None) for each in positions]
+        return [LayerMemory(ProjectedMemory(nothing, nothing, each), None, None) for each in positions]
 
     def _distances(self, length: int, clamp: int | None) -> Tensor:
         weight = self.word.weight
@@ -289,13 +291,13 @@ class TransformerXL(nn.Module):
         memory's length). Of the norms ``running`` alone carries its mean over.
         """
         length = tokens.shape[1] + memory[0].length
-        table = None if isinstance(memory[0].past, Projected) else self._distances(length, clamp)
+        table = None if isinstance(memory[0].past, ProjectedMemory) else self._distances(length, clamp)
         hidden = self.dropout(self.word(tokens) * self.config.dim**0.5)
         goes_on = isinstance(self.config.norm, Deescalated) and self.config.norm.mean == "running"
         following = []
         for number, (layer, own) in enumerate(zip(self.layers, memory, strict=True)):
             pair = 0 if self.config.shared_biases else number
-            seen = Seen(table, self.content_bias[pair], self.position_bias[pair], window)
+            seen = Distances(table, self.content_bias[pair], self.position_bias[pair], window)
             hidden, read = layer(hidden, own, seen, kept)
             following.append(read if goes_on else read._replace(carried=None))
         return self.dropout(self.final_norm(hidden)), following

@@ -46,7 +46,7 @@ def best_spans(start: TokenScores, end: TokenScores, opens: Mask, context: Mask,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class QuestionAnswers:
     """The answers of one question."""
 
     text: str
@@ -65,7 +65,7 @@ NONE = -1e9
 
 def answers(
     windows: Windows, score: Floats, start: Places, end: Places, null: Floats, *, odds_are_given: bool = False
-) -> dict[str, Answered]:
+) -> dict[str, QuestionAnswers]:
     """Returns the answer of each question from the spans of all windows (W n) and what no answer scores there (W).
 
     No answer scores what it does where it scores least (Google). ``odds_are_given``: those scores are the odds already.
@@ -95,5 +95,5 @@ def answers(
                 break
         best = next(iter(cut.items()), ("", NONE))
         odds = float(nulls[number]) - (0.0 if odds_are_given else best[1])
-        found[each.id] = Answered(text=best[0], null_odds=odds, best=tuple(cut.items()))
+        found[each.id] = QuestionAnswers(text=best[0], null_odds=odds, best=tuple(cut.items()))
     return found

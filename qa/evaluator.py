@@ -16,7 +16,7 @@ from seqarena.common.training.evaluation import per_example
 from seqarena.qa.data.mnli import UNLABELLED
 from seqarena.qa.data.pairs import Encoded
 from seqarena.qa.data.windows import Windows
-from seqarena.qa.decoding import Answered, answers
+from seqarena.qa.decoding import QuestionAnswers, answers
 from seqarena.qa.model import Reader
 from seqarena.qa.scoring import score, summary_one, summary_two
 
@@ -31,7 +31,7 @@ class Answers:
     """Every question's answers, and how they score."""
 
     evaluation: Evaluation
-    answered: Mapping[str, Answered]
+    answered: Mapping[str, QuestionAnswers]
     threshold: float | None = None
     """Above these null odds a question is left unanswered; none: all are answered."""
 
@@ -62,7 +62,7 @@ def answer(model: nn.Module, windows: Windows, accelerator: Accelerator) -> Answ
     return scored(windows, answered_by(model, windows, accelerator))
 
 
-def answered_by(model: nn.Module, windows: Windows, accelerator: Accelerator) -> dict[str, Answered]:
+def answered_by(model: nn.Module, windows: Windows, accelerator: Accelerator) -> dict[str, QuestionAnswers]:
     """Returns the model's answers to all questions; the processes share the windows out."""
     assert isinstance(model, Reader)
     data = windows.data
@@ -87,7 +87,7 @@ def answered_by(model: nn.Module, windows: Windows, accelerator: Accelerator) ->
     return answers(windows, score_of, start, end, null, odds_are_given=model.gives_odds)
 
 
-def scored(windows: Windows, answered: Mapping[str, Answered]) -> Answers:
+def scored(windows: Windows, answered: Mapping[str, QuestionAnswers]) -> Answers:
     """Returns answers with their scores."""
     questions, data = windows.questions, windows.data
     texts = {name: each.text for name, each in answered.items()}

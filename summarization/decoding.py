@@ -78,7 +78,7 @@ class Headline:
     """Sum of log probabilities over the divisor of its length."""
 
 
-class Finished:
+class BestHypotheses:
     """The best finished hypotheses of each text, B W."""
 
     def __init__(self, batch: int, beam: int, steps: int, device: torch.device) -> None:
@@ -134,7 +134,7 @@ def search(
     how.check()
     memory = model.begin(source, real, steps=how.max_length, beams=how.beam)
     device = source.device
-    finished = Finished(len(source), how.beam, how.max_length, device)
+    finished = BestHypotheses(len(source), how.beam, how.max_length, device)
     places = torch.arange(len(source), device=device)  # of the texts that are not done
     done = torch.zeros(len(source), dtype=torch.bool, device=device)
     answers: list[list[Headline]] = [[] for _ in range(len(source))]
@@ -181,7 +181,7 @@ def search(
     return answers
 
 
-def _is_done(finished: Finished, best: Tensor, how: Decoding, length: int) -> Tensor:
+def _is_done(finished: BestHypotheses, best: Tensor, how: Decoding, length: int) -> Tensor:
     """Returns which texts need no further step; ``best``: the highest sum that goes on."""
     if how.stop == "full" or how.beam == 1:
         return finished.score[:, -1] > -torch.inf

@@ -28,7 +28,7 @@ of each text; the scores of each row; means with intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class Headlines:
     """Headlines of a split."""
 
     best: list[list[tuple[str, float]]]
@@ -64,7 +64,7 @@ def write(
     accelerator: Accelerator,
     *,
     unknown: bool = True,
-) -> Written:
+) -> Headlines:
     """Returns the headlines of a split's texts; ``unknown``: whether [UNK] may be said."""
     assert isinstance(model, Summarizer)
     start, end, _ = split.encoded.special
@@ -80,7 +80,7 @@ def write(
             yield best, bool(some) and len(some[0].tokens) == how.max_length
 
     found = per_example(model, split.encoded.source_lengths, how.batch_size, headlines, accelerator)
-    return Written(best=[best for best, _ in found], unended=sum(unended for _, unended in found))
+    return Headlines(best=[best for best, _ in found], unended=sum(unended for _, unended in found))
 
 
 @torch.no_grad()
@@ -109,10 +109,10 @@ def validate(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested:
+class TestHeadlines:
     """The headlines of the test texts, searched for in every way that is reported."""
 
-    written: Mapping[str, Written]
+    written: Mapping[str, Headlines]
     """emit, what counts: unknown words may be said and are scored; ban: they may not; greedy: no search."""
     split: Split
 
@@ -170,9 +170,11 @@ def _lines(path: Path, lines: Sequence[str]) -> None:
     write_atomically(path, lambda file: file.write(content))
 
 
-def test(model: nn.Module, split: Split, tokenizer: Tokenizer, how: Decoding, accelerator: Accelerator) -> Tested:
+def test(
+    model: nn.Module, split: Split, tokenizer: Tokenizer, how: Decoding, accelerator: Accelerator
+) -> TestHeadlines:
     """Returns the headlines of the test texts by every policy."""
-    return Tested(
+    return TestHeadlines(
         written={
             "emit": write(model, split, tokenizer, how, accelerator),
             "ban": write(model, split, tokenizer, how, accelerator, unknown=False),

@@ -15,7 +15,7 @@ from seqarena.common.runs.package import OUTPUTS, VOCABULARY, Assembly, Evaluati
 from seqarena.common.training.step import Loss
 from seqarena.summarization.data import Splits, wire
 from seqarena.summarization.data.batches import Budgeted, HeadlineBatch, HeadlineBatches, filled
-from seqarena.summarization.evaluator import Tested, test, validate
+from seqarena.summarization.evaluator import TestHeadlines, test, validate
 from seqarena.summarization.floors import floors
 from seqarena.summarization.model import Summarizer
 from seqarena.summarization.run import Run
@@ -64,7 +64,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         notes += _start(model, checkpoint)
     if accelerator.is_main_process:
         print("".join(f"{run.task}: {note}\n" for note in notes), end="", file=sys.stderr)
-    tested: list[Tested] = []
+    tested: list[TestHeadlines] = []
     found: dict[str, dict[str, float]] = {}
 
     def rules() -> Mapping[str, Mapping[str, float]]:
@@ -90,7 +90,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     )
 
 
-def _write_outputs(tokenizer: Tokenizer, folder: Path, tested: Tested) -> None:
+def _write_outputs(tokenizer: Tokenizer, folder: Path, tested: TestHeadlines) -> None:
     """Writes the vocabulary, without which no other text can be given to the model, and the headlines."""
     tokenizer.save(folder / VOCABULARY)
     tested.write_outputs(folder / OUTPUTS)

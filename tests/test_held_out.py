@@ -22,7 +22,7 @@ from seqarena.pretraining.data.shards import Corpus, Shard
 from seqarena.pretraining.wikitext.sources import of_book
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.summarization.data import wire
-from seqarena.vqa.data import Loaded
+from seqarena.vqa.data import VqaData
 
 Contents = Mapping[str, Iterable[object]]
 """Split -> what its examples show."""
@@ -116,7 +116,7 @@ def target(targets: Ragged, number: int) -> list[int]:
 
 def regions(data: Any, folder: Path) -> Contents:
     """The boxes of all detectors in a scene."""
-    loaded: Loaded = data.load(folder)
+    loaded: VqaData = data.load(folder)
     found = {}
     for name, split in loaded.splits.items():
         pictures = np.unique(split.pictures)

@@ -217,7 +217,7 @@ def test_an_edited_result_is_noticed(
 
 
 def test_a_worker_with_other_sources_than_the_sweep_refuses(tmp_path: Path, edited: Callable[[], None]) -> None:
-    runs = planned.Planned(package=PACKAGE, run=TINY, session=session.Session(runs=tmp_path))
+    runs = planned.PlannedRun(package=PACKAGE, run=TINY, session=session.Session(runs=tmp_path))
     described = json.loads(json.dumps(runs.described()))
     edited()
     with pytest.raises(WrongUseError, match=rf"other sources here than where the sweep began \({FILE}\)"):

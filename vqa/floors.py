@@ -6,7 +6,7 @@ import numpy as np
 
 from seqarena.common.data.batches import Indices
 from seqarena.common.data.nearest import FLOOR, TESTED, nearest
-from seqarena.vqa.data import Integers, Loaded, Split, Truths
+from seqarena.vqa.data import Integers, Split, Truths, VqaData
 
 SUMMED = 20_000_000
 """Numbers in the sums of all training pictures that are compared, at most: of all generated ones, of few real ones."""
@@ -16,7 +16,7 @@ PARTS = 100
 """Parts of a unit to which sums are rounded: distances are exact, the same on any machine."""
 
 
-def floors(loaded: Loaded) -> Mapping[str, float]:
+def floors(loaded: VqaData) -> Mapping[str, float]:
     """Returns what the most frequent answer scores, of all questions and of each question's own kind of each partition.
 
     How often an answer is given is counted on the training questions, one for each person. And the answer of the

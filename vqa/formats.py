@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqarena.common.errors import BadDataError, WrongUseError, damage
-from seqarena.vqa.regions import Found
+from seqarena.vqa.regions import PictureRegions
 
 Floats = npt.NDArray[np.float32]
 BOTTOM_UP = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
@@ -43,7 +43,7 @@ def picture_of(name: str, where: str) -> int:
     return int(found.group(1))
 
 
-def read_tsv(path: Path, _trust: bool) -> Iterator[Found]:
+def read_tsv(path: Path, _trust: bool) -> Iterator[PictureRegions]:
     """Yields the rows of a TSV of bottom-up-attention or LXMERT."""
     csv.field_size_limit(sys.maxsize)
     with path.open(newline="") as file:
@@ -62,10 +62,12 @@ def read_tsv(path: Path, _trust: bool) -> Iterator[Found]:
                 )
             except (ValueError, binascii.Error) as error:
                 raise BadDataError(f"{where}: {error}") from error
-            yield Found(id=picture_of(values[f"{prefix}_id"], where), size=size, boxes=boxes, features=features)
+            yield PictureRegions(
+                id=picture_of(values[f"{prefix}_id"], where), size=size, boxes=boxes, features=features
+            )
 
 
-def read_npz(path: Path, _trust: bool) -> Iterator[Found]:
+def read_npz(path: Path, _trust: bool) -> Iterator[PictureRegions]:
     """Yields a folder of .npz files; what is pickled in them (``info``) is not read."""
     for file in _files(path, "npz"):
         with np.load(file, allow_pickle=False) as values:
@@ -80,10 +82,12 @@ def read_npz(path: Path, _trust: bool) -> Iterator[Found]:
         if features.shape[0] != count:  # both sides alike is boxes by width, as the newer tools write it
             features = features.T
         wide, high = size if len(size) == 2 else (int(np.ceil(side)) for side in boxes[:, 2:].max(axis=0))
-        yield Found(id=picture_of(file.stem, str(file)), size=(wide, high), boxes=boxes[:count], features=features)
+        yield PictureRegions(
+            id=picture_of(file.stem, str(file)), size=(wide, high), boxes=boxes[:count], features=features
+        )
 
 
-def read_npy(path: Path, trust: bool) -> Iterator[Found]:
+def read_npy(path: Path, trust: bool) -> Iterator[PictureRegions]:
     """Yields a folder of .npy files: features alone, or with ``trust`` a pickled dict with their boxes."""
     for file in _files(path, "npy"):
         if _is_pickled(file):
@@ -97,7 +101,7 @@ def read_npy(path: Path, trust: bool) -> Iterator[Found]:
         if values.ndim != 2:
             raise BadDataError(f"{file}: expected features (boxes, width), found {values.shape}")
         whole = np.tile(np.array([0, 0, 1, 1], np.float32), (len(values), 1))  # no boxes are told
-        yield Found(id=picture_of(file.stem, str(file)), size=(1, 1), boxes=whole, features=values)
+        yield PictureRegions(id=picture_of(file.stem, str(file)), size=(1, 1), boxes=whole, features=values)
 
 
 def _is_pickled(file: Path) -> bool:
@@ -108,7 +112,7 @@ def _is_pickled(file: Path) -> bool:
         return bool(head(opened)[2].hasobject)
 
 
-def read_hdf5(path: Path, trust: bool) -> Iterator[Found]:
+def read_hdf5(path: Path, trust: bool) -> Iterator[PictureRegions]:
     """Yields an HDF5 file of fixed or ragged boxes; pictures' ids from ``image_ids``, or the pickle beside it."""
     h5py = _extra("h5py")
     with h5py.File(path, "r") as file:
@@ -124,7 +128,7 @@ def read_hdf5(path: Path, trust: bool) -> Iterator[Found]:
             some = np.asarray(boxes[part], np.float32)
             size = tuple(int(side) for side in file["image_sizes"][row]) if "image_sizes" in file else None
             wide, high = size or (int(np.ceil(side)) for side in some[:, 2:].max(axis=0))
-            yield Found(
+            yield PictureRegions(
                 id=int(ids[row]), size=(wide, high), boxes=some, features=np.asarray(features[part], np.float32)
             )
 
@@ -149,7 +153,7 @@ def _pickled_ids(path: Path, count: int, trust: bool) -> list[int]:
     return [ids[row] for row in range(count)]
 
 
-def read_lmdb(path: Path, trust: bool) -> Iterator[Found]:
+def read_lmdb(path: Path, trust: bool) -> Iterator[PictureRegions]:
     """Yields an LMDB of MMF, whose values are pickled."""
     lmdb = _extra("lmdb")
     _require_trust(trust, path)
@@ -175,7 +179,7 @@ def _unpickled(value: bytes | None, key: object, path: Path) -> Any:
     return pickle.loads(value)
 
 
-def _of_dict(values: Mapping[str, Any], picture: int, path: Path, names: tuple[str, str]) -> Found:
+def _of_dict(values: Mapping[str, Any], picture: int, path: Path, names: tuple[str, str]) -> PictureRegions:
     if not set(names) <= set(values):
         raise BadDataError(f"{path}: expected {' and '.join(names)}, found {', '.join(map(str, values))}")
     features, boxes = (np.asarray(values[name], np.float32) for name in names)
@@ -185,7 +189,7 @@ def _of_dict(values: Mapping[str, Any], picture: int, path: Path, names: tuple[s
     real = int(values.get("num_boxes", len(features)))
     if not 0 <= real <= len(features):
         raise BadDataError(f"{path}, picture {picture}: num_boxes {real}, found {len(features)}")
-    return Found(id=picture, size=(size[0], size[1]), boxes=boxes[:real], features=features[:real])
+    return PictureRegions(id=picture, size=(size[0], size[1]), boxes=boxes[:real], features=features[:real])
 
 
 def _files(path: Path, ending: str) -> list[Path]:
@@ -200,12 +204,12 @@ def _require_trust(trust: bool, path: Path) -> None:
         raise WrongUseError(f"{path} is pickled: reading it may run code; --trust-pickles where you know who made it")
 
 
-READERS: Mapping[str, Callable[[Path, bool], Iterator[Found]]] = MappingProxyType(
+READERS: Mapping[str, Callable[[Path, bool], Iterator[PictureRegions]]] = MappingProxyType(
     {"tsv": read_tsv, "npz": read_npz, "npy": read_npy, "hdf5": read_hdf5, "lmdb": read_lmdb}
 )
 
 
-def pictures(path: Path, kind: str, trust: bool) -> Iterator[Found]:
+def pictures(path: Path, kind: str, trust: bool) -> Iterator[PictureRegions]:
     """Yields what a detector found, in any format.
 
     Raises:

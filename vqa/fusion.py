@@ -52,7 +52,7 @@ class Fusion:
             raise WrongUseError(f"model.fusion.alike: expected a number above 0 or none, found {self.alike}")
 
 
-class Fused(nn.Module):
+class ViewFusion(nn.Module):
     """Joins views by ``Fusion``; what comes out has ``width`` numbers a box."""
 
     def __init__(self, config: Fusion, attention: AttentionConfig, views: int, width: int) -> None:

@@ -1,4 +1,4 @@
-"""Question-guided attention over regions, then a classifier over answers; ``Fused`` joins views into one first.
+"""Question-guided attention over regions, then a classifier over answers; ``ViewFusion`` joins views into one first.
 
 pythia: as the code of 2018 has it (v0.1 of facebookresearch/pythia, Jiang et al. 2018): two glimpses of an LSTM's
 outputs, boxes weighed by the product of both, two branches to the answers. butd: the smaller one that it grew from
@@ -27,9 +27,9 @@ from seqarena.common.shapes import (
     Spelled,
     Tokens,
 )
-from seqarena.common.training.optim import Paced
-from seqarena.vqa.data import Data, Layer, Loaded
-from seqarena.vqa.fusion import Fused, Fusion
+from seqarena.common.training.optim import ScaledLayer
+from seqarena.vqa.data import Data, Layer, VqaData
+from seqarena.vqa.fusion import Fusion, ViewFusion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,15 +172,17 @@ def _branches(config: Model, answers: int) -> nn.ModuleList:
 class Answerer(nn.Module):
     """Maps questions and the views of their pictures to the logits of each answer."""
 
-    def __init__(self, config: Model, loaded: Loaded) -> None:
+    def __init__(self, config: Model, loaded: VqaData) -> None:
         super().__init__()
         self.config = config
         views, _, numbers = loaded.sizes
         self.fc7 = nn.ModuleList(
-            Paced(nn.Linear(numbers, config.fc7), nn.ReLU(), multiplier=config.fc7_lr_multiplier if loaded.fc7 else 1.0)
+            ScaledLayer(
+                nn.Linear(numbers, config.fc7), nn.ReLU(), multiplier=config.fc7_lr_multiplier if loaded.fc7 else 1.0
+            )
             for _ in range(views if config.fc7 else 0)
         )
-        self.fused = Fused(config.fusion, config.attention, views, config.width(numbers))
+        self.fused = ViewFusion(config.fusion, config.attention, views, config.width(numbers))
         self.embedding = nn.Embedding(len(loaded.words), config.word_dim)
         self.question = Glimpses(config) if config.backbone == "pythia" else LastWord(config)
         asked, joint = self.question.width, config.joint_dim
@@ -192,7 +194,7 @@ class Answerer(nn.Module):
         self._begin(loaded)
 
     @torch.no_grad()
-    def _begin(self, loaded: Loaded) -> None:
+    def _begin(self, loaded: VqaData) -> None:
         """Takes the words' vectors and the detectors' layers that the data bring."""
         if loaded.vectors is not None:
             width = loaded.vectors.shape[1]

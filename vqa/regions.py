@@ -31,7 +31,7 @@ SAVED_EVERY = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class PictureRegions:
     """A detector's regions in one picture."""
 
     id: int
@@ -97,7 +97,7 @@ def taken(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[A
 
 
 def write(
-    folder: Path, found: Iterable[Found], *, detector: str, pictures: int, boxes: int, width: int, source: str
+    folder: Path, found: Iterable[PictureRegions], *, detector: str, pictures: int, boxes: int, width: int, source: str
 ) -> Regions:
     """Writes what a detector found, and returns it; an interrupted call goes on where it was, given the same pictures.
 
@@ -177,7 +177,7 @@ def _save(folder: Path, arrays: dict[str, Any], header: Header, source: str, don
     write_json(folder / "state.json", {"asked": {**asdict(header), "source": source}, "done": done})
 
 
-def _put(arrays: dict[str, Any], row: int, each: Found, header: Header, source: str) -> None:
+def _put(arrays: dict[str, Any], row: int, each: PictureRegions, header: Header, source: str) -> None:
     where, count = f"{source}, picture {each.id}", min(len(each.features), header.boxes)
     if each.features.ndim != 2 or each.features.shape[1] != header.width:
         raise BadDataError(f"{where}: expected {header.width} numbers a box, found {each.features.shape}")

@@ -9,7 +9,7 @@ from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.cli import Parser
 from seqarena.common.runs.trained import read_trained
 from seqarena.common.training.runtime import make_accelerator
-from seqarena.vqa.data import Loaded, Split
+from seqarena.vqa.data import Split, VqaData
 from seqarena.vqa.data.detected import Detected, Detector, detected, read_detector
 from seqarena.vqa.data.published import read_questions, write_submission
 from seqarena.vqa.data.vqa2 import Vqa2
@@ -76,7 +76,7 @@ def submit(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _detectors(loaded: Loaded) -> Sequence[Detector]:
+def _detectors(loaded: VqaData) -> Sequence[Detector]:
     views = loaded.splits["test"].views
     assert isinstance(views, Detected)
     return views.detectors

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from seqarena.common.runs.package import OUTPUTS, Assembly, Evaluation
-from seqarena.vqa.data.batches import Asked, Grouped, TrainingBatches
+from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, TrainingBatches
 from seqarena.vqa.data.vqa2 import Vqa2
 from seqarena.vqa.evaluator import Answers, evaluate
 from seqarena.vqa.floors import floors
@@ -15,7 +15,7 @@ from seqarena.vqa.model import Answerer
 from seqarena.vqa.run import Run
 
 
-def loss(model: nn.Module, batch: Asked) -> Tensor:
+def loss(model: nn.Module, batch: QuestionBatch) -> Tensor:
     """Returns the binary cross-entropy with the people's agreement, summed over answers, the mean over questions."""
     logits = model(batch.words, batch.picture, batch.features, batch.centres, batch.real)
     return nn.functional.binary_cross_entropy_with_logits(logits, batch.targets, reduction="sum") / len(batch)
@@ -30,7 +30,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     """
     loaded = run.data.load(folder)
     train, answers = loaded.splits["train"], loaded.answers
-    order = Grouped(pictures=train.pictures, batch_size=run.train.batch_size, seed=run.seed)
+    order = PictureOrder(pictures=train.pictures, batch_size=run.train.batch_size, seed=run.seed)
     best = loaded.splits["test"].scores.max(axis=1).mean()
     if isinstance(run.data, Vqa2) and accelerator.is_main_process:
         print(

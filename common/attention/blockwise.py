@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.masses import added, column_masses, prefix, pull_columns, pull_prefix
-from seqarena.common.attention.rule import NOTHING, Pulled, pull_softmax_, softmax_
+from seqarena.common.attention.rule import NOTHING, ScoreGradient, pull_softmax_, softmax_
 from seqarena.common.attention.tiles import Call, Sums, Tile, left
 
 CARRIED_BYTES = 2**24
@@ -89,7 +89,7 @@ class Gradients:
             self.bias = torch.zeros_like(call.bias, memory_format=torch.contiguous_format)
         self.share = None if call.share is None else torch.zeros_like(call.share)
 
-    def block(self, tile: Tile, scores: Tensor, doubly: Tensor | None) -> Pulled:
+    def block(self, tile: Tile, scores: Tensor, doubly: Tensor | None) -> ScoreGradient:
         """Adds what a tile gives to value and share; returns the gradients of its scores and of ``doubly``."""
         call, grad = self.call, self.grad[tile.heads, tile.rows]
         share = None if call.share is None else call.share[tile.heads]

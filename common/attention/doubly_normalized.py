@@ -11,7 +11,7 @@ from torch import Tensor
 from seqarena.common.attention import reference
 from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.fused import fused_doubly_normalized, pays
-from seqarena.common.attention.rule import Pulled, Rule, Scratch
+from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch
 from seqarena.common.attention.triton.available import can_run
 from seqarena.common.attention.triton.proof import is_trusted
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility
@@ -82,9 +82,9 @@ class DoublyNormalizedRule(Rule):
         assert doubly is not None
         return doubly, None
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
+    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradient as it is."""
-        return Pulled(None, grad)
+        return ScoreGradient(None, grad)
 
 
 class DoublyNormalizedKernel(Kernel):

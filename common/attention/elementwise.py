@@ -14,7 +14,7 @@ from seqarena.common.attention import reference
 from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.features import pays, power_features
-from seqarena.common.attention.rule import Pulled, Rule, Scratch
+from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch
 from seqarena.common.attention.triton.available import can_run
 from seqarena.common.attention.triton.proof import is_trusted
 from seqarena.common.attention.visibility import Visibility
@@ -116,13 +116,13 @@ class ElementwiseRule(Rule):
             weights = torch.pow(activated, self.power, out=scratch.like("power", scores))
         return weights, (scores, activated, weights)
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
+    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradient of the scores, all but the factor ``power``."""
         scores, activated, weights = kept
         if self.power > 1:
             lower = activated if self.power == 2 else torch.pow(activated, self.power - 1, out=weights)
             grad.mul_(lower)
-        return Pulled(PHI[self.phi].pull(grad, scores, activated), factor=float(self.power))
+        return ScoreGradient(PHI[self.phi].pull(grad, scores, activated), factor=float(self.power))
 
 
 class ElementwiseKernel(Kernel):

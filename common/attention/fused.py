@@ -60,7 +60,7 @@ def fused_doubly_normalized(
     return output
 
 
-class Given(NamedTuple):
+class FusedArguments(NamedTuple):
     """Arguments of both operators. Padded queries, keys and values are 0."""
 
     query: Tensor
@@ -110,7 +110,7 @@ class Group(NamedTuple):
     u: Tensor | None
 
     @classmethod
-    def of(cls, given: Given, mass: Tensor, some: slice) -> "Group":
+    def of(cls, given: FusedArguments, mass: Tensor, some: slice) -> "Group":
         """Returns the examples ``some``, given all c_j."""
         mass, real = mass[some], None if given.key_real is None else given.key_real[some]
         if real is not None:
@@ -160,7 +160,7 @@ def fused_passes(
 
     What padded queries get has no meaning.
     """
-    given = Given(query, key, value, query_real, key_real, u, rule)
+    given = FusedArguments(query, key, value, query_real, key_real, u, rule)
     mean_query, mass = flash_forward(key, query, query, attn_mask=_hidden(query_real, query.dtype))
     mass = mass.contiguous()  # heads are innermost in the operator's
     second, row = query.new_zeros(*query.shape[:3], _second_width(given)), query.new_zeros(query.shape[:3])
@@ -187,7 +187,7 @@ def fused_passes_backward(
     rule: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key, value and u, the last empty where there is none."""
-    given = Given(query, key, value, query_real, key_real, u, rule)
+    given = FusedArguments(query, key, value, query_real, key_real, u, rule)
     if given.ranges_far(mass):
         hidden = mass if key_real is None else mass.masked_fill(~key_real[:, None], NOTHING)
         found = backward_operator(grad, hidden.flatten(0, 1)[:, None].contiguous(), False, *given.arguments())
@@ -238,13 +238,13 @@ def _pull_second(group: Group, grad: Tensor, second: Tensor, row: Tensor) -> tup
     return of_query[..., :width], of_key[..., :width], of_value, of_factor.mul_(group.factor).neg_()
 
 
-def _second_width(given: Given) -> int:
+def _second_width(given: FusedArguments) -> int:
     return given.value.shape[3] * (1 if given.u is None else 2) + 1
 
 
 @fused_passes.register_fake
 def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    given = Given(*arguments)
+    given = FusedArguments(*arguments)
     query, key = given.query, given.key
     return (
         torch.empty_like(query),
@@ -258,7 +258,7 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 @fused_passes_backward.register_fake
 def _(grad: Tensor, second: Tensor, row: Tensor, mean_query: Tensor, mass: Tensor, *arguments: Any) -> tuple[Any, ...]:
     del grad, second, row, mean_query, mass
-    given = Given(*arguments)
+    given = FusedArguments(*arguments)
     of_u = given.query.new_empty(0) if given.u is None else torch.empty_like(given.u)
     return (*(torch.empty_like(each) for each in given[:3]), of_u)
 
@@ -272,7 +272,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _pull(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * len(Given._fields)
+        return (None,) * len(FusedArguments._fields)
     of_query, of_key, of_value, of_u = fused_passes_backward(grad.contiguous(), *ctx.saved_tensors, ctx.rule)
     return of_query, of_key, of_value, None, None, None if ctx.saved_tensors[-1] is None else of_u, None
 

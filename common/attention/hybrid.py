@@ -15,7 +15,7 @@ from seqarena.common.attention.doubly_normalized import (
     doubly_normalized_weights,
 )
 from seqarena.common.attention.fused import fused_doubly_normalized, pays
-from seqarena.common.attention.rule import Pulled, Rule, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch, pull_softmax_, softmax_
 from seqarena.common.attention.softmax import fused_softmax
 from seqarena.common.attention.triton.available import can_run
 from seqarena.common.attention.triton.proof import is_trusted
@@ -77,13 +77,13 @@ class HybridRule(Rule):
         weights = torch.lerp(softmax, doubly, share, out=scratch.like("halves", softmax))
         return weights, (softmax, doubly, share)
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
+    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradients of scores, doubly-normalised weights and u."""
         softmax, doubly, share = kept
         difference = torch.sub(doubly, softmax, out=scratch.like("halves", softmax))
         of_share = difference.mul_(grad).sum(dim=2, keepdim=True)
         of_doubly = torch.mul(grad, share, out=difference)
-        return Pulled(pull_softmax_(softmax, grad.sub_(of_doubly)), of_doubly, of_share)
+        return ScoreGradient(pull_softmax_(softmax, grad.sub_(of_doubly)), of_doubly, of_share)
 
 
 class HybridKernel(Kernel):

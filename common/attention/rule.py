@@ -45,7 +45,7 @@ class Scratch:
         return self.tile(name, tensor.shape, tensor.dtype)
 
 
-class Pulled(NamedTuple):
+class ScoreGradient(NamedTuple):
     """Gradients of one block."""
 
     scores: Tensor | None
@@ -98,7 +98,7 @@ class Rule(ABC):
         """Returns the weights, and whatever ``pull`` wants to have kept."""
 
     @abstractmethod
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
+    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradients, given that of the weights."""
 
 

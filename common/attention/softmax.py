@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from seqarena.common.attention import reference
 from seqarena.common.attention.base import AttentionConfig, Kernel
-from seqarena.common.attention.rule import HIDDEN, Pulled, Rule, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.rule import HIDDEN, Rule, ScoreGradient, Scratch, pull_softmax_, softmax_
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
 
@@ -60,9 +60,9 @@ class SoftmaxRule(Rule):
         weights = softmax_(scores)
         return weights, weights
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> Pulled:
+    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradient of the scores."""
-        return Pulled(pull_softmax_(kept, grad))
+        return ScoreGradient(pull_softmax_(kept, grad))
 
 
 def fused_softmax(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seqarena.common.attention.base import Kernel, scaled_scores
 from seqarena.common.attention.visibility import Visibility
-from seqarena.common.model.deescalation import Carried
+from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.shapes import (
     Ancestry,
     BeamHeads,
@@ -71,7 +71,7 @@ class LayerMemory:
         """State of self-attention over the hypotheses' own keys; one row per hypothesis."""
         self.source_mass: BeamMass | None = None
         """State of attention to the source."""
-        self.carried: Carried | None = None
+        self.carried: DeescalationState | None = None
         """State of the norm."""
 
     def append(self, key: BeamKey, value: BeamValue, first: int, capacity: int) -> tuple[Key, Value]:
@@ -88,7 +88,7 @@ class LayerMemory:
         self.mass = None if self.mass is None else self.mass[rows]
         self.source_mass = None if self.source_mass is None else self.source_mass[rows]
         if self.carried is not None:
-            self.carried = Carried(self.carried.total[rows], self.carried.seen[rows])
+            self.carried = DeescalationState(self.carried.total[rows], self.carried.seen[rows])
 
     def keep(self, sources: Sources) -> None:
         """Forgets all sources but these."""

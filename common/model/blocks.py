@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
-from seqarena.common.model.deescalation import LEAK, Carried, Deescalation, Mean
+from seqarena.common.model.deescalation import LEAK, Deescalation, DeescalationState, Mean
 from seqarena.common.runs.named import name_in
 from seqarena.common.shapes import Context, Hidden
 
@@ -46,9 +46,9 @@ class Residual(nn.Module, ABC):
         attention: Sublayer,
         feed_forward: Sublayer,
         visibility: Visibility,
-        carried: Carried | None = None,
+        carried: DeescalationState | None = None,
         cross: Sublayer | None = None,
-    ) -> tuple[Hidden, Carried | None]:
+    ) -> tuple[Hidden, DeescalationState | None]:
         """Returns the layer's output, and what a mean over the past carries on."""
 
 
@@ -73,9 +73,9 @@ class PostNormResidual(Residual):
         attention: Sublayer,
         feed_forward: Sublayer,
         visibility: Visibility,
-        carried: Carried | None = None,
+        carried: DeescalationState | None = None,
         cross: Sublayer | None = None,
-    ) -> tuple[Hidden, Carried | None]:
+    ) -> tuple[Hidden, DeescalationState | None]:
         """Returns Y4."""
         hidden = self.attended(hidden, attention, cross)
         return self.feed_forward_norm(hidden + feed_forward(hidden)), carried
@@ -95,9 +95,9 @@ class PreNormResidual(PostNormResidual):
         attention: Sublayer,
         feed_forward: Sublayer,
         visibility: Visibility,
-        carried: Carried | None = None,
+        carried: DeescalationState | None = None,
         cross: Sublayer | None = None,
-    ) -> tuple[Hidden, Carried | None]:
+    ) -> tuple[Hidden, DeescalationState | None]:
         """Returns Y4."""
         hidden = hidden + attention(self.attention_norm(hidden))
         if cross is not None:
@@ -121,9 +121,9 @@ class DeescalatedResidual(PostNormResidual):
         attention: Sublayer,
         feed_forward: Sublayer,
         visibility: Visibility,
-        carried: Carried | None = None,
+        carried: DeescalationState | None = None,
         cross: Sublayer | None = None,
-    ) -> tuple[Hidden, Carried | None]:
+    ) -> tuple[Hidden, DeescalationState | None]:
         """Returns Y4."""
         hidden = self.attended(hidden, attention, cross)
         if self.where == "ffn_stream":

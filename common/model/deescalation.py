@@ -22,7 +22,7 @@ LEAK = (
 )
 
 
-class Carried(NamedTuple):
+class DeescalationState(NamedTuple):
     """State of a running mean over earlier segments: the sum of their tokens (B, C) and their number (B, 1)."""
 
     total: Tensor
@@ -44,8 +44,8 @@ class Deescalation(nn.Module):
         self.tau = Bounded(torch.tensor(tau), low=torch.finfo(torch.float32).tiny, high=1.0) if learnable else tau
 
     def forward(
-        self, hidden: Hidden, visibility: Visibility, carried: Carried | None = None
-    ) -> tuple[Hidden, Carried | None]:
+        self, hidden: Hidden, visibility: Visibility, carried: DeescalationState | None = None
+    ) -> tuple[Hidden, DeescalationState | None]:
         """Returns the tokens with the mean subtracted, and of ``prefix`` and ``running`` what to carry on.
 
         Raises:
@@ -72,5 +72,5 @@ class Deescalation(nn.Module):
             if carried is not None:
                 total, count = total + carried.total[:, None], count + carried.seen[:, None]
             mean = total / count.clamp(min=1)
-            carried = Carried((total[:, -1] + tokens[:, -1]).detach(), count[:, -1] + mask[:, -1].long())
+            carried = DeescalationState((total[:, -1] + tokens[:, -1]).detach(), count[:, -1] + mask[:, -1].long())
         return torch.where(mask, hidden - tau * mean.to(hidden.dtype), hidden), carried

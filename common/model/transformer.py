@@ -21,7 +21,7 @@ from seqarena.common.model.blocks import (
     feed_forward,
     norm_name,
 )
-from seqarena.common.model.deescalation import Carried
+from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.runs.roles import Role, role
 from seqarena.common.shapes import BeamHidden, Context, Hidden, KeyMask
 
@@ -222,12 +222,12 @@ class DecoderLayer(nn.Module):
         attention: Sublayer,
         cross: Sublayer,
         visibility: Visibility,
-        carried: Carried | None = None,
-    ) -> tuple[Hidden, Carried | None]:
+        carried: DeescalationState | None = None,
+    ) -> tuple[Hidden, DeescalationState | None]:
         def dropped(sublayer: Sublayer) -> Sublayer:
             return lambda tokens: self.dropout(sublayer(tokens))
 
-        joined: tuple[Hidden, Carried | None] = self.residual(
+        joined: tuple[Hidden, DeescalationState | None] = self.residual(
             hidden, dropped(attention), dropped(self.feed_forward), visibility, carried, dropped(cross)
         )
         return joined

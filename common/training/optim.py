@@ -165,7 +165,7 @@ class Optim:
             raise WrongUseError(f"optim.betas: expected two numbers from 0 up to below 1, found {self.betas}")
 
 
-class Paced(nn.Sequential):
+class ScaledLayer(nn.Sequential):
     """Layers that learn at a multiple of the rate, such as those that come trained."""
 
     def __init__(self, *layers: nn.Module, multiplier: float) -> None:
@@ -176,12 +176,12 @@ class Paced(nn.Sequential):
 def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
     """Returns the optimiser over three groups: decayed, not decayed, bounded; each knows its rate's ``multiplier``.
 
-    Layers of a ``Paced`` have groups of their own.
+    Layers of a ``ScaledLayer`` have groups of their own.
     """
     multipliers = {id(module.raw): optim.bounded_lr_multiplier for _, module in bounded_modules(model)}
     bounded = set(multipliers)
     for module in model.modules():
-        if isinstance(module, Paced):
+        if isinstance(module, ScaledLayer):
             multipliers |= {id(parameter): module.multiplier for parameter in module.parameters()}
     whole = (("decayed", 1.0), ("plain", 1.0), ("bounded", optim.bounded_lr_multiplier))
     groups: dict[tuple[str, float], list[nn.Parameter]] = {key: [] for key in whole}  # in this order in a checkpoint

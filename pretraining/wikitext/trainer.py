@@ -10,7 +10,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.model.deescalation import Carried
+from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.runs.package import Assembly, Evaluation
 from seqarena.pretraining.transformer_xl import LayerMemory, Memory, TransformerXL
 from seqarena.pretraining.wikitext.cost import estimate
@@ -90,7 +90,7 @@ def _plain(own: LayerMemory, row: int) -> dict[str, Tensor]:
 
 
 def _memory(values: Mapping[str, Tensor]) -> LayerMemory:
-    carried = Carried(values["total"], values["seen"]) if "total" in values else None
+    carried = DeescalationState(values["total"], values["seen"]) if "total" in values else None
     return LayerMemory(values["past"], values.get("mass"), carried)
 
 

@@ -20,7 +20,7 @@ from seqarena.common.training.runtime import code_version, device_name
 from seqarena.scripts.benchmark.cases import (
     PASSES,
     Case,
-    Measured,
+    Measurement,
     Setting,
     expressible,
     matmul_ceiling,
@@ -116,7 +116,7 @@ def _device(asked: str | None) -> str:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena benchmark attention`` and returns its exit code."""
     setting, cases, out, memory, as_json = parse(arguments)
-    found: list[Measured] = []
+    found: list[Measurement] = []
     print("matrix multiply ...", file=sys.stderr)
     ceiling = matmul_ceiling(setting)
     lengths = sorted({case.length for case in cases})
@@ -151,7 +151,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def backends(found: Sequence[Measured], order: str) -> str:
+def backends(found: Sequence[Measurement], order: str) -> str:
     """Returns what each backend of PyTorch's softmax took at each length."""
     taken = {each.case.length: each.backend_seconds[order] for each in found}
     texts = [
@@ -162,7 +162,7 @@ def backends(found: Sequence[Measured], order: str) -> str:
 
 
 def table(
-    setting: Setting, found: Sequence[Measured], ceiling: float, device: object
+    setting: Setting, found: Sequence[Measurement], ceiling: float, device: object
 ) -> tuple[str, list[str], list[list[str]], list[str]]:
     """Returns title, headings, rows and notes."""
     causal = any(each.case.order == "causal" for each in found)

@@ -82,7 +82,7 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measurement:
     """Measurements; seconds are medians."""
 
     case: Case
@@ -188,7 +188,7 @@ def timed(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[T
     return time.perf_counter() - start
 
 
-def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measured]:
+def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measurement]:
     """Returns what cases of one length take: round after round over all of them, so that all see the same machine."""
     if not cases:
         return []
@@ -226,7 +226,7 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
         needed = operations(setting, case)
         quarters = statistics.quantiles(both, n=4) if len(both) > 1 else [middle] * 3
         found.append(
-            Measured(
+            Measurement(
                 case=case,
                 seconds={name: statistics.median(seconds[case.label, name]) for name in PASSES},
                 spread=(quarters[2] - quarters[0]) / middle,

@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from seqarena.common.files import write_atomically
-from seqarena.scripts.benchmark.cases import Measured, Setting
+from seqarena.scripts.benchmark.cases import Measurement, Setting
 
 LINES = {
     "reference": ":",
@@ -19,7 +19,7 @@ LINES = {
 }
 
 
-def plot(setting: Setting, found: Sequence[Measured], path: Path) -> None:
+def plot(setting: Setting, found: Sequence[Measurement], path: Path) -> None:
     """Draws the measurements and writes the picture; a colour a variant and order, a kind of line an implementation."""
     figure = Figure(figsize=(12, 5), layout="constrained")
     time_axes, memory_axes = figure.subplots(1, 2)

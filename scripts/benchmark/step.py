@@ -35,7 +35,7 @@ AGAINST = ("transformers", "encoder alone", "encoder alone, transformers")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measurement:
     """One variant's step; seconds are means, for batches differ in length."""
 
     attention: str
@@ -50,7 +50,7 @@ class Measured:
     precision: str
 
 
-def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int, kind: str) -> Measured:
+def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int, kind: str) -> Measurement:
     """Times a run's loss over ``repeats`` different batches, after two to warm up.
 
     ``kind`` is ``OURS``, or what that is measured against: ``PADDED``, all sequences padded to the model's maximum
@@ -87,7 +87,7 @@ def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int
             torch.autograd.backward(loss)
         model.zero_grad()
 
-    return Measured(
+    return Measurement(
         attention=attention if kind == OURS else f"{attention}, {kind}",
         forward_seconds=_mean(looking, repeats, accelerator.device),
         training_seconds=_mean(training, repeats, accelerator.device),
@@ -110,14 +110,16 @@ def _mean(call: Callable[[int], object], repeats: int, device: torch.device) -> 
     return statistics.fmean(seconds)
 
 
-def there_and_back(package: str, cases: Sequence[tuple[str, BaseRun, str]], data: Path, repeats: int) -> list[Measured]:
+def there_and_back(
+    package: str, cases: Sequence[tuple[str, BaseRun, str]], data: Path, repeats: int
+) -> list[Measurement]:
     """Measures (attention, run, kind) one after another, then once more from the last to the first.
 
     So a machine that gets slower or faster meanwhile favours none. One at a time and each in a process of its own: its
     peak memory is the variant's, and pages that it gives back are there for its next step.
     """
     context = multiprocessing.get_context("spawn")
-    found: list[list[Measured]] = [[] for _ in cases]
+    found: list[list[Measurement]] = [[] for _ in cases]
     try:
         for index in (*range(len(cases)), *reversed(range(len(cases)))):
             attention, run, kind = cases[index]

@@ -20,12 +20,12 @@ from seqarena.common.runs.cli import Parser
 from seqarena.common.training.runtime import device_name, seed_torch
 from seqarena.scripts.benchmark.chosen import at_least_one
 from seqarena.scripts.tables import render
-from seqarena.vqa.data import Loaded, Split
-from seqarena.vqa.data.batches import Asked, Grouped, asked
+from seqarena.vqa.data import Split, VqaData
+from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, asked
 from seqarena.vqa.data.detected import Detected, detected, read_detector
 from seqarena.vqa.fusion import Fusion
 from seqarena.vqa.model import Answerer, Model
-from seqarena.vqa.regions import Found, taken, write
+from seqarena.vqa.regions import PictureRegions, taken, write
 from seqarena.vqa.trainer import loss
 
 WORDS, LENGTH, ANSWERS = 20_000, 14, 3_129
@@ -37,10 +37,10 @@ def random_split(folder: Path, pictures: int, questions: int, sizes: tuple[int, 
     views, boxes, width = sizes
     generator = np.random.default_rng(0)
 
-    def found() -> Iterator[Found]:
+    def found() -> Iterator[PictureRegions]:
         for picture in range(pictures):
             corners = generator.random((boxes, 2)) / 2
-            yield Found(
+            yield PictureRegions(
                 id=picture, size=(1, 1), boxes=np.concatenate([corners, corners + 0.5], axis=1),
                 features=generator.standard_normal((boxes, width), dtype=np.float32),
             )  # fmt: skip
@@ -76,12 +76,12 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def singly(split: Split, questions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Asked:
+def singly(split: Split, questions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> QuestionBatch:
     """Returns the batch with a picture of its own for each question, read anew."""
     parts = [asked(split, questions[at : at + 1], ANSWERS) for at in range(len(questions))]
     joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("words", "targets", "features",
                                                                                    "centres", "real")}  # fmt: skip
-    return Asked(**joined, picture=torch.arange(len(questions)))
+    return QuestionBatch(**joined, picture=torch.arange(len(questions)))
 
 
 def parser() -> Parser:
@@ -106,9 +106,9 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, list[f
     names = [str(number) for number in range(WORDS)]
     model = Answerer(
         Model(fusion=Fusion(), attention=find_attention(given["attention"]), joint_dim=given["joint_dim"]),
-        Loaded(splits={"train": split}, answers=names[:ANSWERS], words=names, checksum=""),
+        VqaData(splits={"train": split}, answers=names[:ANSWERS], words=names, checksum=""),
     )
-    order = Grouped(pictures=split.pictures, batch_size=given["questions"], seed=0)
+    order = PictureOrder(pictures=split.pictures, batch_size=given["questions"], seed=0)
     seconds: dict[str, list[float]] = {"grouped": [], "singly": []}
     for step in range(given["repeats"] + 1):
         losses = []

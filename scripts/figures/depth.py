@@ -18,7 +18,7 @@ from seqarena.pretraining.wikitext.data import EncodedText, WikiText
 from seqarena.pretraining.wikitext.run import Segments
 from seqarena.pretraining.wikitext.streams import SegmentBatch, Streams
 from seqarena.pretraining.wikitext.trainer import RememberingLoss
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
 from seqarena.scripts.figures.trainings import curve, end_of, kept
 
 STREAMS, LENGTH, LOOKS = 16, 32, 6
@@ -178,15 +178,15 @@ def courses_of(look: Look) -> tuple[Courses, Size]:
     return courses, size
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns the losses; a quick look is too short to tell."""
     courses, size = courses_of(look)
     panels = [_losses(courses, depth, arms, title) for arms, title in ((ARMS, ""), (SLOWER, ", lower rate"))
               for depth in size.depths]  # fmt: skip
-    return Drawn(panels=panels, findings=[] if look.quick else _findings(courses, size))  # 30 steps tell nothing
+    return FigureResult(panels=panels, findings=[] if look.quick else _findings(courses, size))  # 30 steps tell nothing
 
 
-def layers(look: Look) -> Drawn:
+def layers(look: Look) -> FigureResult:
     """Returns similarity and gradient by layer of the deepest models of the first seed, as training goes on."""
     courses, size = courses_of(look)
     deepest, panels = size.depths[-1], []
@@ -205,7 +205,7 @@ def layers(look: Look) -> Drawn:
         panels.append(
             Panel(title=title, x="layer", y="gradient norm", log_y=True, lines=_by_layer(course.gradient, course))
         )
-    return Drawn(panels=panels, findings=[])
+    return FigureResult(panels=panels, findings=[])
 
 
 def _losses(courses: Courses, depth: int, arms: Sequence[Arm], title: str) -> Panel:

@@ -75,7 +75,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class FigureResult:
     """Content of a figure."""
 
     panels: Sequence[Panel | Matrix]
@@ -113,12 +113,12 @@ class Drawing:
     name: str
     source: str
     shows: str
-    make: Callable[[Look], Drawn]
+    make: Callable[[Look], FigureResult]
     check: Callable[[Look], object] = lambda _: None
     """Raises for an input that is wrong or missing, before any figure is made; what it reads is kept for ``make``."""
 
 
-def save(drawing: Drawing, drawn: Drawn, folder: Path) -> list[Path]:
+def save(drawing: Drawing, drawn: FigureResult, folder: Path) -> list[Path]:
     """Writes NAME.png, NAME.svg and NAME.csv and returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     picture = draw(drawing, drawn)
@@ -134,7 +134,7 @@ def save(drawing: Drawing, drawn: Drawn, folder: Path) -> list[Path]:
     return paths
 
 
-def draw(drawing: Drawing, drawn: Drawn) -> Figure:
+def draw(drawing: Drawing, drawn: FigureResult) -> Figure:
     """Returns the picture."""
     many = len(drawn.panels)
     columns = {4: 2, 8: 4, 10: 4}.get(many, min(6 if many > 12 else 3, many))
@@ -189,7 +189,7 @@ def _lines(axes: Axes, panel: Panel, *, legend: bool) -> None:
         axes.legend(fontsize="x-small")
 
 
-def comma_separated(drawn: Drawn) -> str:
+def comma_separated(drawn: FigureResult) -> str:
     """Returns every number that is drawn: panel, line, x, y, spread."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -198,7 +198,7 @@ def comma_separated(drawn: Drawn) -> str:
     return file.getvalue()
 
 
-def _points(drawn: Drawn) -> Iterator[list[object]]:
+def _points(drawn: FigureResult) -> Iterator[list[object]]:
     for panel in drawn.panels:
         if isinstance(panel, Matrix):
             for query, row in enumerate(panel.values):

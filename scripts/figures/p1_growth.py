@@ -6,7 +6,7 @@ from torch import Tensor
 
 from seqarena.common.attention import Visibility, find_attention
 from seqarena.common.attention.rows import jacobian_softmax
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
 
 DIM = 64
 LENGTHS = (16, 32, 64, 128, 256, 512, 1_024)
@@ -74,7 +74,7 @@ def exponent(lengths: tuple[int, ...], values: list[float]) -> float:
     return float(np.polyfit(np.log(lengths[half:]), np.log(values[half:]), 1)[0])
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns the figure; a quick look goes up to 128 tokens, 3 draws each instead of 20."""
     lengths, trials = (LENGTHS[:4], 3) if look.quick else (LENGTHS, 20)
     roots = [length**0.5 for length in lengths]
@@ -124,7 +124,7 @@ def make(look: Look) -> Drawn:
             log_y=True,
         )
     )
-    return Drawn(panels=panels, findings=findings)
+    return FigureResult(panels=panels, findings=findings)
 
 
 DRAWING = Drawing(

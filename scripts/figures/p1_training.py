@@ -9,7 +9,7 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.scripts.figures import vision
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Matrix, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Matrix, Panel
 from seqarena.scripts.figures.trainings import curve, kept
 from seqarena.scripts.figures.vision import Course, Pictures, Trial
 
@@ -55,7 +55,7 @@ def _arms(look: Look) -> tuple[Courses, int]:
     return {name: _trained(look, pictures, trials(attention)) for name, attention in ARMS.items()}, layers
 
 
-def norms(look: Look) -> Drawn:
+def norms(look: Look) -> FigureResult:
     """Returns Figures 2 to 5: norms of each layer's attention and of its derivative by the scores."""
     courses, layers = _arms(look)
     panels = [
@@ -74,7 +74,7 @@ def norms(look: Look) -> Drawn:
         Panel(title="test pictures", x="step", y="accuracy, 0 to 1",
               lines=[_accuracy(label, seeds) for label, seeds in courses.items()])
     )  # fmt: skip
-    return Drawn(panels=panels, findings=[] if look.quick else _findings(courses))
+    return FigureResult(panels=panels, findings=[] if look.quick else _findings(courses))
 
 
 def _over_steps(label: str, seeds: list[Course], field: str, layer: int) -> Line:
@@ -132,7 +132,7 @@ def _better(claim: str, ones: list[Course], others: list[Course], less: float = 
                    found=f"accuracy {means[0]:.3f} and {means[1]:.3f}, by seed {told}")  # fmt: skip
 
 
-def heads(look: Look) -> Drawn:
+def heads(look: Look) -> FigureResult:
     """Returns Figures 6 and 7: the first head of the first and of the last layer on one test picture."""
     courses, layers = _arms(look)
     panels: list[Matrix] = []
@@ -147,10 +147,10 @@ def heads(look: Look) -> Drawn:
     told = ", ".join(f"{name} {share:.0%}" for name, share in negative.items())
     signs = negative["softmax"] == 0 and all(0.05 < negative[name] < 0.95 for name in HEADS[1:])
     finding = Finding(claim="weights of powers have both signs, softmax's one", agrees=signs, found=told)
-    return Drawn(panels=panels, findings=[] if look.quick else [finding])
+    return FigureResult(panels=panels, findings=[] if look.quick else [finding])
 
 
-def scales(look: Look) -> Drawn:
+def scales(look: Look) -> FigureResult:
     """Returns Figures 1 and 10: what x^3 is best divided by at each length, and how much that matters."""
     pictures = vision.load(look)
     steps, seeds, tried = (10, 1, SCALES[::3]) if look.quick else (300, 3, SCALES)
@@ -186,7 +186,7 @@ def scales(look: Look) -> Drawn:
             for length, by_scale in courses.items()
         ]),
     ]  # fmt: skip
-    return Drawn(panels=panels, findings=[] if look.quick else _on_scales(middle, courses))
+    return FigureResult(panels=panels, findings=[] if look.quick else _on_scales(middle, courses))
 
 
 def _by_scale(label: str, tried: Sequence[float], values: list[list[float]]) -> Line:

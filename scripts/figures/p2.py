@@ -11,7 +11,7 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.visibility import Visibility
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
 
 NAMES = {"softmax": "LNAS", "dnas": "DNAS"}
 PLACES = (0.5, 1.0, 1.5)
@@ -54,7 +54,7 @@ def simulated_distance(name: str, counts: tuple[int, int], place: float) -> floa
     return float(moved[0, 0] - moved[-1, 0])
 
 
-def centres(look: Look) -> Drawn:
+def centres(look: Look) -> FigureResult:
     """Returns Figure 2: the closed form as lines, simulations as dots."""
     sizes = [(10 * number, 40) for number in range(1, 5 if look.quick else 17)]
     panels, worst, gain = [], 0.0, math.inf
@@ -74,7 +74,7 @@ def centres(look: Look) -> Drawn:
             Panel(title=f"clusters at +-{place}", x="mass ratio N0 / N1", y="distance of the centres, once updated",
                   lines=lines, log_x=True)
         )  # fmt: skip
-    return Drawn(
+    return FigureResult(
         panels=panels,
         findings=[
             Finding(claim="the closed forms are what attention does", agrees=worst < 1e-9,
@@ -105,7 +105,7 @@ def gap(points: Tensor, first: int) -> float:
     return float((points[:first].mean(dim=0) - points[first:].mean(dim=0)).norm())
 
 
-def collapse(look: Look) -> Drawn:
+def collapse(look: Look) -> FigureResult:
     """Returns Figures 5 and 6: a balanced and an unbalanced mixture of two Gaussians, updated four times."""
     generator = torch.Generator().manual_seed(0)
     many, few = (90, 10) if look.quick else (180, 20)
@@ -133,10 +133,10 @@ def collapse(look: Look) -> Drawn:
                     agrees=(after > before / 2) == keeps,
                 )
             )
-    return Drawn(panels=panels, findings=findings)
+    return FigureResult(panels=panels, findings=findings)
 
 
-def key_mass(look: Look) -> Drawn:
+def key_mass(look: Look) -> FigureResult:
     """Returns the smallest key mass of random attention against 1 / L, and what more iterations do to the columns."""
     generator = torch.Generator().manual_seed(0)
     lengths = LENGTHS[:4] if look.quick else LENGTHS
@@ -156,7 +156,7 @@ def key_mass(look: Look) -> Drawn:
         for number in ITERATIONS
     ]
     holds = all(mass >= floor for mass, floor in zip(least["dnas"], bound, strict=True))
-    return Drawn(
+    return FigureResult(
         panels=[
             Panel(title="random attention", x="length L", y="smallest key mass", lines=lines, log_x=True, log_y=True),
             Panel(title=f"Sinkhorn, L = {length}", x="iterations", y="largest | key mass - 1 |", log_x=True, log_y=True,

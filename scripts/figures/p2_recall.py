@@ -10,7 +10,7 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.training.runtime import make_accelerator, seed_torch
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
 from seqarena.scripts.figures.trainings import kept
 from seqarena.vqa.data import scenes
 from seqarena.vqa.data.scenes import Scenes
@@ -59,7 +59,7 @@ class Scores:
     """On that of things that it saw."""
 
 
-Found = Mapping[tuple[str, float], Sequence[Scores]]
+PictureRegions = Mapping[tuple[str, float], Sequence[Scores]]
 """How the trainings of each variant and recall ended, seed by seed."""
 
 
@@ -89,7 +89,7 @@ def train(scene: Scene, look: Look) -> Scores:
     )
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns accuracy and gain over the primary's recall."""
     recalls, seeds = ((0.5, 1.0), (0,)) if look.quick else (RECALLS, SEEDS)
     count, tested, steps = (100, 40, 20) if look.quick else (20_000, 3_400, 6_000)
@@ -117,7 +117,7 @@ def make(look: Look) -> Drawn:
         Panel(title="what dnas gains", x="share of the things that A finds", y="accuracy of dnas less softmax's",
               lines=[_line("all questions", {at: _gains(found, at) for at in recalls})])
     )  # fmt: skip
-    return Drawn(panels=panels, findings=[] if look.quick else findings(found))
+    return FigureResult(panels=panels, findings=[] if look.quick else findings(found))
 
 
 def _line(label: str, points: Mapping[float, Sequence[float]]) -> Line:
@@ -126,7 +126,7 @@ def _line(label: str, points: Mapping[float, Sequence[float]]) -> Line:
     return Line(label=label, x=list(points), y=[statistics.fmean(each) for each in points.values()], spread=spread)
 
 
-def _gains(found: Found, recall: float) -> list[float]:
+def _gains(found: PictureRegions, recall: float) -> list[float]:
     """Returns what dnas gains, seed by seed."""
     return [
         one.accuracy - other.accuracy
@@ -134,7 +134,7 @@ def _gains(found: Found, recall: float) -> list[float]:
     ]
 
 
-def findings(found: Found) -> list[Finding]:
+def findings(found: PictureRegions) -> list[Finding]:
     """Returns what P2's account of explaining away says of such scenes, and what is found."""
     recalls = sorted({recall for _, recall in found})
     gains = [statistics.fmean(_gains(found, each)) for each in recalls]

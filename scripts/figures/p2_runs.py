@@ -8,7 +8,7 @@ from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.errors import BadDataError
 from seqarena.common.runs.config import from_json
 from seqarena.scripts.curves import Curves, read_curves
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, MissingError, Panel
 
 COMMAND = "seqarena sweep vqa scenes --preset quick --attention softmax dnas hnas --seeds 0 --train.diagnostics"
 Series = dict[str, list[tuple[float, float]]]
@@ -61,7 +61,7 @@ def _require_whole(curves: Curves, path: Path) -> None:
         raise BadDataError(f"{path}: expected {MASS} and {BOUND} of each layer at every evaluation; found gaps")
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns the figure: of all layers the smallest mass of a key, after each evaluation; u of each layer."""
     lines, panels, findings = [], [], []
     for label, curves in find_runs(look.runs).items():
@@ -93,7 +93,7 @@ def make(look: Look) -> Drawn:
             findings.append(Finding(claim=f"Figure 3: u of {label} goes to 1", agrees=min(ends) > 0.9,
                                     found="at the end, by layer " + ", ".join(f"{u:.3f}" for u in ends)))  # fmt: skip
     first = Panel(title="of all layers", x="step", y="smallest key mass", lines=lines, log_y=True)
-    return Drawn(panels=[first, *panels], findings=findings)
+    return FigureResult(panels=[first, *panels], findings=findings)
 
 
 def _least(layers: Series) -> list[tuple[float, float]]:

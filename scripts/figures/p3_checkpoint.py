@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from seqarena.common.data.corpus import chapters
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.diagnostics import mean_cosine, token_similarity
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, MissingError, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, MissingError, Panel
 
 ATTENTIONS = ("self_attn", "attn", "attention", "self_attention")
 """Names of a layer's attention in models."""
@@ -137,7 +137,7 @@ def check(look: Look) -> Path:
     return look.checkpoint
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns the figure; a quick look reads one chapter instead of 16, and 32 tokens of it instead of 128."""
     texts, length = (1, 32) if look.quick else (16, 128)
     folder = check(look)
@@ -159,7 +159,7 @@ def make(look: Look) -> Drawn:
                     found=f"||X|| {growth:.3g} times the embeddings' at the end, {highest:.3g} times at most")
         )  # fmt: skip
     name = folder.resolve().name
-    return Drawn(
+    return FigureResult(
         panels=[
             Panel(title=f"similarity, {name}", x="layer", y="0 to 1", lines=[
                 Line(label="token similarity", x=layers, y=inside.similarity),

@@ -3,7 +3,7 @@
 import torch
 
 from seqarena.common.model.diagnostics import spectral_gap, token_diversity, token_similarity
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
 from seqarena.scripts.figures.random_attention import DIM, TOKENS, layer, normalized, post_norm
 
 DEPTH = 40
@@ -38,7 +38,7 @@ def causal_gaps(lengths: tuple[int, ...], trials: int) -> list[float]:
     return means
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns the figure; a quick look has 12 layers instead of 40 and 2 draws instead of 20."""
     depth, trials, lengths = (12, 2, LENGTHS[:6]) if look.quick else (DEPTH, 20, LENGTHS)
     found = stack(depth, 0)
@@ -49,7 +49,7 @@ def make(look: Look) -> Drawn:
     post = [float(token_similarity(each)) for each in layers_of_post]
     shares = [added / stream for added, stream in zip(found["P LN(X) W"], found["X"], strict=True)]
     slower = found["diversity"][-1] / float(token_diversity(layers_of_post[-1]))
-    return Drawn(
+    return FigureResult(
         panels=[
             Panel(title="similarity", x="layer", y="token similarity, 0 to 1",
                   lines=[Line(label="pre-norm", x=layers, y=found["similarity"]),

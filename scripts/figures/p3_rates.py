@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
 from seqarena.scripts.figures.random_attention import escalation, post_norm, rates
 
 DEPTH = 20
@@ -37,7 +37,7 @@ def estimated(trials: int) -> Table:
     return np.array(rows)
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns the figure; a quick look has 2 stacks instead of 50, and 20 W instead of 1,000."""
     trials = 20 if look.quick else 1_000
     stacks, rate = measured(2 if look.quick else 50), estimated(trials)
@@ -70,7 +70,7 @@ def make(look: Look) -> Drawn:
     apart = float(np.abs(ratio.mean(axis=0) / expected.mean(axis=0) - 1).max())
     most = float(stacks[:, :, COLUMNS.index("omega + delta")].max())
     end = float(stacks[:, -1, 0].min())
-    return Drawn(
+    return FigureResult(
         panels=panels,
         findings=[
             Finding(claim="similarity goes to 1", found=f"{end:.4f} after {DEPTH} layers", agrees=end > 0.99),

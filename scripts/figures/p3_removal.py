@@ -12,7 +12,7 @@ import torch
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.deescalation import Deescalation
 from seqarena.common.model.diagnostics import token_similarity
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
 from seqarena.scripts.figures.random_attention import DIM, TOKENS, layer, normalized
 
 TAUS = (0.1, 0.3, 0.5, 0.9)
@@ -54,7 +54,7 @@ def predicted(tau: float, depth: int) -> float:
     return odds / (1 + odds)
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns the figure; a quick look has 1 stack of each tau instead of 10, and fewer layers."""
     trials, depth, count = (1, 16, 6) if look.quick else (10, DEPTH, 11)
     before = [number / 50 for number in range(50)]
@@ -68,7 +68,7 @@ def make(look: Look) -> Drawn:
     stacks = torch.tensor([[ended(tau, seed, depth) for seed in range(trials)] for tau in taus])
     found = stacks.mean(dim=1).tolist()
     held = next((tau for tau, value in zip(taus, found, strict=True) if value < 0.1), math.inf)
-    return Drawn(
+    return FigureResult(
         panels=[
             Panel(title="one de-escalation", x="token similarity before", y="after", lines=lines),
             Panel(title=f"{depth} layers without feed-forwards", x="tau", y="token similarity at the end", lines=[

@@ -10,7 +10,7 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.bert.model import Bert, BertConfig
 from seqarena.common.model.diagnostics import mean_cosine, token_similarity
 from seqarena.common.training.runtime import seed_torch
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
 
 DEPTH, TOKENS, VOCABULARY = 100, 128, 30_522
 BASE = BertConfig(vocabulary=VOCABULARY, layers=DEPTH, dim=768, heads=12, ffn_dim=3_072, activation="gelu")
@@ -54,7 +54,7 @@ def stream(config: BertConfig, tokens: int, seed: int, *, shared: bool) -> Strea
         )
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns the figure; a quick look has 24 layers of a quarter of the width."""
     small = replace(BASE, layers=24, dim=192, heads=3, ffn_dim=768, initial_std=0.04)  # as wide a spread of products
     config = small if look.quick else BASE
@@ -72,7 +72,7 @@ def make(look: Look) -> Drawn:
             ("gradient", "gradient by each layer's output", "norm"),
         )
     ]  # fmt: skip
-    return Drawn(panels=panels, findings=[*_findings(found, look.quick)])
+    return FigureResult(panels=panels, findings=[*_findings(found, look.quick)])
 
 
 def _findings(found: dict[str, Stream], quick: bool) -> Sequence[Finding]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.blocks import Deescalated, NormConfig, PostNorm
 from seqarena.common.model.diagnostics import token_similarity
-from seqarena.scripts.figures.drawing import Drawing, Drawn, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
 from seqarena.scripts.figures.random_attention import DIM, HEADS, TOKENS, layer
 
 DEPTH = 40
@@ -39,7 +39,7 @@ def similarities(norm: NormConfig, seed: int, *, depth: int, dim: int) -> list[f
     return found
 
 
-def make(look: Look) -> Drawn:
+def make(look: Look) -> FigureResult:
     """Returns the figure; the mean of 20 stacks, a quick look one of fewer and narrower layers."""
     trials, depth, dim = (1, 24, 128) if look.quick else (20, DEPTH, DIM)
     panels: list[Panel] = []
@@ -56,7 +56,7 @@ def make(look: Look) -> Drawn:
         panels.append(Panel(title=title, x="layer", y="token similarity, 0 to 1", lines=lines))
     grown = max(abs(halves[where, tau]) for where in ("block_output", "ffn_stream") for tau in (0.4, 0.5))
     places = list(PLACES)
-    return Drawn(
+    return FigureResult(
         panels=panels,
         findings=[
             Finding(claim="without it tokens end alike", found=f"{ends['block_output', 0.0]:.3f}",

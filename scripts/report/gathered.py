@@ -22,7 +22,7 @@ KEY_MASSES = Path(OUTPUTS) / "key_masses.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class ReportRun:
     """One run of a row: its result, or what a sweep planned, and what it left beside."""
 
     folder: str
@@ -45,11 +45,11 @@ class View:
     """One protocol: its table, and the runs of each row."""
 
     table: Table
-    runs: dict[str, list[Shown]]
+    runs: dict[str, list[ReportRun]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered:
+class ReportData:
     """All that a page shows."""
 
     folder: Path
@@ -60,12 +60,12 @@ class Gathered:
     """Further remarks for a reader: results that claim the same run."""
 
     @property
-    def shown(self) -> list[Shown]:
+    def shown(self) -> list[ReportRun]:
         """All runs."""
         return [run for view in self.views for runs in view.runs.values() for run in runs]
 
 
-def gather(folder: Path, baseline: str) -> Gathered:
+def gather(folder: Path, baseline: str) -> ReportData:
     """Returns everything below a folder of runs.
 
     Raises:
@@ -79,21 +79,21 @@ def gather(folder: Path, baseline: str) -> Gathered:
         for group in groups(list(found.results.values()), found.missing)
     ]
     views.sort(key=lambda view: PACKAGES.index(view.table.package) if view.table.package in PACKAGES else 99)
-    return Gathered(folder=folder, views=views, problems=problems, remarks=found.duplicates)
+    return ReportData(folder=folder, views=views, problems=problems, remarks=found.duplicates)
 
 
 def _view(table: Table, group: Group, root: Path, folders: Mapping[int, Path], problems: list[str]) -> View:
     names = {row.parts: row.name for row in table.rows}
-    runs: dict[str, list[Shown]] = {name: [] for name in names.values()}
+    runs: dict[str, list[ReportRun]] = {name: [] for name in names.values()}
     for result in sorted(group.results, key=lambda each: each.seed):
         runs[names[result.row]].append(_shown(folders[id(result)], root, result, problems))
     for entry in sorted(group.missing, key=lambda each: each["seed"]):
-        nothing = Shown(folder=entry["folder"], result=None, planned=entry, curves={}, maps=[], masses={}, edges=[])
+        nothing = ReportRun(folder=entry["folder"], result=None, planned=entry, curves={}, maps=[], masses={}, edges=[])
         runs[names[entry["row"]]].append(nothing)
     return View(table=table, runs=runs)
 
 
-def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> Shown:
+def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> ReportRun:
     curves: Curves = {}
     if (path / "metrics.jsonl").exists():
         try:
@@ -105,7 +105,7 @@ def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> Shown
     if maps:
         sums = [sum(counts) for counts in zip(*(each["histogram"] for each in maps), strict=True)]
         masses = {"all attentions": sums} | (masses if other == edges else {})
-    return Shown(
+    return ReportRun(
         folder=str(path.relative_to(root)), result=result, planned=None, curves=curves, maps=maps, masses=masses,
         edges=edges or other,
     )  # fmt: skip
@@ -165,7 +165,7 @@ def _masses(path: Path, problems: list[str]) -> tuple[dict[str, list[int]], list
     return histograms, edges
 
 
-def differences(shown: Shown) -> list[tuple[str, Any, Any]]:
+def differences(shown: ReportRun) -> list[tuple[str, Any, Any]]:
     """Returns every field in which a run differs from its preset, what its row is about included: path, preset's, own.
 
     Empty where the preset is not known here any more.
@@ -196,6 +196,6 @@ def _flat(values: Any, path: str = "") -> dict[str, Any]:
     }
 
 
-def of_status(runs: Sequence[Shown], status: str) -> int:
+def of_status(runs: Sequence[ReportRun], status: str) -> int:
     """Returns how many runs are finished, diverged or missing."""
     return sum((run.result.status if run.result else "missing") == status for run in runs)

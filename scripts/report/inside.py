@@ -8,7 +8,7 @@ import numpy as np
 
 from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.report.chart import Chart, colour, label, percent, rounded, scaled, sentence, thinned
-from seqarena.scripts.report.gathered import Shown, View
+from seqarena.scripts.report.gathered import ReportRun, View
 
 LAYERS = ("#5a2a8a", "#3b6fb6", "#21918c", "#4fb35a", "#c8a020")
 """Colours of layers, from the first to the last."""
@@ -65,7 +65,7 @@ def curves(view: View, panel: str, line: str, title: str, points: int, unit: Uni
     return Chart(title=sentence(title), data=data, layout=layout, note=note)
 
 
-def shares(name: str, runs: Sequence[Shown], points: int) -> Chart | None:
+def shares(name: str, runs: Sequence[ReportRun], points: int) -> Chart | None:
     """Returns the trained shares of a row against the step: u of hnas, tau; a colour a layer."""
     found = [(run, run.curves["trained shares"]) for run in runs if run.result and "trained shares" in run.curves]
     if not found:
@@ -168,7 +168,7 @@ def _bins(edges: Sequence[float]) -> list[str]:
     return [*(f"< {edge:g}" for edge in edges), f"≥ {edges[-1]:g}"]
 
 
-def maps(name: str, run: Shown) -> Chart:
+def maps(name: str, run: ReportRun) -> Chart:
     """Returns the heat maps of some of a run's attentions, side by side on one scale."""
     count = min(MOST_MAPS, len(run.maps))
     chosen = [run.maps[round(at * (len(run.maps) - 1) / max(1, count - 1))] for at in range(count)]

@@ -15,7 +15,7 @@ from seqarena.common.files import write_atomically
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings, orders
 from seqarena.scripts.leaderboard.remarks import version
 from seqarena.scripts.report.chart import Chart
-from seqarena.scripts.report.gathered import Gathered, Shown, View, differences, of_status
+from seqarena.scripts.report.gathered import ReportData, ReportRun, View, differences, of_status
 from seqarena.scripts.report.inside import LAYERED, curves, layered, maps, masses, shares
 from seqarena.scripts.report.scored import comparisons, price, scores
 from seqarena.scripts.report.words import sentences
@@ -32,7 +32,7 @@ MOST_ROWS_INSIDE = 12
 FEWEST_POINTS = 8
 
 
-def build(gathered: Gathered, speed: Sequence[Chart], made: dict[str, Any]) -> str:
+def build(gathered: ReportData, speed: Sequence[Chart], made: dict[str, Any]) -> str:
     """Returns the page's HTML; ``made`` says when and from which code."""
     charts: list[Chart] = []
     runs: list[list[dict[str, Any]]] = []
@@ -133,7 +133,7 @@ def _section(view: View, first: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _run(shown: Shown) -> dict[str, Any]:
+def _run(shown: ReportRun) -> dict[str, Any]:
     """Returns what a row's fold-out tells of one run: a heading, pairs of words, the command, what differs."""
     result = shown.result
     changes = [[path, _plain(before), _plain(after)] for path, before, after in differences(shown)]

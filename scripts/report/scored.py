@@ -11,7 +11,7 @@ from seqarena.scripts.leaderboard.cells import published
 from seqarena.scripts.leaderboard.rows import Row
 from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.report.chart import COLOURS, REFERENCE, Chart, colour, label, percent, scaled, short
-from seqarena.scripts.report.gathered import Shown
+from seqarena.scripts.report.gathered import ReportRun
 
 
 def interval(values: Sequence[float]) -> float | None:
@@ -24,7 +24,7 @@ def interval(values: Sequence[float]) -> float | None:
     return float(half)
 
 
-def scores(table: Table, runs: dict[str, list[Shown]]) -> Chart:
+def scores(table: Table, runs: dict[str, list[ReportRun]]) -> Chart:
     """Returns the means with their intervals, every seed, and what they are to be seen beside."""
     references = [(f"floor: {name}", value) for name, value in table.floors.items()]
     references += [("chance", table.chance)] if table.chance is not None else []

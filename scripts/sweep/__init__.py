@@ -18,7 +18,7 @@ from seqarena.common.runs.session import Session
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.sweep.on_ray import imported, run_on_ray
-from seqarena.scripts.sweep.planned import HELD, Planned
+from seqarena.scripts.sweep.planned import HELD, PlannedRun
 from seqarena.scripts.sweep.processes import fitting, run_processes
 
 LAUNCHERS = ("processes", "ray")
@@ -45,7 +45,7 @@ def parser() -> Parser:
     return made
 
 
-def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, argparse.Namespace]:
+def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.Namespace]:
     """Returns the runs that the arguments mean, each checked, and the options.
 
     Raises:
@@ -64,7 +64,7 @@ def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, argparse.Nam
         if value is not None and not (math.isfinite(value) and value >= 0 and (value > 0 or name == "gpus")):
             raise WrongUseError(f"--{name}: expected a number {least}, found {value:g}")
     package = find_package(options.package)
-    planned: dict[Path, Planned] = {}
+    planned: dict[Path, PlannedRun] = {}
     for task in options.task:
         for attention in options.attention:
             for norm in options.norm:
@@ -78,12 +78,12 @@ def plan(arguments: Sequence[str]) -> tuple[list[Planned], Session, argparse.Nam
                     ]
                     words = [word for flag, name in names if name is not None for word in (flag, str(name))]
                     command = shlex.join(["seqarena", package.name, task, *words, *fields])
-                    each = Planned(package=package, run=run, session=session_of(options, command))
+                    each = PlannedRun(package=package, run=run, session=session_of(options, command))
                     planned.setdefault(each.folder, each)  # lnas is softmax: the same run twice is one
     return list(planned.values()), session_of(options, shlex.join(["seqarena", "sweep", *arguments])), options
 
 
-def save_plan(planned: Sequence[Planned], session: Session) -> Path:
+def save_plan(planned: Sequence[PlannedRun], session: Session) -> Path:
     """Writes the plan below ``runs/sweeps`` and returns its file; the same sweep has the same file."""
     path = session.runs / "sweeps" / f"{fingerprint([to_json(each.run) for each in planned])}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,12 +91,12 @@ def save_plan(planned: Sequence[Planned], session: Session) -> Path:
     return path
 
 
-def prepare_all(planned: Sequence[Planned], *, at_once: bool = False) -> None:
+def prepare_all(planned: Sequence[PlannedRun], *, at_once: bool = False) -> None:
     """Makes or checks the data of every task once, before the first run: files that are missing are missed now.
 
     Of a single task its first run does, unless several begin ``at_once``.
     """
-    first: dict[str, Planned] = {}
+    first: dict[str, PlannedRun] = {}
     for each in planned:
         if each.session.overwrite or not (each.folder / "result.json").exists():
             first.setdefault(each.run.task, each)
@@ -104,7 +104,7 @@ def prepare_all(planned: Sequence[Planned], *, at_once: bool = False) -> None:
         each.package.assembly(each.run, each.session.data, make_accelerator(each.run.train.precision))
 
 
-def tell_plan(planned: Sequence[Planned]) -> None:
+def tell_plan(planned: Sequence[PlannedRun]) -> None:
     """Says which runs are kept, which are measured, and why."""
     reasons: dict[str, list[str]] = {}
     for each in planned:
@@ -113,7 +113,7 @@ def tell_plan(planned: Sequence[Planned]) -> None:
         print(f"{f'to measure ({reason})' if reason else 'finished before'}: {'; '.join(titles)}", file=sys.stderr)
 
 
-def run_all(planned: Sequence[Planned]) -> list[Result | None]:
+def run_all(planned: Sequence[PlannedRun]) -> list[Result | None]:
     """Measures every run in turn and returns their results; a diverged run does not stop the others.
 
     A run that another process is measuring waits until the others are done, and is tried once more then; none in the
@@ -160,7 +160,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _measured(
-    planned: Sequence[Planned], session: Session, logs: Path, parallel: int, options: argparse.Namespace
+    planned: Sequence[PlannedRun], session: Session, logs: Path, parallel: int, options: argparse.Namespace
 ) -> Sequence[Result | None]:
     """Returns the result of every run; none where one failed."""
     if options.launcher == "ray":

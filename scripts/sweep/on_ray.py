@@ -22,7 +22,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.files import write_atomically
 from seqarena.common.runs.folder import delete_versions, start_anew
 from seqarena.common.runs.results import Result
-from seqarena.scripts.sweep.planned import Planned, from_description
+from seqarena.scripts.sweep.planned import PlannedRun, from_description
 from seqarena.scripts.sweep.progress import FAILED, RUNNING, Board
 
 RETRIES = 3
@@ -47,7 +47,7 @@ def imported() -> Any:
 
 
 def run_on_ray(
-    planned: Sequence[Planned], runs: Path, logs: Path, cpus: float, gpus: float | None
+    planned: Sequence[PlannedRun], runs: Path, logs: Path, cpus: float, gpus: float | None
 ) -> list[Result | None]:
     """Measures all runs on the cluster that RAY_ADDRESS names, or a new one of this machine, and returns their results.
 
@@ -92,7 +92,7 @@ def run_on_ray(
         ray.shutdown()
 
 
-def _without_overwrite(each: Planned) -> dict[str, Any]:
+def _without_overwrite(each: PlannedRun) -> dict[str, Any]:
     session = dataclasses.replace(each.session, overwrite=False, overwrite_outdated=False)
     return dataclasses.replace(each, session=session).described()
 
@@ -111,7 +111,7 @@ def _room(ray: Any, cpus: float, gpus: float | None) -> float:
     return asked
 
 
-def _collected(ray: Any, planned: Sequence[Planned], waiting: Mapping[Any, int], keeper: Any) -> list[Result | None]:
+def _collected(ray: Any, planned: Sequence[PlannedRun], waiting: Mapping[Any, int], keeper: Any) -> list[Result | None]:
     results = [each.finished() for each in planned]
     left = dict(waiting)
     with Board(planned) as board:
@@ -151,7 +151,7 @@ def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any, c
             raise
 
 
-def _fetched(planned: Planned, keeper: Any, copy_seconds: float) -> dict[str, Any]:
+def _fetched(planned: PlannedRun, keeper: Any, copy_seconds: float) -> dict[str, Any]:
     """Measures in a folder of this node and gives what was left to the keeper."""
     ray = imported()
     outside = planned.session.runs
@@ -250,7 +250,7 @@ class Keeper:
             file.write(text)
 
 
-class _Said:
+class _LineSender:
     """A stream whose lines go to the keeper."""
 
     def __init__(self, keeper: Any, name: str) -> None:
@@ -272,6 +272,6 @@ class _Said:
 @contextlib.contextmanager
 def _logged(keeper: Any, name: str) -> Iterator[None]:
     """Sends what is said on standard error and output to the keeper."""
-    said: Any = _Said(keeper, name)
+    said: Any = _LineSender(keeper, name)
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         yield

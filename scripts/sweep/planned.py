@@ -24,7 +24,7 @@ HELD = "another sweep or command is running it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedRun:
     """One run of a sweep, and the command that makes it alone."""
 
     package: Package
@@ -101,7 +101,7 @@ class Planned:
         }
 
 
-def from_description(values: Mapping[str, Any]) -> Planned:
+def from_description(values: Mapping[str, Any]) -> PlannedRun:
     """Returns the run that ``described`` told of.
 
     Raises:
@@ -114,7 +114,7 @@ def from_description(values: Mapping[str, Any]) -> Planned:
     )
     try:
         kind = type(package.presets[values["run"]["task"]][values["run"]["preset"]].run)
-        made = Planned(package=package, run=from_json(kind, values["run"]), session=session)
+        made = PlannedRun(package=package, run=from_json(kind, values["run"]), session=session)
     except (KeyError, ValueError) as error:
         raise WrongUseError(f"not a run of this version of seqarena: {error}") from error
     changed = changed_sources(values["sources"], made.sources)

@@ -15,14 +15,14 @@ import torch
 
 from seqarena.common.errors import printable
 from seqarena.common.runs.results import Result
-from seqarena.scripts.sweep.planned import HELD, IN_USE, Planned
+from seqarena.scripts.sweep.planned import HELD, IN_USE, PlannedRun
 from seqarena.scripts.sweep.progress import FAILED, RUNNING, WAITING, Board
 
 POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started:
+class RunningProcess:
     """A run that is under way."""
 
     number: int
@@ -50,7 +50,7 @@ def _devices() -> list[str]:
     return named.split(",")[:count] if named else [str(number) for number in range(count)]
 
 
-def run_processes(planned: Sequence[Planned], parallel: int, logs: Path) -> list[Result | None]:
+def run_processes(planned: Sequence[PlannedRun], parallel: int, logs: Path) -> list[Result | None]:
     """Measures all runs, so many at a time, and returns their results; none for a run that went wrong.
 
     What a run says goes to a file of its own in ``logs``. One that goes wrong does not stop the others; whoever stops
@@ -60,7 +60,7 @@ def run_processes(planned: Sequence[Planned], parallel: int, logs: Path) -> list
     parallel = min(parallel, len(planned))  # fewer runs have more cores each
     results: list[Result | None] = [None] * len(planned)
     waiting = list(range(len(planned)))
-    running: list[Started] = []
+    running: list[RunningProcess] = []
     held: set[int] = set()
     with Board(planned) as board:
         try:
@@ -92,7 +92,7 @@ def run_processes(planned: Sequence[Planned], parallel: int, logs: Path) -> list
     return results
 
 
-def _start(each: Planned, number: int, slot: int, parallel: int, logs: Path) -> Started:
+def _start(each: PlannedRun, number: int, slot: int, parallel: int, logs: Path) -> RunningProcess:
     devices = _devices()
     threads = max(1, _cores() // parallel)
     environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
@@ -112,10 +112,10 @@ def _start(each: Planned, number: int, slot: int, parallel: int, logs: Path) -> 
     with contextlib.suppress(BrokenPipeError):  # it went at once: its log says why
         process.stdin.write(f"{json.dumps(each.described())}\n".encode())
         process.stdin.flush()  # and stays open: the process leaves when it closes
-    return Started(number=number, process=process, log=log, before=before, said=said, slot=slot)
+    return RunningProcess(number=number, process=process, log=log, before=before, said=said, slot=slot)
 
 
-def _stamp(each: Planned) -> int | None:
+def _stamp(each: PlannedRun) -> int | None:
     path = each.folder / "result.json"
     return path.stat().st_mtime_ns if path.exists() else None
 
@@ -127,7 +127,7 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _collected(each: Planned, started: Started, board: Board) -> Result | None:
+def _collected(each: PlannedRun, started: RunningProcess, board: Board) -> Result | None:
     """Returns the result that a process has left, or tells why it has not."""
     code = started.process.returncode
     found = each.result()

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from seqarena.common.runs.results import Result
-from seqarena.scripts.sweep.planned import Planned
+from seqarena.scripts.sweep.planned import PlannedRun
 
 MOST_SHOWN = 24
 """Rows; of a longer sweep those that run, those that went wrong, and the last that ended."""
@@ -24,7 +24,7 @@ WAITING, RUNNING, FINISHED, DIVERGED, FAILED = "waiting", "running", "finished",
 class Board:
     """The state of every run of a sweep, on standard error."""
 
-    def __init__(self, planned: Sequence[Planned]) -> None:
+    def __init__(self, planned: Sequence[PlannedRun]) -> None:
         self.planned = planned
         self.states = [WAITING] * len(planned)
         self.news = [""] * len(planned)

@@ -13,7 +13,17 @@ from seqarena.common.data.counter import hash64
 from seqarena.common.data.tokenization import SPECIAL as NAMES
 from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.errors import WrongUseError
-from seqarena.pretraining.masking import NONE, PADDING, SCOPES, SPECIAL, Masked, Masker, Masking, _length, _spans
+from seqarena.pretraining.masking import (
+    NONE,
+    PADDING,
+    SCOPES,
+    SPECIAL,
+    MaskedSequences,
+    Masker,
+    Masking,
+    _length,
+    _spans,
+)
 
 WORDS = [*NAMES, "[unused0]", *(f"w{n}" for n in range(60)), *(f"##c{n}" for n in range(40))]
 TOKENIZER = Tokenizer(
@@ -42,7 +52,9 @@ def rows(count: int, length: int, seed: int, pieces: float = 0.25, pad: int = 0)
     return tokens, segments
 
 
-def masked(masking: Masking, tokens: np.ndarray, segments: np.ndarray, epoch: int = 0, seed: int = 0) -> Masked:
+def masked(
+    masking: Masking, tokens: np.ndarray, segments: np.ndarray, epoch: int = 0, seed: int = 0
+) -> MaskedSequences:
     masker = Masker(masking, TOKENIZER, COUNTS, seed)
     return masker(tokens, segments, np.arange(len(tokens)), np.full(len(tokens), epoch))
 

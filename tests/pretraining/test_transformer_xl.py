@@ -13,10 +13,10 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.model.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
 from seqarena.pretraining.adaptive_softmax import AdaptiveSoftmax
 from seqarena.pretraining.transformer_xl import (
+    Distances,
     LayerMemory,
     Model,
     RelativeAttention,
-    Seen,
     Shift,
     TransformerXL,
     sinusoids,
@@ -60,7 +60,7 @@ def test_attention_is_its_four_terms_written_out() -> None:
     hidden, memory = torch.randn(2, 4, 8, dtype=torch.float64), torch.randn(2, 3, 8, dtype=torch.float64)
     u, v = torch.randn(2, 2, 4, dtype=torch.float64)
     table = sinusoids(torch.arange(6.0, -1.0, -1.0), 8).double()
-    found, _, _ = attention(hidden, memory, Seen(table, u, v, None), None)
+    found, _, _ = attention(hidden, memory, Distances(table, u, v, None), None)
     source = torch.cat([memory, hidden], dim=1)
     heads = torch.zeros(2, 4, 2, 4, dtype=torch.float64)
     for batch in range(2):

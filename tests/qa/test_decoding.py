@@ -14,7 +14,7 @@ from seqarena.common.data.tokenization import Tokenizer, train_tokenizer
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.qa.data.squad import Questions, Squad
 from seqarena.qa.data.windows import Windows, windows_of
-from seqarena.qa.decoding import Answered, answers, best_spans
+from seqarena.qa.decoding import QuestionAnswers, answers, best_spans
 from seqarena.qa.evaluator import BEST, ODDS, PREDICTIONS, answer, scored
 from seqarena.qa.model import Model, Reader
 from tests.qa.questions import PARAGRAPH, asked
@@ -107,9 +107,9 @@ def test_the_evaluator_leaves_questions_unanswered_above_the_threshold_and_saves
 ) -> None:
     windows = cut_up(tokenizer, asked([["France"], [], ["Normandy"]], version="2.0"), null_threshold=1.0)
     answered = {
-        "q0": Answered(text="France", null_odds=-2.0, best=(("France", 3.0),)),
-        "q1": Answered(text="cooks", null_odds=2.0, best=(("cooks", 1.0),)),
-        "q2": Answered(text="Normandy", null_odds=1.5, best=(("Normandy", 1.0),)),
+        "q0": QuestionAnswers(text="France", null_odds=-2.0, best=(("France", 3.0),)),
+        "q1": QuestionAnswers(text="cooks", null_odds=2.0, best=(("cooks", 1.0),)),
+        "q2": QuestionAnswers(text="Normandy", null_odds=1.5, best=(("Normandy", 1.0),)),
     }
     found = scored(windows, answered)
     assert found.evaluation.examples == [1.0, 1.0, 0.0]

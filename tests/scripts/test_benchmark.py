@@ -23,7 +23,7 @@ from seqarena.qa.trainer import span_loss
 from seqarena.scripts.benchmark import attention, cases, run, step
 from seqarena.scripts.benchmark.cases import (
     Case,
-    Measured,
+    Measurement,
     Setting,
     expressible,
     fused_softmax,
@@ -89,7 +89,7 @@ def test_an_interrupted_benchmark_keeps_what_it_measured(
 ) -> None:
     real, lengths = attention.measure, []
 
-    def measured(given: Setting, cases: Sequence[Case], memory: bool) -> list[Measured]:
+    def measured(given: Setting, cases: Sequence[Case], memory: bool) -> list[Measurement]:
         lengths.append(cases[0].length)
         if len(lengths) > 1:
             raise KeyboardInterrupt
@@ -116,11 +116,11 @@ def test_an_interrupted_step_benchmark_keeps_what_it_measured(
         def __exit__(self, *_: object) -> None:
             pass
 
-        def apply(self, _: object, given: tuple[Any, ...]) -> step.Measured:
+        def apply(self, _: object, given: tuple[Any, ...]) -> step.Measurement:
             calls.append(given[2])
             if len(calls) > 3:
                 raise KeyboardInterrupt
-            return step.Measured(
+            return step.Measurement(
                 attention=given[2], forward_seconds=float(len(calls)), training_seconds=1.0, peak_memory_bytes=1,
                 idle_memory_bytes=1, device="cpu", precision="float32",
             )  # fmt: skip

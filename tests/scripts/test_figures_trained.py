@@ -137,7 +137,7 @@ def test_the_best_scale_of_each_length_is_the_one_of_least_loss(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class QuestionBatch:
     """A training that is no training."""
 
     seed: int
@@ -158,7 +158,7 @@ def test_a_training_is_kept_and_not_repeated(tmp_path: Path) -> None:
             calls.append(seed)
             return Told(losses=[1.0, math.nan])
 
-        return kept(tmp_path, "name", Asked(seed=seed), Told, train)
+        return kept(tmp_path, "name", QuestionBatch(seed=seed), Told, train)
 
     first, again, other = told(0), told(0), told(1)
     assert calls == [0, 1]
@@ -285,10 +285,10 @@ def test_removal_balances_attention_where_its_odds_say() -> None:
 
 
 def test_a_matrix_is_drawn_and_listed(tmp_path: Path) -> None:
-    from seqarena.scripts.figures.drawing import Drawing, Drawn, save  # noqa: PLC0415
+    from seqarena.scripts.figures.drawing import Drawing, FigureResult, save  # noqa: PLC0415
 
     values = [[0.0, -1.0], [2.0, 0.5]]
-    drawn = Drawn(panels=[Matrix(title="head", x="key", y="query", values=values)], findings=[])
+    drawn = FigureResult(panels=[Matrix(title="head", x="key", y="query", values=values)], findings=[])
     save(Drawing(name="head", source="P1", shows="a head", make=lambda _: drawn), drawn, tmp_path)
     assert (tmp_path / "head.csv").read_text().splitlines()[1:] == [
         "head,query 0,0,0.0,", "head,query 0,1,-1.0,", "head,query 1,0,2.0,", "head,query 1,1,0.5,",

@@ -20,7 +20,7 @@ from seqarena.scripts import sweep
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import dispatch
 from seqarena.scripts.sweep import on_ray
-from seqarena.scripts.sweep.planned import Planned, from_description
+from seqarena.scripts.sweep.planned import PlannedRun, from_description
 from seqarena.scripts.sweep.progress import FAILED, FINISHED, MOST_SHOWN, RUNNING, Board, latest
 from tests.common.runs.test_cli import TINY
 
@@ -91,7 +91,9 @@ def test_another_process_is_told_all_of_a_run() -> None:
         package = find_package(name)
         for presets in package.presets.values():
             for preset in presets.values():
-                planned = Planned(package=package, run=preset.run, session=sweep.Session(runs=Path("/r"), command="c"))
+                planned = PlannedRun(
+                    package=package, run=preset.run, session=sweep.Session(runs=Path("/r"), command="c")
+                )
                 again = from_description(json.loads(json.dumps(planned.described())))
                 assert again.run == planned.run
                 assert again.folder == planned.folder

@@ -9,23 +9,23 @@ import pytest
 
 from seqarena.common.errors import BadDataError
 from seqarena.vqa.data.detected import Detected, read_detector
-from seqarena.vqa.regions import Found, write
+from seqarena.vqa.regions import PictureRegions, write
 
 
 def test_detectors_rows_are_read_and_padded(tmp_path: Path) -> None:
     """Of two parts, in any order, fewer boxes than asked for and more; a picture that is in none is a box of zeros."""
     generator = np.random.default_rng(0)
 
-    def found(ids: Sequence[int]) -> list[Found]:
+    def found(ids: Sequence[int]) -> list[PictureRegions]:
         made = []
         for number in ids:
             low = generator.random((1 + number % 4, 2)) * 0.5
             corners = np.concatenate([low, low + 0.2 + 0.3 * generator.random(low.shape)], axis=1) * [80, 60, 80, 60]
-            made.append(Found(id=number, size=(80, 60), boxes=corners,
+            made.append(PictureRegions(id=number, size=(80, 60), boxes=corners,
                               features=generator.integers(-9, 9, (len(low), 5)).astype(np.float32)))  # fmt: skip
         return made
 
-    views: list[dict[int, Found]] = []
+    views: list[dict[int, PictureRegions]] = []
     for name in "AB":
         parts = {"one": found([3, 1, 2]), "two": found([7, 5])}
         for part, some in parts.items():

@@ -14,12 +14,12 @@ from seqarena.common.errors import WrongUseError, guarded
 from seqarena.common.model.diagnostics import diagnose
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.scripts.seqarena import dispatch
-from seqarena.vqa.data import Arrays, Loaded
-from seqarena.vqa.data.batches import Grouped
+from seqarena.vqa.data import Arrays, VqaData
+from seqarena.vqa.data.batches import PictureOrder
 from seqarena.vqa.data.published import UNKNOWN
 from seqarena.vqa.data.scenes import Scenes
 from seqarena.vqa.evaluator import evaluate
-from seqarena.vqa.fusion import Fused, Fusion
+from seqarena.vqa.fusion import Fusion, ViewFusion
 from seqarena.vqa.masses import Masses, masses_of
 from seqarena.vqa.model import Answerer, Model
 from seqarena.vqa.presets import MINI, PRESETS
@@ -38,9 +38,9 @@ def regions(pictures: int = 2, views: int = 3, seed: int = 0) -> tuple[torch.Ten
     return boxes, torch.arange(BOXES) < counts[..., None]
 
 
-def fused(config: Fusion, name: str = "softmax", views: int = 3) -> Fused:
+def fused(config: Fusion, name: str = "softmax", views: int = 3) -> ViewFusion:
     torch.manual_seed(1)
-    return Fused(config, find_attention(name), views, WIDTH).double()
+    return ViewFusion(config, find_attention(name), views, WIDTH).double()
 
 
 @pytest.mark.parametrize("name", ["softmax", "dnas", "hnas"])
@@ -128,13 +128,13 @@ def test_queries_and_keys_can_begin_alike() -> None:
     assert sum(parameter.numel() for parameter in module.kernel.parameters()) == 0
 
 
-def large() -> Loaded:
+def large() -> VqaData:
     """Boxes and answers of the published size."""
     boxes = np.zeros((1, 1, 100, 2_048), dtype=np.float16)
     views = Arrays(features=boxes, centres=boxes[..., :2], saw=np.zeros((1, 0, 100), dtype=np.int64))
     split = replace(SMALL.split(0, 4), views=views)
     names = [str(each) for each in range(20_000)]
-    return Loaded(splits={"train": split}, answers=names[:3_129], words=names, checksum="")
+    return VqaData(splits={"train": split}, answers=names[:3_129], words=names, checksum="")
 
 
 def test_pythia_has_the_published_sizes() -> None:
@@ -304,9 +304,9 @@ def test_bounds_are_of_the_softmax_that_a_key_is_in(keys: str, bound: float) -> 
 def test_runs_of_a_seed_see_one_order_and_others_another(tmp_path: Path) -> None:
     one, other = (assemble(replace(run_of(), seed=seed), tmp_path, make_accelerator("float32")) for seed in (0, 1))
     assert not torch.equal(one.batches[0].features, other.batches[0].features)  # type: ignore[attr-defined]
-    order = Grouped(pictures=np.arange(40) // 2, batch_size=40, seed=0)
+    order = PictureOrder(pictures=np.arange(40) // 2, batch_size=40, seed=0)
     assert (order[0] != order[1]).any()
-    assert (order[0] != Grouped(pictures=np.arange(40) // 2, batch_size=40, seed=1)[0]).any()
+    assert (order[0] != PictureOrder(pictures=np.arange(40) // 2, batch_size=40, seed=1)[0]).any()
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from seqarena.common.errors import BadDataError, WrongUseError, guarded
 from seqarena.scripts.seqarena import dispatch
 from seqarena.vqa import formats, regions
 from seqarena.vqa.formats import READERS, format_of, picture_of
-from seqarena.vqa.regions import Found, Regions, read, write
+from seqarena.vqa.regions import PictureRegions, Regions, read, write
 
 WIDTH = 6
 
 
-def pictures(count: int = 3, seed: int = 0) -> list[Found]:
+def pictures(count: int = 3, seed: int = 0) -> list[PictureRegions]:
     """Different numbers of boxes; values that float16 holds exactly."""
     generator = np.random.default_rng(seed)
     found = []
@@ -29,7 +29,7 @@ def pictures(count: int = 3, seed: int = 0) -> list[Found]:
         boxes = 2 + number % 3
         corners = generator.integers(0, 40, (boxes, 2))
         found.append(
-            Found(
+            PictureRegions(
                 id=100 + 7 * number, size=(80, 60),
                 boxes=np.concatenate([corners, corners + 20], axis=1).astype(np.float32),
                 features=generator.integers(-64, 64, (boxes, WIDTH)).astype(np.float32) / 8,
@@ -38,7 +38,7 @@ def pictures(count: int = 3, seed: int = 0) -> list[Found]:
     return found
 
 
-def as_tsv(folder: Path, found: list[Found]) -> Path:
+def as_tsv(folder: Path, found: list[PictureRegions]) -> Path:
     path = folder / "found.tsv"
     packed = [[base64.b64encode(array.tobytes()).decode() for array in (each.boxes, each.features)] for each in found]
     rows = [[str(each.id), "80", "60", str(len(each.boxes)), *both] for each, both in zip(found, packed, strict=True)]
@@ -46,7 +46,7 @@ def as_tsv(folder: Path, found: list[Found]) -> Path:
     return path
 
 
-def as_lxmert(folder: Path, found: list[Found]) -> Path:
+def as_lxmert(folder: Path, found: list[PictureRegions]) -> Path:
     path = folder / "obj36.tsv"
     rows = [
         [f"COCO_val2014_{each.id:012d}", "60", "80", "", "", "", "", str(len(each.boxes)),
@@ -57,7 +57,7 @@ def as_lxmert(folder: Path, found: list[Found]) -> Path:
     return path
 
 
-def as_npz(folder: Path, found: list[Found], *, turned: bool) -> Path:
+def as_npz(folder: Path, found: list[PictureRegions], *, turned: bool) -> Path:
     path = folder / "npz"
     path.mkdir()
     for each in found:
@@ -68,7 +68,7 @@ def as_npz(folder: Path, found: list[Found], *, turned: bool) -> Path:
     return path
 
 
-def as_npy(folder: Path, found: list[Found]) -> Path:
+def as_npy(folder: Path, found: list[PictureRegions]) -> Path:
     path = folder / "npy"
     path.mkdir()
     for each in found:
@@ -77,7 +77,7 @@ def as_npy(folder: Path, found: list[Found]) -> Path:
     return path
 
 
-def as_hdf5(folder: Path, found: list[Found], *, ragged: bool) -> Path:
+def as_hdf5(folder: Path, found: list[PictureRegions], *, ragged: bool) -> Path:
     import h5py  # noqa: PLC0415  # an extra
 
     path = folder / "train.hdf5"
@@ -95,7 +95,7 @@ def as_hdf5(folder: Path, found: list[Found], *, ragged: bool) -> Path:
     return path
 
 
-def as_lmdb(folder: Path, found: list[Found]) -> Path:
+def as_lmdb(folder: Path, found: list[PictureRegions]) -> Path:
     import lmdb  # noqa: PLC0415  # an extra
 
     path = folder / "detectron.lmdb"
@@ -108,7 +108,7 @@ def as_lmdb(folder: Path, found: list[Found]) -> Path:
 
 
 SAME = [replace(each, boxes=each.boxes[:2], features=each.features[:2]) for each in pictures()]
-MAKERS: dict[str, tuple[Callable[[Path], Path], list[Found]]] = {
+MAKERS: dict[str, tuple[Callable[[Path], Path], list[PictureRegions]]] = {
     "tsv": (lambda folder: as_tsv(folder, pictures()), pictures()),
     "lxmert": (lambda folder: as_lxmert(folder, pictures()), pictures()),
     "npz": (lambda folder: as_npz(folder, pictures(), turned=False), pictures()),
@@ -120,7 +120,7 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], list[Found]]] = {
 }
 
 
-def same(found: Regions, expected: list[Found]) -> None:
+def same(found: Regions, expected: list[PictureRegions]) -> None:
     for row, each in zip(found.rows(np.array([each.id for each in expected])), expected, strict=True):
         count = found.counts[row]
         assert count == len(each.boxes)
@@ -152,7 +152,9 @@ def test_every_format_becomes_the_same_folder(name: str, tmp_path: Path, capsys:
     assert guarded(dispatch, [*command, "--verify"]) == 0
 
 
-def whole(folder: Path, found: Iterator[Found] | list[Found], count: int = 3, **changes: object) -> Regions:
+def whole(
+    folder: Path, found: Iterator[PictureRegions] | list[PictureRegions], count: int = 3, **changes: object
+) -> Regions:
     settings = {"detector": "R101", "pictures": count, "boxes": 5, "width": WIDTH, "source": "here"} | changes
     return write(folder, found, **settings)  # type: ignore[arg-type]
 
@@ -161,7 +163,7 @@ def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(regions, "SAVED_EVERY", 2)
     given = pictures(7)
 
-    def broken() -> Iterator[Found]:
+    def broken() -> Iterator[PictureRegions]:
         yield from given[:5]
         raise KeyboardInterrupt
 
@@ -172,7 +174,7 @@ def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.M
     fresh = whole(tmp_path / "fresh", given, 7)
     seen: list[int] = []
 
-    def told() -> Iterator[Found]:
+    def told() -> Iterator[PictureRegions]:
         for number, each in enumerate(given):
             seen.append(number)
             yield replace(each, features=each.features + 1) if number < 4 else each  # these are not written again
@@ -186,7 +188,7 @@ def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.M
 def test_another_source_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, "SAVED_EVERY", 1)
 
-    def broken() -> Iterator[Found]:
+    def broken() -> Iterator[PictureRegions]:
         yield pictures(seed=1)[0]
         raise KeyboardInterrupt
 
@@ -209,7 +211,7 @@ def test_another_source_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ([replace(each, features=each.features * np.nan) for each in pictures()], "is no number"),
     ],
 )
-def test_features_that_cannot_be_are_refused(tmp_path: Path, found: list[Found], words: str) -> None:
+def test_features_that_cannot_be_are_refused(tmp_path: Path, found: list[PictureRegions], words: str) -> None:
     with pytest.raises(BadDataError, match=words):
         whole(tmp_path / "out", found)
     assert not (tmp_path / "out").exists()
@@ -262,7 +264,7 @@ def test_a_folder_that_is_taken_is_refused_before_the_work(tmp_path: Path) -> No
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
 
-    def never() -> Iterator[Found]:
+    def never() -> Iterator[PictureRegions]:
         raise AssertionError
         yield
 

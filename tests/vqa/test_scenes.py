@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from seqarena.common.errors import WrongUseError
 from seqarena.vqa.data import SHARE, Arrays, Integers, Split, scenes
-from seqarena.vqa.data.batches import Grouped, asked
+from seqarena.vqa.data.batches import PictureOrder, asked
 from seqarena.vqa.data.scenes import ANSWERS, WORDS, Scenes, spelled
 from seqarena.vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
 from seqarena.vqa.floors import floors, of_nearest, sums
@@ -186,14 +186,14 @@ def test_the_nearest_training_picture_lends_its_answer() -> None:
 @given(st.integers(1, 40), st.integers(0, 3), st.integers(1, 7))
 def test_every_question_once_an_epoch_and_pictures_together(pictures: int, seed: int, batch: int) -> None:
     about = np.sort(np.concatenate([np.full(1 + each % 4, each) for each in range(pictures)]))
-    order = Grouped(pictures=about, batch_size=batch, seed=seed)
+    order = PictureOrder(pictures=about, batch_size=batch, seed=seed)
     steps = -(-len(about) * 2 // batch)
     seen = np.concatenate([order[step] for step in range(steps)])
     first, second = seen[: len(about)], seen[len(about) : 2 * len(about)]
     assert sorted(first) == sorted(second) == list(range(len(about)))
     changes = (np.diff(about[first]) != 0).sum() + 1
     assert changes == pictures  # all questions of a picture one after the other
-    assert (order[3] == Grouped(pictures=about, batch_size=batch, seed=seed)[3]).all()
+    assert (order[3] == PictureOrder(pictures=about, batch_size=batch, seed=seed)[3]).all()
 
 
 def test_a_batch_reads_each_picture_once_and_parts_keep_theirs() -> None:

@@ -13,7 +13,7 @@ import torch
 from seqarena.common.errors import WrongUseError, guarded
 from seqarena.common.training.optim import Stepped, rate
 from seqarena.scripts.seqarena import dispatch
-from seqarena.vqa.data import Layer, Loaded
+from seqarena.vqa.data import Layer, VqaData
 from seqarena.vqa.data.scenes import Scenes
 from seqarena.vqa.data.written import write_scenes
 from seqarena.vqa.fusion import Fusion
@@ -133,9 +133,9 @@ def test_files_that_changed_are_refused_by_a_run_and_its_submission(
     assert "this run began on data of sha256" in capsys.readouterr().err
 
 
-def loaded(tmp_path: Path, **changes: Any) -> Loaded:
+def loaded(tmp_path: Path, **changes: Any) -> VqaData:
     made = Scenes(scenes=6, held_out=4).load(tmp_path)
-    return Loaded(
+    return VqaData(
         splits=made.splits, answers=made.answers, words=made.words, checksum=made.checksum, **changes
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ Truths = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class PictureViews:
     """Detected regions of some pictures."""
 
     features: Reals
@@ -41,7 +41,7 @@ class Views(ABC):
         """Detectors, boxes of each, numbers of a box."""
 
     @abstractmethod
-    def read(self, pictures: Indices) -> Seen:
+    def read(self, pictures: Indices) -> PictureViews:
         """Returns what was found in pictures, by their numbers in the split."""
 
     @abstractmethod
@@ -67,10 +67,10 @@ class Arrays(Views):
         _, views, boxes, width = self.features.shape
         return views, boxes, width
 
-    def read(self, pictures: Indices) -> Seen:
+    def read(self, pictures: Indices) -> PictureViews:
         """Returns what was found in pictures; no box is padding."""
         real = np.ones((len(pictures), *self.sizes[:2]), dtype=bool)
-        return Seen(features=self.features[pictures], centres=self.centres[pictures], real=real)
+        return PictureViews(features=self.features[pictures], centres=self.centres[pictures], real=real)
 
     def seen_by_primary(self, pictures: Indices) -> Integers:
         """Returns of each box of the other views whether the primary saw what it is on."""
@@ -128,7 +128,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class VqaData:
     """All that a model and its measurement need of the data."""
 
     splits: Mapping[str, Split]
@@ -168,5 +168,5 @@ class Data(ABC):
         """Raises a ``WrongUseError`` for settings that describe no data."""
 
     @abstractmethod
-    def load(self, folder: Path) -> Loaded:
+    def load(self, folder: Path) -> VqaData:
         """Returns what the settings describe; what is made first is kept below ``folder``."""

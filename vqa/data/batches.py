@@ -15,7 +15,7 @@ from seqarena.vqa.data import SHARE, Split
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(Batch):
+class QuestionBatch(Batch):
     """Questions and their pictures, each picture once."""
 
     words: Tokens
@@ -26,10 +26,10 @@ class Asked(Batch):
     centres: Centres
     real: RegionsReal
 
-    def rows(self, start: int, stop: int) -> "Asked":
+    def rows(self, start: int, stop: int) -> "QuestionBatch":
         """Returns the questions from ``start`` up to ``stop`` with the pictures that they need."""
         needed, picture = torch.unique(self.picture[start:stop], return_inverse=True)
-        return Asked(
+        return QuestionBatch(
             words=self.words[start:stop], targets=self.targets[start:stop], picture=picture,
             features=self.features[needed], centres=self.centres[needed], real=self.real[needed],
         )  # fmt: skip
@@ -38,18 +38,18 @@ class Asked(Batch):
         """Returns the number of real boxes that are read."""
         return int(self.real.sum())
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Asked":
-        return Asked(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "QuestionBatch":
+        return QuestionBatch(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
 
 
-def asked(split: Split, questions: Indices, answers: int) -> Asked:
+def asked(split: Split, questions: Indices, answers: int) -> QuestionBatch:
     """Returns a batch of some questions, of ``answers`` that there are."""
     pictures, rows = np.unique(split.pictures[questions], return_inverse=True)
     seen = split.views.read(pictures)
     targets = np.zeros((len(questions), answers + 1))
     shares = np.minimum(SHARE * split.people[questions], 1.0)
     targets[np.arange(len(questions))[:, None], split.options[questions]] = shares  # -1 is the last column
-    return Asked(
+    return QuestionBatch(
         words=torch.from_numpy(split.words[questions].astype(np.int64)),
         targets=torch.from_numpy(targets[:, :-1]).float(),
         picture=torch.from_numpy(rows.reshape(-1)),
@@ -60,7 +60,7 @@ def asked(split: Split, questions: Indices, answers: int) -> Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grouped:
+class PictureOrder:
     """Which questions each step sees: pictures in a new order every epoch, all questions of one after the other.
 
     So a batch reads few pictures; every question once an epoch.
@@ -91,8 +91,8 @@ class TrainingBatches:
     """The batch of every training step."""
 
     split: Split
-    order: Grouped
+    order: PictureOrder
     answers: int
 
-    def __getitem__(self, step: int) -> Asked:
+    def __getitem__(self, step: int) -> QuestionBatch:
         return asked(self.split, self.order[step], self.answers)

@@ -10,7 +10,7 @@ import numpy as np
 
 from seqarena.common.data.batches import Indices
 from seqarena.common.errors import BadDataError, damage
-from seqarena.vqa.data import Integers, Layer, Reals, Seen, Truths, Views
+from seqarena.vqa.data import Integers, Layer, PictureViews, Reals, Truths, Views
 from seqarena.vqa.regions import Header, Regions, read, taken
 
 COMPARED_AT_ONCE = 1_000
@@ -89,14 +89,14 @@ class Detected(Views):
         """Detectors, boxes of each, numbers of a box."""
         return len(self.detectors), self.boxes, self.detectors[0].header.width
 
-    def read(self, pictures: Indices) -> Seen:
+    def read(self, pictures: Indices) -> PictureViews:
         """Returns what was found in pictures; one that a detector does not know has a box of zeros."""
         features = np.zeros((len(pictures), *self.sizes), dtype=np.float16)
         for view, part, places, rows in self._parts(pictures):
             found = taken(part.features, rows)[:, : self.boxes]
             features[places, view, : found.shape[1]] = found
         corners, real = self._boxes(pictures)
-        return Seen(features=features, centres=(corners[..., :2] + corners[..., 2:]) / 2, real=real)
+        return PictureViews(features=features, centres=(corners[..., :2] + corners[..., 2:]) / 2, real=real)
 
     def seen_by_primary(self, pictures: Indices) -> Integers:
         """Returns whether some box of the primary overlaps, by 0.3 of what both cover; no label says it better."""

@@ -17,15 +17,15 @@ import numpy.typing as npt
 from seqarena.common.data.counter import hash64
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.config import fingerprint
-from seqarena.vqa.data import PEOPLE, SHARE, Arrays, Data, Loaded, Part, Split
+from seqarena.vqa.data import PEOPLE, SHARE, Arrays, Data, Part, Split, VqaData
 from seqarena.vqa.data.world import (
     ATTRIBUTES,
     COLOURS,
     MATERIALS,
     SHAPES,
-    Drawn,
     Layout,
     Numbers,
+    SceneContent,
     Truths,
     draw,
     normal,
@@ -102,7 +102,7 @@ class Scenes(Layout, Data):
                 "expected data.scenes and data.width of at least 1, data.held_out of at least 4, and no negative noise"
             )
 
-    def load(self, _folder: Path) -> Loaded:
+    def load(self, _folder: Path) -> VqaData:
         """Returns the splits and their checksum; drawn anew each time, in a second."""
         self.check()
         counts = (self.scenes, self.held_out // 4, self.held_out)
@@ -117,7 +117,7 @@ class Scenes(Layout, Data):
                 digest.update(np.ascontiguousarray(array.astype("<i8")).data)
             for seen in (split.views.features, split.views.centres):
                 digest.update(np.ascontiguousarray(seen.astype("<f2")).data)
-        return Loaded(splits=splits, answers=self.answers, words=WORDS, checksum=digest.hexdigest())
+        return VqaData(splits=splits, answers=self.answers, words=WORDS, checksum=digest.hexdigest())
 
     def split(self, number: int, count: int) -> Split:
         """Returns the questions about ``count`` scenes."""
@@ -142,7 +142,7 @@ class Scenes(Layout, Data):
             pairs=np.zeros((0, 2), dtype=np.int64),
         )
 
-    def _asked(self, kind: Kind, drawn: Drawn, number: int) -> tuple[Numbers, Numbers, Numbers, Truths, Truths]:
+    def _asked(self, kind: Kind, drawn: SceneContent, number: int) -> tuple[Numbers, Numbers, Numbers, Truths, Truths]:
         """Returns of each scene the words, the answer, the wrong one, and whether A missed or saw what it is about."""
         count = len(drawn.places)
         scene = np.arange(count)
@@ -183,7 +183,7 @@ class Scenes(Layout, Data):
             names = _word(MATERIALS, material)
         return _sentence(kind, names), truth, other, missed, seen
 
-    def _boxes(self, drawn: Drawn, number: int) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.float16]]:
+    def _boxes(self, drawn: SceneContent, number: int) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.float16]]:
         """Returns features and centres of every box."""
         scene = np.arange(len(drawn.places))[:, None]
         features, centres = [], []
@@ -202,7 +202,7 @@ class Scenes(Layout, Data):
         return np.stack(features, axis=1).astype(np.float16), np.stack(centres, axis=1).astype(np.float16)
 
 
-def _saw(drawn: Drawn) -> Numbers:
+def _saw(drawn: SceneContent) -> Numbers:
     """Returns of each box of B and C whether A saw what it is on; see ``Views``."""
     scene = np.arange(len(drawn.places))[:, None, None]
     thing = np.stack(drawn.boxes[1:], axis=1)  # of each box; the number of objects where it is on nothing

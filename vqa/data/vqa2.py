@@ -13,7 +13,7 @@ from seqarena.common.data.counter import hash64
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.roles import Role, role
 from seqarena.vqa.answers import LEAST, vocabulary
-from seqarena.vqa.data import PEOPLE, Data, Layer, Loaded, Part, Split
+from seqarena.vqa.data import PEOPLE, Data, Layer, Part, Split, VqaData
 from seqarena.vqa.data import words as spelling
 from seqarena.vqa.data.detected import Detected, Detector, detected, fingerprint_of, read_detector, read_layer
 from seqarena.vqa.data.genome import read_genome
@@ -111,7 +111,7 @@ class Vqa2(Data):
         if self.fc7 and len(self.fc7) != len(self.regions):
             raise WrongUseError(f"data.fc7: expected {len(self.regions)} files, as data.regions, found {len(self.fc7)}")
 
-    def load(self, folder: Path) -> Loaded:
+    def load(self, folder: Path) -> VqaData:
         """Returns what the files hold; generated ones are kept below ``folder``.
 
         Raises:
@@ -135,7 +135,7 @@ class Vqa2(Data):
                 raise BadDataError(f"generated files are damaged: delete {where} and run again ({error})") from error
         return self._read()
 
-    def _read(self) -> Loaded:
+    def _read(self) -> VqaData:
         path = Path(self.path or "")
         detectors = [read_detector(Path(each)) for each in self.regions]
         theirs, test = (read_answered(path, name) for name in ("train2014", "val2014"))
@@ -173,7 +173,7 @@ class Vqa2(Data):
         for layer in (*fc7, *([] if vectors is None else [Layer(weight=vectors, bias=np.zeros(0))])):
             for given in (layer.weight, layer.bias):
                 digest.update(np.ascontiguousarray(given, dtype="<f4").data)
-        return Loaded(
+        return VqaData(
             splits=splits, answers=answers, words=words, checksum=digest.hexdigest(), vectors=vectors, fc7=fc7
         )
 

@@ -42,7 +42,7 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class SceneContent:
     """Objects and boxes of some scenes, in whole numbers."""
 
     attributes: tuple[Numbers, Numbers, Numbers]
@@ -57,7 +57,7 @@ class Drawn:
     """Colours that questions are about (scenes, 4): three of objects, and one that is absent."""
 
 
-def draw(config: Layout, number: int, count: int) -> Drawn:
+def draw(config: Layout, number: int, count: int) -> SceneContent:
     """Returns the scenes of a split, a function of the config's seed and the split's number."""
     seed, things = config.seed, np.arange(config.objects)
     scene = np.arange(count)[:, None]
@@ -82,7 +82,7 @@ def draw(config: Layout, number: int, count: int) -> Drawn:
     some = bits(7, scene, things).argsort(axis=1, kind="stable")
     present = attributes[1][scene, some[:, [0, 1 % config.objects, 2 % config.objects]]]
     asked = np.concatenate([present, colours[:, -1:]], axis=1)
-    return Drawn(
+    return SceneContent(
         attributes=attributes, places=uniform(seed, number, 10, scene[..., None], things[:, None], np.arange(2)),
         found=found, boxes=tuple(boxes), asked=asked,
     )  # fmt: skip

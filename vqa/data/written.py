@@ -10,7 +10,7 @@ from seqarena.common.files import whole, write_json
 from seqarena.vqa.data import Arrays, Split
 from seqarena.vqa.data.published import ANNOTATIONS, QUESTIONS
 from seqarena.vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled
-from seqarena.vqa.regions import Found, write
+from seqarena.vqa.regions import PictureRegions, write
 
 SIZE = (640, 480)
 """Pixels of a picture."""
@@ -79,8 +79,8 @@ def _said(options: list[int], people: list[int]) -> list[str]:
     return [ANSWERS[option] for option, count in zip(options, people, strict=True) for _ in range(count)]
 
 
-def _found(views: Arrays, view: int, first: int) -> Iterator[Found]:
+def _found(views: Arrays, view: int, first: int) -> Iterator[PictureRegions]:
     for picture in range(len(views.features)):
         middle = views.centres[picture, view].astype(np.float64)
         corners = np.concatenate([middle - EXTENT, middle + EXTENT], axis=1).clip(0, 1) * [*SIZE, *SIZE]
-        yield Found(id=first + picture, size=SIZE, boxes=corners, features=views.features[picture, view])
+        yield PictureRegions(id=first + picture, size=SIZE, boxes=corners, features=views.features[picture, view])

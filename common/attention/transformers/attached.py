@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.attention.transformers.interface import KERNEL, Attached, asking_modules, register
+from seqarena.common.attention.transformers.interface import KERNEL, AttachedKernel, asking_modules, register
 from seqarena.common.data.readers import member, read_json
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import write_atomically, write_json
@@ -50,7 +50,7 @@ def attach(model: nn.Module, **settings: Any) -> nn.Module:
         raise WrongUseError(f"attention {name!r}: {error}; its settings are: {known}") from error
     for module, heads in [(module, _heads(module, model)) for module in asking]:
         device = next(module.parameters()).device
-        module.add_module(KERNEL, Attached(name, config, heads).to(device).train(module.training))
+        module.add_module(KERNEL, AttachedKernel(name, config, heads).to(device).train(module.training))
     return model
 
 
@@ -63,8 +63,8 @@ def _heads(module: nn.Module, model: nn.Module) -> int:
     raise WrongUseError(f"{type(module).__name__} does not say how many heads it has: set its {HEADS[0]} first")
 
 
-def _attached(model: nn.Module) -> dict[str, Attached]:
-    return {name: module for name, module in model.named_modules() if isinstance(module, Attached)}
+def _attached(model: nn.Module) -> dict[str, AttachedKernel]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, AttachedKernel)}
 
 
 def clamp(model: nn.Module) -> None:
@@ -98,7 +98,7 @@ def save(model: Any, folder: Path) -> None:
     write_atomically(folder / PARAMETERS, lambda file: file.write(safetensors.torch.save(stored)))
 
 
-def _parameters(attached: dict[str, Attached]) -> dict[str, Tensor]:
+def _parameters(attached: dict[str, AttachedKernel]) -> dict[str, Tensor]:
     """Returns the tensors of what is attached, by their names in the model."""
     return {f"{path}.{name}": value for path, each in attached.items() for name, value in each.state_dict().items()}
 

@@ -30,7 +30,7 @@ Kernels = dict[float, Kernel]
 """Dropout -> the kernel that all modules share; models that are compiled must find it made."""
 
 
-class Attached(nn.Module):
+class AttachedKernel(nn.Module):
     """A variant's kernel that belongs to one attention module of a model, and what it was built from."""
 
     def __init__(self, name: str, config: AttentionConfig, heads: int) -> None:
@@ -224,7 +224,7 @@ def _kernel_of(
 ) -> tuple[Kernel, AttentionConfig]:
     """Returns the kernel and its config: the module's own if attached, else the one made for that dropout."""
     own = getattr(module, KERNEL, None)
-    if isinstance(own, Attached) and own.name == name:
+    if isinstance(own, AttachedKernel) and own.name == name:
         own.kernel.dropout = dropout
         return own.kernel, own.config
     if shared is None:

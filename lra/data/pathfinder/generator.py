@@ -42,7 +42,7 @@ class Plan(NamedTuple):
     target_contrast: float
 
 
-class Drawn(NamedTuple):
+class Images(NamedTuple):
     """Images as they come out of the generator, and what is known of them."""
 
     images: npt.NDArray[np.uint8]
@@ -279,7 +279,7 @@ def draw(key, plan, kind, image, tips):
     return found, attempts
 
 
-def draw_images(geometry: Geometry, contour_length: int, distractors: int, seed: int, numbers: range) -> Drawn:
+def draw_images(geometry: Geometry, contour_length: int, distractors: int, seed: int, numbers: range) -> Images:
     """Returns the images of these numbers; the same whoever draws them, in whatever company.
 
     Raises:
@@ -308,7 +308,7 @@ def draw_images(geometry: Geometry, contour_length: int, distractors: int, seed:
         terminal = origin if labels[each] else 1 - origin
         shown[each] = tips[origin, 0], tips[terminal, 1]
         images[each] = marked(geometry, image, shown[each])
-    return Drawn(images=images, labels=labels, distractors=found, attempts=attempts, tips=shown)
+    return Images(images=images, labels=labels, distractors=found, attempts=attempts, tips=shown)
 
 
 def marked(geometry: Geometry, image: Floats, tips: Ints) -> npt.NDArray[np.uint8]:

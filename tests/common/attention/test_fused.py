@@ -7,7 +7,7 @@ import torch
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule
-from seqarena.common.attention.fused import RANGE, Given, fused_doubly_normalized, fused_passes
+from seqarena.common.attention.fused import RANGE, FusedArguments, fused_doubly_normalized, fused_passes
 from seqarena.common.attention.hybrid import Hybrid, HybridRule
 from seqarena.common.attention.softmax import biased_softmax, fused_softmax
 from seqarena.common.attention.visibility import Visibility
@@ -74,7 +74,7 @@ def test_masses_that_range_far_lose_nothing(name: str, spread: float) -> None:
     """On both sides of ``RANGE``: the error in float32 is no more than a few times the formula's own."""
     tensors = ranging(spread, torch.float32)
     mass = (tensors[0].double() @ tensors[1].double().mT / 2).logsumexp(dim=2)
-    given = Given(*tensors, None, None, None, "")
+    given = FusedArguments(*tensors, None, None, None, "")
     assert given.ranges_far(mass) == (spread > RANGE)
     single, double = ATTENTIONS[name].build(heads=2), ATTENTIONS[name].build(heads=2).double()
     exact = [each.detach().double().requires_grad_() for each in tensors]

@@ -11,7 +11,7 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.blocks import NORMS, Deescalated, NormConfig, PostNorm, PreNorm, norm_name
 from seqarena.common.model.bounded import bounded_modules
-from seqarena.common.model.deescalation import Carried, Deescalation
+from seqarena.common.model.deescalation import Deescalation, DeescalationState
 from seqarena.common.model.positions import AbsolutePositions, sinusoids
 from seqarena.common.model.transformer import Encoder, EncoderConfig, Layer
 
@@ -86,7 +86,7 @@ def test_a_running_mean_over_segments_is_the_prefix_mean_of_the_stream() -> None
     visibility = Visibility(order="causal")
     whole, _ = Deescalation(tau=1.0, learnable=False, mean="prefix", leaky=False)(x, visibility)
     running = Deescalation(tau=1.0, learnable=False, mean="running", leaky=False)
-    carried: Carried | None = None
+    carried: DeescalationState | None = None
     parts = []
     for start in (0, 4, 5):
         stop = {0: 4, 4: 5, 5: 9}[start]

@@ -7,7 +7,7 @@ import torch
 
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.bounded import Bounded
-from seqarena.common.model.deescalation import Carried, Deescalation, Mean
+from seqarena.common.model.deescalation import Deescalation, DeescalationState, Mean
 
 MEANS: tuple[Mean, ...] = ("sequence", "prefix", "running")
 
@@ -65,6 +65,6 @@ def test_what_is_carried_is_the_sum_of_all_tokens() -> None:
     hidden = torch.randn(2, 4, 3)
     for length in (1, 4):
         _, carried = made("running")(hidden[:, :length], visibility("running"))
-        assert isinstance(carried, Carried)
+        assert isinstance(carried, DeescalationState)
         torch.testing.assert_close(carried.total, hidden[:, :length].sum(dim=1))
         assert carried.seen.tolist() == [[length]] * 2

@@ -9,7 +9,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.training.optim import (
     OPTIMIZERS,
     Optim,
-    Paced,
+    ScaledLayer,
     Schedule,
     Stepped,
     build_optimizer,
@@ -67,7 +67,7 @@ def test_stepped_is_pythias() -> None:
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "bert_adam"])
 def test_groups_decay_matrices_only_and_hurry_bounded_numbers(name: str) -> None:
     model = nn.ModuleDict({"linear": nn.Linear(2, 2), "norm": nn.LayerNorm(2), "kernel": Hybrid().build(heads=2),
-                           "trained": Paced(nn.Linear(2, 2), multiplier=0.1)})  # fmt: skip
+                           "trained": ScaledLayer(nn.Linear(2, 2), multiplier=0.1)})  # fmt: skip
     optim = Optim(name=name, lr=1e-3, weight_decay=0.1, bounded_lr_multiplier=7.0)  # type: ignore[arg-type]
     optimizer = build_optimizer(optim, model)
     set_rate(optimizer, optim, 0, 10)
