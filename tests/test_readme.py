@@ -179,6 +179,7 @@ def test_the_library_example_runs() -> None:
     exec(block, names)
     assert isinstance(names["output"], torch.Tensor)
     assert names["output"].shape == (2, 2, 3, 4)
+    assert names["layer"](torch.randn(2, 3, 64)).shape == (2, 3, 64)
 
 
 def test_the_variant_example_is_a_variant() -> None:
