@@ -244,7 +244,7 @@ def sweep(tree: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 def edit_formula(tree: Path) -> None:
     """Divides x1 by another number."""
-    path = tree / "common" / "attention" / "elementwise.py"
+    path = tree / "common" / "attention" / "activations.py"
     text = path.read_text()
     assert "counts.clamp(min=1).sqrt()" in text
     path.write_text(text.replace("counts.clamp(min=1).sqrt()", "counts.clamp(min=2).sqrt()"))
@@ -259,7 +259,7 @@ def test_a_sweep_measures_again_what_was_edited(copied: Path, launcher: tuple[st
     told = sweep(copied, "--seeds", "0", "1", *launcher)
     assert told.returncode == 0, told.stderr
     assert "finished before: listops softmax, 1 layer seed 0\n" in told.stderr
-    assert "to measure (common/attention/elementwise.py changed): listops x1, 1 layer seed 0\n" in told.stderr
+    assert "to measure (common/attention/activations.py changed): listops x1, 1 layer seed 0\n" in told.stderr
     assert "to measure (new): listops softmax, 1 layer seed 1; listops x1, 1 layer seed 1\n" in told.stderr
     found = json.loads(leaderboard_of(copied).splitlines()[-1])["tables"][0]
     assert {row["name"].split("@")[0]: row["seeds"] for row in found["rows"]} == {
@@ -294,7 +294,7 @@ def test_an_edit_in_the_middle_of_a_run_begins_again(copied: Path, launcher: tup
         process.kill()
     edit_formula(copied)
     again = subprocess.run([*command, *(launcher or ())], check=True, **where)
-    assert "common/attention/elementwise.py changed" in again.stderr
+    assert "common/attention/activations.py changed" in again.stderr
     assert "going on" not in again.stderr
     (result,) = (each for each in read_results(copied / "runs")[0].values())
     assert [segment["after_step"] for segment in result.segments] == [0]

@@ -4,19 +4,22 @@ Scores are s_ij = query_i . key_j / sqrt(head_dim) + bias_ij; i runs over querie
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seqarena.common.attention import conditions
 from seqarena.common.attention.chunked import attend_in_chunks, chunks, parts
+from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rows import WeightRows, rows_by_rule
 from seqarena.common.attention.rule import Rule
+from seqarena.common.attention.triton.available import say_once
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility, clear_padding
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
@@ -34,12 +37,20 @@ def scaled_scores(query: Query, key: Key, bias: Bias | None) -> Scores:
         return scores if bias is None else scores + bias.to(wide)
 
 
+class Explanation(NamedTuple):
+    """Which implementation computes a call."""
+
+    implementation: Implementation
+    others: Mapping[Implementation, str]
+    """Why each other does not."""
+
+
 class Kernel(nn.Module, ABC):
     """Evaluates one variant. ``dropout`` falls on the weights, in training only.
 
     A variant gives ``normalize``, its formula on the full matrix, which long calls evaluate for some queries at a time:
     then nothing of size N x M is kept. ``rule`` is the same block by block, and faster. Where there is a still faster
-    exact form it overrides ``features``, ``triton`` or ``fused``, which return None for what they cannot express.
+    exact form it overrides ``features``, ``triton`` or ``fused``, and ``lack``, which tells what that form cannot do.
     """
 
     rule: Rule | None = None
@@ -64,40 +75,41 @@ class Kernel(nn.Module, ABC):
         """Returns the mixing share that ``rule`` takes, (heads or 1) 1 1; None for rules without one."""
         return None
 
-    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output by PyTorch's fused attention, or None where that cannot express it."""
-        return None
+    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns what an implementation lacks for a call; None: nothing. ``against`` is the whole answer."""
+        match implementation:
+            case "blockwise":
+                return conditions.ABSENT if self.rule is None else None
+            case "chunked":
+                return conditions.chunked(inputs, self.stepwise, len(chunks(inputs.query, inputs.key)))
+            case "reference":
+                return None
+            case _:
+                return conditions.ABSENT
 
-    def features(
-        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
-    ) -> Output | None:
-        """Returns the output in time linear in the length, or None where that cannot express it or is slower."""
-        return None
+    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
+        """Returns the output by PyTorch's fused attention."""
+        raise AssertionError(conditions.ABSENT)
 
-    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output by a CUDA kernel of ours, or None where there is none or it cannot run."""
-        return None
+    def features(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
+        """Returns the output in time linear in the length."""
+        raise AssertionError(conditions.ABSENT)
 
-    def blockwise(
-        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
-    ) -> Output | None:
-        """Returns the output block by block, in linear memory; None where the variant has no rule."""
-        if self.rule is None:
-            return None
+    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
+        """Returns the output by a CUDA kernel of ours."""
+        raise AssertionError(conditions.ABSENT)
+
+    def blockwise(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
+        """Returns the output block by block, in linear memory."""
         return self._evaluate(self.rule, None, query, key, value, visibility, bias)[0]
 
-    def chunked(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
+    def chunked(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Returns the output by the formula, some queries at a time, in linear memory.
-
-        None where all fit into one chunk, where the variant needs all queries at once, and for segments without an
-        order.
 
         Raises:
             WrongUseError: the formula gives other weights for some queries at a time, though its config says that it
                 can go on step by step.
         """
-        if not self._goes_on(visibility) or len(chunks(query, key)) == 1:
-            return None
         if not self.is_tried and not torch.compiler.is_compiling():
             self._try_chunks(query, visibility)
         query, key, value = visibility.cleared(query, key, value)
@@ -124,9 +136,7 @@ class Kernel(nn.Module, ABC):
             )
         self.is_tried = True
 
-    def reference(
-        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
-    ) -> Output | None:
+    def reference(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Returns the output by the formula on the full matrix."""
         return self._evaluate(None, None, query, key, value, visibility, bias)[0]
 
@@ -153,7 +163,9 @@ class Kernel(nn.Module, ABC):
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None
     ) -> Iterator[WeightRows]:
         query, key, _ = visibility.cleared(query, key, key)
-        rows = chunks(query, key) if self._goes_on(visibility) else [slice(0, query.shape[2])]
+        inputs, rows = Inputs(query, key, key, visibility, bias, 0.0), chunks(query, key)
+        if conditions.chunked(inputs, self.stepwise, len(rows)) is not None:
+            rows = [slice(0, query.shape[2])]
         state = None
         for some in parts(query, key, key, visibility, bias, rows):
             weights, state = self._weights(some.query, some.key, some.visibility, some.bias, state)
@@ -162,17 +174,40 @@ class Kernel(nn.Module, ABC):
                 weights.flatten(0, 1), None,
             )  # fmt: skip
 
-    def _goes_on(self, visibility: Visibility) -> bool:
-        """Returns whether the formula can be evaluated for some queries at a time."""
-        return visibility.order in self.stepwise and (visibility.segments is None or visibility.order == "causal")
-
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
         """Returns sum_j pi_ij value_j in the dtype of ``value``; padded queries give exactly 0."""
+        self.check(visibility, bias, query=query, key=key, value=value)
+        inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
+        chosen = self._chosen(inputs)
+        if query.is_cuda and not torch.compiler.is_compiling() and chosen in ("blockwise", "chunked", "reference"):
+            reason = self.against("triton", inputs)
+            if reason is not None and reason != conditions.ABSENT:
+                say_once(reason)
+        return self._computed(chosen, query, key, value, visibility, bias)
+
+    def against(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns why an implementation does not compute a call; None: it does, if none before it does."""
+        if implementation != "reference" and needs_formula():
+            return conditions.FORMULA_ONLY
+        return self.lack(implementation, inputs)
+
+    def explain(
+        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None
+    ) -> Explanation:
+        """Returns which implementation computes a call, and why each other does not."""
+        self.check(visibility, bias, query=query, key=key, value=value)
+        inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
+        chosen = self._chosen(inputs)
+        others = {
+            each: self.against(each, inputs) or f"{chosen} comes first" for each in IMPLEMENTATIONS if each != chosen
+        }
+        return Explanation(chosen, others)
+
+    def _chosen(self, inputs: Inputs) -> Implementation:
         for implementation in IMPLEMENTATIONS:
-            output = self.compute(implementation, query, key, value, visibility, bias)
-            if output is not None:
-                return output
-        raise AssertionError("the reference expresses everything")
+            if self.against(implementation, inputs) is None:
+                return implementation
+        raise AssertionError("nothing is against the reference")
 
     def compute(
         self,
@@ -183,13 +218,21 @@ class Kernel(nn.Module, ABC):
         visibility: Visibility,
         bias: Bias | None = None,
     ) -> Output | None:
-        """Returns what ``forward`` does, by one implementation; None where it cannot express these arguments.
-
-        Where forward-mode derivatives or transforms of ``torch.func`` are wanted the formula alone can.
-        """
+        """Returns what ``forward`` does, by one implementation; None where something is ``against`` it."""
         self.check(visibility, bias, query=query, key=key, value=value)
-        if implementation != "reference" and needs_formula():
+        if self.against(implementation, Inputs(query, key, value, visibility, bias, self.active_dropout)) is not None:
             return None
+        return self._computed(implementation, query, key, value, visibility, bias)
+
+    def _computed(
+        self,
+        implementation: Implementation,
+        query: Query,
+        key: Key,
+        value: Value,
+        visibility: Visibility,
+        bias: Bias | None,
+    ) -> Output:
         forms = {
             "features": self.features,
             "triton": self.triton,
@@ -198,8 +241,7 @@ class Kernel(nn.Module, ABC):
             "chunked": self.chunked,
             "reference": self.reference,
         }
-        output = forms[implementation](query, key, value, visibility, bias)
-        return None if output is None else self._clear(output, visibility)
+        return self._clear(forms[implementation](query, key, value, visibility, bias), visibility)
 
     def step(
         self,

@@ -8,18 +8,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from seqarena.common.attention import reference
-from seqarena.common.attention.base import AttentionConfig, Kernel
-from seqarena.common.attention.fused import fused_doubly_normalized, pays
+from seqarena.common.attention import conditions, reference
+from seqarena.common.attention.base import AttentionConfig, Implementation, Kernel
+from seqarena.common.attention.conditions import Inputs
+from seqarena.common.attention.fused import fused_doubly_normalized
 from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch
-from seqarena.common.attention.triton.available import can_run
-from seqarena.common.attention.triton.proof import is_trusted
+from seqarena.common.attention.triton.proof import fault_of
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
-
-LACK = "those of doubly-normalised attention have no order, no dropout and no iterations"
-"""Why Triton's kernels leave a call to the engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,19 +99,23 @@ class DoublyNormalizedKernel(Kernel):
         """Returns the weights and, for ordered queries, the keys' masses."""
         return doubly_normalized_weights(scores, visible, visibility, state, self.rule.rounds)
 
-    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output by the kernels in ``triton/doubly_normalized.py``, which have no order and no dropout."""
-        asked = self.active_dropout or self.rule.rounds > 1 or visibility.order != "none"
-        if not can_run(query, key, value, visibility, bias, LACK if asked else None) or not is_trusted(
-            self.rule, query, value, causal=False, dropout=0.0
-        ):
-            return None
+    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns why an implementation does not compute a call."""
+        match implementation:
+            case "triton":
+                reason = conditions.triton_doubly_normalized(inputs, self.rule.rounds)
+                return reason or fault_of(self.rule, inputs)
+            case "fused":
+                return conditions.fused_doubly_normalized(inputs, self.rule.rounds)
+            case _:
+                return super().lack(implementation, inputs)
+
+    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
+        """Returns the output by the kernels in ``triton/doubly_normalized.py``."""
         from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
         return attend_doubly_normalized(query, key, value, visibility)
 
-    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output of the two passes; None with dropout or several iterations too, or where they are slow."""
-        if self.active_dropout or self.rule.rounds > 1 or not pays(query, key):
-            return None
-        return fused_doubly_normalized(self.rule, query, key, value, visibility, bias)
+    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
+        """Returns the output of the two passes."""
+        return fused_doubly_normalized(self.rule, query, key, value, visibility)

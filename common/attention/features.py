@@ -17,11 +17,6 @@ FEATURE_NUMBERS = 2**19
 """Features computed at once: a few such tensors stay in second-level cache."""
 
 
-def pays(power: int, head_dim: int, keys: int) -> bool:
-    """Returns whether the state is smaller work than the scores: measured for head_dim 16 to 64 on a CPU."""
-    return power <= 2 and keys > 1.5 * head_dim**power
-
-
 def features(tokens: Tensor, power: int) -> Tensor:
     """Returns phi of each token: the token itself, or all products of two of its coordinates; G T D^power."""
     return tokens if power == 1 else (tokens[..., :, None] * tokens[..., None, :]).flatten(2)

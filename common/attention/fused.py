@@ -21,35 +21,23 @@ from seqarena.common.attention.operators import Arguments, backward_operator, fo
 from seqarena.common.attention.rule import HIDDEN, NOTHING, Rule
 from seqarena.common.attention.tiles import blocks, full_precision
 from seqarena.common.attention.visibility import Visibility
-from seqarena.common.shapes import Bias, Key, Output, Query, Value
+from seqarena.common.shapes import Key, Output, Query, Value
 
 RANGE = 30.0
 """Largest range of c_j over keys: a key whose S_ij underflows float32 then has no more than 1e-24 of its row."""
-FUSED_PAIRS = 2**19
-"""From so many pairs of a query and a key on fused passes are faster than tiles: measured for head_dim 32 and 64."""
 GROUP_NUMBERS = 2**19
 """Numbers of each tensor that are in work at once: few enough to stay in cache, and never many beside the inputs."""
 flash_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def pays(query: Query, key: Key) -> bool:
-    """Returns whether fused passes are faster than the engine."""
-    return query.shape[2] * key.shape[2] >= FUSED_PAIRS
-
-
 def fused_doubly_normalized(
-    rule: Rule, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, u: Tensor | None = None
-) -> Output | None:
-    """Returns u DNAS + (1 - u) softmax (None: u = 1) by fused passes, or None where they cannot express it.
+    rule: Rule, query: Query, key: Key, value: Value, visibility: Visibility, u: Tensor | None = None
+) -> Output:
+    """Returns u DNAS + (1 - u) softmax (None: u = 1) by fused passes, where ``conditions`` has nothing against them.
 
-    They can on a CPU, in order ``none``, without a bias or segments, with values as wide as keys. ``rule`` says the
-    same for the engine, which takes over where the c_j of some head range too far.
+    ``rule`` says the same for the engine, which takes over where the c_j of some head range too far.
     """
-    same = query.dtype == key.dtype == value.dtype and query.shape[-1] == value.shape[-1]
-    plain = visibility.order == "none" and visibility.segments is None and bias is None
-    if query.device.type != "cpu" or not plain or not same:
-        return None
     # In half precision the operator adds up its gradients in half.
     wide = torch.promote_types(query.dtype, torch.float32)
     # It reads its last axis as if it were contiguous.

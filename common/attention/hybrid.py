@@ -6,19 +6,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from seqarena.common.attention import reference
-from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention import conditions, reference
+from seqarena.common.attention.base import AttentionConfig, Implementation, Kernel
+from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.doubly_normalized import (
-    LACK,
     DoublyNormalized,
     DoublyNormalizedRule,
     doubly_normalized_weights,
 )
-from seqarena.common.attention.fused import fused_doubly_normalized, pays
+from seqarena.common.attention.fused import fused_doubly_normalized
 from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch, pull_softmax_, softmax_
 from seqarena.common.attention.softmax import fused_softmax
-from seqarena.common.attention.triton.available import can_run
-from seqarena.common.attention.triton.proof import is_trusted
+from seqarena.common.attention.triton.proof import fault_of
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bounded import Bounded
@@ -104,36 +103,39 @@ class HybridKernel(Kernel):
         u = self.u().to(scores.dtype)
         return u * doubly + (1 - u) * reference.softmax(scores, visible), state
 
-    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
+    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns why an implementation does not compute a call, with one dropout mask for both halves."""
+        match implementation:
+            case "triton":
+                return conditions.triton_hybrid(inputs, self.rule.rounds) or fault_of(DOUBLY, inputs)
+            case "fused" if self._is_softmax(inputs.visibility):
+                return conditions.fused_softmax(inputs)
+            case "fused":
+                return conditions.fused_doubly_normalized(inputs, self.rule.rounds)
+            case _:
+                return super().lack(implementation, inputs)
+
+    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Returns both halves mixed: the doubly-normalised one by our kernels, softmax by PyTorch's own."""
-        lack = LACK if self.active_dropout or visibility.order != "none" else None
-        if query.shape[3] != value.shape[3]:
-            lack = lack or "PyTorch's softmax takes values as wide as keys only"
-        if not can_run(query, key, value, visibility, bias, lack) or not is_trusted(
-            DOUBLY, query, value, causal=False, dropout=0.0
-        ):
-            return None
-        softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
-        if softmax is None:
-            return None
         from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
+        softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
         doubly = attend_doubly_normalized(query, key, value, visibility)
         return torch.lerp(softmax.float(), doubly.float(), self.u()).to(value.dtype)
 
-    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
-        """Returns the output of fused passes where they are fast, exist, and no dropout must hit both halves alike.
+    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
+        """Returns the output of fused passes.
 
         Where nobody wants a gradient u = 0 is softmax attention to the last bit: a public checkpoint is reproduced.
         """
-        if self.active_dropout:
-            return None
-        looked_at = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-        if looked_at and visibility.order == "none" and not self.u().any():
+        if self._is_softmax(visibility):
             return fused_softmax(query, key, value, visibility, bias, dropout=0.0)
-        if not pays(query, key):
-            return None
-        return fused_doubly_normalized(self.rule, query, key, value, visibility, bias, self.u())
+        return fused_doubly_normalized(self.rule, query, key, value, visibility, self.u())
+
+    def _is_softmax(self, visibility: Visibility) -> bool:
+        """Returns whether u is 0 and neither a gradient nor dropout tells that apart from softmax."""
+        looked_at = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or self.active_dropout)
+        return looked_at and visibility.order == "none" and not self.u().any()
 
     def share(self) -> Tensor | None:
         """Returns u."""

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqarena.common.attention import reference
-from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention import conditions, reference
+from seqarena.common.attention.base import AttentionConfig, Implementation, Kernel
+from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.rule import HIDDEN, Rule, ScoreGradient, Scratch, pull_softmax_, softmax_
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
@@ -67,17 +68,8 @@ class SoftmaxRule(Rule):
 
 def fused_softmax(
     query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, dropout: float
-) -> Output | None:
-    """Returns softmax attention by PyTorch's fused function, or None.
-
-    None where that would round scores or the bias, or build a matrix over all pairs: masks over pairs, a bias that
-    trains, dropout on a CPU, values of another width than keys, float64 on a GPU.
-    """
-    exact = query.dtype == key.dtype == value.dtype
-    if bias is not None:
-        exact = exact and torch.promote_types(bias.dtype, query.dtype) == query.dtype
-    if not exact or not _is_linear(query, value, visibility, bias, dropout):
-        return None
+) -> Output:
+    """Returns softmax attention by PyTorch's fused function, where ``conditions`` has nothing against it."""
     causal = visibility.order == "causal"
     query, key, value = (
         each if each.stride(-1) == 1 else each.contiguous() for each in visibility.cleared(query, key, value)
@@ -104,20 +96,6 @@ def _mask_of(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
     return mask.masked_fill(blind, 0.0) if mask.is_cuda else mask, blind
 
 
-def _is_linear(query: Query, value: Value, visibility: Visibility, bias: Bias | None, dropout: float) -> bool:
-    """Returns whether PyTorch's function takes these without a matrix over all pairs."""
-    causal, on_cpu = visibility.order == "causal", query.device.type == "cpu"
-    late = visibility.memory or visibility.window is not None or visibility.key_real is not None
-    over_keys = visibility.segments is None and not (causal and late)
-    if bias is not None:
-        spread = bias.shape[2] > 1 and visibility.key_real is not None
-        # What a bias says of padded queries may be NaN, which comes back from here in keys' gradients.
-        of_padding = bias.shape[2] == query.shape[2] and visibility.query_real is not None
-        over_keys = over_keys and not (causal or spread or of_padding or bias.requires_grad)
-    has_kernel = dropout == 0 if on_cpu else query.dtype != torch.float64
-    return over_keys and has_kernel and query.shape[-1] == value.shape[-1]
-
-
 def biased_softmax(query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias, dropout: float) -> Output:
     """Returns softmax attention by PyTorch's fused function, what is not seen written into a bias over all pairs.
 
@@ -132,23 +110,6 @@ def biased_softmax(query: Query, key: Key, value: Value, visibility: Visibility,
     return found[..., :width].masked_fill(blind, 0.0)
 
 
-def _is_over_all_pairs(
-    query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias, dropout: float
-) -> bool:
-    """Returns whether ``biased_softmax`` keeps no matrix over all pairs but those that the bias is already.
-
-    On a CPU PyTorch has no such form with dropout, or for gradients.
-    """
-    given = query, key, value, bias
-    exact = query.dtype == key.dtype == value.dtype == torch.promote_types(bias.dtype, query.dtype)
-    exact = exact and query.shape[-1] == value.shape[-1]
-    whole = bias.shape == (*query.shape[:3], key.shape[2])
-    padding = visibility.query_real is not None or visibility.key_real is not None
-    learns = torch.is_grad_enabled() and any(each.requires_grad for each in given)
-    has_kernel = query.dtype != torch.float64 if query.is_cuda else dropout == 0 and not learns
-    return exact and whole and not padding and has_kernel
-
-
 class SoftmaxKernel(Kernel):
     """Softmax over keys, through PyTorch's fused attention where it is in linear memory."""
 
@@ -160,10 +121,17 @@ class SoftmaxKernel(Kernel):
         """Returns softmax weights; there is nothing to remember."""
         return reference.softmax(scores, visible), None
 
-    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output | None:
+    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns why PyTorch's function computes the call in neither of its two forms."""
+        if implementation != "fused":
+            return super().lack(implementation, inputs)
+        return conditions.biased_softmax(inputs) and conditions.fused_softmax(inputs)
+
+    def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Returns the output of the fused function."""
         dropout = self.active_dropout
-        if bias is not None and _is_over_all_pairs(query, key, value, visibility, bias, dropout):
+        inputs = Inputs(query, key, value, visibility, bias, dropout)
+        if bias is not None and conditions.biased_softmax(inputs) is None:
             return biased_softmax(query, key, value, visibility, bias, dropout)
         return fused_softmax(query, key, value, visibility, bias, dropout)
 

@@ -100,7 +100,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
     for each in options.implementations or ():
         own = [case for case in cases if case.implementation == each]
         if not any(expressible(setting, case) for case in own):
-            raise WrongUseError(f"--implementations {each}: {refusal(setting, own[0])}")
+            raise WrongUseError(f"--implementations {each}: {refusal(setting, own[0]) or 'its matrices do not fit'}")
     return setting, cases, options.out, not options.no_memory, options.json
 
 

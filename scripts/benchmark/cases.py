@@ -18,10 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import Implementation
+from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.elementwise import ElementwiseKernel
-from seqarena.common.attention.hybrid import DOUBLY, Hybrid
-from seqarena.common.attention.triton.available import reason_against
-from seqarena.common.attention.triton.proof import LOOKED_AT
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.training.runtime import peak_memory_bytes, reset_peak_memory
 from seqarena.common.training.workers import leave_with_the_parent
@@ -140,32 +138,25 @@ def softmax_backends(setting: Setting, length: int, order: Order) -> list[str]:
 
 
 def expressible(setting: Setting, case: Case) -> bool:
-    """Returns whether this implementation has the case, told by a few examples of one head; and whether it fits."""
+    """Returns whether this implementation computes the case, and whether it fits into memory."""
     matrix = setting.batch * setting.heads * case.length**2 * 4
     if case.implementation == "reference" and matrix * REFERENCE_MATRICES > REFERENCE_BYTES:
         print(f"{case.label}, length {case.length:,}: left out, its matrices do not fit", file=sys.stderr)
         return False
     if case.implementation == "reference":
         return True
+    return refusal(setting, case) is None
+
+
+def refusal(setting: Setting, case: Case) -> str | None:
+    """Returns why an implementation does not compute a case, told by one head where that is enough; None: it does."""
     # Whether one chunk is enough depends on batch and heads.
     small = setting if case.implementation == "chunked" else replace(setting, batch=1, heads=1)
+    query, key, value, _ = small.tensors(case.length)
+    kernel = find_attention(case.variant).build(small.heads, small.dropout).to(small.device)
     with torch.no_grad():
-        return forward(small, case)(small.tensors(case.length)) is not None
-
-
-def refusal(setting: Setting, case: Case) -> str:
-    """Returns why a case is not expressible."""
-    query, key, value, _ = replace(setting, batch=1, heads=1).tensors(16)
-    if case.implementation == "triton":
-        reason = reason_against(query, key, value, Visibility(), None)
-        config = find_attention(case.variant)
-        rule = DOUBLY if isinstance(config, Hybrid) else config.build(setting.heads).rule  # whose kernels hnas has
-        own = "" if rule is None else f"{rule.text} {query.dtype}"
-        faults = (fault for asked, fault in LOOKED_AT.items() if fault is not None and asked.startswith(own))
-        reason = reason or next(faults, None)
-        if reason is not None:
-            return reason
-    return f"there is none of {case.variant} in order {case.order!r} at length {case.length:,} with these settings"
+        inputs = Inputs(query, key, value, visibility(small, case), None, kernel.active_dropout)
+        return kernel.against(case.implementation, inputs)
 
 
 def run_once(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[Tensor], both: bool) -> None:

@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from seqarena.common.attention.elementwise import ElementwiseRule
+from seqarena.common.attention.activations import ElementwiseRule
 from seqarena.common.attention.tiles import Call
 from seqarena.common.attention.triton import doubly_normalized, elementwise
 from seqarena.common.attention.triton.launch import Role, room, run

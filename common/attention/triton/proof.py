@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.derivatives import assume_constant_result
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rule import Rule
@@ -24,32 +25,32 @@ LOOKED_AT: dict[str, str | None] = {}
 """Tested call on this machine -> the fault that was found; none: it passed."""
 
 
-def is_trusted(rule: Rule, query: Tensor, value: Tensor, *, causal: bool, dropout: float) -> bool:
-    """Returns whether the kernels of a rule do on this GPU what the engine does; looked at once, and said if not."""
+def fault_of(rule: Rule, inputs: Inputs) -> str | None:
+    """Returns what the kernels of a rule do otherwise on this GPU than the engine; looked at once, and said."""
     if interprets():
-        return True
+        return None
+    query, value = inputs.query, inputs.value
     widths = [query.shape[3], value.shape[3]]
     if torch.compiler.is_compiling():  # where a width may be a symbol, and is made a number by asking for each
         widths = [number for each in widths for number in range(LEAST_WIDTH, MOST_WIDTH + 1) if number == each]
-    is_right: bool = looked_at(
-        rule, query.dtype, query.device, widths[0], widths[1], bool(causal), 0.1 if dropout > 0 else 0.0
-    )
-    return is_right
+    causal, dropout = inputs.visibility.order == "causal", 0.1 if inputs.dropout > 0 else 0.0
+    found: str | None = looked_at(rule, query.dtype, query.device, widths[0], widths[1], causal, dropout)
+    return found
 
 
 @assume_constant_result  # computed while a model is compiled
 def looked_at(
     rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float
-) -> bool:
-    """Returns whether ``fault`` found nothing, now or before."""
+) -> str | None:
+    """Returns what ``fault`` found, now or before."""
     asked = f"{rule.text} {dtype} {device} {width} {value_width} {causal} {dropout > 0}"
     if asked not in LOOKED_AT:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # no example can be computed there
-            return False
+            return "the kernel was not looked at before a CUDA graph is captured"
         LOOKED_AT[asked] = fault(rule, dtype, device, width, value_width, causal, dropout)
         if LOOKED_AT[asked] is not None:
             say_once(str(LOOKED_AT[asked]))
-    return LOOKED_AT[asked] is None
+    return LOOKED_AT[asked]
 
 
 def fault(

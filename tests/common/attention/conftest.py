@@ -1,9 +1,9 @@
 import pytest
 
-from seqarena.common.attention import fused
+from seqarena.common.attention import conditions
 
 
 @pytest.fixture(autouse=True)
 def fused_however_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused passes are taken where they can be, at the lengths of tests too."""
-    monkeypatch.setattr(fused, "FUSED_PAIRS", 1)
+    monkeypatch.setattr(conditions, "FUSED_PAIRS", 1)

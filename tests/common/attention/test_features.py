@@ -1,13 +1,16 @@
 """The linear forms of x1 and x2 against the formula."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from seqarena.common.attention import features
+from seqarena.common.attention import conditions, features
 from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.elementwise import Elementwise, ElementwiseKernel
-from seqarena.common.attention.features import pays, power_features
+from seqarena.common.attention.features import power_features
 from seqarena.common.attention.visibility import Visibility
 from tests.common.attention.cases import Case, cases
 
@@ -16,9 +19,7 @@ def assert_alike(kernel: Kernel, each: Case) -> None:
     assert isinstance(kernel, ElementwiseKernel)
     tensors = [tensor.clone().requires_grad_() for tensor in (each.query, each.key, each.value)]
     expected = kernel.reference(*tensors, each.visibility, None)
-    found = kernel.by_features(*tensors, each.visibility, None)
-    assert expected is not None
-    assert found is not None
+    found = kernel.features(*tensors, each.visibility, None)
     direction = torch.randn_like(expected)
     wanted = [expected, *torch.autograd.grad((expected * direction).sum(), tensors)]
     got = [found, *torch.autograd.grad((found * direction).sum(), tensors)]
@@ -72,7 +73,6 @@ def test_a_direction_that_all_keys_share_costs_no_digits(offset: float, order: s
     for which, dtype in (("exact", torch.float64), ("reference", torch.float32), ("features", torch.float32)):
         leaves = [each.to(dtype).requires_grad_() for each in (query, key, value)]
         output = (kernel.features if which == "features" else kernel.reference)(*leaves, visibility, None)
-        assert output is not None
         found.append([output, *torch.autograd.grad((output * weight.to(dtype)).sum(), leaves)])
     for exact, formula, linear in zip(*found, strict=True):
         for head in range(3):
@@ -81,19 +81,27 @@ def test_a_direction_that_all_keys_share_costs_no_digits(offset: float, order: s
 
 
 def test_features_are_taken_where_they_are_less_work_and_can_be() -> None:
-    assert pays(1, 32, 100)
-    assert not pays(1, 32, 40)
-    assert pays(2, 16, 512)
-    assert not pays(2, 64, 4096)
-    assert not pays(3, 4, 10**6)
+    def against(power: int, head_dim: int, keys: int, phi: str = "x", dropout: float = 0.0, **given: Any) -> str:
+        query, key = torch.empty(1, 1, 3, head_dim), torch.empty(1, 1, keys, head_dim)
+        visibility, bias = given.get("visibility", Visibility()), given.get("bias")
+        return conditions.features(Inputs(query, key, key, visibility, bias, dropout), phi, power) or ""
+
+    assert against(1, 32, 100) == against(2, 16, 512) == ""
+    assert "1.5 head_dim^1 keys" in against(1, 32, 40)
+    assert "1.5 head_dim^2 keys" in against(2, 64, 4096)
+    for refused in (against(3, 4, 10**6), against(1, 4, 200, phi="relu")):
+        assert refused == "only x and x^2 have features"
+    assert "drop" in against(1, 4, 200, dropout=0.5)
+    assert "bias" in against(1, 4, 200, bias=torch.zeros(1, 1, 1, 1))
+    for visibility in (
+        Visibility(segments=torch.zeros(1, 200, dtype=torch.long)),
+        Visibility(order="causal", window=3),
+    ):
+        assert "segments" in against(1, 4, 200, visibility=visibility)
     tensors = [torch.randn(1, 1, 200, 4) for _ in range(3)]
     linear = Elementwise(power=1).build(heads=1, dropout=0.5)
-    assert linear.features(*tensors, Visibility(), None) is None
-    assert linear.eval().features(*tensors, Visibility(), None) is not None
-    assert linear.features(*tensors, Visibility(), torch.zeros(1, 1, 1, 1)) is None
-    assert linear.features(*tensors, Visibility(segments=torch.zeros(1, 200, dtype=torch.long)), None) is None
-    assert Elementwise(power=3).build(heads=1).features(*tensors, Visibility(), None) is None
-    assert Elementwise(phi="relu").build(heads=1).features(*tensors, Visibility(), None) is None
+    assert linear.explain(*tensors, Visibility()).implementation == "blockwise"
+    assert linear.eval().explain(*tensors, Visibility()).implementation == "features"
 
 
 def test_the_operator_keeps_the_rules_of_operators() -> None:

@@ -5,11 +5,12 @@ import itertools
 import pytest
 import torch
 
-from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention import ATTENTIONS, conditions
+from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule
 from seqarena.common.attention.fused import RANGE, FusedArguments, fused_doubly_normalized, fused_passes
 from seqarena.common.attention.hybrid import Hybrid, HybridRule
-from seqarena.common.attention.softmax import biased_softmax, fused_softmax
+from seqarena.common.attention.softmax import biased_softmax
 from seqarena.common.attention.visibility import Visibility
 
 
@@ -98,7 +99,7 @@ def test_padding_does_not_set_the_size_of_masses(name: str) -> None:
     query[..., 0], key[..., 0] = 10.0, 30.0
     visibility = Visibility(key_real=torch.tensor([[True] * 6 + [False] * 3]))
     kernel = ATTENTIONS[name].build(heads=2)
-    fused = kernel.fused(query, key, value, visibility, None)
+    fused = kernel.compute("fused", query, key, value, visibility)
     reference = kernel.double().reference(query.double(), key.double(), value.double(), visibility, None)
     assert fused is not None
     torch.testing.assert_close(fused.double(), reference, rtol=0, atol=1e-3)
@@ -107,22 +108,20 @@ def test_padding_does_not_set_the_size_of_masses(name: str) -> None:
 def test_a_strided_input_is_the_same_input() -> None:
     """Whichever axis lies innermost in memory, or is expanded: the operator underneath reads past the end otherwise."""
     tensors = inputs(6, 6, 4)
-    expected = fused_doubly_normalized(DoublyNormalizedRule(), *tensors, Visibility(), None)
-    assert expected is not None
+    expected = fused_doubly_normalized(DoublyNormalizedRule(), *tensors, Visibility())
     wanted = torch.autograd.grad(expected.square().sum(), tensors)
     for order in itertools.permutations(range(4)):
         back = [order.index(axis) for axis in range(4)]
         strided = [each.detach().permute(order).contiguous().permute(back).requires_grad_() for each in tensors]
-        found = fused_doubly_normalized(DoublyNormalizedRule(), *strided, Visibility(), None)
-        assert found is not None
+        found = fused_doubly_normalized(DoublyNormalizedRule(), *strided, Visibility())
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
         for one, other in zip(torch.autograd.grad(found.square().sum(), strided), wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     query, key, value = (each.detach() for each in tensors)
     expanded = value[..., :1].expand(-1, -1, -1, 4)
     torch.testing.assert_close(
-        fused_doubly_normalized(DoublyNormalizedRule(), query, key, expanded, Visibility(), None),
-        fused_doubly_normalized(DoublyNormalizedRule(), query, key, expanded.contiguous(), Visibility(), None),
+        fused_doubly_normalized(DoublyNormalizedRule(), query, key, expanded, Visibility()),
+        fused_doubly_normalized(DoublyNormalizedRule(), query, key, expanded.contiguous(), Visibility()),
     )
 
 
@@ -155,17 +154,21 @@ def test_what_a_fused_form_cannot_express_is_left_to_the_blocks() -> None:
     bias = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
     packed = Visibility(segments=torch.zeros(2, 5, dtype=torch.long))
     for visibility in (Visibility(order="causal"), packed):
-        assert fused_doubly_normalized(DoublyNormalizedRule(), query, key, value, visibility, None) is None
-    assert fused_doubly_normalized(DoublyNormalizedRule(), query, key, value, Visibility(), bias) is None
+        told = conditions.fused_doubly_normalized(Inputs(query, key, value, visibility, None, 0.0), 1)
+        assert told == "fused passes have no order, no segments and no bias"
+    told = conditions.fused_doubly_normalized(Inputs(query, key, value, Visibility(), bias, 0.0), 1)
+    assert told == "fused passes have no order, no segments and no bias"
     for name in ("softmax", "dnas", "hnas"):
         kernel = ATTENTIONS[name].build(heads=3, dropout=0.5).double()
-        assert kernel.fused(query, key, value, Visibility(), None) is None
-        assert kernel.eval().fused(query, key, value, Visibility(), None) is not None
-        assert kernel.fused(query, key, value, packed, None) is None
-    assert DoublyNormalized(iterations=2).build(heads=3).fused(query, key, value, Visibility(), None) is None
-    assert fused_softmax(query, key, value, Visibility(), bias.requires_grad_(), 0.0) is None
+        assert kernel.compute("fused", query, key, value, Visibility()) is None
+        assert kernel.eval().compute("fused", query, key, value, Visibility()) is not None
+        assert kernel.compute("fused", query, key, value, packed) is None
+    assert DoublyNormalized(iterations=2).build(heads=3).compute("fused", query, key, value, Visibility()) is None
+    trained = Inputs(query, key, value, Visibility(), bias.requires_grad_(), 0.0)
+    assert conditions.fused_softmax(trained) == "the bias is trained"
     halves = [tensor.detach().bfloat16() for tensor in (query, key, value)]
-    assert fused_softmax(*halves, Visibility(), bias.detach().float(), 0.0) is None
+    told = conditions.fused_softmax(Inputs(*halves, Visibility(), bias.detach().float(), 0.0))
+    assert told == "the bias, torch.float32, would be rounded to torch.bfloat16"
 
 
 @pytest.mark.parametrize("visibility", [
@@ -186,10 +189,12 @@ def test_a_bias_over_all_pairs_is_softmax_in_one_call(visibility: Visibility) ->
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
     singles = [each.detach().float() for each in given]
-    direct = kernel.fused(*singles[:3], visibility, singles[3])
+    direct = kernel.compute("fused", *singles[:3], visibility, singles[3])
     assert direct is not None
     torch.testing.assert_close(direct.double(), expected, rtol=0, atol=1e-5)
-    assert kernel.fused(query, key, value, Visibility(order="causal", memory=4), bias) is None  # it learns, on a CPU
+    assert (
+        kernel.compute("fused", query, key, value, Visibility(order="causal", memory=4), bias) is None
+    )  # it learns, on a CPU
 
 
 @pytest.mark.parametrize("name", list(ATTENTIONS))

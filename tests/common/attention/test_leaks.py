@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from seqarena.common.attention import ATTENTIONS, attend
+from seqarena.common.attention import ATTENTIONS, attend, conditions
 from seqarena.common.attention.base import IMPLEMENTATIONS
-from seqarena.common.attention.elementwise import ElementwiseKernel
 from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.attention.visibility import Visibility
 from tests.common.attention.cases import VARIANTS, Case, case, cases
@@ -138,15 +137,16 @@ def test_a_later_score_that_is_no_number_changes_no_earlier_output(name: str, or
 
 
 @pytest.mark.parametrize(("name", "order"), VARIANTS)
-def test_a_gradient_of_padding_that_is_no_number_reaches_no_real_token(name: str, order: str) -> None:
+def test_a_gradient_of_padding_that_is_no_number_reaches_no_real_token(
+    name: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     each = case(order, padded=True)
     kernel = ATTENTIONS[name].build(heads=2).double()
     real = each.visibility.query_real
     assert real is not None
     tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
     forms = [kernel, *(functools.partial(kernel.compute, which) for which in IMPLEMENTATIONS)]
-    if isinstance(kernel, ElementwiseKernel) and kernel.rule.power < 3:  # at this length they are not chosen
-        kernel.features = kernel.by_features
+    monkeypatch.setattr(conditions, "FEATURE_SHARE", 0.0)  # at this length features are not chosen
     for form in forms:
         found = form(*tensors, each.visibility)
         if found is None:

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from seqarena.common.attention import ATTENTIONS, Kernel, Visibility, find_attention
+from seqarena.common.attention import ATTENTIONS, Kernel, Visibility, conditions, find_attention
+from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.elementwise import Elementwise
-from seqarena.common.attention.triton.available import can_run, reason_against
 from seqarena.common.errors import guarded
 from seqarena.scripts.seqarena import dispatch
 
@@ -283,7 +283,7 @@ def test_where_they_cannot_run_the_reason_is_told(
 ) -> None:
     query, key, value = inputs(20, 20)
     plain = Visibility()
-    assert reason_against(query, key, value, plain, None) is None
+    assert conditions.triton(Inputs(query, key, value, plain, None, 0.0)) is None
     for changed, words in (
         ((query.double(), key, value, plain, None), "torch.float64 is none of"),
         ((query, key.half(), value, plain, None), "expected one type"),
@@ -295,18 +295,16 @@ def test_where_they_cannot_run_the_reason_is_told(
             "segments and windows are not supported",
         ),
     ):
-        reason = reason_against(*changed)
+        reason = conditions.triton(Inputs(*changed, 0.0))
         assert reason is not None
         assert words in reason
-        assert not can_run(*changed)
     x3, dnas = (find_attention(name).build(heads=2) for name in ("x3", "dnas"))
     assert x3.compute("triton", query, key, value, plain, torch.zeros(1, 1, 20, 20)) is None
     assert dnas.compute("triton", query, key, value, Visibility(order="causal")) is None
     assert find_attention("dnas").build(heads=2, dropout=0.1).compute("triton", query, key, value, plain) is None
     assert find_attention("hnas").build(heads=2, dropout=0.1).compute("triton", query, key, value, plain) is None
-    assert not can_run(query, key, value, plain, None, "they lack it")
     monkeypatch.delenv("TRITON_INTERPRET")
-    assert reason_against(query, key, value, plain, None) == "tensors are on cpu, expected cuda"
+    assert conditions.triton(Inputs(query, key, value, plain, None, 0.0)) == "tensors are on cpu, expected cuda"
     assert x3.compute("triton", query, key, value, plain) is None
     command = ["benchmark", "attention", "--lengths", "64", "--attention", "x3", "--implementations", "triton"]
     assert guarded(dispatch, command) == 2
@@ -341,9 +339,7 @@ def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypa
     monkeypatch.setattr(proof, "interprets", lambda: False)
     monkeypatch.setattr(proof, "LOOKED_AT", {})
     monkeypatch.setattr(proof, "fault", lambda *_: f"the kernel of {name} is off")
-    with pytest.warns(
-        UserWarning, match=f"the blockwise implementation, not a Triton kernel: the kernel of {name} is off"
-    ):
+    with pytest.warns(UserWarning, match=f"a slower implementation, not a Triton kernel: the kernel of {name} is off"):
         assert find_attention(name).build(heads=2).compute("triton", query, key, value, Visibility()) is None
 
 
@@ -361,11 +357,11 @@ def test_kernels_are_looked_at_while_a_model_is_compiled(
     kernel, given = find_attention(name).build(heads=2), inputs(20, 20, width=24)
 
     def attend(*three: torch.Tensor) -> torch.Tensor:
-        found = kernel.triton(*three, Visibility(), None)
+        found = kernel.compute("triton", *three, Visibility())
         return three[0] * torch.nan if found is None else found
 
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    torch.testing.assert_close(compiled(*given), kernel.triton(*given, Visibility(), None))
+    torch.testing.assert_close(compiled(*given), kernel.compute("triton", *given, Visibility()))
     assert list(proof.LOOKED_AT.values()) == [None]
     torch._dynamo.reset()
     monkeypatch.setattr(proof, "LOOKED_AT", {})

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import strategies
 
-from seqarena.common.attention import Visibility, find_attention
-from seqarena.common.attention.triton.available import reason_against
+from seqarena.common.attention import Visibility, conditions, find_attention
+from seqarena.common.attention.conditions import Inputs
 from seqarena.common.data.counter import hash64, hashed_on
 from tests.common.attention.test_triton import NAMES, both, exact, inputs, poisoned, require_close
 
@@ -188,11 +188,11 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
     del tried
     query, key, value = inputs(20, 20, value_width=24)
     long = torch.empty(1, 1, 1, 16).expand(1, 1, 2**28, 16)
-    assert reason_against(long, key, value, Visibility(), None) == "a head has 2^31 numbers or more"
+    assert conditions.triton(Inputs(long, key, value, Visibility(), None, 0.0)) == "a head has 2^31 numbers or more"
     assert "segments and windows are not supported" in str(
-        reason_against(query, key, value, Visibility(order="causal", window=4), None)
+        conditions.triton(Inputs(query, key, value, Visibility(order="causal", window=4), None, 0.0))
     )
-    assert "16 and 8 wide" in str(reason_against(query, key, value[..., :8], Visibility(), None))
+    assert "16 and 8 wide" in str(conditions.triton(Inputs(query, key, value[..., :8], Visibility(), None, 0.0)))
     hnas = find_attention("hnas").build(heads=2)
     assert hnas.compute("triton", query, key, value, Visibility()) is None  # softmax is PyTorch's own
     assert hnas.compute("triton", query, key, key, Visibility(order="ordered_queries")) is None

@@ -1,0 +1,90 @@
+"""Activations of the scores with their gradients, and the block rule of weights that are made of them (P1)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch
+
+Phi = Literal["x", "relu", "elu", "gelu", "tanh", "exp"]
+
+
+class Activation(NamedTuple):
+    """An activation of the scores, and its gradient."""
+
+    apply: Callable[[Tensor], Tensor]
+    into: Callable[[Tensor, Tensor], Tensor]
+    """Computes the activation; arguments: the scores, and a tensor for the output."""
+    pull: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Computes the gradient of the scores; arguments: the output's gradient (overwritten), the scores, the output."""
+
+
+aten = torch.ops.aten
+# A plain dict: torch.compile follows no MappingProxyType once the model has changed any dict of its own.
+PHI: Mapping[str, Activation] = {
+    "x": Activation(
+        lambda scores: scores,
+        lambda scores, _out: scores,
+        lambda grad, _scores, _activated: grad,
+    ),
+    "relu": Activation(
+        F.relu,
+        lambda scores, out: torch.clamp(scores, min=0, out=out),
+        lambda grad, _scores, activated: aten.threshold_backward(grad, activated, 0, grad_input=grad),
+    ),
+    "elu": Activation(
+        F.elu,
+        lambda scores, out: aten.elu(scores, out=out),
+        lambda grad, _scores, activated: aten.elu_backward(grad, 1, 1, 1, True, activated, grad_input=grad),
+    ),
+    "gelu": Activation(
+        F.gelu,
+        lambda scores, out: aten.gelu(scores, out=out),
+        lambda grad, scores, _activated: aten.gelu_backward(grad, scores, grad_input=grad),
+    ),
+    "tanh": Activation(
+        torch.tanh,
+        lambda scores, out: torch.tanh(scores, out=out),
+        lambda grad, _scores, activated: aten.tanh_backward(grad, activated, grad_input=grad),
+    ),
+    "exp": Activation(
+        torch.exp,
+        lambda scores, out: torch.exp(scores, out=out),
+        lambda grad, _scores, activated: grad.mul_(activated),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementwiseRule(Rule):
+    """phi(s_ij)^power of any tile; the rows are divided at last."""
+
+    whole_rows: ClassVar[bool] = False
+    phi: Phi
+    power: int
+    scale: float | None
+
+    def row_divisor(self, counts: Tensor) -> Tensor:
+        """Returns the scale, or the square root of the number of keys a query sees."""
+        return counts.clamp(min=1).sqrt() if self.scale is None else torch.full_like(counts, self.scale)
+
+    def apply(
+        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+    ) -> tuple[Tensor, Any]:
+        """Returns the weights before they are divided."""
+        activated = weights = PHI[self.phi].into(scores, scratch.like("activated", scores))
+        if self.power > 1:
+            weights = torch.pow(activated, self.power, out=scratch.like("power", scores))
+        return weights, (scores, activated, weights)
+
+    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+        """Returns the gradient of the scores, all but the factor ``power``."""
+        scores, activated, weights = kept
+        if self.power > 1:
+            lower = activated if self.power == 2 else torch.pow(activated, self.power - 1, out=weights)
+            grad.mul_(lower)
+        return ScoreGradient(PHI[self.phi].pull(grad, scores, activated), factor=float(self.power))
