@@ -70,8 +70,8 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=scored("test"),
         floors=lambda: floors(corpus, held_out["test"][run.data.length], counts),
         data_checksum=checksum,
-        write_outputs=lambda model, out: _write_outputs(
-            model, corpus, pretraining_record(run, checksum, precision_name(accelerator)), out / LEFT
+        write_checkpoint=lambda model, folder: _write_checkpoint(
+            model, corpus, pretraining_record(run, checksum, precision_name(accelerator)), folder / LEFT
         ),
     )
 
@@ -92,7 +92,7 @@ def pretraining_record(run: Run, text: str, precision: str) -> Pretraining:
     )
 
 
-def _write_outputs(model: nn.Module, corpus: Corpus, record: Pretraining, folder: Path) -> None:
+def _write_checkpoint(model: nn.Module, corpus: Corpus, record: Pretraining, folder: Path) -> None:
     """Writes the model with its vocabulary as a public checkpoint (``seqarena.common.model.bert.checkpoint``)."""
     assert isinstance(model, BertForPretraining)
     save(folder, model, record)

@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -13,13 +14,13 @@ from seqarena.common.data.batches import Shuffled
 from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.model.bert.checkpoint import folder_of, read_tensors, take
 from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
-from seqarena.common.runs.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
+from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.qa.data import entailment, world
 from seqarena.qa.data.mnli import LABELS, Mnli
 from seqarena.qa.data.pairs import Encoded, PairBatch, PairBatches, encode
 from seqarena.qa.data.squad import Squad
 from seqarena.qa.data.windows import SpanBatch, SpanBatches, windows_of
-from seqarena.qa.evaluator import Answers, answer, inference
+from seqarena.qa.evaluator import answer, inference
 from seqarena.qa.floors import of_pairs, of_squad
 from seqarena.qa.model import PairClassifier, Reader
 from seqarena.qa.run import Run
@@ -84,11 +85,10 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
     splits, checksum = data.load()
     train = windows_of(splits["train"], data, tokenizer, all_windows=True)
     held_out = {name: windows_of(splits[name], data, tokenizer, all_windows=False) for name in ("validation", "test")}
-    tested: list[Answers] = []
 
     def test(model: nn.Module) -> Evaluation:
-        tested[:] = [answer(model, held_out["test"], accelerator)]
-        return tested[0].evaluation
+        answers = answer(model, held_out["test"], accelerator)
+        return replace(answers.evaluation, write_outputs=answers.write)
 
     return Assembly(
         model=Reader(run.model, answerable=data.unanswerable),
@@ -101,7 +101,7 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         ),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
-        write_outputs=lambda _model, out: _write_outputs(tokenizer, out, tested[0]),
+        write_checkpoint=lambda _model, folder: tokenizer.save(folder / VOCABULARY),
     )
 
 
@@ -118,7 +118,7 @@ def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) 
         floors=lambda: of_pairs(splits["train"], splits["matched"]),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
-        write_outputs=lambda _model, out: _write_outputs(tokenizer, out),
+        write_checkpoint=lambda _model, folder: tokenizer.save(folder / VOCABULARY),
     )
 
 
@@ -130,10 +130,3 @@ def _with_vocabulary(checksum: str, run: Run, tokenizer: Tokenizer) -> str:
     if run.data.tokenizer is None and run.model.init is None:
         return checksum
     return hashlib.sha256(f"{checksum} {tokenizer.fingerprint}".encode()).hexdigest()
-
-
-def _write_outputs(tokenizer: Tokenizer, folder: Path, answers: Answers | None = None) -> None:
-    """Writes the vocabulary, without which the model cannot be asked again, and the answers."""
-    tokenizer.save(folder / VOCABULARY)
-    if answers is not None:
-        answers.write(folder / OUTPUTS)

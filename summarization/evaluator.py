@@ -137,7 +137,7 @@ class TestHeadlines:
             [pair.document for pair in self.split.pairs],
         )
         metrics["unended"] = self.written["emit"].unended / len(self.split.pairs)
-        return Evaluation(metrics=metrics, examples=scores["emit"]["rouge1"])
+        return Evaluation(metrics=metrics, examples=scores["emit"]["rouge1"], write_outputs=self.write_outputs)
 
     def report(self, floors: Mapping[str, Mapping[str, float]]) -> str:
         """Returns a table of all policies with their intervals, and the floors."""

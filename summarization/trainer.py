@@ -11,11 +11,11 @@ from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.checkpoint import folder_of, read_tensors, take
 from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
-from seqarena.common.runs.package import OUTPUTS, VOCABULARY, Assembly, Evaluation
+from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.common.training.step import Loss
 from seqarena.summarization.data import Splits, wire
 from seqarena.summarization.data.batches import Budgeted, HeadlineBatch, HeadlineBatches, filled
-from seqarena.summarization.evaluator import TestHeadlines, test, validate
+from seqarena.summarization.evaluator import test, validate
 from seqarena.summarization.floors import floors
 from seqarena.summarization.model import Summarizer
 from seqarena.summarization.run import Run
@@ -64,7 +64,6 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         notes += _start(model, checkpoint)
     if accelerator.is_main_process:
         print("".join(f"{run.task}: {note}\n" for note in notes), end="", file=sys.stderr)
-    tested: list[TestHeadlines] = []
     found: dict[str, dict[str, float]] = {}
 
     def rules() -> Mapping[str, Mapping[str, float]]:
@@ -73,10 +72,10 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         return found
 
     def tests(trained: nn.Module) -> Evaluation:
-        tested[:] = [test(trained, splits.test, tokenizer, run.decoding, accelerator)]
+        headlines = test(trained, splits.test, tokenizer, run.decoding, accelerator)
         if accelerator.is_main_process:
-            print(tested[0].report(rules()), file=sys.stderr)
-        return tested[0].evaluation()
+            print(headlines.report(rules()), file=sys.stderr)
+        return headlines.evaluation()
 
     return Assembly(
         model=model,
@@ -86,14 +85,8 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=tests,
         floors=lambda: {name: values["rouge1"] for name, values in rules().items()},
         data_checksum=splits.checksum,
-        write_outputs=lambda _model, out: _write_outputs(tokenizer, out, tested[0]),
+        write_checkpoint=lambda _model, folder: tokenizer.save(folder / VOCABULARY),
     )
-
-
-def _write_outputs(tokenizer: Tokenizer, folder: Path, tested: TestHeadlines) -> None:
-    """Writes the vocabulary, without which no other text can be given to the model, and the headlines."""
-    tokenizer.save(folder / VOCABULARY)
-    tested.write_outputs(folder / OUTPUTS)
 
 
 def prepare(run: Run, folder: Path, *, told: bool = True) -> tuple[Tokenizer, Splits]:

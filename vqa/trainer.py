@@ -1,15 +1,16 @@
 """Brings data, model and loss of a run together."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from seqarena.common.runs.package import OUTPUTS, Assembly, Evaluation
+from seqarena.common.runs.package import Assembly, Evaluation
 from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, TrainingBatches
 from seqarena.vqa.data.vqa2 import Vqa2
-from seqarena.vqa.evaluator import Answers, evaluate
+from seqarena.vqa.evaluator import evaluate
 from seqarena.vqa.floors import floors
 from seqarena.vqa.model import Answerer
 from seqarena.vqa.run import Run
@@ -36,11 +37,10 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         print(
             f"{run.task}: {len(answers):,} answers, of which the best scores {100 * best:.2f} on test", file=sys.stderr
         )
-    tested: list[Answers] = []
 
     def test(model: nn.Module) -> Evaluation:
-        tested[:] = [evaluate(model, loaded.splits["test"], answers, accelerator)]
-        return tested[0].evaluation
+        tested = evaluate(model, loaded.splits["test"], answers, accelerator)
+        return replace(tested.evaluation, write_outputs=lambda folder: tested.write(folder, answers))
 
     return Assembly(
         model=Answerer(run.model, loaded),
@@ -50,5 +50,4 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=test,
         floors=lambda: floors(loaded),
         data_checksum=loaded.checksum,
-        write_outputs=lambda _model, out: tested[0].write(out / OUTPUTS, answers),
     )

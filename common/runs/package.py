@@ -32,6 +32,8 @@ class Evaluation:
     """Metrics, the task's main one first."""
     examples: list[float]
     """The main metric of each example, in the order of the data."""
+    write_outputs: Callable[[Path], None] | None = None
+    """Writes the model's answers into a folder; those of the test set into ``OUTPUTS`` in the run's directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +49,9 @@ class Assembly:
     data_checksum: str
     text_checksum: str | None = None
     """The checksum that the task's record names, where ``data_checksum`` covers the vocabulary too; none: the same."""
-    write_outputs: Callable[[nn.Module, Path], None] | None = None
-    """Writes what else a finished run leaves in its directory: checkpoints that others read below ``checkpoint``, all
-    else below ``OUTPUTS``; both go when the run is made anew."""
+    write_checkpoint: Callable[[nn.Module, Path], None] | None = None
+    """Writes the trained model or its vocabulary, in a form that other programs read, below ``checkpoint`` in the run's
+    directory."""
 
 
 Assemble = Callable[[Any, Path, Accelerator], Assembly]

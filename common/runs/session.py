@@ -24,7 +24,7 @@ from seqarena.common.runs.folder import (
     tell_other_versions,
     twin,
 )
-from seqarena.common.runs.package import Assembly, Package
+from seqarena.common.runs.package import OUTPUTS, Assembly, Package
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun, changed_from, is_same_run, row_name, row_of
 from seqarena.common.runs.sources import Sources, digest
@@ -192,8 +192,10 @@ def _measure(
         require_finite_metrics(test.metrics, progress)
         if run.train.diagnostics and accelerator.is_main_process:
             _write_maps(assembly, accelerator, folder)
-        if assembly.write_outputs is not None and accelerator.is_main_process:
-            assembly.write_outputs(assembly.model, folder)
+        if assembly.write_checkpoint is not None and accelerator.is_main_process:
+            assembly.write_checkpoint(assembly.model, folder)
+        if test.write_outputs is not None and accelerator.is_main_process:
+            test.write_outputs(folder / OUTPUTS)
     except DivergedError as error:
         test, progress = None, error.progress
         message = f"{name} diverged: {error}"
