@@ -79,7 +79,7 @@ class Kernel(nn.Module, ABC):
         """Returns what an implementation lacks for a call; None: nothing. ``against`` is the whole answer."""
         match implementation:
             case "blockwise":
-                return conditions.ABSENT if self.rule is None else None
+                return conditions.ABSENT if self.rule is None else conditions.blockwise(inputs, self.rule.rounds)
             case "chunked":
                 return conditions.chunked(inputs, self.stepwise, len(chunks(inputs.query, inputs.key)))
             case "reference":

@@ -7,3 +7,4 @@ from seqarena.common.attention import conditions
 def fused_however_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused passes are taken where they can be, at the lengths of tests too."""
     monkeypatch.setattr(conditions, "FUSED_PAIRS", 1)
+    monkeypatch.setattr(conditions, "FEW_SCORES", 0)
