@@ -16,7 +16,8 @@ from seqarena.common.attention import ATTENTIONS, attend
 from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.model.blocks import NORMS
-from seqarena.common.runs.cli import choose, override, run_package
+from seqarena.common.runs.cli import choose, run_package
+from seqarena.common.runs.fields import set_fields
 from seqarena.pretraining.wikitext import perplexity
 from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
 from seqarena.pretraining.wikitext.run import LanguageRun
@@ -128,7 +129,7 @@ def test_every_command_parses(line: str) -> None:
         preset, variant, norm, seed = names
         run = choose(package, rest[1], preset or "quick", variant, norm, int(seed or 0))
         fields = [word for pair in named.items() for word in pair]
-        run = override(run, fields, "seqarena")
+        run = set_fields(run, fields, "seqarena")
         (run.completed(set()) if isinstance(run, LanguageRun) else run).check()
 
 

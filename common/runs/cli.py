@@ -1,12 +1,9 @@
-"""From a command line to a Run: names from tables, then any field by its path. The only importer of tyro."""
+"""From a command line to a Run: names from tables, then any field by its path."""
 
 import argparse
 import contextlib
 import dataclasses
-import functools
-import io
 import json
-import re
 import shlex
 import sys
 import textwrap
@@ -15,26 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import tyro
-
 from seqarena.common.attention import ALIASES, ATTENTIONS, find_attention
-from seqarena.common.attention.base import AttentionConfig
-from seqarena.common.errors import WrongUseError, did_you_mean, guarded, look_up, nearest
+from seqarena.common.errors import WrongUseError, guarded, look_up, nearest
 from seqarena.common.model.blocks import NORMS, find_norm
-from seqarena.common.runs.config import field_paths
+from seqarena.common.runs.fields import NO_FIELDS, attention_fields, set_fields, spelled, split
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun, Preset, row_name
 from seqarena.common.runs.session import Session, execute
 from seqarena.common.runs.tasks import Task
 from seqarena.common.training.optim import fitted
-
-CHOSEN = ("task", "preset", "seed")
-"""Fields of a Run that the command line sets by name, never by path."""
-
-
-NAMED = ("attention", "norm", "preset", "seed")
-"""Options beside the fields, for whoever mistypes one."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -93,10 +80,10 @@ def described(
         WrongUseError: a name or field that is unknown, or a run that could not work.
     """
     look_up(package.tasks, task, f"{package.name} task")
-    typed = {_path(argument) for argument in fields if argument.startswith("--")}
+    typed = {split([argument])[0] for argument in fields if argument.startswith("--")}
     presets = package.presets[task]
     asked = preset or next((name for name, each in presets.items() if each.chosen_by in typed), "quick")
-    run = override(choose(package, task, asked, attention, norm, seed), fields, prog)
+    run = set_fields(choose(package, task, asked, attention, norm, seed), fields, prog)
     typed |= {f"model.{name}" for name, given in (("attention", attention), ("norm", norm)) if given is not None}
     run = _with_fitting_schedule(run.completed(typed), presets[asked].run, typed)
     run.check()
@@ -130,94 +117,10 @@ def choose(package: Package, task: str, preset: str, attention: str | None, norm
     return dataclasses.replace(run, model=model, seed=seed)
 
 
-def override(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
-    """Returns the run with the fields that ``--path value`` arguments name set; ``none`` is a value too.
+def _print_fields(run: BaseRun, prog: str) -> None:
+    """Prints every field of a run with its default and what its docstring says; the one use of tyro."""
+    import tyro  # noqa: PLC0415  # a run must not wait for it
 
-    Raises:
-        WrongUseError: no such field, or a value it cannot have; names the argument.
-    """
-    if arguments and not arguments[0].startswith("--"):
-        raise WrongUseError(f"unexpected {arguments[0]!r}; fields are set as --path value; see {prog} --help")
-    run, arguments = _with_attentions(run, arguments)
-    known = [_spelled(path) for path in field_paths(run) if path not in CHOSEN]
-    switches = {_spelled(path.rpartition(".")[0], f"no-{path.rpartition('.')[2]}") for path in _switches(run)}
-    groups = _groups(arguments)
-    for flag in (_path(group[0]).replace("_", "-") for group in groups):
-        if flag not in known and flag not in switches:
-            raise WrongUseError(f"unknown field --{flag}; {_hint(flag, known)}")
-    found = _parsed(run, arguments)
-    if found is None:
-        wrong = next((group for group in groups if _parsed(run, group) is None), arguments)
-        raise WrongUseError(f"{' '.join(wrong)}: not a value that this field can have; see {prog} --help")
-    return found
-
-
-def _attentions(run: BaseRun) -> list[str]:
-    """Returns the model's fields that hold an attention beside the one of --attention."""
-    model = run.model
-    names = (field.name for field in dataclasses.fields(model))
-    return [name for name in names if name != "attention" and isinstance(getattr(model, name), AttentionConfig)]
-
-
-def _with_attentions(run: BaseRun, arguments: Sequence[str]) -> tuple[BaseRun, list[str]]:
-    """Returns the run with the attentions that ``--model.FIELD NAME`` chooses, and the other arguments."""
-    left: list[str] = []
-    for group in _groups(arguments):
-        name = _path(group[0])
-        values = [*group[0].split("=", 1)[1:], *group[1:]]
-        if name not in [f"model.{each}" for each in _attentions(run)]:
-            left += group
-        elif len(values) != 1:
-            raise WrongUseError(f"{' '.join(group)}: expected the name of one attention variant")
-        else:
-            chosen: Any = {name.removeprefix("model."): find_attention(values[0])}
-            run = dataclasses.replace(run, model=dataclasses.replace(run.model, **chosen))
-    return run, left
-
-
-def _path(argument: str) -> str:
-    """Returns the path of the field that an argument names, on or off."""
-    return argument.split("=", 1)[0].removeprefix("--").replace("-", "_")
-
-
-def _spelled(*path: str) -> str:
-    return ".".join(path).replace("_", "-")
-
-
-def _switches(run: BaseRun) -> list[str]:
-    """Returns the paths of the fields that are on or off: tyro has ``--no-`` for these too."""
-    return [path for path in field_paths(run) if isinstance(functools.reduce(getattr, path.split("."), run), bool)]
-
-
-def _hint(flag: str, known: Sequence[str]) -> str:
-    if flag in ("model.attention", "model.norm"):
-        return f"a whole variant is chosen by --{flag.rpartition('.')[2]}"
-    if flag == "seed":
-        return "a single run takes --seed, a sweep --seeds"
-    return did_you_mean(flag, [*NAMED, *known]) or "see --help for the fields"
-
-
-def _groups(arguments: Sequence[str]) -> list[list[str]]:
-    """Returns the arguments, each field's name with the values that follow it."""
-    groups: list[list[str]] = []
-    for argument in arguments:
-        if argument.startswith("--"):
-            groups.append([argument])
-        else:
-            groups[-1].append(argument)
-    return groups
-
-
-def _parsed(run: BaseRun, arguments: Sequence[str]) -> BaseRun | None:
-    """Returns the run with the fields set, or None if some value is not one; prints nothing."""
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        try:
-            return _parse(run, [re.sub("(^|=)none$", r"\1None", each) for each in arguments])  # as the help has it
-        except SystemExit:
-            return None
-
-
-def _parse(run: BaseRun, arguments: Sequence[str], prog: str | None = None, description: str = "") -> BaseRun:
     hints = typing.get_type_hints(type(run))
     settings = dataclasses.make_dataclass(
         "Settings",
@@ -228,21 +131,13 @@ def _parse(run: BaseRun, arguments: Sequence[str], prog: str | None = None, desc
                 dataclasses.field(default=getattr(run, field.name)),
             )
             for field in dataclasses.fields(run)
-            if field.name not in CHOSEN
+            if field.name not in NO_FIELDS
         ],
         frozen=True,
         kw_only=True,
     )
-    chosen: Any = tyro.cli(
-        settings,
-        args=list(arguments),
-        prog=prog,
-        description=description,
-        config=(tyro.conf.AvoidSubcommands,),
-    )
-    return dataclasses.replace(
-        run, **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(settings)}
-    )
+    with contextlib.suppress(SystemExit):
+        tyro.cli(settings, args=["--help"], prog=prog, description="", config=(tyro.conf.AvoidSubcommands,))
 
 
 def describe(package: Package) -> str:
@@ -257,7 +152,7 @@ def describe(package: Package) -> str:
 
 def _chosen_by(preset: Preset[BaseRun]) -> str:
     return (
-        "" if preset.chosen_by is None else f" (meant where --{_spelled(preset.chosen_by)} is set and no preset named)"
+        "" if preset.chosen_by is None else f" (meant where --{spelled(preset.chosen_by)} is set and no preset named)"
     )
 
 
@@ -334,10 +229,9 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
         parser.print_help()
         print(f"\n{provenance(package.tasks[options.task], package.presets[options.task][preset])}")
         print(f"\nfields of {options.task}, preset {preset}: any of them as --path value\n")
-        with contextlib.suppress(SystemExit):
-            _parse(run, ["--help"], prog=f"{prog} {options.task}")
-        for name in _attentions(run):
-            print(f"  --{_spelled('model', name)} chooses a variant by its name, as --attention does")
+        _print_fields(run, f"{prog} {options.task}")
+        for path in attention_fields(run):
+            print(f"  --{spelled(path)} chooses a variant by its name, as --attention does")
         return 0
     run = described(
         package, options.task, options.preset, options.attention, options.norm, options.seed, rest,

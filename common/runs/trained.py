@@ -9,8 +9,8 @@ from torch import nn
 
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import read_strict_json
-from seqarena.common.runs.cli import override
 from seqarena.common.runs.config import from_json
+from seqarena.common.runs.fields import set_fields
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun
@@ -77,7 +77,7 @@ def changed_run(run: Run, fields: Sequence[str], free: tuple[str, ...], prog: st
     Raises:
         WrongUseError: no such field, a value that it cannot have, or a field that was settled by the training.
     """
-    found = override(run, fields, prog)
+    found = set_fields(run, fields, prog)
     assert isinstance(found, type(run))
     others = [path for path in changed_fields(run, found) if not path.startswith(free)]
     if others:

@@ -11,7 +11,8 @@ from accelerate import Accelerator
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.blocks import norm_name
-from seqarena.common.runs.cli import Parser, override
+from seqarena.common.runs.cli import Parser
+from seqarena.common.runs.fields import set_fields
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.trained import read_trained
 from seqarena.common.training.runtime import device_name, make_accelerator, precision_name
@@ -46,7 +47,7 @@ def changed(run: LanguageRun, fields: Sequence[str]) -> LanguageRun:
     Raises:
         WrongUseError: other fields.
     """
-    found = override(run, fields, PROG)
+    found = set_fields(run, fields, PROG)
     assert isinstance(found, LanguageRun)
     others = [path for path in changed_fields(run, found) if not path.startswith(FREE)]
     if others:

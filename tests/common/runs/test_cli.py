@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError, advising, guarded
-from seqarena.common.runs.cli import choose, described, main, override, run_package
+from seqarena.common.runs.cli import choose, described, main, run_package
+from seqarena.common.runs.fields import set_fields
 from seqarena.common.training.optim import fitted
 from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.run import Run
@@ -21,7 +22,7 @@ TINY = (
 
 
 def parsed(*fields: str, attention: str | None = None, norm: str | None = None) -> Run:
-    run = override(choose(PACKAGE, "listops", "quick", attention, norm, 3), fields, "seqarena lra")
+    run = set_fields(choose(PACKAGE, "listops", "quick", attention, norm, 3), fields, "seqarena lra")
     assert isinstance(run, Run)
     return run
 
@@ -35,6 +36,7 @@ def test_any_field_is_set_by_its_path() -> None:
     assert parsed("--optim.clip", "none").optim.clip is None
     assert parsed("--optim.clip=none", "--optim.lr", "1", "--optim.lr", "2").optim.lr == 2
     assert parsed("--train.compile").train.compile
+    assert not parsed("--train.compile", "no").train.compile
     assert not parsed("--model.norm.no-final").model.norm.final  # type: ignore[attr-defined]
     assert parsed("--model.norm.tau", "0.5", norm="deescalated").model.norm.tau == 0.5  # type: ignore[attr-defined]
     assert parsed() == choose(PACKAGE, "listops", "quick", None, None, 3)
@@ -52,9 +54,21 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --optm.lr 3", "unknown field --optm.lr; did you mean 'optim.lr'"),
         ("lra listops --model.norm.tau 1", "unknown field --model.norm.tau"),
         ("lra listops --task other", "unknown field --task"),
-        ("lra listops --optim.lr abc", "--optim.lr abc: not a value"),
-        ("lra listops --optim.lr none", "--optim.lr none: not a value"),
-        ("lra listops --train.steps 9 --optim.betas 0.9 x --optim.lr 1", "seqarena: --optim.betas 0.9 x: not a value"),
+        ("lra listops --optim.lr abc", "--optim.lr abc: expected a number"),
+        ("lra listops --optim.lr none", "--optim.lr none: expected a number;"),
+        ("lra listops --train.steps 1.5", "expected a whole number;"),
+        ("lra listops --train.compile maybe", "expected true or false;"),
+        ("lra listops --optim.name adamww", "expected one of adamw, bert_adam, adam, adamax, lamb (did you mean 'ada"),
+        ("lra listops --optim.lr", "--optim.lr: expected one value, a number"),
+        ("lra listops --optim.lr 1 2", "expected one value, a number"),
+        ("lra listops --optim.betas 1", "expected 2 values"),
+        ("lra listops --train 1", "unknown field --train; it is a group of fields: --train.steps, --train.batch-size"),
+        ("lra listops --optim.lr.x 1", "unknown field --optim.lr.x"),
+        ("lra listops --optim.no-lr", "unknown field --optim.no-lr"),
+        (
+            "lra listops --train.steps 9 --optim.betas 0.9 x --optim.lr 1",
+            "seqarena: --optim.betas 0.9 x: expected a number",
+        ),
         ("lra listops --train.no-steps", "unknown field --train.no-steps"),
         ("lra listops --seed x", "argument --seed: invalid int value"),
         ("lra listops --attention hnas --model.attention.u 3", "u: expected a number from 0 to 1, found 3.0"),
