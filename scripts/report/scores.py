@@ -94,7 +94,7 @@ def _mean_label(row: Row, mean: float, half: float | None) -> str:
 
 
 def _rows(labels: Sequence[str]) -> dict[str, Any]:
-    """Returns an axis with one row per label, from top to bottom. Positions are numbers, because names may repeat."""
+    """Returns an axis with one row per label, from the top. Positions are numbers, because names are arbitrary."""
     return {
         "tickmode": "array", "tickvals": list(range(len(labels))), "ticktext": [label(each) for each in labels],
         "range": [len(labels) - 0.4, -0.6], "automargin": True, "zeroline": False,

@@ -94,7 +94,7 @@ def save_plan(planned: Sequence[PlannedRun], session: Session) -> Path:
 def prepare_all(planned: Sequence[PlannedRun], *, at_once: bool = False) -> None:
     """Prepares or checks the data of every task before the first run, so that missing files are reported at once.
 
-    The data of a single task are left to its first run, unless several runs start ``at_once``.
+    The data of a single task are prepared by its first run, unless several runs start ``at_once``.
     """
     first: dict[str, PlannedRun] = {}
     for each in planned:
