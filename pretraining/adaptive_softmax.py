@@ -1,4 +1,4 @@
-"""The adaptive softmax (Grave et al. 2017) of Transformer-XL: frequent words at once, rare ones in clusters; tied."""
+"""Adaptive softmax of Transformer-XL (Grave et al. 2017): rare words are scored in clusters; tied to the embeddings."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,8 +13,8 @@ from seqarena.common.shapes import Picked, Table, TokenIds, TokenLosses, Total
 class AdaptiveSoftmax(nn.Module):
     """p(word) = softmax over frequent words and clusters, times softmax over a cluster's words; a proper distribution.
 
-    The table of embeddings is that of the scores too, with a bias a word of their own. A cluster's score stands behind
-    those of the frequent words, in the order of the clusters (in the published PyTorch code in reverse).
+    The output weights are the embedding table; each word has a bias. Cluster scores follow those of the frequent
+    words in the order of the clusters (the published PyTorch code reverses it).
     """
 
     def __init__(self, vocabulary: int, dim: int, cutoffs: Sequence[int]) -> None:
@@ -43,7 +43,7 @@ class AdaptiveSoftmax(nn.Module):
         return found
 
     def _parts(self, table: Table, targets: TokenIds) -> Iterator[tuple[TokenIds, Table, Tensor, TokenIds]]:
-        """Yields what is told apart at once: at which positions, its table and biases, and which one is right."""
+        """Yields each softmax: positions, weights, biases and labels. First the frequent words, then each cluster."""
         frequent = self.ends[0]
         cluster = torch.bucketize(targets, targets.new_tensor(self.ends), right=True)  # 0: frequent
         first = torch.where(cluster == 0, targets, frequent + cluster - 1)

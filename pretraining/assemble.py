@@ -1,4 +1,4 @@
-"""Which of the two kinds of model a pretraining run trains."""
+"""Dispatches a pretraining run to its trainer: masked-language model or Transformer-XL."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from seqarena.pretraining.wikitext.run import LanguageRun
 
 
 def assemble(run: Run | LanguageRun, folder: Path, accelerator: Accelerator) -> Assembly:
-    """Returns what the run's kind of model brings to it."""
+    """Returns the model, loss, batches and evaluations of a run."""
     if isinstance(run, LanguageRun):
         return language_trainer.assemble(run, folder, accelerator)
     return trainer.assemble(run, folder, accelerator)

@@ -1,4 +1,4 @@
-"""Cost of a run, printed before it starts: operations, hours on a named card, memory."""
+"""Cost of a run, printed before it starts: operations, hours on a named GPU, memory."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from seqarena.pretraining.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A card and its multiplications and additions per second."""
+    """A GPU and the multiplications and additions it performs per second."""
 
     name: str
     per_second: float
@@ -16,24 +16,25 @@ class Card:
 LARGE = Card(name="one H200 at 40 % of its 989 T/s in bfloat16", per_second=0.4 * 989e12)
 
 LEAST_HOURS = 0.1
-"""A run that takes a card less is one for a CPU, of which nothing is estimated."""
+"""Runs that a GPU finishes faster are meant for a CPU; no GPU time is printed for them."""
 
 
 def line(operations: float, card: Card, memory_bytes: float, parameters: int) -> str:
-    """Returns operations, time, memory and size of a model for a person."""
+    """Returns operations, time, memory and model size as one printed line."""
     hours = operations / card.per_second / 3600
     time = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     on_card = "" if hours < LEAST_HOURS else f"{time} on {card.name}, "
     return (
         f"{operations:.2g} floating-point operations, {on_card}about "
-        f"{memory_bytes / 2**30:,.1f} GiB a process, {parameters / 1e6:,.1f} M parameters"
+        f"{memory_bytes / 2**30:,.1f} GiB per process, {parameters / 1e6:,.1f} M parameters"
     )
 
 
 def operations(run: Run, length: int) -> float:
-    """Returns the multiplications and additions of a training sequence: forward, and twice that backward.
+    """Returns the multiplications and additions per training sequence: forward, and twice that for backward.
 
-    Projections and feed-forward of each layer, products with the N x N weights, the head on the targets alone.
+    Counts the projections and feed-forward of each layer, the products with the N x N weights, and the head on the
+    targets only.
     """
     model, targets = run.model, run.data.masking.targets(length)
     width = model.dim if model.attention_dim is None else model.attention_dim
@@ -43,7 +44,7 @@ def operations(run: Run, length: int) -> float:
 
 
 def parameters(run: Run) -> int:
-    """Returns about how many numbers are trained: matrices and embeddings."""
+    """Returns the approximate number of parameters: matrices and embeddings."""
     model = run.model
     width = model.dim if model.attention_dim is None else model.attention_dim
     layer = 4 * model.dim * width + 2 * model.dim * model.ffn_dim
@@ -51,10 +52,10 @@ def parameters(run: Run) -> int:
 
 
 def memory_bytes(run: Run) -> float:
-    """Returns about what a process holds: weights, gradients and both moments in float32, and a batch's activations.
+    """Returns the approximate memory of a process: weights, gradients, both moments (float32) and activations.
 
-    A layer keeps about 10 vectors of the stream and 3 of the feed-forward a token, 4 bytes each; the head two times
-    its scores.
+    Each layer stores about 10 vectors of the stream and 3 of the feed-forward per token, 4 bytes per number. The head
+    stores its scores twice.
     """
     model, length = run.model, max(run.data.lengths)
     rows = run.train.micro_batch_size or run.train.batch_size
@@ -73,5 +74,5 @@ def total(run: Run) -> float:
 
 
 def estimate(run: Run) -> str:
-    """Returns one line for a person."""
+    """Returns the cost of a run as one printed line."""
     return line(total(run), LARGE, memory_bytes(run), parameters(run))

@@ -1,4 +1,4 @@
-"""From a model and sequences to scores, on masks that are the same for every run; what trivial rules score there."""
+"""Scores of a masked-language model, on masks that are the same for every run, and the floors of trivial rules."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -19,9 +19,9 @@ from seqarena.pretraining.model import losses, predictions
 
 BATCH_SIZE = 64
 EVALUATION = -1
-"""The epoch whose masks evaluation uses: no training step ever sees it."""
+"""Epoch whose masks evaluation uses. Training steps never use it."""
 NEIGHBOURS = 5_000_000
-"""Tokens that the rule on neighbours is fitted on, at most."""
+"""Maximum number of tokens that the neighbour rule is fitted on."""
 
 
 def masked_batch(builder: Builder, examples: Indices) -> MaskedBatch:
@@ -32,11 +32,11 @@ def masked_batch(builder: Builder, examples: Indices) -> MaskedBatch:
 def evaluate(
     model: nn.Module, builder: Builder, unigram: npt.NDArray[np.float64], accelerator: Accelerator
 ) -> Evaluation:
-    """Returns the metrics over all sequences; the processes share the batches out.
+    """Returns the metrics over all sequences; the batches are distributed over the processes.
 
-    accuracy: of a sequence's hidden tokens the share that is guessed, averaged over sequences; loss: the cross-entropy
-    of a hidden token, in nats; perplexity: its exponential; unigram_loss: what the frequencies of tokens alone give
-    (``unigram``, V); order_accuracy: of the order of two segments, where there are two.
+    accuracy: fraction of a sequence's hidden tokens predicted correctly, averaged over sequences. loss: cross-entropy
+    of a hidden token, in nats. perplexity: exp(loss). unigram_loss: cross-entropy of token frequencies alone
+    (``unigram``, V). order_accuracy: accuracy of the order of two segments, where sequences are pairs.
     """
 
     def rows(examples: Indices) -> Iterable[tuple[float, ...]]:
@@ -67,10 +67,10 @@ def evaluate(
     return Evaluation(metrics=metrics, examples=right.tolist())
 
 
-def in_all_lengths(
+def evaluate_all_lengths(
     model: nn.Module, builders: Mapping[int, Builder], unigram: npt.NDArray[np.float64], accelerator: Accelerator
 ) -> Evaluation:
-    """Returns what ``evaluate`` says of sequences of each length; behind the first, its names end with the length."""
+    """Returns the metrics at each length. From the second length on, metric names end with the length."""
     first, *others = ((length, evaluate(model, each, unigram, accelerator)) for length, each in builders.items())
     metrics = dict(first[1].metrics)
     for length, found in others:
@@ -79,7 +79,7 @@ def in_all_lengths(
 
 
 def frequencies(corpus: Corpus) -> npt.NDArray[np.int64]:
-    """Returns how often each token stands in the corpus; V."""
+    """Returns the number of occurrences of each token in the corpus; V."""
     size = len(corpus.tokenizer)
     counts: npt.NDArray[np.int64] = sum(
         (np.bincount(shard.tokens, minlength=size) for shard in corpus.shards), np.zeros(size, dtype=np.int64)
@@ -88,13 +88,13 @@ def frequencies(corpus: Corpus) -> npt.NDArray[np.int64]:
 
 
 def floors(corpus: Corpus, builder: Builder, counts: npt.NDArray[np.int64]) -> Mapping[str, float]:
-    """Returns what trivial rules score: the most frequent token, and the most frequent one after the left neighbour.
+    """Returns the scores of two trivial rules: the most frequent token, and the most frequent token after the left one.
 
-    Both are fitted on the corpus, held-out documents included, which only helps them.
+    Both are fitted on the whole corpus. Held-out documents are included, which can only raise these floors.
     """
     size, most = len(counts), int(counts.argmax())
     text = np.zeros(0, dtype=np.int64)
-    for shard in corpus.shards:  # no more of them than are needed
+    for shard in corpus.shards:  # reads no more shards than needed
         text = np.concatenate([text, shard.tokens[: NEIGHBOURS - len(text)]])
     pairs, times = np.unique(text[:-1].astype(np.int64) * size + text[1:], return_counts=True)
     after = np.full(size, most)

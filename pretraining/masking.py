@@ -1,7 +1,7 @@
-"""Which tokens of a sequence are hidden, and by what: n-gram masking as data, drawn from (seed, epoch, example) alone.
+"""N-gram masking: chooses and replaces the target tokens, drawn from (seed, epoch, example) alone.
 
-P2 says "n-gram masking, n <= 3, length randomly selected" and cites Joshi et al. 2020 (SpanBERT); that n is drawn with
-weights 1 / n is inferred from ALBERT's code, whose authors it shares. Both are settings here.
+P2 says "n-gram masking, n <= 3, length randomly selected" and cites Joshi et al. 2020 (SpanBERT). Weights 1 / n are
+inferred from ALBERT's code, which shares authors with P2. Both laws are available here.
 """
 
 from dataclasses import dataclass
@@ -21,42 +21,45 @@ SCOPES = ("piece", "word", "span")
 
 @dataclass(frozen=True, kw_only=True)
 class Masking:
-    """How masks are drawn. Spans never leave their segment, and never touch ``[CLS]``, ``[SEP]`` or each other."""
+    """Settings of n-gram masking. A span stays in its segment and touches no ``[CLS]``, ``[SEP]`` or other span."""
 
     law: Literal["inverse", "geometric", "uniform", "single"] = "inverse"
-    """How long a span is: n with weight 1 / n (ALBERT), geometric (SpanBERT), uniform, or always 1."""
+    """Distribution of span lengths: n with weight 1 / n (ALBERT), geometric (SpanBERT), uniform, or always 1."""
     longest: int = 3
-    """Most units of a span."""
+    """Maximum number of units in a span."""
     geometric: float = 0.2
-    """Probability of the geometric law."""
+    """Success probability of the geometric distribution."""
     unit: Literal["word", "piece"] = "word"
     """Unit of a span: whole words, or pieces of words."""
     scope: Literal["piece", "word", "span"] = "piece"
-    """Unit that is masked, replaced or kept together: a piece (BERT, ALBERT), a word, a span (SpanBERT)."""
+    """Unit that is masked, replaced or left unchanged as a whole: a piece (BERT, ALBERT), a word, a span (SpanBERT)."""
     share: float = 0.15
-    """Share of a sequence's tokens that become targets; counted in pieces, ``[CLS]`` and ``[SEP]`` included."""
+    """Fraction of a sequence's tokens that become targets, counted in pieces; ``[CLS]`` and ``[SEP]`` are
+    included."""
     masked: float = 0.8
-    """Share of the targets that become ``[MASK]``."""
+    """Fraction of the targets that become ``[MASK]``."""
     replaced: float = 0.1
-    """Share of the targets that become a random token; the rest stay as they are."""
+    """Fraction of the targets that become a random token; the rest stay unchanged."""
     source: Literal["vocabulary", "everything", "unigram"] = "vocabulary"
-    """Random tokens: the vocabulary without special ones, all of it (BERT, ALBERT), or as frequent as in the corpus."""
+    """Random tokens: uniform without special ones, uniform over all (BERT, ALBERT), or by frequency in the corpus."""
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for shares that are none, or lengths below 1."""
+        """Raises a ``WrongUseError`` for invalid fractions, or lengths below 1."""
         if self.longest < 1 or not 0 < self.geometric < 1:
             raise WrongUseError("expected data.masking.longest of at least 1 and 0 < data.masking.geometric < 1")
         if not 0 < self.share < 1:
-            raise WrongUseError(f"data.masking.share: expected a number between 0 and 1, found {self.share}")
+            raise WrongUseError(
+                f"data.masking.share: expected a number between 0 and 1 (exclusive), found {self.share}"
+            )
         if min(self.masked, self.replaced) < 0 or self.masked + self.replaced > 1:
-            raise WrongUseError("data.masking.masked and replaced: expected shares that add up to at most 1")
+            raise WrongUseError("data.masking.masked and replaced: expected fractions >= 0 that add up to at most 1")
 
     def targets(self, length: int) -> int:
-        """Returns how many targets a sequence of so many tokens has: at least 1."""
+        """Returns the number of targets in a sequence of ``length`` tokens: at least 1."""
         return max(1, int(self.share * length + 0.5))
 
     def weights(self) -> npt.NDArray[np.float64]:
-        """Returns the weight of each span length, from 1 on."""
+        """Returns the weight of each span length, starting at 1."""
         n = np.arange(1, (1 if self.law == "single" else self.longest) + 1, dtype=np.float64)
         if self.law == "inverse":
             return 1 / n
@@ -67,36 +70,36 @@ class MaskedSequences(NamedTuple):
     """Masked sequences and their targets."""
 
     tokens: Matrix
-    """B T: with targets hidden."""
+    """B T: tokens with the targets hidden."""
     places: Matrix
-    """B K: where the targets of each row are, in order; 0 where it has fewer."""
+    """B K: positions of each row's targets, in order; 0 where the row has fewer."""
     targets: Matrix
-    """B K: the tokens that stood there; ``NONE`` where it has fewer."""
+    """B K: original tokens at these positions; ``NONE`` where the row has fewer."""
 
 
 NONE = -100
-"""A target that there is not: PyTorch's cross-entropy passes over it."""
+"""Missing target; PyTorch's cross-entropy ignores this value."""
 
 
 class Masker:
-    """Draws the masks of a run; the same for an example and epoch whoever asks, in whatever batch."""
+    """Draws the masks of a run. They depend on seed, epoch and example only, not on the batch or the process."""
 
     def __init__(self, masking: Masking, tokenizer: Tokenizer, counts: npt.NDArray[np.int64], seed: int) -> None:
-        """Takes how often each token stands in the corpus, for random tokens as frequent as there."""
+        """``counts``: occurrences of each token in the corpus, for random tokens drawn by frequency."""
         self.masking, self.seed = masking, seed
         self.mask = tokenizer.id("[MASK]")
         self.continues = tokenizer.continues if masking.unit == "word" else np.zeros(len(tokenizer), dtype=np.bool_)
         allowed = np.ones(len(tokenizer)) if masking.source == "everything" else (~tokenizer.special).astype(np.float64)
         self.cumulative = np.cumsum(allowed * counts if masking.source == "unigram" else allowed)
         if not self.cumulative[-1] > 0:
-            raise BadDataError("the text holds no token that could stand in for another: is all of it unknown?")
+            raise BadDataError("the text has no token to draw random replacements from: is every token unknown?")
 
     def __call__(
         self, tokens: Matrix, segments: Matrix, examples: npt.NDArray[np.int64], epochs: npt.NDArray[np.int64]
     ) -> MaskedSequences:
-        """Returns the masked rows; ``segments`` (B T) numbers what no span crosses, below 0 where nothing is masked.
+        """Returns the masked rows. ``segments`` (B T): segment of each token; below 0: never masked.
 
-        ``examples`` and ``epochs`` (B) say which example each row is, and which time it is seen.
+        ``examples`` and ``epochs`` (B): example and epoch of each row.
         """
         masking = self.masking
         keys = hash64(self.seed, epochs, examples)
@@ -114,7 +117,7 @@ class Masker:
 
 
 PADDING, SPECIAL = -2, -1
-"""Of ``segments``: no token at all, and one that is never a target."""
+"""Values in ``segments``: padding, and a special token, which is never a target."""
 
 mix = compiled(inline="always")(mix64)
 
@@ -144,7 +147,7 @@ def _mask_rows(
 @compiled()
 @no_type_check
 def _units(tokens, segments, continues, units):
-    """Writes where each unit begins and ends and the segment it is in; returns how many there are."""
+    """Writes start, end and segment of each unit; returns the number of units."""
     count = 0
     for place in range(len(tokens)):
         segment = segments[place]
@@ -162,11 +165,11 @@ def _units(tokens, segments, continues, units):
 @compiled()
 @no_type_check
 def _spans(units, weights, scope, budget, key, order, draws):
-    """Writes the number of each target's draw, from 1, and 0 for other places; returns where random bits go on.
+    """Writes the draw number of each target, from 1 (0: not a target); returns the advanced random key.
 
-    The starts of spans are tried in a random order. A span is as long as the law says, of what is left of its segment;
-    it is shortened to what is left of the budget, and given up if it touches another. If no unit fits into the budget,
-    the first that was tried is cut.
+    Span starts are tried in random order. Each span has a random length, limited by its segment. It is shortened to
+    the remaining budget, and skipped if it touches another span. If no unit fits into the budget, the first one tried
+    is cut.
     """
     draws[:] = 0
     order[: len(units)] = np.arange(len(units))
@@ -202,7 +205,7 @@ def _spans(units, weights, scope, budget, key, order, draws):
 @compiled()
 @no_type_check
 def _length(units, first, weights, uniform):
-    """Returns the length of a span, by the law cut off and weighted anew at the end of the segment."""
+    """Returns a span length drawn from ``weights``, truncated and renormalised to the rest of the segment."""
     available = 1
     while available < len(weights) and first + available < len(units):
         before, after = units[first + available - 1], units[first + available]
@@ -220,7 +223,7 @@ def _length(units, first, weights, uniform):
 @compiled()
 @no_type_check
 def _hide(tokens, draws, key, masked, replaced, mask, cumulative, places, targets):
-    """Writes the targets and what stands in their place now: one draw for all that share a number, tokens each anew."""
+    """Writes the targets and hides them. Tokens with one draw number share its fate; random tokens differ."""
     written = 0
     for place in range(len(tokens)):
         if draws[place] == 0:

@@ -1,4 +1,4 @@
-"""The masked-language model of a run: BERT with the heads that its sequences ask for."""
+"""Masked-language model of a run: BERT with the heads that its sequences need."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,23 +15,27 @@ Model = BertConfig
 
 
 def check(model: Model, data: MaskedText) -> None:
-    """Refuses a model that cannot read the sequences.
+    """Rejects a model that cannot read the sequences.
 
     Raises:
         WrongUseError: names the field.
     """
     model.check()
     if model.max_length < max(data.lengths):
-        raise WrongUseError(f"model.max_length {model.max_length} is below the longest sequence, {max(data.lengths)}")
+        raise WrongUseError(
+            f"model.max_length {model.max_length}: expected at least the longest sequence, {max(data.lengths)}"
+        )
     if data.is_trained and model.vocabulary < data.trained_size:
         raise WrongUseError(
-            f"model.vocabulary {model.vocabulary:,} is below the {data.trained_size:,} tokens that are trained on the "
-            f"text: --data.vocabulary {model.vocabulary}, or a larger --model.vocabulary"
+            f"model.vocabulary {model.vocabulary:,} is below the {data.trained_size:,} tokens of the vocabulary to be "
+            f"trained; set --data.vocabulary {model.vocabulary} or a larger --model.vocabulary"
         )
     if data.building == "packed" and isinstance(model.norm, Deescalated):
-        raise WrongUseError("de-escalation has no form for packed rows: their means would mix; --data.building blocks")
+        raise WrongUseError(
+            "de-escalation does not support packed rows: its mean would mix documents; use --data.building blocks"
+        )
     if has_order(data) and model.token_types < 2:
-        raise WrongUseError(f"model.token_types: pairs of segments need 2, found {model.token_types}")
+        raise WrongUseError(f"model.token_types: expected at least 2 for pairs of segments, found {model.token_types}")
 
 
 def has_order(data: MaskedText) -> bool:
@@ -40,7 +44,7 @@ def has_order(data: MaskedText) -> bool:
 
 
 def predictions(model: nn.Module, batch: MaskedBatch) -> tuple[Tensor, Tensor | None]:
-    """Returns a ``BertForPretraining``'s scores of all tokens at the batch's places (B K V), and of orders (B 2)."""
+    """Returns a ``BertForPretraining``'s scores at the target positions (B K V), and of the segment order (B 2)."""
     length = batch.tokens.shape[1]
     rows = batch.places + length * _numbers(batch.places)
     visibility = Visibility(query_real=batch.real, key_real=batch.real, segments=batch.segments)
@@ -49,12 +53,12 @@ def predictions(model: nn.Module, batch: MaskedBatch) -> tuple[Tensor, Tensor | 
 
 
 def _numbers(places: Tensor) -> Tensor:
-    """Returns the number of each row; B 1."""
+    """Returns the index of each row; B 1."""
     return places.new_ones(len(places), 1).cumsum(dim=0) - 1
 
 
 def losses(scores: Tensor, order: Tensor | None, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
-    """Returns the cross-entropy of each target (B K), 0 where there is none, and of each order (B)."""
+    """Returns the cross-entropy of each target (B K; 0 where missing) and of each segment order (B)."""
     masked = F.cross_entropy(scores.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=NONE, reduction="none")
     if order is None:
         return masked.view_as(batch.targets), masked.new_zeros(len(batch.order))

@@ -1,4 +1,4 @@
-"""The runs that have a name: typed values, each with its source, the score expected and its cost."""
+"""Named runs: typed values, each with its source, expected score and cost."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,7 +39,7 @@ QUICK = _preset(
                     schedule=Schedule(shape="linear", warmup=60)),
         train=Train(steps=1_200, batch_size=32, eval_every=400, length_pool=8),
     ),
-    "ours: a small BERT, pre-norm, on the bundled King James Bible, n-gram masking",
+    "ours: a small pre-norm BERT on the bundled King James Bible, n-gram masking",
     "softmax 18 %, dnas, hnas 20 % (3 seeds, sd 1 to 3); most frequent token 7 %, after its neighbour 17 %",
     cost="about a minute on 2 CPU cores",
     data="the King James Bible, bundled, in the public domain (common/data/corpus); chapters 90 / 5 / 5 %",
@@ -59,9 +59,9 @@ BERT_BASE = _preset(
                     length_pool=8),
     ),
     "Devlin et al. 2019 (google-research/bert, create_pretraining_data.py and optimization.py)",
-    "SQuAD 1.1 88.5 F1 after finetuning, in print",
-    "Wikipedia alone (theirs: and BookCorpus, which nobody distributes), masks anew in every epoch (theirs: ten copies "
-    "of the data)",
+    "SQuAD 1.1 88.5 F1 after finetuning (published)",
+    "Wikipedia only (published: with BookCorpus, which is no longer distributed); masks redrawn in every epoch "
+    "(published: ten masked copies of the data)",
 )  # fmt: skip
 ALBERT_STYLE = _preset(
     Run(
@@ -74,11 +74,11 @@ ALBERT_STYLE = _preset(
         train=Train(steps=125_000, batch_size=4_096, micro_batch_size=64, eval_every=5_000, select="last",
                     length_pool=8),
     ),
-    "inferred: what P2's table most likely used, the pipeline of ALBERT's paper (google-research/albert, README) for "
-    "BERT-base",
+    "inferred: the setting P2's table most likely used, the pipeline of ALBERT's paper (google-research/albert, "
+    "README) for BERT-base",
     "softmax 90.5 F1 on SQuAD 1.1 and 84.1 on MNLI after finetuning, in P2; hnas 0.4 more",
-    "Wikipedia alone (theirs: and BookCorpus), without the traps of its code (spans that cross [SEP], 20 targets at "
-    "length 512, special tokens among the random ones)",
+    "Wikipedia only (published: with BookCorpus); without three flaws of the published code (spans that cross [SEP], "
+    "at most 20 targets at length 512, special tokens among the random ones)",
 )  # fmt: skip
 CRAMMING = _preset(
     Run(
@@ -96,10 +96,10 @@ CRAMMING = _preset(
                     length_pool=1),
     ),
     "Geiping and Goldstein 2023 (JonasGeiping/cramming): one GPU, one day",
-    "MNLI 84 after finetuning, in print",
-    "Wikipedia (theirs: a subset of the Pile), GELU (theirs: GEGLU), learned positions (theirs: scaled sinusoids), "
-    "biases in the feed-forward, a rate from 4 % of its peak on (theirs: 25 %), a fixed number of steps and no ramp of "
-    "the batch (theirs: by the clock)",
+    "MNLI 84 after finetuning (published)",
+    "Wikipedia (published: a subset of the Pile), GELU (GEGLU), learned positions (scaled sinusoids), biases in the "
+    "feed-forward (none), learning rate starting at 4 % of its peak (25 %), a fixed number of steps without batch ramp "
+    "(by wall-clock time)",
 )  # fmt: skip
 
 PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(

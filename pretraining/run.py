@@ -12,12 +12,12 @@ class Run(BaseRun):
     """One pretraining of a masked-language model."""
 
     data: MaskedText
-    """Which text, and what is hidden in it."""
+    """Text and masking."""
     model: model.Model
-    """The BERT."""
+    """The BERT model."""
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""
         super().check()
         self.data.check()
         model.check(self.model, self.data)

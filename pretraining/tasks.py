@@ -9,14 +9,14 @@ from seqarena.common.runs.tasks import Published, Task
 MLM = Task(
     package="pretraining",
     name="mlm",
-    title="what the hidden tokens of a text are; of a sequence's, the share that is guessed",
+    title="prediction of the hidden tokens of a text; fraction predicted correctly, averaged over sequences",
     version=1,
     metric="accuracy",
     higher_is_better=True,
     chance=0.0,
-    splits="documents by a hash of their number: 90 / 5 / 5 %; masks of evaluation are the same for all runs",
+    splits="documents split by a hash of their number: 90 / 5 / 5 %; the evaluation masks are the same for all runs",
     source="text of your own (--data.path) or of the hub (--data.hub, such as wikimedia/wikipedia:20231101.en)",
-    revision="as you have it: the checksum of its tokens says which",
+    revision="your copy; the checksum of its tokens identifies it",
     licence="that of the text; the bundled King James Bible is in the public domain",
     checksums=MappingProxyType({"quick": "3ed35de0a798e494ecc042e33127b91b641b56b45fb79f31fa5509158e1e2db6"}),
 )
@@ -26,14 +26,14 @@ BOOK = "2d601cf5781ad6dd88e82cd59d02239dc6cafb6110dbac4baf2642ee5c850524"
 
 
 def _published(perplexity: float, source: str) -> Published:
-    """Returns what was printed as a perplexity, in nats."""
+    """Returns a published perplexity as a loss in nats."""
     return Published(name="softmax", value=math.log(perplexity), source=f"perplexity {perplexity} in {source}")
 
 
 WIKITEXT103 = Task(
     package="pretraining",
     name="wikitext103",
-    title="the next word of a text; in nats per word, the lower the better (its exponential is the perplexity)",
+    title="prediction of the next word of a text; nats per word, lower is better (exp(loss) is the perplexity)",
     version=1,
     metric="loss",
     higher_is_better=False,
@@ -41,8 +41,8 @@ WIKITEXT103 = Task(
     unit="nats",
     splits="as published: 28,475 / 60 / 60 articles",
     source="wiki.{train,valid,test}.tokens of wikitext-103-v1 (--data.path), or the hub's Salesforce/wikitext",
-    revision="v1; words and vocabulary are compared with the published counts, and the checksum of the numbers is kept",
-    licence="CC BY-SA 3.0 (Wikipedia); never shipped here",
+    revision="v1; word counts and vocabulary are compared with the published ones; the checksum of the ids is stored",
+    licence="CC BY-SA 3.0 (Wikipedia); not distributed with seqarena",
     checksums=MappingProxyType({"quick": BOOK}),
     published=(
         _published(24.0, "Dai et al. 2019, base, 151 M parameters, 1.8 G tokens"),

@@ -1,4 +1,4 @@
-"""Brings text, model and loss of a run together."""
+"""Assembles the text, model and loss of a masked-language run."""
 
 import functools
 import hashlib
@@ -24,7 +24,7 @@ from seqarena.pretraining.data import MaskedText, sequences, split
 from seqarena.pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches
 from seqarena.pretraining.data.sequences import Sequences
 from seqarena.pretraining.data.shards import Corpus, say
-from seqarena.pretraining.evaluator import floors, frequencies, in_all_lengths
+from seqarena.pretraining.evaluator import evaluate_all_lengths, floors, frequencies
 from seqarena.pretraining.masking import NONE, Masker
 from seqarena.pretraining.model import has_order, losses, predictions
 from seqarena.pretraining.run import Run
@@ -32,18 +32,18 @@ from seqarena.pretraining.tasks import MLM
 
 
 def loss(model: nn.Module, batch: MaskedBatch) -> Tensor:
-    """Returns the mean over targets, and beside it the mean over rows of the order's, if there is one."""
+    """Returns the mean loss over targets, plus the mean over rows of the order loss where sequences are pairs."""
     scores, order = predictions(model, batch)
     masked, ordered = losses(scores, order, batch)
     return (masked.sum() + ordered.sum() * batch.targets_each[0]) / (batch.targets != NONE).sum()
 
 
 def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
-    """Returns the run's model, loss, batches and evaluations; prepared text is below ``folder``.
+    """Returns the run's model, loss, batches and evaluations; prepared text is read from and written to ``folder``.
 
     Raises:
-        BadDataError: text that is missing, damaged or too little.
-        WrongUseError: a vocabulary that the model cannot hold.
+        BadDataError: text that is missing, damaged or too short.
+        WrongUseError: a vocabulary larger than the model's.
     """
     if accelerator.is_main_process:
         say(f"mlm, preset {run.preset}: {estimate(run)}")
@@ -59,15 +59,15 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     }
     unigram = (counts + 1) / (counts + 1).sum()
 
-    def scored(name: str) -> Callable[[nn.Module], Evaluation]:
-        return lambda model: in_all_lengths(model, held_out[name], unigram, accelerator)
+    def evaluate_on(name: str) -> Callable[[nn.Module], Evaluation]:
+        return lambda model: evaluate_all_lengths(model, held_out[name], unigram, accelerator)
 
     return Assembly(
         model=BertForPretraining(run.model, sentences=has_order(run.data)),
         loss=loss,
         batches=TrainingBatches(phases=tuple(_phases(run, corpus, parts["train"], masks(run.seed)))),
-        validate=scored("validation"),
-        test=scored("test"),
+        validate=evaluate_on("validation"),
+        test=evaluate_on("test"),
         floors=lambda: floors(corpus, held_out["test"][run.data.length], counts),
         data_checksum=checksum,
         write_checkpoint=lambda model, folder: _write_checkpoint(
@@ -77,9 +77,9 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
 
 
 def pretraining_record(run: Run, text: str, precision: str) -> Pretraining:
-    """Returns what a checkpoint says of its pretraining; equal but for the seed for runs that share a table.
+    """Returns the pretraining record stored in a checkpoint; runs of one protocol differ only in the seed.
 
-    Its hash is of what a result's protocol is of: settings, version of the task, checksum of the text, precision.
+    The hash covers what makes a result's protocol: settings, task version, checksum of the text, precision.
     """
     own = settings(type(run), to_json(run))
     protocol = json.dumps(["pretraining", own, MLM.version, text, precision], sort_keys=True)
@@ -104,7 +104,7 @@ def _held_out(corpus: Corpus, data: MaskedText, chosen: list[np.ndarray], length
 
 
 def _phases(run: Run, corpus: Corpus, chosen: list[np.ndarray], masker: Masker) -> list[Phase]:
-    """Returns the phases of training: one for each length."""
+    """Returns the phases of training, one per sequence length."""
     data: MaskedText = run.data
     firsts = [0] if data.last_length is None else [0, round(run.train.steps * (1 - data.last_share))]
     phases = []

@@ -1,9 +1,9 @@
 """Transformer-XL (Dai et al. 2019) with any causal attention and any norm: relative positions, and a memory.
 
 With q_i = W_q h_i, k_j = W_k h_j, r_d = W_r s(d), s(d) the sinusoids of the distance d = i - j:
-s_ij = (q_i . k_j + q_i . r_d + u . k_j + v . r_d) / sqrt(head_dim). The terms with k are the product of q + u with k,
-those with r a bias; so every variant that has a causal form takes them. Departures from the published code: queries are
-projected for the segment alone, and the shift of the bias is a view.
+s_ij = (q_i . k_j + q_i . r_d + u . k_j + v . r_d) / sqrt(head_dim). The terms in k are the product of q + u with k;
+the terms in r are added as a bias. Any attention variant with a causal form can therefore be used. Departures from
+the published code: queries are projected for the segment only, and the relative shift is a view.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ STD = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Model(EncoderConfig):
-    """A Transformer-XL; its defaults are the published base model for WikiText-103."""
+    """Config of a Transformer-XL. The defaults are the published base model for WikiText-103."""
 
     vocabulary: int
-    """Number of words."""
+    """Number of words in the vocabulary."""
     layers: int = 16
     """Number of layers."""
     dim: int = 410
@@ -41,7 +41,7 @@ class Model(EncoderConfig):
     ffn_dim: int = 2_100
     """Width inside the feed-forward."""
     activation: Activation = "relu"
-    """Activation inside the feed-forward."""
+    """Activation of the feed-forward."""
     attention_dropout: float = 0.0
     """Probability of dropping an attention weight."""
     projection_bias: bool = False
@@ -49,22 +49,24 @@ class Model(EncoderConfig):
     shared_biases: bool = True
     """Whether all layers share u and v, as in the published PyTorch code, or each has its own."""
     cutoffs: tuple[int, ...] = (20_000, 40_000, 200_000)
-    """Words below the first are scored at once, the others in these clusters, only where one is meant."""
+    """Adaptive softmax: first id of each cluster; ids below the first one are scored at every position."""
 
     def check(self, *, order: str = "causal", mean_pooled: bool = False) -> None:
-        """Raises a ``WrongUseError`` that names the field which no model can have."""
+        """Raises a ``WrongUseError`` that names the invalid field."""
         super().check(order="causal", mean_pooled=mean_pooled)
         if self.attention_dim not in (None, self.dim):
-            raise WrongUseError("model.attention_dim: a Transformer-XL's heads are as wide as its stream together")
+            raise WrongUseError(
+                f"model.attention_dim {self.attention_dim}: a Transformer-XL needs model.dim {self.dim}, or none"
+            )
         if list(self.cutoffs) != sorted({each for each in self.cutoffs if 0 < each < self.vocabulary}):
             raise WrongUseError(
-                f"model.cutoffs {self.cutoffs}: expected rising numbers between 0 and model.vocabulary "
+                f"model.cutoffs {self.cutoffs}: expected increasing numbers between 0 and model.vocabulary "
                 f"{self.vocabulary:,}"
             )
 
 
 class ProjectedMemory(NamedTuple):
-    """Keys and values of earlier tokens, and of the distances (H D K, the largest first): while weights stay."""
+    """Cached projections: keys and values of earlier tokens, and distances (H D K, largest first)."""
 
     key: Key
     value: Value
@@ -75,9 +77,9 @@ class LayerMemory(NamedTuple):
     """A layer's memory of earlier segments: its input, and the states of its attention and norm."""
 
     past: Context | ProjectedMemory
-    """The stream; or, to evaluate, what attention makes of it."""
+    """The layer's input stream; in evaluation, its projections."""
     mass: KeyMass | None
-    carried: DeescalationState | None
+    norm_state: DeescalationState | None
 
     @property
     def length(self) -> int:
@@ -86,39 +88,39 @@ class LayerMemory(NamedTuple):
 
 
 Memory = Sequence[LayerMemory]
-"""One of each layer."""
+"""One ``LayerMemory`` per layer."""
 
 
 class Distances(NamedTuple):
-    """How far away what stands, and how much of it is seen."""
+    """Relative positions of a segment and its memory, biases u and v, and the attention window."""
 
     distances: Tensor | None
-    """Sinusoids of the distances from the largest, M - 1, to 0; M C. None: the memory has what is made of them."""
+    """Sinusoids of the distances from the largest, M - 1, down to 0; M C. None: the memory holds their projections."""
     u: Tensor
     """H D."""
     v: Tensor
     """H D."""
     window: int | None
-    """So many of the newest tokens; None: all."""
+    """Number of most recent tokens each query attends to, itself included; None: all."""
 
 
 def sinusoids(distances: Tensor, dim: int) -> Tensor:
-    """Returns sin, then cos, of each distance at ``dim / 2`` rates; D C."""
+    """Returns sin, then cos, of each distance at ``dim / 2`` frequencies; D C."""
     rate = 10_000 ** (-torch.arange(0.0, dim, 2.0, device=distances.device) / dim)
     angles = distances[:, None] * rate
     return torch.cat([angles.sin(), angles.cos()], dim=-1)[:, :dim]
 
 
 class Shift(torch.autograd.Function):
-    """Products with every distance (B H N K, the largest distance first) to the bias of each pair, without a copy.
+    """Relative shift: maps products with every distance (B H N K, largest distance first) to the bias of each pair.
 
-    Entry (i, j) is that of distance K - N + i - j. Where j lies in the future of i it is whatever: row i begins
-    N - 1 - i places to the right, and its end is the next row's beginning.
+    The result is a view. Entry (i, j) is the product with distance K - N + i - j. Row i starts N - 1 - i entries to
+    the right; where j is in the future of i, the view reads the start of the next row, and the causal mask hides it.
     """
 
     @staticmethod
     def forward(ctx: Any, products: Tensor) -> Tensor:
-        """Returns a view of the same numbers; B H N K."""
+        """Returns the shifted view; B H N K."""
         _, heads, queries, keys = products.shape
         ctx.shape = products.shape
         flat = products.contiguous()
@@ -128,7 +130,7 @@ class Shift(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """Returns the gradient; the last key of a row is of the future but in the last row."""
+        """Returns the gradient. The last key is in the future of every query but the last."""
         batch, heads, queries, keys = ctx.shape
         found = grads[0].new_zeros(ctx.shape)
         strides = (heads * queries * keys, queries * keys, keys - 1, 1)
@@ -138,7 +140,7 @@ class Shift(torch.autograd.Function):
 
 
 class RelativeAttention(nn.Module):
-    """Attention of a segment to itself and to a memory, with the four terms of Transformer-XL in any variant."""
+    """Attention of a segment to itself and to its memory, with Transformer-XL's four score terms, in any variant."""
 
     def __init__(self, config: EncoderConfig, variant: AttentionConfig) -> None:
         super().__init__()
@@ -150,49 +152,51 @@ class RelativeAttention(nn.Module):
         self.kernel = variant.build(config.heads, config.attention_dropout)
 
     def forward(
-        self, hidden: Hidden, past: Context | ProjectedMemory, seen: Distances, mass: EarlierMass | None
+        self, hidden: Hidden, past: Context | ProjectedMemory, distances: Distances, mass: EarlierMass | None
     ) -> tuple[Hidden, KeyMass | None, ProjectedMemory | None]:
-        """Returns what is found, what the variant carries on from ``mass``, and a projected past with the segment."""
+        """Returns the output, the variant's updated state (``mass``), and the extended ``ProjectedMemory`` if used."""
         query = self._split(self.query(hidden))
-        key, value, position = self._seen(hidden, past, seen)
-        # In float32 they would end autocast's half precision here.
-        u, v = (each[:, None].to(query.dtype) for each in (seen.u, seen.v))
+        key, value, position = self._keys_and_values(hidden, past, distances)
+        # Biases in float32 would turn autocast's half precision off here.
+        u, v = (each[:, None].to(query.dtype) for each in (distances.u, distances.v))
         products = (query + v) * query.shape[-1] ** -0.5 @ position  # B H N M
         bias: Tensor = Shift.apply(products)  # type: ignore[no-untyped-call]
-        visibility = Visibility(order="causal", memory=key.shape[2] - hidden.shape[1], window=seen.window)
-        given = query + u, key, value, visibility, bias
+        visibility = Visibility(order="causal", memory=key.shape[2] - hidden.shape[1], window=distances.window)
+        arguments = query + u, key, value, visibility, bias
         rule = self.kernel.rule
         if rule is not None and rule.rounds:
-            heads, mass = self.kernel.step(mass, *given)
+            heads, mass = self.kernel.step(mass, *arguments)
         else:
-            heads = self.kernel(*given)
+            heads = self.kernel(*arguments)
         whole = ProjectedMemory(key, value, past.position) if isinstance(past, ProjectedMemory) else None
         return self.output(heads.transpose(1, 2).flatten(2)), mass, whole
 
-    def _seen(self, hidden: Hidden, past: Context | ProjectedMemory, seen: Distances) -> ProjectedMemory:
-        """Returns keys and values of earlier and own tokens, and of as many distances."""
+    def _keys_and_values(
+        self, hidden: Hidden, past: Context | ProjectedMemory, distances: Distances
+    ) -> ProjectedMemory:
+        """Returns keys and values of memory and segment, and the projected distances."""
         if isinstance(past, ProjectedMemory):
             key, value = self._split(self.key(hidden)), self._split(self.value(hidden))
-            if past.key.shape[2]:  # the empty one may be of another precision
+            if past.key.shape[2]:  # an empty memory may have another dtype
                 key, value = torch.cat([past.key, key], dim=2), torch.cat([past.value, value], dim=2)
             return ProjectedMemory(key, value, past.position[..., -key.shape[2] :])
         source = torch.cat([past, hidden], dim=1)
-        assert seen.distances is not None
+        assert distances.distances is not None
         return ProjectedMemory(
-            self._split(self.key(source)), self._split(self.value(source)), self.positions(seen.distances)
+            self._split(self.key(source)), self._split(self.value(source)), self.positions(distances.distances)
         )
 
     def positions(self, distances: Tensor) -> Tensor:
-        """Returns what attention makes of the sinusoids of distances (M C); H D M."""
+        """Returns the projected sinusoids of distances (M C); H D M."""
         heads: Tensor = self.position(distances).view(len(distances), self.heads, -1)
-        return heads.permute(1, 2, 0).contiguous()  # copied once here, or once for each of the batch in the product
+        return heads.permute(1, 2, 0).contiguous()  # one copy here instead of one per batch row in the product
 
     def _split(self, projected: Tensor) -> Tensor:
         return projected.unflatten(2, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class Layer(nn.Module):
-    """Attention to segment and memory, and a feed-forward."""
+    """One layer: attention to segment and memory, then a feed-forward."""
 
     def __init__(self, config: Model) -> None:
         super().__init__()
@@ -201,13 +205,15 @@ class Layer(nn.Module):
         self.residual = config.norm.residual(config.dim, config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, hidden: Hidden, memory: LayerMemory, seen: Distances, kept: int) -> tuple[Hidden, LayerMemory]:
-        """Returns the layer's output, and the memory of the newest ``kept`` tokens that it has read, detached."""
+    def forward(
+        self, hidden: Hidden, memory: LayerMemory, distances: Distances, memory_length: int
+    ) -> tuple[Hidden, LayerMemory]:
+        """Returns the layer's output, and the detached memory of the last ``memory_length`` tokens it has read."""
         known: list[tuple[KeyMass | None, ProjectedMemory | None]] = []
 
         def attention(tokens: Tensor) -> Tensor:
             past = memory.past if isinstance(memory.past, ProjectedMemory) else self.residual.recalled(memory.past)
-            found, mass, projected = self.attention(tokens, past, seen, memory.mass)
+            found, mass, projected = self.attention(tokens, past, distances, memory.mass)
             known.append((mass, projected))
             return self.dropout(found)  # type: ignore[no-any-return]
 
@@ -215,20 +221,20 @@ class Layer(nn.Module):
             return self.dropout(self.feed_forward(tokens))  # type: ignore[no-any-return]
 
         visibility = Visibility(order="causal")
-        output, carried = self.residual(hidden, attention, feed_forward, visibility, memory.carried)
+        output, norm_state = self.residual(hidden, attention, feed_forward, visibility, memory.norm_state)
         mass, projected = known[0]
-        first = max(memory.length + hidden.shape[1] - kept, 0)
+        first = max(memory.length + hidden.shape[1] - memory_length, 0)
         past: Context | ProjectedMemory
         if projected is not None:
             past = ProjectedMemory(projected.key[:, :, first:], projected.value[:, :, first:], projected.position)
         elif isinstance(memory.past, Tensor):
             parts = [memory.past[:, first:], hidden.detach()[:, max(first - memory.length, 0) :]]
             past = torch.cat(parts, dim=1) if parts[0].shape[1] else parts[1].contiguous()
-        return output, LayerMemory(past, None if mass is None else mass[:, :, first:], carried)
+        return output, LayerMemory(past, None if mass is None else mass[:, :, first:], norm_state)
 
 
 class TransformerXL(nn.Module):
-    """Words to the stream that the next ones are told from, segment after segment."""
+    """Transformer-XL language model, run segment after segment with a memory."""
 
     def __init__(self, config: Model) -> None:
         super().__init__()
@@ -243,16 +249,16 @@ class TransformerXL(nn.Module):
         self.softmax = AdaptiveSoftmax(config.vocabulary, config.dim, config.cutoffs)
         initialise(self)
 
-    def empty(self, streams: int) -> Memory:
-        """Returns the memory before the first segment of so many streams: nothing to attend to."""
+    def empty_memory(self, streams: int) -> Memory:
+        """Returns the empty memory before the first segment of ``streams`` streams."""
         stream = self.word.weight.new_zeros(streams, 0, self.config.dim)
         return [LayerMemory(stream, None, None)] * self.config.layers
 
     @torch.no_grad()
-    def projected(self, streams: int, longest: int, clamp: int | None) -> Memory:
-        """Returns the same to evaluate with: keys and values are kept, and made once; so are those of the distances.
+    def projected_memory(self, streams: int, longest: int, clamp: int | None) -> Memory:
+        """Returns the same for evaluation; keys, values and distances are projected only once.
 
-        ``longest``: the tokens of a segment and of its memory together, at most.
+        ``longest``: maximum number of tokens of a segment and its memory together.
         """
         assert not self.training, "while weights change, keys and values do too"
         table = self._distances(longest, clamp)
@@ -273,41 +279,42 @@ class TransformerXL(nn.Module):
         targets: Tokens,
         memory: Memory,
         *,
-        kept: int,
+        memory_length: int,
         clamp: int | None = None,
         window: int | None = None,
     ) -> tuple[Total, Memory]:
-        """Returns the sum of the cross-entropies of what follows each token, in nats, and the memory; see ``read``."""
-        hidden, following = self.read(tokens, memory, kept=kept, clamp=clamp, window=window)
+        """Returns the summed cross-entropy of ``targets`` in nats, and the new memory; arguments as for ``read``."""
+        hidden, following = self.read(tokens, memory, memory_length=memory_length, clamp=clamp, window=window)
         return self.softmax(hidden.flatten(0, 1), self.word.weight, targets.flatten()), following
 
     def read(
-        self, tokens: Tokens, memory: Memory, *, kept: int, clamp: int | None = None, window: int | None = None
+        self, tokens: Tokens, memory: Memory, *, memory_length: int, clamp: int | None = None, window: int | None = None
     ) -> tuple[Hidden, Memory]:
-        """Returns the last layer's stream of a segment, and the memory for the next one, detached.
+        """Returns the last layer's hidden states of a segment, and the detached memory for the next segment.
 
-        ``kept``: its tokens at most; ``clamp``: the largest distance that is told apart, None: all are; ``window``: so
-        many of the newest tokens, its own counted, are seen from each, None: all (the published ``same_length`` is the
-        memory's length). Of the norms ``running`` alone carries its mean over.
+        ``memory_length``: maximum number of tokens in the new memory. ``clamp``: larger distances are replaced by it;
+        None: no limit. ``window``: number of most recent tokens each query attends to, itself included; None: all
+        (the published ``same_length`` sets it to the memory's length). De-escalation's state is passed on only for
+        ``mean="running"``.
         """
         length = tokens.shape[1] + memory[0].length
         table = None if isinstance(memory[0].past, ProjectedMemory) else self._distances(length, clamp)
         hidden = self.dropout(self.word(tokens) * self.config.dim**0.5)
-        goes_on = isinstance(self.config.norm, Deescalated) and self.config.norm.mean == "running"
+        is_running = isinstance(self.config.norm, Deescalated) and self.config.norm.mean == "running"
         following = []
         for number, (layer, own) in enumerate(zip(self.layers, memory, strict=True)):
             pair = 0 if self.config.shared_biases else number
-            seen = Distances(table, self.content_bias[pair], self.position_bias[pair], window)
-            hidden, read = layer(hidden, own, seen, kept)
-            following.append(read if goes_on else read._replace(carried=None))
+            distances = Distances(table, self.content_bias[pair], self.position_bias[pair], window)
+            hidden, read = layer(hidden, own, distances, memory_length)
+            following.append(read if is_running else read._replace(norm_state=None))
         return self.dropout(self.final_norm(hidden)), following
 
 
 @torch.no_grad()
 def initialise(model: TransformerXL) -> None:
-    """Gives a model the published initial values: N(0, 0.02) everywhere, gains N(1, 0.02), linear biases 0.
+    """Sets the published initial values: N(0, 0.02) everywhere, gains N(1, 0.02), linear biases 0.
 
-    The final norm, which some norms have not, is drawn last: models of all norms share every other initial value.
+    The final norm, which some norms lack, is drawn last, so that models of all norms share every other initial value.
     """
     final = set(model.final_norm.modules())
     for module in (each for each in model.modules() if each not in final):

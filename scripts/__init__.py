@@ -1,1 +1,1 @@
-"""The seqarena command, and what works across the task packages."""
+"""The seqarena command, and tools that work across the task packages."""

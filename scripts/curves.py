@@ -1,4 +1,4 @@
-"""Draws what runs told while they went: loss, validation, trained shares, and the diagnostics of each layer."""
+"""Draws the recorded curves of runs: loss, validation, bounded parameters, and diagnostics of each layer."""
 
 import json
 import math
@@ -15,18 +15,22 @@ from seqarena.common.runs.cli import Parser
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 """Panel -> line -> (step, value)."""
+BOUNDED = "bounded parameters"
+"""Panel of u of hnas and tau of de-escalation."""
 
 
 def read_curves(folder: Path) -> Curves:
-    """Returns every series of a run's ``metrics.jsonl``; a layer's number is a line of its own.
+    """Returns every series of a run's ``metrics.jsonl``; each layer is a line of its own.
 
     Raises:
         WrongUseError: no such file.
-        BadDataError: a line that is no record; but for a last one that is cut short.
+        BadDataError: an invalid line, other than a truncated last one.
     """
     path = folder / "metrics.jsonl"
     if not path.exists():
-        raise WrongUseError(f"{path} does not exist; name the directory of a run, such as runs/lra/listops/quick-...")
+        raise WrongUseError(
+            f"{path} does not exist; expected the directory of a run, such as runs/lra/listops/quick-..."
+        )
     curves: Curves = {}
     lines = path.read_text(errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
@@ -36,7 +40,7 @@ def read_curves(folder: Path) -> Curves:
             for panel, name, value in _series(record):
                 curves.setdefault(panel, {}).setdefault(name, []).append((step, _number(value)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            if number == len(lines) and isinstance(error, json.JSONDecodeError):  # cut short by a kill
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):  # truncated by a kill
                 break
             raise BadDataError(f"{path}, line {number}: not a record of a step ({error})") from error
     return curves
@@ -52,7 +56,7 @@ def _number(value: object) -> float:
 
 
 def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
-    """Yields panel, line and value of every number of a record."""
+    """Yields panel, line and value of every number in a record."""
     for group, values in record.items():
         for name, value in values.items() if isinstance(values, dict) else [(group, values)]:
             if group == "diagnostics":
@@ -61,20 +65,18 @@ def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
                 )
             elif group == "bounded":
                 several = len(value) > 1
-                yield from (
-                    ("trained shares", f"{name} {index}" if several else name, each) for index, each in enumerate(value)
-                )
+                yield from ((BOUNDED, f"{name} {index}" if several else name, each) for index, each in enumerate(value))
             else:
                 yield name.replace("_", " "), "validation" if group == "validation" else "training", value
 
 
 def _plain(text: str) -> str:
-    """Returns text that matplotlib does not read as a formula."""
+    """Returns text with every $ escaped, so that matplotlib does not parse formulas."""
     return printable(text).replace("$", r"\$")  # type: ignore[no-any-return]
 
 
 def draw(curves: Curves, title: str, path: Path) -> None:
-    """Writes the picture: a panel a quantity, a line a layer; layers from dark to light."""
+    """Writes the plot: one panel per quantity, one line per layer, coloured from dark to light."""
     columns = min(4, len(curves))
     rows = -(-len(curves) // columns)
     figure = Figure(figsize=(4 * columns, 2.8 * rows), layout="constrained")
@@ -99,11 +101,11 @@ def draw(curves: Curves, title: str, path: Path) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena curves`` and returns its exit code."""
     parser = Parser(prog="seqarena curves", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="directories of runs; each gets a picture, curves.png")
+    parser.add_argument("runs", nargs="+", type=Path, help="directories of runs; curves.png is written to each")
     for folder in parser.parse_args(arguments).runs:
         curves = read_curves(folder)
         if not curves:
-            raise WrongUseError(f"{folder}/metrics.jsonl is empty: the run has recorded nothing yet")
+            raise WrongUseError(f"{folder}/metrics.jsonl is empty: the run has not recorded anything yet")
         draw(curves, folder.name, folder / "curves.png")
         print(folder / "curves.png")
     return 0

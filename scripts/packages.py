@@ -1,4 +1,4 @@
-"""The task packages that there are: a new one is a word here."""
+"""Names of the task packages; a new package is added here."""
 
 import importlib
 import typing
@@ -12,10 +12,10 @@ PACKAGES = ("lra", "summarization", "pretraining", "qa", "vqa")
 
 
 def find_package(name: str) -> "seqarena.common.runs.package.Package":
-    """Returns a package by its name, imported only now: ``seqarena --help`` must not wait for torch.
+    """Returns a package by name, imported on demand, because ``seqarena --help`` should not wait for torch.
 
     Raises:
-        WrongUseError: no such package; says the nearest names.
+        WrongUseError: no such package; suggests the nearest names.
     """
     look_up(dict.fromkeys(PACKAGES), name, "package")
     found: seqarena.common.runs.package.Package = importlib.import_module(f"seqarena.{name}.__main__").PACKAGE

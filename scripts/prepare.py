@@ -1,4 +1,4 @@
-"""Makes a task's data ahead of its runs: read or generated, checked, kept where runs look for them."""
+"""Prepares a task's data ahead of its runs: reads or generates, checks and stores them."""
 
 import sys
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ def parser() -> Parser:
     made = Parser(prog="seqarena prepare", description=f"{__doc__}\nFields are set as --path value, as for a run.")
     made.add_argument("package", help="task package")
     made.add_argument("task", help="task of the package")
-    made.add_argument("--preset", help="the run that wants the data (default: the task's first but quick)")
+    made.add_argument("--preset", help="preset whose data to prepare (default: the task's first other than quick)")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     return made
 
 
-def chosen(arguments: Sequence[str]) -> tuple[Package, BaseRun, Path]:
-    """Returns the package, the run whose data are meant, and where they are kept.
+def select_run(arguments: Sequence[str]) -> tuple[Package, BaseRun, Path]:
+    """Returns the package, the run whose data are prepared, and the data folder.
 
     Raises:
-        WrongUseError: a name or field that is unknown, or a run that could not work.
+        WrongUseError: an unknown name or field, or an invalid run.
     """
     options, fields = parser().parse_known_args(arguments)
     package = find_package(options.package)
@@ -37,11 +37,11 @@ def chosen(arguments: Sequence[str]) -> tuple[Package, BaseRun, Path]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs ``seqarena prepare`` and returns its exit code; interrupted, it goes on where it stopped."""
+    """Runs ``seqarena prepare`` and returns its exit code; a repeated call resumes an interrupted one."""
     if len(arguments) > 1 and arguments[0] in PACKAGES and arguments[1] in find_package(arguments[0]).preparations:
         return find_package(arguments[0]).commands[arguments[1]](arguments[2:])
-    package, wanted, folder = chosen(arguments)
-    with advising(lambda: "the same command goes on with the data that are missing"):
+    package, wanted, folder = select_run(arguments)
+    with advising(lambda: "the same command resumes with the missing data"):
         assembly = package.assembly(wanted, folder, make_accelerator(wanted.train.precision))
     print(f"{package.name} {wanted.task}, preset {wanted.preset}: sha256 {assembly.data_checksum}")
     print("computing floors ...", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The first thing to run: four variants on short ListOps, then the leaderboard beside the floors, and the page."""
+"""A first sweep: trains four variants on short ListOps, prints the leaderboard with floors, writes the report page."""
 
 import sys
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ VARIANTS = ("softmax", "dnas", "hnas", "x3")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Trains, evaluates and prints; what is finished is not run again."""
+    """Runs ``seqarena quickstart`` and returns its exit code; finished runs are not repeated."""
     parser = Parser(prog="seqarena quickstart", description=__doc__)
     add_session_options(parser)
     options = parser.parse_args(arguments)
     folders = ["--runs", str(options.runs), "--data-folder", str(options.data_folder)]
     flags = [f"--{name.replace('_', '-')}" for name in ("overwrite", "overwrite_outdated") if getattr(options, name)]
     flags += ["--tracker", *options.tracker] if options.tracker else []
-    fields = ["--train.diagnostics"]  # the page shows what was inside
+    fields = ["--train.diagnostics"]  # shown on the report page
     planned, session, _ = sweep.plan(["lra", "listops", "--attention", *VARIANTS, *folders, *flags, *fields])
     sweep.save_plan(planned, session)
-    sweep.tell_plan(planned)
+    sweep.print_plan(planned)
     results = sweep.run_all(planned)
     leaderboard.run(["--runs", str(options.runs), *(["--json"] if options.json else [])])
     path = options.runs / "report.html"
     report.make(options.runs, path, Path("benchmarks"), "softmax")
-    print(f"the same and more as a page, to be opened in a browser: {path}", file=sys.stderr)
+    print(f"the same tables with plots, as a page for a browser: {path}", file=sys.stderr)
     return 0 if all(result is not None and result.status == "finished" for result in results) else 1

@@ -1,4 +1,4 @@
-"""The ``seqarena`` command: a task package, or something that works across them."""
+"""The ``seqarena`` command: runs a task package, or a tool that works across packages."""
 
 import importlib
 import sys
@@ -12,16 +12,16 @@ from seqarena.scripts.packages import PACKAGES, find_package
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "quickstart": "train four variants on short ListOps and print the leaderboard",
-        "prepare": "make a task's data ahead of its runs",
-        "sweep": "run the product of tasks, variants, norms and seeds; skips what is finished",
-        "leaderboard": "tables of the results below a folder",
-        "report": "everything below a folder of runs as one page that opens from disk",
-        "curves": "draw what runs recorded while they went, diagnostics of each layer included",
-        "figures": "draw and check what the papers claim without big training",
-        "benchmark": "time and memory of each variant: attention alone, or a training step",
+        "prepare": "prepare a task's data ahead of its runs",
+        "sweep": "run the product of tasks, variants, norms and seeds; skip finished runs",
+        "leaderboard": "print tables of the results below a folder",
+        "report": "write the results below a folder as one page that opens from disk",
+        "curves": "plot the recorded metrics of runs, including diagnostics of each layer",
+        "figures": "draw and check claims of the papers that need no big training",
+        "benchmark": "measure time and memory of each variant: attention alone, or a training step",
     }
 )
-"""Each is the module of its name beside this one; imported when it is asked for, for torch alone takes a second."""
+"""Each command is the module of that name in this folder, imported on demand, because torch alone takes a second."""
 
 
 def overview() -> str:
@@ -43,7 +43,7 @@ def overview() -> str:
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Runs the package or command named first."""
+    """Runs the package or command named first, and returns its exit code."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(overview())
         return 0
@@ -53,7 +53,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     look_up(dict.fromkeys((*PACKAGES, *COMMANDS)), name, "package or command")
     if name in PACKAGES:
-        from seqarena.common.runs.cli import run_package  # noqa: PLC0415  # takes seconds, which the overview need not wait
+        from seqarena.common.runs.cli import run_package  # noqa: PLC0415  # slow; the overview does not need it
 
         return run_package(find_package(name), rest, f"seqarena {name}")
     code: int = importlib.import_module(f"seqarena.scripts.{name}").run(rest)

@@ -1,4 +1,4 @@
-"""A table of words, printed as a person or a program wants it."""
+"""Renders a table of strings for the terminal, Markdown or LaTeX."""
 
 import io
 import sys
@@ -19,7 +19,7 @@ LATEX = str.maketrans(
 
 
 def terminal(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
-    """Returns a table of box-drawing characters, as wide as the terminal allows."""
+    """Returns a table of box-drawing characters, as wide as the terminal."""
     box = HEAVY_HEAD if "utf" in (sys.stdout.encoding or "").lower() else ASCII
     table = Table(title=escape(title), title_justify="left", title_style="bold", box=box)
     for number, heading in enumerate(headings):
@@ -46,7 +46,7 @@ def _pipes(cells: Sequence[str]) -> str:
 
 
 def latex(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
-    """Returns a LaTeX tabular with its notes as comments."""
+    """Returns a LaTeX tabular, with its notes as comments."""
     lines = [f"% {title}", rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}", r"\hline"]
     lines += [_ampersands(headings), r"\hline", *map(_ampersands, rows)]
     return "\n".join([*lines, r"\hline", r"\end{tabular}", *(f"% {note}" for note in notes), ""])
@@ -54,7 +54,7 @@ def latex(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str])
 
 def _ampersands(cells: Sequence[str]) -> str:
     line = " & ".join(cell.translate(LATEX) for cell in cells)
-    return ("{}" if line[:1] in ("[", "*") else "") + line + r" \\"  # else an argument of the row break before it
+    return ("{}" if line[:1] in ("[", "*") else "") + line + r" \\"  # "{}": else read as an argument of the previous \\
 
 
 RENDERERS: Mapping[str, Callable[[str, Sequence[str], Rows, Sequence[str]], str]] = MappingProxyType(

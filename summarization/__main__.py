@@ -1,4 +1,4 @@
-"""Headlines from the command line: ``python -m seqarena.summarization`` is ``seqarena summarization``."""
+"""Command line of headline generation: ``python -m seqarena.summarization`` is ``seqarena summarization``."""
 
 import sys
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""From a model and a split to headlines and their scores."""
+"""Generates the headlines of a split and scores them."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,29 +20,29 @@ from seqarena.summarization.data import Split
 from seqarena.summarization.data.text import decode
 from seqarena.summarization.decoding import Decoding, search
 from seqarena.summarization.model import Summarizer
-from seqarena.summarization.rouge import METRICS, described, dropped, intervals, rows
+from seqarena.summarization.rouge import METRICS, drop_unknown, intervals, rows, text_statistics
 
 HYPOTHESES, N_BEST, ROWS, REPORT = "hypotheses{}.txt", "nbest.txt", "rows.json", "report.json"
-"""What a finished run leaves: a headline a line in the order of the test pairs, also of other ways to search; the best
-of each text; the scores of each row; means with intervals."""
+"""Files of a finished run: headlines, one per line in the order of the test pairs (one file per way to search); the n
+best of each text; the scores of each row; means with intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Headlines:
-    """Headlines of a split."""
+    """Generated headlines of a split."""
 
     best: list[list[tuple[str, float]]]
-    """The hypotheses of each text with their scores, the best first."""
+    """Hypotheses of each text with their scores, best first."""
     unended: int
-    """Headlines that reached the longest length without an end."""
+    """Number of headlines that reached the maximum length without an end."""
 
     @property
     def first(self) -> list[str]:
-        """The best headline of each text; empty where there is none."""
+        """The best headline of each text; empty if the text has none."""
         return [each[0][0] if each else "" for each in self.best]
 
     def write(self, folder: Path, policy: str = "") -> None:
-        """Writes a headline a line; where more than one of each text was kept, these too with their scores."""
+        """Writes one headline per line. If there are several per text, also writes all of them with their scores."""
         folder.mkdir(parents=True, exist_ok=True)
         _lines(folder / HYPOTHESES.format(policy), self.first)
         if not policy and any(len(some) > 1 for some in self.best):
@@ -50,13 +50,13 @@ class Headlines:
             _lines(folder / N_BEST, best)
 
 
-def never_said(tokenizer: Tokenizer, vocabulary: int, special: tuple[int, int, int]) -> list[int]:
-    """Returns what no headline may hold: marks, and numbers of the model's table that stand for no token."""
+def banned_tokens(tokenizer: Tokenizer, vocabulary: int, special: tuple[int, int, int]) -> list[int]:
+    """Returns the ids that no headline may contain: special tokens, and ids of the model without a token."""
     start, _, pad = special
     return sorted({start, pad, tokenizer.id("[MASK]"), *range(len(tokenizer), vocabulary)})
 
 
-def write(
+def generate(
     model: nn.Module,
     split: Split,
     tokenizer: Tokenizer,
@@ -65,10 +65,10 @@ def write(
     *,
     unknown: bool = True,
 ) -> Headlines:
-    """Returns the headlines of a split's texts; ``unknown``: whether [UNK] may be said."""
+    """Returns the headlines of a split's texts; ``unknown``: whether [UNK] may be generated."""
     assert isinstance(model, Summarizer)
     start, end, _ = split.encoded.special
-    banned = never_said(tokenizer, model.config.vocabulary, split.encoded.special)
+    banned = banned_tokens(tokenizer, model.config.vocabulary, split.encoded.special)
     banned += [] if unknown else [tokenizer.id("[UNK]")]
 
     def headlines(examples: Indices) -> Iterable[tuple[list[tuple[str, float]], bool]]:
@@ -85,7 +85,7 @@ def write(
 
 @torch.no_grad()
 def cross_entropy(model: nn.Module, split: Split, how: Decoding, accelerator: Accelerator) -> float:
-    """Returns the mean cross-entropy a token of the references, in nats."""
+    """Returns the mean cross-entropy per token of the references, in nats."""
     model.eval()
     mine: list[tuple[float, int]] = []
     for examples in shared_in_order(split.encoded.source_lengths, how.batch_size, accelerator):
@@ -100,8 +100,8 @@ def cross_entropy(model: nn.Module, split: Split, how: Decoding, accelerator: Ac
 def validate(
     model: nn.Module, split: Split, tokenizer: Tokenizer, how: Decoding, accelerator: Accelerator
 ) -> Evaluation:
-    """Returns the ROUGE of greedy headlines, by which a checkpoint is chosen, and the cross-entropy a token."""
-    found = write(model, split, tokenizer, replace(how, beam=1, n_best=1), accelerator)
+    """Returns the ROUGE of greedy headlines, which selects the checkpoint, and the cross-entropy per token."""
+    found = generate(model, split, tokenizer, replace(how, beam=1, n_best=1), accelerator)
     scores = rows(found.first, [pair.summary for pair in split.pairs])
     metrics = {name: float(scores[name].mean()) for name in METRICS}
     metrics["loss"] = cross_entropy(model, split, how, accelerator)
@@ -110,39 +110,39 @@ def validate(
 
 @dataclass(frozen=True, kw_only=True)
 class TestHeadlines:
-    """The headlines of the test texts, searched for in every way that is reported."""
+    """Headlines of the test texts, generated under every policy that is reported."""
 
-    written: Mapping[str, Headlines]
-    """emit, what counts: unknown words may be said and are scored; ban: they may not; greedy: no search."""
+    by_policy: Mapping[str, Headlines]
+    """emit (the reported score): unknown words allowed and scored; ban: not allowed; greedy: without search."""
     split: Split
 
     @functools.cached_property
     def scores(self) -> dict[str, dict[str, list[float]]]:
-        """Rows' F1 by policy and metric; drop: emit without its unknown words."""
+        """F1 of each row by policy and metric. drop: emit with its unknown words removed."""
         references = [pair.summary for pair in self.split.pairs]
-        texts = {name: each.first for name, each in self.written.items()}
-        texts["drop"] = dropped(texts["emit"])
+        texts = {name: each.first for name, each in self.by_policy.items()}
+        texts["drop"] = drop_unknown(texts["emit"])
         found = {name: rows(some, references) for name, some in texts.items()}
         return {name: {metric: some[metric].tolist() for metric in METRICS} for name, some in found.items()}
 
     def evaluation(self) -> Evaluation:
-        """Returns the scores of emit, then those of the other policies and what else there is to know."""
+        """Returns the scores of emit, then those of the other policies and further statistics."""
         scores = self.scores
         metrics = {name: float(np.mean(scores["emit"][name])) for name in METRICS}
         for policy in ("drop", "ban", "greedy"):
             metrics |= {f"{name}_{policy}": float(np.mean(scores[policy][name])) for name in METRICS}
-        metrics |= described(
-            self.written["emit"].first,
+        metrics |= text_statistics(
+            self.by_policy["emit"].first,
             [pair.summary for pair in self.split.pairs],
             [pair.document for pair in self.split.pairs],
         )
-        metrics["unended"] = self.written["emit"].unended / len(self.split.pairs)
+        metrics["unended"] = self.by_policy["emit"].unended / len(self.split.pairs)
         return Evaluation(metrics=metrics, examples=scores["emit"]["rouge1"], write_outputs=self.write_outputs)
 
     def report(self, floors: Mapping[str, Mapping[str, float]]) -> str:
-        """Returns a table of all policies with their intervals, and the floors."""
+        """Returns a table of all policies with their intervals, and of the floors."""
         lines = [f"{len(self.split.pairs):,} headlines{'':<16} {'  '.join(f'{name:<20}' for name in METRICS)}"]
-        for policy, meaning in (("emit", "headline figure"), ("drop", ""), ("ban", ""), ("greedy", "")):
+        for policy, meaning in (("emit", "reported score"), ("drop", ""), ("ban", ""), ("greedy", "")):
             found = intervals({name: np.array(values) for name, values in self.scores[policy].items()})
             label = f"  {policy}{f' ({meaning})' if meaning else ''}"
             lines.append(f"{label:<32}{'  '.join(f'{found[name]!s:<20}' for name in METRICS)}")
@@ -151,8 +151,8 @@ class TestHeadlines:
         return "\n".join(line.rstrip() for line in lines)
 
     def write_outputs(self, folder: Path) -> None:
-        """Writes the headlines and their scores; references and texts are not copied, for they may not be handed on."""
-        for policy, each in self.written.items():
+        """Writes headlines and scores, but neither references nor texts, which may not be redistributed."""
+        for policy, each in self.by_policy.items():
             each.write(folder, "" if policy == "emit" else f".{policy}")
         write_json(folder / ROWS, self.scores)
         found = {
@@ -173,12 +173,12 @@ def _lines(path: Path, lines: Sequence[str]) -> None:
 def test(
     model: nn.Module, split: Split, tokenizer: Tokenizer, how: Decoding, accelerator: Accelerator
 ) -> TestHeadlines:
-    """Returns the headlines of the test texts by every policy."""
+    """Returns the headlines of the test texts under every policy."""
     return TestHeadlines(
-        written={
-            "emit": write(model, split, tokenizer, how, accelerator),
-            "ban": write(model, split, tokenizer, how, accelerator, unknown=False),
-            "greedy": write(model, split, tokenizer, replace(how, beam=1, n_best=1), accelerator),
+        by_policy={
+            "emit": generate(model, split, tokenizer, how, accelerator),
+            "ban": generate(model, split, tokenizer, how, accelerator, unknown=False),
+            "greedy": generate(model, split, tokenizer, replace(how, beam=1, n_best=1), accelerator),
         },
         split=split,
     )

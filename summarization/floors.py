@@ -1,4 +1,4 @@
-"""What trivial rules score: below these a model has learned nothing that matters."""
+"""Floors of headline generation: ROUGE of trivial rules."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,21 +11,21 @@ from seqarena.common.data.counter import permutation
 from seqarena.common.data.nearest import FLOOR, nearest
 from seqarena.common.data.tokenization import Tokenizer
 from seqarena.summarization.data import Splits
-from seqarena.summarization.data.batches import Encoded
+from seqarena.summarization.data.batches import EncodedPairs
 from seqarena.summarization.data.text import decode, normalized
 from seqarena.summarization.rouge import METRICS, rows
 
 LEAD = 8
-"""Words of a text that are taken for its headline, as in Rush et al. 2015."""
+"""Number of leading words used as a headline, as in Rush et al. 2015."""
 CANDIDATES, JUDGED = 40, 200
-"""Headlines that are tried on all, and the pairs on which the best is chosen."""
+"""Number of candidate headlines for the constant, and of pairs that it is chosen on."""
 
 
 def floors(splits: Splits, tokenizer: Tokenizer) -> dict[str, dict[str, float]]:
-    """Returns the mean ROUGE of rules on the test pairs; rule -> metric -> score.
+    """Returns the mean ROUGE of trivial rules on the test pairs; rule -> metric -> score.
 
-    The first eight words of the text; one headline for all: of some of the headlines of the validation pairs, and of
-    their most frequent words, the one with the best mean ROUGE-1 there; the headline of the nearest training text.
+    The rules: the first eight words of the text; the best constant headline, chosen by ROUGE-1 on validation pairs
+    among some of their headlines and their most frequent words; the headline of the nearest training text.
     """
     fitted, test = splits.validation.pairs, splits.test.pairs
     copied = nearest_headlines(splits.train, splits.test.encoded, tokenizer)
@@ -39,14 +39,14 @@ def floors(splits: Splits, tokenizer: Tokenizer) -> dict[str, dict[str, float]]:
     }
 
 
-def nearest_headlines(train: Encoded, test: Encoded, tokenizer: Tokenizer) -> list[str]:
-    """Returns the headline of the training text nearest to each of the first test texts, by how often tokens occur."""
+def nearest_headlines(train: EncodedPairs, test: EncodedPairs, tokenizer: Tokenizer) -> list[str]:
+    """Returns, for the first test texts, the headline of the training text with the nearest token counts."""
     found = nearest(_counts(train.sources, len(tokenizer)), _counts(test.sources, len(tokenizer)))
     return [decode(train.targets[number].tolist(), tokenizer) for number in found.tolist()]
 
 
 def _counts(texts: Ragged, vocabulary: int) -> sparse.csr_matrix:
-    """Returns how often each token is in each text, (texts, tokens)."""
+    """Returns the number of occurrences of each token in each text, (texts, tokens)."""
     found = sparse.csr_matrix(
         (np.ones(len(texts.tokens), dtype=np.int64), texts.tokens.astype(np.int64), texts.offsets),
         shape=(len(texts), vocabulary),
@@ -61,7 +61,7 @@ def lead(document: str) -> str:
 
 
 def best_constant(headlines: Sequence[str]) -> str:
-    """Returns the headline that does best for all."""
+    """Returns the headline with the best mean ROUGE-1, used for all texts."""
     drawn = [headlines[at] for at in permutation(len(headlines), 0)[: CANDIDATES + JUDGED].tolist()]
     counted = Counter(word for each in headlines for word in dict.fromkeys(normalized(each).split()))
     frequent = [" ".join(word for word, _ in counted.most_common(count)) for count in (4, 8, 12)]

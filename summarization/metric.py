@@ -1,4 +1,4 @@
-"""ROUGE of headlines as a metric of the evaluate library; nothing is fetched and nothing is random when it runs."""
+"""ROUGE of headlines as a metric of the evaluate library; it runs offline and is deterministic."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from seqarena.summarization.rouge import intervals, rows
 
 
 class RougeMetric(evaluate.Metric):  # type: ignore[misc]
-    """ROUGE-1, ROUGE-2 and ROUGE-L F1 times 100, of the stems that ROUGE-1.5.5 compares with ``-m``.
+    """ROUGE-1, ROUGE-2 and ROUGE-L F1 times 100, with the stemming of ROUGE-1.5.5's option ``-m``.
 
-    Predictions and references: headlines. Answers rouge1, rouge2, rougeL, and of each ``_low`` and ``_high``, the 95 %
-    interval over rows. The library's own ``rouge`` does not stem and answers the median of an unseeded bootstrap.
+    Predictions and references: headlines. Returns rouge1, rouge2, rougeL, and for each ``_low`` and ``_high``, the 95
+    % interval over rows. The library's own ``rouge`` does not stem, and returns the median of an unseeded bootstrap.
     """
 
     def _info(self) -> evaluate.MetricInfo:

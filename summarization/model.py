@@ -1,4 +1,4 @@
-"""BERT's encoder, and a decoder of BERT's layers with attention to it between the two that they have."""
+"""Encoder-decoder for headlines: BERT's encoder, and a decoder of BERT layers with cross-attention."""
 
 from dataclasses import dataclass, field
 
@@ -33,29 +33,29 @@ from seqarena.common.shapes import (
 
 @dataclass(frozen=True, kw_only=True)
 class Model(StartedConfig):
-    """An encoder, a decoder, and one table of tokens for both and for what is said (224 million numbers at BERT-base).
+    """Config of an encoder-decoder with one token table for input and output (224 million parameters at BERT-base).
 
-    ``attention`` is the encoder's. What a decoder attends with has an order in time: doubly-normalised variants take
-    their prefix form there, and at a target's first step weigh all of a text alike, whatever it says.
+    ``attention`` is the encoder's. The decoder's attentions are ordered in time: doubly-normalised variants use their
+    prefix form there, and at the first target step weight all tokens of the text equally.
     """
 
     encoder_init: str | None = field(default=None, metadata=role(Role.WEIGHTS))
-    """A BERT checkpoint for the encoder: folder, id of the hub, or directory of a pretraining run; its sizes count.
-    None: from nothing."""
+    """BERT checkpoint for the encoder: folder, id of the hub, or directory of a pretraining run; it sets the sizes.
+    None: random initialisation."""
     decoder_init: str | None = field(default=None, metadata=role(Role.WEIGHTS))
-    """The same for the decoder, all but its attention to the encoder; both start from one checkpoint or from none."""
+    """The same for the decoder, except cross-attention. Both parts must use one checkpoint, or one of them none."""
     decoder_layers: int | None = None
-    """Layers of the decoder; none: as many as the encoder's."""
+    """Layers of the decoder; none: as many as the encoder."""
     decoder_attention: AttentionConfig = field(default_factory=Softmax, metadata=role(Role.ROW))
-    """The decoder's attention to the tokens so far; by name."""
+    """The decoder's self-attention, by name."""
     cross_attention: AttentionConfig = field(default_factory=Softmax, metadata=role(Role.ROW))
-    """The decoder's attention to the text; by name."""
+    """The decoder's attention to the text, by name."""
     label_smoothing: float = 0.1
-    """Share of each token's probability that training spreads over the vocabulary."""
+    """Fraction of each target's probability that training spreads uniformly over the vocabulary."""
 
     @property
     def started_attention(self) -> AttentionConfig:
-        """The encoder's, or the decoder's where that alone starts from the checkpoint."""
+        """Attention that starts from the checkpoint: the encoder's, or the decoder's if only the decoder does."""
         return self.attention if self.decoder_init is None or self.encoder_init is not None else self.decoder_attention
 
     @property
@@ -64,7 +64,7 @@ class Model(StartedConfig):
         return self.layers if self.decoder_layers is None else self.decoder_layers
 
     def check(self, *, order: str = "none", mean_pooled: bool = False) -> None:
-        """Raises a ``WrongUseError`` that names the field which no model can have."""
+        """Raises a ``WrongUseError`` that names the invalid field."""
         super().check(order="none", mean_pooled=mean_pooled)
         if self.depth < 1:
             raise WrongUseError(f"model.decoder_layers: expected at least 1, found {self.depth}")
@@ -75,17 +75,17 @@ class Model(StartedConfig):
         started = self.encoder_init or self.decoder_init
         if started is None and self.names_pretraining:
             raise WrongUseError(
-                "model.pretraining, .pretraining_seed and .pretrained_with are taken from the checkpoint"
+                "model.pretraining, .pretraining_seed and .pretrained_with are set by the checkpoint; omit them"
             )
         if self.encoder_init and self.decoder_init and self.encoder_init != self.decoder_init:
             raise WrongUseError(
                 f"model.encoder_init {self.encoder_init} and model.decoder_init {self.decoder_init}: expected one "
-                "checkpoint for both, or none for one, for they share a table of tokens"
+                "checkpoint for both, or none for one of them, because they share the token table"
             )
 
 
 class Summarizer(nn.Module):
-    """Texts to headlines."""
+    """Encoder-decoder that generates headlines from texts."""
 
     def __init__(self, config: Model) -> None:
         super().__init__()
@@ -108,32 +108,32 @@ class Summarizer(nn.Module):
         labels: Tokens,
         smoothing: float,
     ) -> Total:
-        """Returns the mean, over all tokens to be said, of their smoothed cross-entropy."""
-        hidden = self.decoded(target, target_real, self.encoded(source, source_real), source_real)
+        """Returns the mean smoothed cross-entropy over all target tokens."""
+        hidden = self.decode(target, target_real, self.encode(source, source_real), source_real)
         said = self.masked.transformed(hidden[target_real])  # P C
         total = chunked_cross_entropy(
             said, self.bert.embeddings.table, self.masked.bias, labels[target_real], smoothing
         )
         return total / target_real.sum()
 
-    def encoded(self, source: SourceTokens, real: SourceMask) -> Context:
-        """Returns the stream of texts."""
+    def encode(self, source: SourceTokens, real: SourceMask) -> Context:
+        """Returns the encoder's hidden states of texts."""
         hidden: Context = self.bert(source, torch.zeros_like(source), Visibility(query_real=real, key_real=real))
         return hidden
 
-    def decoded(self, target: Tokens, real: Mask, context: Context, context_real: KeyMask) -> Hidden:
-        """Returns the stream of headlines so far; what follows each token is read from it."""
+    def decode(self, target: Tokens, real: Mask, context: Context, context_real: KeyMask) -> Hidden:
+        """Returns the decoder's hidden states of headline prefixes, which predict the next tokens."""
         hidden = self.target(target, torch.zeros_like(target), None, self.bert.embeddings.table)
         visibility = Visibility(query_real=real, key_real=real, order="causal")
         stream: Hidden = self.decoder(hidden, visibility, context, context_real)
         return stream
 
     def begin(self, source: SourceTokens, real: SourceMask, *, steps: int, beams: int) -> Memory:
-        """Returns the memory of headlines without a token yet, at most ``steps`` long, ``beams`` to a text."""
-        return self.decoder.begin(self.encoded(source, real), real, steps=steps, beams=beams)
+        """Returns the initial decoding state, of ``beams`` hypotheses per text and up to ``steps`` tokens."""
+        return self.decoder.begin(self.encode(source, real), real, steps=steps, beams=beams)
 
     def step(self, tokens: BeamTokens, memory: Memory) -> BeamLogits:
-        """Returns the scores of what follows the newest token of every hypothesis."""
+        """Returns the logits of the next token of every hypothesis."""
         places = torch.full_like(tokens, memory.time)
         table = self.bert.embeddings.table
         hidden = self.target(tokens, torch.zeros_like(tokens), places, table)

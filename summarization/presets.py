@@ -1,4 +1,4 @@
-"""The runs that have a name: typed values, each with its source, the score expected and its cost."""
+"""Named runs: typed values, each with its source, expected score and cost."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,13 +15,13 @@ from seqarena.summarization.model import Model
 from seqarena.summarization.run import Run
 
 BASE = Model(vocabulary=30_522, layers=12, dim=768, heads=12, ffn_dim=3_072)
-"""Twice BERT-base, from nothing; --model.encoder_init and --model.decoder_init name a checkpoint."""
+"""Encoder and decoder of BERT-base size, randomly initialised; --model.encoder_init, .decoder_init set a checkpoint."""
 GIGAWORD = Data(path="gigaword", tokenizer="google-bert/bert-base-uncased")
 TRAINED = 3_803_957
-COST = "hours on one GPU (1.2e17 operations an epoch); not measured here"
+COST = "hours on one GPU (1.2e17 operations per epoch); not measured here"
 OPEN = (
-    "open in P2, chosen here: steps, batch, warm-up (none), label smoothing 0.1, beam 5 with gnmt 0.6 and at most 32 "
-    "tokens, unknown words are said, which of a decoder's attentions are hnas (none), how pretrained"
+    "not stated in P2, chosen here: steps, batch size, warm-up (none), label smoothing 0.1, beam 5 with gnmt 0.6 and "
+    "at most 32 tokens, unknown words allowed, which decoder attentions are hnas (none), pretraining"
 )
 
 
@@ -45,30 +45,30 @@ PAPERS = [
     _paper(
         "paper", steps=10 * TRAINED // 128, batch=128, optim={"name": "adam", "lr": 2e-5},
         source="P2: 12 + 12 layers of BERT-base, Adam at 2e-5, 128 and 64 tokens", departs=OPEN,
-        expected="P2: softmax 38.2, hnas 38.5 ROUGE-1 from nothing; 38.9 and 39.1 from BERT",
+        expected="P2: softmax 38.2, hnas 38.5 ROUGE-1 from random initialisation; 38.9 and 39.1 from BERT",
     ),
     _paper(
         "rothe", steps=500_000, batch=128, data=replace(GIGAWORD, target_length=32),
         optim={"name": "adam", "lr": 2.5e-4, "schedule": Schedule(shape="rsqrt", warmup=40_000)},
         decoding=Decoding(beam=4),
-        source="Rothe et al. 2020: 500,000 steps of 128, rate 0.05 / sqrt(step) behind 40,000 of warm-up, beam 4",
-        departs="rate, steps and beam are recalled from the paper, not read again; label smoothing 0.1",
-        expected="18.7 ROUGE-2 from nothing, 19.7 from BERT",
+        source="Rothe et al. 2020: 500,000 steps of 128, rate 0.05 / sqrt(step) after 40,000 steps of warm-up, beam 4",
+        departs="rate, steps and beam are from memory, not checked against the paper; label smoothing 0.1",
+        expected="18.7 ROUGE-2 from random initialisation, 19.7 from BERT",
     ),
     _paper(
         "tuned", steps=10 * TRAINED // 256, batch=256, chosen_by="data.path",
         optim={"lr": 1e-4, "weight_decay": 0.01, "betas": (0.9, 0.98), "clip": 1.0,
                "schedule": Schedule(shape="linear", warmup=10 * TRAINED // 2_560)},
-        source="what later recipes share: smoothing and dropout 0.1, decay 0.01, 10 epochs, warm-up over a tenth",
-        expected="a net of this size lies within 37.5 to 39.2 ROUGE-1, 18.3 to 20.2 ROUGE-2",
+        source="common to later recipes: smoothing and dropout 0.1, decay 0.01, 10 epochs, a tenth of warm-up",
+        expected="models of this size: 37.5 to 39.2 ROUGE-1, 18.3 to 20.2 ROUGE-2",
     ),
     _paper(
         "low-resource", steps=20 * 10_000 // 64, batch=64, pool=100, comparable=False,
         data=replace(GIGAWORD, train_pairs=10_000),
         optim={"lr": 1e-4, "weight_decay": 0.01, "betas": (0.9, 0.98), "clip": 1.0,
                "schedule": Schedule(shape="linear", warmup=312)},
-        source="10,000 training pairs, as UniLM and ERNIE-GEN have a table of; 20 epochs of 64",
-        expected="theirs: Transformer 11.0 ROUGE-1 from nothing; UniLM 34.2, ERNIE-GEN base 33.8",
+        source="10,000 training pairs, as in a table of UniLM and ERNIE-GEN; 20 epochs of batches of 64",
+        expected="published: Transformer 11.0 ROUGE-1 from random initialisation; UniLM 34.2, ERNIE-GEN base 33.8",
         cost="minutes on one GPU; not measured here",
     ),
 ]  # fmt: skip
@@ -86,7 +86,7 @@ QUICK = Preset(
         ),
         train=Train(steps=600, batch_size=64, length_pool=50, eval_every=200),
     ),
-    source="ours: a small encoder and decoder, pre-norm, from nothing, on generated pairs",
+    source="ours: a small pre-norm encoder and decoder, randomly initialised, on generated pairs",
     expected="88 ROUGE-1 (seed 0); nearest training text 54, first 8 words 30, best constant headline 26",
     cost="about 90 s on 2 CPU cores",
     comparable=False,

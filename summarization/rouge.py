@@ -1,8 +1,8 @@
-"""Headlines against their references: ROUGE as published figures have it, its uncertainty, and what else to know.
+"""ROUGE of headlines as in published results, its confidence intervals, and further statistics.
 
-The mean of rows' F1, all rows; of lower-case text in which letters and digits alone count, stemmed as ROUGE-1.5.5 does
-with ``-m``. The package ``rouge-score`` counts matches; its own stemmer knows no irregular forms (*grew*, *fell*), and
-on Gigaword's test pairs scores about 0.1 points less.
+The score is the mean F1 over all rows. Text is lower-cased, only letters and digits count, and words are stemmed as
+in ROUGE-1.5.5 with ``-m``. The package ``rouge-score`` counts the matches; its own stemmer lacks irregular forms
+(*grew*, *fell*) and scores about 0.1 points lower on Gigaword's test pairs.
 """
 
 import re
@@ -21,23 +21,23 @@ from seqarena.summarization.stemming import stem
 
 METRICS = ("rouge1", "rouge2", "rougeL")
 Stemming = Literal["ROUGE-1.5.5", "rouge-score"]
-"""Source of the stems: the Perl script, or the Python package, which has no irregular forms."""
+"""Source of the stems: the Perl script, or the Python package, which lacks irregular forms."""
 RESAMPLES = 1_000
 WORD = re.compile(r"[a-z0-9]+")
 
 
 class _Stems(Tokenizer):  # type: ignore[misc]
-    """Words of a text as ROUGE-1.5.5 compares them with ``-m``."""
+    """Tokenizer that returns the stems compared by ROUGE-1.5.5 with ``-m``."""
 
     def tokenize(self, text: str) -> list[str]:
         return [stem(word) for word in WORD.findall(text.lower())]
 
 
 def rows(hypotheses: Sequence[str], references: Sequence[str], stemming: Stemming = "ROUGE-1.5.5") -> dict[str, Array]:
-    """Returns F1 of each row by metric, from 0 to 1; an empty hypothesis scores 0, an unknown word counts as a word.
+    """Returns F1 of each row by metric, in 0 to 1. Empty hypotheses score 0; unknown words count as words.
 
     Raises:
-        BadDataError: not as many hypotheses as references, or none.
+        BadDataError: different numbers of hypotheses and references, or none.
     """
     if not hypotheses or len(hypotheses) != len(references):
         raise BadDataError(f"expected as many hypotheses as references, found {len(hypotheses)} and {len(references)}")
@@ -47,8 +47,8 @@ def rows(hypotheses: Sequence[str], references: Sequence[str], stemming: Stemmin
     return {name: np.array([each[name].fmeasure for each in found], dtype=np.float64) for name in METRICS}
 
 
-def dropped(hypotheses: Sequence[str]) -> list[str]:
-    """Returns hypotheses without their unknown words: one of the three ways to treat them."""
+def drop_unknown(hypotheses: Sequence[str]) -> list[str]:
+    """Returns hypotheses with their unknown words removed."""
     return [without_unknown(each) for each in hypotheses]
 
 
@@ -65,7 +65,7 @@ class Interval:
 
 
 def intervals(scores: Mapping[str, Array], seed: int = 0) -> dict[str, Interval]:
-    """Returns each metric's mean with its percentile bootstrap interval over rows; the same for the same seed."""
+    """Returns each metric's mean with its percentile bootstrap interval over rows; deterministic given the seed."""
     draws = np.random.default_rng(seed)
     table = np.stack([scores[name] for name in METRICS], axis=1)
     count = len(table)
@@ -81,30 +81,30 @@ def intervals(scores: Mapping[str, Array], seed: int = 0) -> dict[str, Interval]
     }
 
 
-def described(
+def text_statistics(
     hypotheses: Sequence[str], references: Sequence[str], documents: Sequence[str] | None = None
 ) -> dict[str, float]:
-    """Returns what scores do not say of hypotheses.
+    """Returns statistics of hypotheses that ROUGE does not show.
 
-    length_ratio: words of all hypotheses over those of all references; unknown: share of words that are unknown;
-    with_unknown, empty: shares of rows; repeats: share of words that stand earlier in their row; with ``documents``
-    novel_1 and novel_2: shares of words and pairs of words that the text has not. Words are what ROUGE compares,
-    letters and digits, here without stemming: how a tokenizer spaced them out changes nothing.
+    length_ratio: words of all hypotheses over words of all references. unknown: fraction of words that are unknown.
+    with_unknown, empty: fractions of rows. repeats: fraction of words that occurred earlier in their row. novel_1,
+    novel_2 (given ``documents``): fractions of words and word pairs that are not in the text. Words are runs of
+    letters and digits, as in ROUGE but not stemmed, so that a tokenizer's spacing does not matter.
     """
-    said, told = ([_words(each) for each in some] for some in (hypotheses, references))
-    words = sum(map(len, said))
+    generated, expected = ([_words(each) for each in some] for some in (hypotheses, references))
+    words = sum(map(len, generated))
     marker = UNKNOWN.lower()
     found = {
-        "length_ratio": words / max(sum(map(len, told)), 1),
-        "unknown": sum(row.count(marker) for row in said) / max(words, 1),
-        "with_unknown": sum(marker in row for row in said) / len(said),
-        "empty": sum(not each.strip() for each in hypotheses) / len(said),
-        "repeats": sum(len(row) - len(set(row)) for row in said) / max(words, 1),
+        "length_ratio": words / max(sum(map(len, expected)), 1),
+        "unknown": sum(row.count(marker) for row in generated) / max(words, 1),
+        "with_unknown": sum(marker in row for row in generated) / len(generated),
+        "empty": sum(not each.strip() for each in hypotheses) / len(generated),
+        "repeats": sum(len(row) - len(set(row)) for row in generated) / max(words, 1),
     }
     if documents is not None:
         texts = [_words(each) for each in documents]
         for size in (1, 2):
-            pairs = [(_runs(row, size), set(_runs(text, size))) for row, text in zip(said, texts, strict=True)]
+            pairs = [(_runs(row, size), set(_runs(text, size))) for row, text in zip(generated, texts, strict=True)]
             new = sum(run not in there for runs, there in pairs for run in runs)
             found[f"novel_{size}"] = new / max(sum(len(runs) for runs, _ in pairs), 1)
     return found

@@ -1,4 +1,4 @@
-"""The fields of a run on headlines."""
+"""The fields of a headline run."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -16,37 +16,37 @@ from seqarena.summarization.model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class Run(BaseRun):
-    """One training on texts and their headlines."""
+    """One training of a headline model."""
 
     data: Data
-    """Which pairs."""
+    """Pairs of texts and headlines."""
     model: Model
-    """The encoder and the decoder."""
+    """The encoder-decoder."""
     decoding: Decoding
-    """How headlines are searched for."""
+    """Search for headlines."""
 
     @property
     def longest(self) -> int:
-        """The most tokens of a text there may be."""
+        """Maximum number of tokens in a text."""
         return self.data.source_length
 
     @property
     def row_parts(self) -> RowParts:
-        """The decoder's attentions where they are not softmax, and with which one a checkpoint was trained."""
+        """Names of the decoder's attentions that are not softmax, and the checkpoint's attention if it differs."""
         places = (("decoder", self.model.decoder_attention), ("cross", self.model.cross_attention))
         named = tuple((place, attention_name(each)) for place, each in places if each != Softmax())
         return (*named, *self.model.pretrained_otherwise)
 
     @property
     def notes(self) -> list[str]:
-        """Notes for every table with this result; the pretraining's seed, where it is not the run's."""
+        """Notes printed with every table of this result: the pretraining's seed, if it is not the run's."""
         return self.model.notes_of(self.seed)
 
     def completed(self, typed: Collection[str]) -> "Run":
-        """Returns the run with what its checkpoint settles; see ``started`` and ``tokenizer_unless_typed``.
+        """Returns the run with the fields that its checkpoint determines (``started``, ``tokenizer_unless_typed``).
 
-        Of a part that starts from nothing the attention is as it was chosen. hnas among the decoder's own tokens starts
-        at u = 0 in the place of a checkpoint's softmax, and at the u that was chosen towards the text.
+        A part that starts from random weights keeps the chosen attention. hnas in the decoder's self-attention starts
+        at u = 0 if it replaces a checkpoint's softmax; in cross-attention it starts at the chosen u.
         """
         chosen = self.model
         source = chosen.encoder_init or chosen.decoder_init
@@ -70,13 +70,13 @@ class Run(BaseRun):
         return replace(self, model=model, data=data)
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""
         super().check()
         self.data.check()
         self.model.check()
         self.decoding.check()
         if self.task == "wire" and not self.data.is_generated:
-            raise WrongUseError("wire is generated; --data.path and --data.hub belong to the task gigaword")
+            raise WrongUseError("task wire is generated: omit --data.path and --data.hub, or use task gigaword")
         for name in ("source_length", "target_length"):
             if getattr(self.data, name) > self.model.max_length:
                 raise WrongUseError(
@@ -85,8 +85,8 @@ class Run(BaseRun):
         if self.decoding.max_length > self.data.target_length:
             raise WrongUseError(
                 f"decoding.max_length {self.decoding.max_length} is above data.target_length "
-                f"{self.data.target_length}: no position beyond it is trained"
+                f"{self.data.target_length}: positions beyond that are not trained"
             )
         checkpoint = self.model.encoder_init or self.model.decoder_init
         if self.data.tokenizer is None and not self.data.is_generated and checkpoint is None:
-            raise WrongUseError("without a checkpoint there is no vocabulary: --data.tokenizer names one")
+            raise WrongUseError("no vocabulary: set --data.tokenizer, or start from a checkpoint")

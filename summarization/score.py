@@ -1,4 +1,4 @@
-"""Scores any system's headlines against references, as published figures of Gigaword are scored."""
+"""Scores any system's headlines against references, by the protocol of published Gigaword results."""
 
 import json
 import sys
@@ -13,16 +13,16 @@ from seqarena.common.data.readers import text_lines
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.cli import Parser
 from seqarena.common.runs.metrics import Array
-from seqarena.summarization.rouge import METRICS, Interval, described, dropped, intervals, rows
+from seqarena.summarization.rouge import METRICS, Interval, drop_unknown, intervals, rows, text_statistics
 
 
 def parser() -> Parser:
     """Returns the parser of ``seqarena summarization score``."""
     made = Parser(prog="seqarena summarization score", description=__doc__)
-    made.add_argument("--hypotheses", type=Path, required=True, help="headlines of a system, one a line")
-    made.add_argument("--references", type=Path, required=True, help="the true ones, one a line, in the same order")
-    made.add_argument("--documents", type=Path, help="the texts, one a line: for the share of novel words")
-    made.add_argument("--baseline", type=Path, help="headlines of another system: the difference, paired by row")
+    made.add_argument("--hypotheses", type=Path, required=True, help="a system's headlines, one per line")
+    made.add_argument("--references", type=Path, required=True, help="references, one per line in the same order")
+    made.add_argument("--documents", type=Path, help="texts, one per line, for the fraction of novel words")
+    made.add_argument("--baseline", type=Path, help="another system's headlines, for the difference paired by row")
     made.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     return made
@@ -40,13 +40,13 @@ def run(arguments: Sequence[str]) -> int:
     )
     scores = rows(hypotheses, references)
     found = intervals(scores, options.seed)
-    without = intervals(rows(dropped(hypotheses), references), options.seed)
+    without = intervals(rows(drop_unknown(hypotheses), references), options.seed)
     package = intervals(rows(hypotheses, references, "rouge-score"), options.seed)
-    others = described(hypotheses, references, documents)
+    others = text_statistics(hypotheses, references, documents)
     differences = {}
     if options.baseline is not None:
         baseline = lines_of(options.baseline, (options.references, len(references)))
-        differences = compared(scores, rows(baseline, references))
+        differences = paired_differences(scores, rows(baseline, references))
     if options.json:
         values: dict[str, Any] = {name: asdict(each) for name, each in found.items()}
         values |= {"drop": {name: asdict(each) for name, each in without.items()}}
@@ -59,16 +59,18 @@ def run(arguments: Sequence[str]) -> int:
     print(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in others.items()))
     empty = sum(not each.strip() for each in hypotheses)
     if empty:
-        print(f"empty hypotheses, which score 0: {empty:,}", file=sys.stderr)
+        print(f"empty hypotheses (score 0): {empty:,}", file=sys.stderr)
     return 0
 
 
-def compared(scores: Mapping[str, Array], baseline: Mapping[str, Array]) -> dict[str, dict[str, float | None]]:
-    """Returns by metric the difference of two systems' means with its 95 % interval, times 100, and its p-value.
+def paired_differences(
+    scores: Mapping[str, Array], baseline: Mapping[str, Array]
+) -> dict[str, dict[str, float | None]]:
+    """Returns, by metric, the difference of two systems' means, its 95 % interval (both times 100) and its p-value.
 
-    By Student's t over rows: two files are compared here, not two ways to train, whose seeds vary as well.
+    Uses Student's t over rows. This compares two files; it says nothing about the variation over training seeds.
     """
-    from scipy import stats  # noqa: PLC0415  # takes half a second
+    from scipy import stats  # noqa: PLC0415  # importing it takes half a second
 
     found: dict[str, dict[str, float | None]] = {}
     for name in METRICS:
@@ -89,7 +91,11 @@ def _table(
     differences: Mapping[str, Mapping[str, float | None]],
 ) -> list[str]:
     lines = [f"{f'{count:,} rows':<28}{'  '.join(f'{name:<20}' for name in METRICS)}"]
-    shown_as = (("unknown words count", found), ("unknown words dropped", without), ("stems of rouge-score", package))
+    shown_as = (
+        ("unknown words count", found),
+        ("unknown words dropped", without),
+        ("stems of rouge-score", package),
+    )
     for label, some in shown_as:
         lines.append(f"  {label:<26}{'  '.join(f'{some[name]!s:<20}' for name in METRICS)}")
     if differences:
@@ -99,7 +105,7 @@ def _table(
         )
         lines.append(f"  {'minus the baseline':<26}{'  '.join(f'{text:<20}' for text in shown)}")
         values = (_level(each["p_value"]) for each in differences.values())
-        lines.append(f"  {'p, of these rows alone':<26}{'  '.join(f'{text:<20}' for text in values)}")
+        lines.append(f"  {'p, over these rows only':<26}{'  '.join(f'{text:<20}' for text in values)}")
     return [line.rstrip() for line in lines]
 
 
@@ -110,14 +116,16 @@ def _level(p_value: float | None) -> str:
 
 
 def lines_of(path: Path, expected: tuple[Path, int] | None = None) -> list[str]:
-    """Returns a file's lines; ``expected``: how many, and whose number that is.
+    """Returns a file's lines; ``expected``: another file and its number of lines, which must be equal.
 
     Raises:
-        BadDataError: another number of lines, or none; says both.
+        BadDataError: the file is empty, or has another number of lines; names both numbers.
     """
     found = list(text_lines(path))
     if not found:
         raise BadDataError(f"{path} is empty")
     if expected is not None and len(found) != expected[1]:
-        raise BadDataError(f"{path} has {len(found):,} lines and {expected[0]} {expected[1]:,}; expected as many")
+        raise BadDataError(
+            f"{path} has {len(found):,} lines and {expected[0]} {expected[1]:,}; expected the same number"
+        )
     return found

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from seqarena.common.runs.tasks import Published, Task
 
-# Name, ROUGE-1, ROUGE-2, ROUGE-L, source. All on the 1,951 test pairs, from all training pairs.
+# Name, ROUGE-1, ROUGE-2, ROUGE-L, source. All on the 1,951 test pairs, trained on all training pairs.
 FIGURES = (
     ("softmax", 38.15, 18.73, 35.23, "P2, random initialisation"),
     ("hnas", 38.47, 19.11, 35.71, "P2, random initialisation"),
@@ -28,16 +28,16 @@ ONE, TWO, LONGEST = (
 GIGAWORD = Task(
     package="summarization",
     name="gigaword",
-    title="the headline of a news sentence (Gigaword); ROUGE-1 F1 with stemming, ROUGE-2 and ROUGE-L beside",
-    version=2,  # 1: the stems of rouge-score
+    title="headline of a news sentence (Gigaword); ROUGE-1 F1 with stemming; ROUGE-2 and ROUGE-L are reported too",
+    version=2,  # version 1 used the stems of rouge-score
     metric="rouge1",
     beside=("rouge2", "rougeL"),
     higher_is_better=True,
     chance=0.0,
-    splits="1,951 pairs test; 10,000 of the 189,651 validation pairs, drawn, choose the checkpoint; 3,803,957 train",
+    splits="test: 1,951 pairs; checkpoint selection: 10,000 drawn from 189,651 validation pairs; training: 3,803,957",
     source="sumdata's or org_data's text files, or tables of document and summary (--data.path), or --data.hub",
     revision="Rush et al. 2015, the 1,951 test pairs of Chopra et al. 2016",
-    licence="LDC user agreement; read from your copy, never shipped",
+    licence="LDC user agreement; read from your copy, not distributed with seqarena",
     checksums=MappingProxyType({}),
     published=ONE,
     published_beside=MappingProxyType({"rouge2": TWO, "rougeL": LONGEST}),
@@ -45,9 +45,9 @@ GIGAWORD = Task(
 WIRE = replace(
     GIGAWORD,
     name="wire",
-    title="the headline of a generated news sentence, by Gigaword's conventions; ROUGE as there",
-    version=1,  # no two of its words are alike by one way to stem and not by the other
-    splits="20,000 generated pairs train, 1,000 validate, 2,000 test; no headline is in two splits, numbers aside",
+    title="headline of a generated news sentence in the style of Gigaword; same metrics as gigaword",
+    version=1,  # both stemmers agree on all of its words, so it did not change with gigaword's version
+    splits="20,000 generated training pairs, 1,000 validation, 2,000 test; no headline in two splits, numbers aside",
     source="generated (summarization/data/wire.py)",
     revision="seed 0",
     licence="ours",

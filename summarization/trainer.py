@@ -1,4 +1,4 @@
-"""Brings pairs, model and loss of a run together."""
+"""Assembles the pairs, model and loss of a headline run."""
 
 import sys
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.common.training.step import Loss
 from seqarena.summarization.data import Splits, wire
-from seqarena.summarization.data.batches import Budgeted, HeadlineBatch, HeadlineBatches, filled
+from seqarena.summarization.data.batches import HeadlineBatch, HeadlineBatches, TokenBudgetOrder, padding_statistics
 from seqarena.summarization.evaluator import test, validate
 from seqarena.summarization.floors import floors
 from seqarena.summarization.model import Summarizer
 from seqarena.summarization.run import Run
 
-LOOKED_AT = 200
-"""Batches that are counted to say how full they are."""
+BATCHES_MEASURED = 200
+"""Number of batches that the reported padding statistics are computed on."""
 
 
-def smoothed(smoothing: float) -> Loss:
-    """Returns the loss: the mean smoothed cross-entropy over all tokens of a batch that are to be said."""
+def smoothed_loss(smoothing: float) -> Loss:
+    """Returns the loss: the mean smoothed cross-entropy over all target tokens of a batch."""
 
     def loss(model: nn.Module, batch: HeadlineBatch) -> Tensor:
         mean: Tensor = model(batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, smoothing)
@@ -35,11 +35,11 @@ def smoothed(smoothing: float) -> Loss:
 
 
 def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
-    """Returns the run's model, loss, batches and evaluations; tokens to train on are kept below the folder.
+    """Returns the run's model, loss, batches and evaluations; training tokens are stored in ``folder``.
 
     Raises:
-        BadDataError: data or a checkpoint that are missing or damaged.
-        WrongUseError: a vocabulary that the model cannot hold, or batches that the processes cannot share.
+        BadDataError: data or a checkpoint is missing or damaged.
+        WrongUseError: a vocabulary larger than the model's, or a batch size that the processes cannot share evenly.
     """
     checkpoint = run.model.encoder_init or run.model.decoder_init
     if run.train.batch_size % accelerator.num_processes:
@@ -47,17 +47,17 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
             f"train.batch_size {run.train.batch_size} cannot be shared out evenly to "
             f"{accelerator.num_processes} processes"
         )
-    tokenizer, splits = prepare(run, folder, told=accelerator.is_main_process)
+    tokenizer, splits = prepare(run, folder, verbose=accelerator.is_main_process)
     notes = []
     train = splits.train
-    order = Budgeted(
+    order = TokenBudgetOrder(
         lengths=train.source_lengths, targets=train.target_lengths, batch_size=run.train.batch_size, seed=run.seed,
         pool=run.train.length_pool, processes=accelerator.num_processes,
     )  # fmt: skip
-    share, mean, most = filled(order, min(run.train.steps, LOOKED_AT))
+    share, mean, most = padding_statistics(order, min(run.train.steps, BATCHES_MEASURED))
     notes.append(
         f"batches of {run.train.batch_size} pairs and {mean:,} tokens on average, at most {most:,}; "
-        f"{100 * share:.1f} % of them are real"
+        f"{100 * share:.1f} % of the tokens are not padding"
     )
     model = Summarizer(run.model)
     if checkpoint is not None:
@@ -79,7 +79,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
 
     return Assembly(
         model=model,
-        loss=smoothed(run.model.label_smoothing),
+        loss=smoothed_loss(run.model.label_smoothing),
         batches=HeadlineBatches(encoded=train, order=order),
         validate=lambda trained: validate(trained, splits.validation, tokenizer, run.decoding, accelerator),
         test=tests,
@@ -89,23 +89,23 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     )
 
 
-def prepare(run: Run, folder: Path, *, told: bool = True) -> tuple[Tokenizer, Splits]:
-    """Returns a run's tokenizer and pairs; ``told``: whether what is odd about them is printed.
+def prepare(run: Run, folder: Path, *, verbose: bool = True) -> tuple[Tokenizer, Splits]:
+    """Returns a run's tokenizer and pairs; ``verbose``: whether to print irregularities.
 
     Raises:
-        BadDataError: data or a checkpoint that are missing or damaged.
-        WrongUseError: a vocabulary that the model cannot hold, or that is not its checkpoint's.
+        BadDataError: data or a checkpoint is missing or damaged.
+        WrongUseError: a vocabulary larger than the model's, or other than its checkpoint's.
     """
     checkpoint = run.model.encoder_init or run.model.decoder_init
     tokenizer, warning = tokenizer_of(run.data.tokenizer, checkpoint, run.model, wire.words)
     unrecorded = unrecorded_text(run.model, str(checkpoint))
-    if told:
+    if verbose:
         print("".join(f"{run.task}: {each}\n" for each in (warning, unrecorded) if each), end="", file=sys.stderr)
-    return tokenizer, run.data.load(tokenizer, folder, told=told)
+    return tokenizer, run.data.load(tokenizer, folder, verbose=verbose)
 
 
 def _start(model: Summarizer, source: str) -> list[str]:
-    """Gives encoder and decoder what a checkpoint has of them, and says what became of each tensor."""
+    """Loads a checkpoint into encoder and decoder; returns notes on the tensors used and not used."""
     tensors = read_tensors(folder_of(source))
     config, notes = model.config, []
     embeddings = {"word": model.bert.embeddings.word, "position": model.target.position,

@@ -44,7 +44,7 @@ from seqarena.lra.data.pathfinder.release import read_image, read_list
 from seqarena.lra.data.pickled import read_batch
 from seqarena.lra.data.retrieval import read_aan
 from seqarena.pretraining.data.documents import Text, documents
-from seqarena.pretraining.wikitext.sources import of_path
+from seqarena.pretraining.wikitext.sources import lines_of_path
 from seqarena.qa.data import mnli, squad
 from seqarena.scripts.curves import read_curves
 from seqarena.scripts.leaderboard.records import missing_runs
@@ -147,7 +147,7 @@ def texts(path: Path) -> list[str]:
 
 def two_splits(path: Path) -> list[list[str]]:
     """Returns the lines of two splits of WikiText."""
-    return [list(of_path(path, ("tokens",))(each)) for each in ("train", "test")]
+    return [list(lines_of_path(path, ("tokens",))(each)) for each in ("train", "test")]
 
 
 def squad_questions(path: Path) -> squad.Questions:

@@ -19,7 +19,7 @@ from seqarena.lra.data import digits
 from seqarena.lra.data.listops.language import CLOSE, MIN
 from seqarena.pretraining import data as text
 from seqarena.pretraining.data.shards import Corpus, Shard
-from seqarena.pretraining.wikitext.sources import of_book
+from seqarena.pretraining.wikitext.sources import lines_of_book
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.summarization.data import wire
 from seqarena.vqa.data import VqaData
@@ -169,7 +169,7 @@ def test_no_two_splits_share_content(package: str, task: str, tmp_path: Path, mo
 @pytest.mark.parametrize("name", ["valid", "test"])
 def test_a_language_model_is_not_tested_on_what_it_was_trained_on(name: str) -> None:
     """Chapters are in one split. The book repeats verses of its own: a few in a hundred, seldom two in a row."""
-    lines = of_book()
+    lines = lines_of_book()
     held_out, train = ([*lines(each)] for each in (name, "train"))
     verses, following = set(train), set(itertools.pairwise(train))
     assert np.mean([verse in verses for verse in held_out]) < 0.03

@@ -22,7 +22,7 @@ from seqarena.common.training.runtime import differences, environment, make_acce
 from seqarena.lra.__main__ import PACKAGE
 from seqarena.scripts import leaderboard
 from seqarena.scripts.packages import PACKAGES
-from seqarena.scripts.sweep import planned
+from seqarena.scripts.sweep import planned_run
 from tests.earlier import LATER
 from tests.lra.test_training import SAVED, TINY, TINY_FIELDS, interrupt, measure
 
@@ -167,7 +167,7 @@ def test_a_resumed_run_tells_of_another_environment(
     assert [segment["after_step"] for segment in result.segments] == [0, 4]
     assert [segment["commit"] for segment in result.segments][1] == "later"
     _, shown = table(tmp_path, capsys)
-    assert "begun in one environment and resumed in another: all" in shown
+    assert "started in one environment and resumed in another: all" in shown
 
 
 def test_a_run_does_not_go_on_in_another_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,11 +217,11 @@ def test_an_edited_result_is_noticed(
 
 
 def test_a_worker_with_other_sources_than_the_sweep_refuses(tmp_path: Path, edited: Callable[[], None]) -> None:
-    runs = planned.PlannedRun(package=PACKAGE, run=TINY, session=session.Session(runs=tmp_path))
-    described = json.loads(json.dumps(runs.described()))
+    runs = planned_run.PlannedRun(package=PACKAGE, run=TINY, session=session.Session(runs=tmp_path))
+    described = json.loads(json.dumps(runs.description()))
     edited()
-    with pytest.raises(WrongUseError, match=rf"other sources here than where the sweep began \({FILE}\)"):
-        planned.from_description(described)
+    with pytest.raises(WrongUseError, match=rf"the sources here differ from the sweep.s \({FILE}\)"):
+        planned_run.from_description(described)
 
 
 @pytest.fixture

@@ -23,8 +23,18 @@ from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
 from seqarena.pretraining.wikitext.run import LanguageRun
 from seqarena.qa import official
 from seqarena.scripts import figures, leaderboard, prepare, report, sweep
-from seqarena.scripts.benchmark import attention, headlines, kernels, profile, squad, step, tiles, transformer_xl, views
-from seqarena.scripts.benchmark.chosen import chosen
+from seqarena.scripts.benchmark import (
+    attention,
+    headlines,
+    kernels,
+    squad,
+    step,
+    step_profile,
+    tiles,
+    transformer_xl,
+    views,
+)
+from seqarena.scripts.benchmark.selection import chosen
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import COMMANDS
 from seqarena.summarization import score
@@ -50,7 +60,7 @@ COMMAND_LINES = sorted({line for line in WHOLE if line.startswith(BEGINNINGS)})
 
 def rescored(arguments: list[str]) -> object:
     _, fields = perplexity.parser().parse_known_args(arguments)
-    return perplexity.changed(WIKITEXT["wikitext2"]["quick"].run, fields)
+    return perplexity.with_fields(WIKITEXT["wikitext2"]["quick"].run, fields)
 
 
 def target(words: list[str]) -> bool:
@@ -110,17 +120,17 @@ def test_every_command_parses(line: str) -> None:
     elif tuple(rest[:2]) in PARSERS:
         assert rest[2:] == [] or PARSERS[rest[0], rest[1]](rest[2:])
     elif rest[0] == "benchmark":
-        parser = {"step": step, "profile": profile}[rest[1]].parser()
+        parser = {"step": step, "profile": step_profile}[rest[1]].parser()
         if rest[2:]:
             options, fields = parser.parse_known_args(rest[2:])
             assert chosen(options, None, fields, "test")
             assert set(getattr(options, "attention", None) or []) <= set(ATTENTIONS)
     elif rest[0] == "figures":
-        assert figures.chosen(figures.parser().parse_args(rest[1:]).names)
+        assert figures.select(figures.parser().parse_args(rest[1:]).names)
     elif rest[0] == "prepare" and tuple(rest[1:3]) in PARSERS:
         assert rest[3:] == [] or PARSERS[rest[1], rest[2]](rest[3:])
     elif rest[0] == "prepare":
-        assert prepare.chosen(rest[1:])
+        assert prepare.select_run(rest[1:])
     else:
         package = find_package(rest[0])
         named = dict(zip(rest[2::2], rest[3::2], strict=True))

@@ -1,4 +1,4 @@
-"""Text for masked-language models: which, how it becomes sequences, what is hidden in them."""
+"""Text of masked-language models: its source, and its sequences and masks."""
 
 import itertools
 import os
@@ -20,88 +20,91 @@ from seqarena.common.files import locked
 from seqarena.common.runs.roles import Role, role
 from seqarena.pretraining.data.documents import Text, documents, from_hub, sentences, sources
 from seqarena.pretraining.data.sequences import Building, Sequences, build
-from seqarena.pretraining.data.shards import Corpus, read_corpus, say, told, write_corpus
+from seqarena.pretraining.data.shards import Corpus, read_corpus, say, summary, write_corpus
 from seqarena.pretraining.masking import Masking
 
 SPLITS = ("train", "validation", "test")
 TRAINED = 30_000
-"""Tokens of a vocabulary that is trained, if nobody says how many."""
+"""Default size of a vocabulary trained on the text."""
 VERSION = 2
-"""Raised whenever text would become other tokens, so that what was prepared is not taken for it."""
+"""Raised whenever a text would get other tokens, so that older prepared data are not used."""
 TRAINED_ON = 200_000
-"""Documents that a vocabulary is trained on, at most."""
+"""Maximum number of documents that a vocabulary is trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedText:
-    """Which text, and what is asked of it."""
+    """Source of the text, its sequences and masks."""
 
     path: str | None = field(default=None, metadata=role(Role.LOCATION))
-    """A file or folder of Parquet or JSON lines with ``text``, or of plain text with empty lines between documents."""
+    """File or folder of Parquet or JSON lines with ``text``, or of plain text with empty lines between documents."""
     hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """A data set of the hub with a column ``text``, as ID or ID:CONFIG; neither: the bundled King James Bible."""
+    """Hub data set with a column ``text``, ID or ID:CONFIG. None, without a path: the bundled King James Bible."""
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """tokenizer.json or vocab.txt, a folder with one, or an id of the hub; none: one is trained on the text."""
+    """tokenizer.json or vocab.txt, a folder with one, or an id of the hub. None: trained on the text."""
     kind: Kind = "wordpiece"
-    """Kind of a vocabulary that is trained: wordpiece (BERT) or unigram (SentencePiece, ALBERT)."""
+    """Kind of a trained vocabulary: wordpiece (BERT) or unigram (SentencePiece, ALBERT)."""
     vocabulary: int | None = None
-    """Tokens of a vocabulary that is trained; none: 30,000, and for the bundled book the 4,000 that come with it."""
+    """Size of a trained vocabulary. None: 30,000, or the 4,000 tokens that are bundled with the book."""
     strict: bool = False
-    """Whether invalid UTF-8 is refused; otherwise it is replaced and counted."""
+    """Whether invalid UTF-8 is an error; otherwise it is replaced and counted."""
     building: Building = "blocks"
-    """blocks: sentences of one document; order, next: pairs of segments of it, swapped or from elsewhere half of the
-    time; packed: blocks of several documents in a row, which do not see each other."""
+    """blocks: sentences of one document; order, next: pairs of its segments, half of them swapped (order) or with the
+    second from another document (next); packed: several blocks per row, without attention across documents."""
     length: int = 128
-    """Tokens of a sequence at most, special ones counted."""
+    """Maximum tokens per sequence, special ones counted."""
     last_length: int | None = None
-    """Another length for the last steps, as BERT's 512; none: ``length`` throughout."""
+    """Sequence length of the last steps, such as BERT's 512. None: ``length`` throughout."""
     last_share: float = 0.1
-    """Share of the steps that are at ``last_length``."""
+    """Fraction of the steps at ``last_length``."""
     short: float = 0.1
-    """Probability that a pair aims at a random length."""
+    """Probability that a pair has a random target length."""
     held_out: float = 0.05
-    """Share of the documents that validate, and as many that test."""
+    """Fraction of the documents held out for validation, and again for the test."""
     evaluated: int = 5_000
-    """Sequences of each held-out split that are evaluated at most, drawn by the data's seed."""
+    """Maximum number of sequences evaluated per held-out split, drawn by the data's seed."""
     seed: int = 0
-    """Seed of sequences and of the masks of evaluation, apart from the seed of the run."""
+    """Seed of sequences and evaluation masks; independent of the seed of the run."""
     masking: Masking = field(default_factory=Masking)
     """Masking of the targets."""
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths there are, in the order of the steps."""
+        """The sequence lengths, in the order of the steps."""
         return (self.length,) if self.last_length is None else (self.length, self.last_length)
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no data."""
+        """Raises a ``WrongUseError`` for invalid settings."""
         if self.path is not None and self.hub is not None:
-            raise WrongUseError("data.path and data.hub: expected one of them")
+            raise WrongUseError("data.path and data.hub are both set: expected at most one of them")
         if self.evaluated < 1:
             raise WrongUseError(f"data.evaluated: expected at least 1 sequence, found {self.evaluated}")
         for length in self.lengths:
             if not 8 <= length <= 2**15:
                 raise WrongUseError(f"data.length and data.last_length: expected 8 to 32,768 tokens, found {length}")
         if not 0 < self.last_share < 1 or not 0 <= self.short < 1 or not 0 < self.held_out < 0.5:
-            raise WrongUseError("expected 0 < data.last_share < 1, 0 <= data.short < 1 and 0 < data.held_out < 0.5")
+            raise WrongUseError(
+                "expected 0 < data.last_share < 1, 0 <= data.short < 1 and 0 < data.held_out < 0.5, found "
+                f"{self.last_share}, {self.short} and {self.held_out}"
+            )
         self.masking.check()
 
     def load(self, folder: Path, room: int | None = None) -> tuple[Corpus, str]:
-        """Returns the tokens, made once and kept below ``folder``, and their checksum.
+        """Returns the tokens, computed once and stored in ``folder``, and their checksum.
 
-        ``room``: tokens that the model can hold; a vocabulary that is there already is compared before any text is
+        ``room``: the model's vocabulary size. An existing tokenizer is checked against it before any text is
         tokenized.
 
         Raises:
             BadDataError: text that is missing, damaged or empty; a damaged folder.
-            WrongUseError: another process is making them; a vocabulary of more tokens than there is room for.
+            WrongUseError: another process is preparing the same text, or the vocabulary is larger than ``room``.
         """
         self.check()
         where = folder / "pretraining" / self._name()
         if not (where / "manifest.json").exists():
             if not self.is_trained:
                 _require_room(self._tokenizer(where), room)
-            say(f"mlm: tokens of {self._source}, kept in {where}")
+            say(f"mlm: tokenizing {self._source} into {where}")
             where.mkdir(parents=True, exist_ok=True)
             with locked(where):
                 self._write(where)
@@ -110,9 +113,9 @@ class MaskedText:
         if self.strict and made.manifest["replaced"]:
             raise BadDataError(
                 f"{self._source}: {made.manifest['replaced']:,} invalid bytes of UTF-8 were replaced when it was "
-                "prepared, and --data.strict refuses them; mend the text, or leave --data.strict out"
+                "prepared, and --data.strict rejects them; correct the text, or omit --data.strict"
             )
-        say(f"mlm: {told(made)}")
+        say(f"mlm: {summary(made)}")
         return made, checksum
 
     @property
@@ -120,7 +123,7 @@ class MaskedText:
         return self.path or self.hub or "the bundled book"
 
     def _name(self) -> str:
-        """Returns the folder's name: it changes with the text, and with the vocabulary that is asked for."""
+        """Returns the folder's name, which depends on the text and on the vocabulary's settings."""
         text = f"book-v{VERSION}" if self.path is None else f"{origin(Path(self.path))}-v{VERSION}"
         text = text if self.hub is None else "hub-" + self.hub.replace("/", "-").replace(":", "-")
         if self.tokenizer is not None:
@@ -130,12 +133,12 @@ class MaskedText:
 
     @property
     def trained_size(self) -> int:
-        """Tokens of a vocabulary that is trained."""
+        """Size of a trained vocabulary."""
         return TRAINED if self.vocabulary is None else self.vocabulary
 
     @property
     def _is_bundled(self) -> bool:
-        """Whether text and vocabulary are those that come with the suite."""
+        """Whether text and vocabulary are the bundled ones."""
         ours = self.path is None and self.hub is None and self.tokenizer is None
         return ours and self.kind == "wordpiece" and self.vocabulary is None
 
@@ -153,9 +156,9 @@ class MaskedText:
         )
         seconds = time.monotonic() - started
         rate = characters / 1e6 / seconds / workers
-        say(f"mlm: {rate:.2f} M characters a second and core, {workers} cores, the start of their processes included")
+        say(f"mlm: {rate:.2f} M characters per second and core, {workers} cores, process start included")
         if text.replaced:
-            say(f"mlm: {text.replaced:,} invalid bytes of UTF-8 were replaced (--data.strict refuses them)")
+            say(f"mlm: {text.replaced:,} invalid bytes of UTF-8 were replaced (--data.strict rejects them)")
 
     def _documents(self, text: Text) -> Iterator[str]:
         if self.hub is not None:
@@ -170,7 +173,7 @@ class MaskedText:
         if self._is_bundled:
             return load_tokenizer(corpus.VOCABULARY)
         kept = where / "tokenizer"
-        if (kept / "tokenizer.json").exists():  # of an earlier run that was interrupted: training is not repeatable
+        if (kept / "tokenizer.json").exists():  # from an interrupted run; training it again could give another one
             return load_tokenizer(kept)
         say(f"mlm: training a vocabulary of {self.trained_size:,} tokens")
         texts = itertools.islice(self._documents(Text(strict=self.strict)), TRAINED_ON)
@@ -185,11 +188,13 @@ class MaskedText:
 
 def _require_room(tokenizer: Tokenizer, room: int | None) -> None:
     if room is not None and room < len(tokenizer):
-        raise WrongUseError(f"model.vocabulary {room:,} is below the tokenizer's {len(tokenizer):,} tokens")
+        raise WrongUseError(
+            f"model.vocabulary {room:,} is below the tokenizer's {len(tokenizer):,} tokens; set it to at least that"
+        )
 
 
 def split(made: Corpus, data: MaskedText) -> dict[str, list[npt.NDArray[np.bool_]]]:
-    """Returns which documents of each shard are in each split: by a hash of their number.
+    """Returns masks of the documents of each shard that are in each split, by a hash of the document's number.
 
     Raises:
         BadDataError: a split without a document.
@@ -204,11 +209,11 @@ def split(made: Corpus, data: MaskedText) -> dict[str, list[npt.NDArray[np.bool_
         if not any(each.any() for each in some):
             raise BadDataError(
                 f"{made.manifest['documents']} documents are too few for three splits: none is in {name}; "
-                "empty lines separate documents in plain text, and --data.held-out says how many are kept apart"
+                "empty lines separate documents in plain text, and --data.held-out sets the fraction held out"
             )
     return parts
 
 
 def sequences(made: Corpus, data: MaskedText, chosen: list[npt.NDArray[np.bool_]], length: int) -> Sequences:
-    """Returns the sequences of some documents."""
+    """Returns the sequences of the chosen documents."""
     return build(made.shards, chosen, data.building, length, data.short, data.seed)

@@ -15,22 +15,22 @@ from seqarena.pretraining.masking import NONE, PADDING, SPECIAL, Masker
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedBatch(Batch):
-    """Sequences with some tokens hidden, and what stood there."""
+    """Sequences with some tokens hidden, and the original tokens."""
 
     tokens: Tokens
     types: Tokens
     """0 in the first segment, 1 in the second."""
     real: Mask
     places: PlacesOfRows
-    """Positions of each row's targets; 0 where it has fewer than other rows."""
+    """Positions of each row's targets; 0 where the row has fewer than others."""
     targets: PlacesOfRows
-    """Original tokens at these positions; ``NONE`` where it has fewer."""
+    """Original tokens at these positions; ``NONE`` where the row has fewer."""
     order: PerExample
-    """0: the segments stand as in the text; 1: they do not; ``ALONE``: there is one."""
+    """0: segments in their original order; 1: swapped or unrelated; ``ALONE``: a single segment."""
     targets_each: PerExample
-    """Targets of the whole batch, over its rows: the weight of a row's order beside that of a target."""
+    """Mean number of targets per row of the whole batch: the weight of one order loss relative to one token loss."""
     segments: Tokens | None = None
-    """Number of each token's document, in packed rows."""
+    """Index of each token's document within a packed row."""
     positions: Tokens | None = None
     """Position of each token in its document, in packed rows."""
 
@@ -43,7 +43,7 @@ class MaskedBatch(Batch):
         return int(self.real.sum())
 
     def longer(self, length: int) -> "MaskedBatch":
-        """Returns the batch with its sequences padded to a length, which none may exceed."""
+        """Returns the batch padded to ``length``, at least its present length."""
         more = length - self.tokens.shape[1]
         if more < 0:
             raise ValueError(f"sequences of {self.tokens.shape[1]} tokens cannot be padded to {length}")
@@ -57,16 +57,16 @@ class MaskedBatch(Batch):
 
 
 class Builder:
-    """Puts sequences together and hides tokens in them."""
+    """Builds masked batches from sequences."""
 
     def __init__(self, corpus: Corpus, sequences: Sequences, masker: Masker, pad_to: int | None = None) -> None:
-        """``pad_to`` makes all batches as long as that, for compilers; None: as the longest in them."""
+        """``pad_to``: fixed length of all batches, for compilation; None: length of the longest sequence in each."""
         self.corpus, self.sequences, self.masker, self.pad_to = corpus, sequences, masker, pad_to
         self.cls, self.sep, self.pad = (corpus.tokenizer.id(name) for name in ("[CLS]", "[SEP]", "[PAD]"))
         self.lengths = sequences.lengths
 
     def batch(self, examples: Indices, epochs: Indices) -> MaskedBatch:
-        """Returns some examples as they are seen in these epochs."""
+        """Returns a batch of examples; ``epochs`` selects the masks of each."""
         sequences = self.sequences
         shape = len(examples), self.pad_to or int(self.lengths[examples].max())
         tokens = np.full(shape, self.pad, dtype=np.int32)
@@ -112,17 +112,17 @@ def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """The steps at one length."""
+    """The training steps at one sequence length."""
 
     first: int
-    """Its first step."""
+    """Number of the first step of the phase."""
     order: Shuffled
     builder: Builder
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatches:
-    """The batch of every training step, whatever its phase."""
+    """Training batches by step, over all phases."""
 
     phases: tuple[Phase, ...]
 

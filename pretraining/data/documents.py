@@ -1,4 +1,4 @@
-"""Text as documents: Parquet, JSON lines, plain text, a data set of the hub, the bundled book."""
+"""Reads documents from Parquet, JSON lines, plain text, or a data set of the hub."""
 
 import gzip
 import json
@@ -17,20 +17,20 @@ from seqarena.common.errors import BadDataError, damage
 SUFFIXES = (".parquet", ".jsonl", ".txt")
 PACKED = (".gz", ".xz")
 FIELD = "text"
-"""Column or key that holds a document."""
+"""Column or key of the text."""
 BOOKS = ("bookcorpus/bookcorpus", "bookcorpus")
 BOOK_ROWS = 16
-"""Rows of BookCorpus that are taken for a document: their books are not told apart (as cramming has it)."""
-HINT = "--data.path takes files of your own: Parquet or JSON lines with text, or plain text"
+"""Rows of BookCorpus per document, as in cramming; the rows do not say where a book ends."""
+HINT = "or set --data.path to files of your own: Parquet or JSON lines with text, or plain text"
 CLOSED = """["')\\]]"""
 ENDED = "|".join(f"(?<=[.!?]{CLOSED * closed})" for closed in range(3))
 SENTENCE = re.compile(rf"""(?:{ENDED})\s+(?=["'(\[]?[A-Z0-9])|\s*\n\s*""")
-"""Where sentences are cut: after a full stop and what closes behind it, before a capital; and at line ends. Nothing but
-white space is lost."""
+"""Sentence boundaries: after a full stop and closing quotes or brackets, before a capital; and at line ends. Only
+white space is removed."""
 
 
 class Text:
-    """Bytes decoded as UTF-8: what is none is counted, and replaced unless ``strict``."""
+    """Decodes UTF-8. Invalid bytes are an error if ``strict``, otherwise replaced and counted."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
@@ -40,7 +40,7 @@ class Text:
         """Returns the text.
 
         Raises:
-            BadDataError: invalid UTF-8 where ``strict``; names the place.
+            BadDataError: invalid UTF-8 if ``strict``; names its position.
         """
         try:
             return raw.decode("utf-8")
@@ -59,14 +59,14 @@ def sources(path: Path) -> list[Path]:
     """Returns the files of a corpus, in the order of their names.
 
     Raises:
-        BadDataError: there is none of a kind that is read.
+        BadDataError: no file of a supported format.
     """
     wanted = tuple(f"{suffix}{packed}" for suffix in SUFFIXES for packed in ("", *PACKED))
     found = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     found = [each for each in found if each.name.endswith(wanted)]
     if not found:
         raise BadDataError(
-            f"{path}: expected files that end in {', '.join(SUFFIXES)}, packed by gzip or xz or not; none"
+            f"{path}: expected files that end in {', '.join(SUFFIXES)}, optionally with .gz or .xz; found none"
         )
     return found
 
@@ -113,7 +113,7 @@ def _of_jsonl(lines: Iterable[bytes], path: Path, text: Text) -> Iterator[str]:
             raise BadDataError(f'{where}: expected an object with "{FIELD}", found {line!r:.60}') from error
         if not isinstance(found, str):
             raise BadDataError(f'{where}: expected text in "{FIELD}", found {found!r:.40}')
-        yield text.of(found.encode("utf-8", "surrogatepass"), where)  # halves of pairs are no characters
+        yield text.of(found.encode("utf-8", "surrogatepass"), where)  # lone surrogates count as invalid bytes
 
 
 def _of_text(lines: Iterable[bytes], path: Path, text: Text) -> Iterator[str]:
@@ -130,12 +130,12 @@ def _of_text(lines: Iterable[bytes], path: Path, text: Text) -> Iterator[str]:
 
 
 def from_hub(name: str) -> Iterator[str]:
-    """Yields the documents of a data set of the hub, ID or ID:CONFIG, or of a local folder in its layout.
+    """Yields the documents of a hub data set, ID or ID:CONFIG, or of a local folder in its layout.
 
-    BookCorpus, a sentence a row, has no documents any more: ``BOOK_ROWS`` rows that follow each other count as one.
+    BookCorpus has one sentence per row and no document boundaries; ``BOOK_ROWS`` consecutive rows form a document.
 
     Raises:
-        BadDataError: it cannot be had, or has no column ``text``.
+        BadDataError: the data set is unavailable, or has no column ``text``.
     """
     source, _, config = name.partition(":")
     revision = "refs/convert/parquet" if source in BOOKS else None
@@ -153,5 +153,5 @@ def from_hub(name: str) -> Iterator[str]:
 
 
 def sentences(document: str) -> Sequence[str]:
-    """Returns a document's sentences, as a plain rule cuts them."""
+    """Returns a document's sentences, split by a simple rule (``SENTENCE``)."""
     return [each for each in SENTENCE.split(document) if each and not each.isspace()]

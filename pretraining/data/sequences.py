@@ -1,7 +1,7 @@
-"""From documents to sequences: blocks of one document, pairs of segments of it, or rows packed with several.
+"""Builds sequences from documents: blocks of one document, pairs of its segments, or rows packed with several.
 
-All as lists of token ranges, made once for a length and a seed; nothing is copied. Documents never meet but in the
-negatives of next-sentence pairs, and in packed rows, where attention does not cross.
+Sequences are lists of token ranges, computed once per length and seed; tokens are not copied. Two documents meet only
+in the negatives of next-sentence pairs and in packed rows, where attention does not cross documents.
 """
 
 from dataclasses import dataclass
@@ -18,28 +18,28 @@ from seqarena.pretraining.data.shards import Shard
 Building = Literal["blocks", "order", "next", "packed"]
 Ranges = npt.NDArray[np.int64]
 OPEN = 256
-"""Rows that are still filled while sequences are packed."""
+"""Number of rows that stay open while blocks are packed."""
 FORWARD, BACKWARD, ALONE = 0, 1, -100
-"""Of a pair: as it stands in the text, or not; of a sequence without a second segment: no target."""
+"""Order of a pair: original, or swapped or unrelated. Of a single segment: no target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences:
-    """Content of each sequence, without ``[CLS]`` and ``[SEP]``."""
+    """Token ranges of each sequence, without ``[CLS]`` and ``[SEP]``."""
 
     parts: Ranges
-    """(parts, 3): shard, and where in its tokens a part begins and ends."""
+    """(parts, 3): shard, start and end of each part in the shard's tokens."""
     first: Ranges
-    """Sequence n is the parts from ``first[n]`` up to ``first[n + 1]``."""
+    """Sequence n consists of the parts from ``first[n]`` up to ``first[n + 1]``."""
     order: npt.NDArray[np.int64]
-    """``FORWARD``, ``BACKWARD`` (swapped, or of another document) or ``ALONE``."""
+    """``FORWARD``, ``BACKWARD`` (swapped, or from another document) or ``ALONE``."""
     packed: bool
 
     def __len__(self) -> int:
         return len(self.order)
 
     def some(self, count: int, seed: int) -> "Sequences":
-        """Returns ``count`` of them at most, drawn by a seed, in their order."""
+        """Returns at most ``count`` sequences, drawn by ``seed``, in their original order."""
         if len(self) <= count:
             return self
         chosen = drawn(len(self), count, seed)
@@ -66,7 +66,7 @@ def build(
 ) -> Sequences:
     """Returns the sequences of the ``chosen`` documents of each shard, of at most ``length`` tokens.
 
-    With probability ``short`` a pair aims at a length drawn from 2 on, as BERT's do.
+    With probability ``short`` a pair gets a target length drawn from 2 upwards, as in BERT.
     """
     parts, counts, orders = [], [], []
     for number, (shard, some) in enumerate(zip(shards, chosen, strict=True)):
@@ -100,7 +100,7 @@ mix = compiled(inline="always")(mix64)
 @compiled()
 @no_type_check
 def _blocks(sentences, documents, chosen, most):
-    """Returns the ranges of blocks: as many sentences of one document as fit; a longer one is cut."""
+    """Returns the ranges of blocks: as many sentences of one document as fit; a longer sentence is split."""
     found = np.empty((len(sentences) + sentences[-1] // most + 1, 2), dtype=np.int64)
     count = 0
     for document in range(len(documents) - 1):
@@ -126,7 +126,7 @@ def _blocks(sentences, documents, chosen, most):
 @compiled()
 @no_type_check
 def _rows(sizes, length):
-    """Returns the packed row of each block: of the last ``OPEN`` rows that where it fits best."""
+    """Returns the packed row of each block: the best fit among the last ``OPEN`` rows."""
     rows = np.empty(len(sizes), dtype=np.int64)
     left = np.empty(len(sizes), dtype=np.int64)
     count = 0
@@ -147,7 +147,7 @@ def _rows(sizes, length):
 @compiled(inline="always")
 @no_type_check
 def _draw(state, below):
-    """Returns a number from 0 up to below ``below``; ``state`` (1) moves on."""
+    """Returns a random number in [0, ``below``) and advances ``state`` (1)."""
     state[0] += GOLDEN
     return np.int64((mix(state[0]) >> np.uint64(1)) % np.uint64(below))
 
@@ -155,11 +155,11 @@ def _draw(state, below):
 @compiled()
 @no_type_check
 def _pairs(sentences, documents, chosen, most, short, is_next, key):
-    """Returns two ranges a sequence (the second empty if it is alone), and its order.
+    """Returns two ranges per sequence (the second is empty for a single segment), and the order of each.
 
-    Sentences of a document are gathered until there are enough tokens, and cut in two between two of them. Then, half
-    of the time, the two are swapped; for next-sentence pairs, or where there is one sentence, a second segment comes
-    from another document instead, and what was not used is gathered again.
+    Sentences of a document are collected until they reach the target length, then split in two at a random sentence
+    boundary. Half of the pairs are swapped. For next-sentence pairs the second segment is instead replaced by one of
+    another document, also where there is only one sentence; the unused sentences start the next pair.
     """
     ranges = np.empty((2 * len(sentences), 2), dtype=np.int64)
     orders = np.empty(len(sentences), dtype=np.int64)
@@ -182,13 +182,13 @@ def _pairs(sentences, documents, chosen, most, short, is_next, key):
             a, b = (sentences[sentence], sentences[cut]), (sentences[cut], sentences[stop])
             order = 0
             if is_next and (swap or cut == stop) and len(some) > 1:
-                b = _elsewhere(sentences, documents, some, document, target - (a[1] - a[0]), state)
+                b = _other_segment(sentences, documents, some, document, target - (a[1] - a[0]), state)
                 order, stop = 1, cut
             elif cut == stop:
                 order = -100
             elif swap and not is_next:
                 a, b, order = b, a, 1
-            a, b = _trimmed(a, b, most if b[1] > b[0] else most + 1, state)
+            a, b = _trim(a, b, most if b[1] > b[0] else most + 1, state)
             ranges[2 * count, 0], ranges[2 * count, 1] = a
             ranges[2 * count + 1, 0], ranges[2 * count + 1, 1] = b
             orders[count] = order
@@ -199,8 +199,8 @@ def _pairs(sentences, documents, chosen, most, short, is_next, key):
 
 @compiled()
 @no_type_check
-def _elsewhere(sentences, documents, some, document, wanted, state):
-    """Returns a range of sentences of another document, from a random one on, until it is as long as ``wanted``."""
+def _other_segment(sentences, documents, some, document, wanted, state):
+    """Returns a range of sentences of another document, from a random one up to a length of ``wanted`` tokens."""
     other = some[_draw(state, len(some))]
     while other == document:
         other = some[_draw(state, len(some))]
@@ -214,8 +214,8 @@ def _elsewhere(sentences, documents, some, document, wanted, state):
 
 @compiled()
 @no_type_check
-def _trimmed(a, b, most, state):
-    """Returns both ranges, of ``most`` tokens at most: the longer one loses some, in front or at the end."""
+def _trim(a, b, most, state):
+    """Returns both ranges, cut to ``most`` tokens together: the longer loses tokens at a random end."""
     a_start, a_stop = a
     b_start, b_stop = b
     while a_stop - a_start + b_stop - b_start > most:

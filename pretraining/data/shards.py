@@ -1,7 +1,8 @@
-"""Tokens of a corpus on disk: shards that are mapped into memory, and a manifest of what is in them.
+"""Tokens of a corpus on disk: shards, mapped into memory, and a manifest.
 
-A shard holds some thousand documents: ``tokens``, where each sentence begins in them, where each document begins among
-the sentences. It counts once its own JSON file is there, written last; the corpus once ``manifest.json`` is.
+A shard stores some thousand documents in three arrays: ``tokens``, the start of each sentence in them, and the start
+of each document among the sentences. A shard is complete once its JSON file exists, which is written last; the corpus
+is complete once ``manifest.json`` exists.
 """
 
 import functools
@@ -28,7 +29,7 @@ from seqarena.common.training.workers import leave_with_the_parent
 from seqarena.pretraining.data.documents import Text, sentences
 
 DOCUMENTS = 2_000
-"""Of a shard: what an interruption costs at most, for each worker."""
+"""Documents per shard. An interruption loses at most one shard per worker."""
 ARRAYS = ("tokens", "sentences", "documents")
 TOKENIZER = "tokenizer"
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
@@ -36,18 +37,18 @@ Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Some documents; all arrays mapped into memory."""
+    """Some documents; all arrays are mapped into memory."""
 
     tokens: Tokens
     sentences: npt.NDArray[np.int64]
     """Sentence n is ``tokens[sentences[n] : sentences[n + 1]]``."""
     documents: npt.NDArray[np.int64]
-    """Document n is the sentences from ``documents[n]`` up to ``documents[n + 1]``."""
+    """Document n consists of the sentences from ``documents[n]`` up to ``documents[n + 1]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """All shards with the tokenizer that made them."""
+    """All shards, and the tokenizer that encoded them."""
 
     shards: list[Shard]
     tokenizer: Tokenizer
@@ -57,12 +58,12 @@ class Corpus:
 def write_corpus(
     texts: Iterable[str], tokenizer: Tokenizer, folder: Path, *, workers: int, what: str, read: Text | None = None
 ) -> int:
-    """Tokenizes documents into ``folder`` and returns their characters; called again it goes on where it was stopped.
+    """Tokenizes documents into ``folder`` and returns the number of characters; a repeated call resumes.
 
-    ``read`` is what counted the invalid bytes.
+    ``read``: counter of the invalid bytes.
 
     Raises:
-        BadDataError: no document holds a token.
+        BadDataError: the documents contain no token.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder / TOKENIZER)
@@ -70,10 +71,10 @@ def write_corpus(
     counts: list[dict[str, Any]] = []
     with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
         try:
-            for shard in tracked(_written(texts, folder, fingerprint, pool, 2 * workers), what, None):
+            for shard in tracked(_shards(texts, folder, fingerprint, pool, 2 * workers), what, None):
                 counts.append(shard)
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # shards that are done are kept for the next run
+            pool.shutdown(cancel_futures=True)  # finished shards are kept for the next run
             raise
     totals = {name: sum(shard[name] for shard in counts) for name in ("characters", *ARRAYS)}
     if not totals["tokens"]:
@@ -84,10 +85,10 @@ def write_corpus(
     return int(totals["characters"])
 
 
-def _written(
+def _shards(
     texts: Iterable[str], folder: Path, fingerprint: str, pool: Executor, ahead: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields what is in each shard, in order; no more than ``ahead`` wait in memory."""
+    """Yields the JSON record of each shard, in order; at most ``ahead`` shards wait in memory."""
     waiting: list[Future[dict[str, Any]] | dict[str, Any]] = []
     stream = iter(texts)
     for number in itertools.count():
@@ -95,7 +96,7 @@ def _written(
         if not batch:
             break
         digest = hashlib.sha256("\0".join([fingerprint, *batch]).encode("utf-8", "surrogatepass")).hexdigest()
-        done = _finished(folder, number, digest)
+        done = _read_finished(folder, number, digest)
         waiting.append(done or pool.submit(_write_shard, folder, number, batch, digest))
         if len(waiting) > ahead:
             yield _result(waiting.pop(0))
@@ -106,8 +107,8 @@ def _result(one: Future[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
     return one if isinstance(one, dict) else one.result()
 
 
-def _finished(folder: Path, number: int, digest: str) -> dict[str, Any] | None:
-    """Returns what an earlier run wrote of these very documents, if it finished."""
+def _read_finished(folder: Path, number: int, digest: str) -> dict[str, Any] | None:
+    """Returns the record of a finished shard of the same documents, or None."""
     try:
         found: dict[str, Any] = json.loads((folder / f"{number:05}.json").read_bytes())
     except (OSError, ValueError):
@@ -117,7 +118,7 @@ def _finished(folder: Path, number: int, digest: str) -> dict[str, Any] | None:
 
 def _start() -> None:
     leave_with_the_parent()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process a core is parallel enough
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per core is parallel enough
 
 
 _load_once = functools.cache(load_tokenizer)
@@ -155,10 +156,10 @@ def _write_shard(folder: Path, number: int, texts: list[str], digest: str) -> di
 
 
 def read_corpus(folder: Path) -> tuple[Corpus, str]:
-    """Returns a corpus, mapped into memory, and the sha256 of all that is in it.
+    """Returns a corpus, mapped into memory, and the sha256 of its content.
 
     Raises:
-        BadDataError: a manifest that does not match its shards or its tokenizer; says which.
+        BadDataError: the manifest does not match its shards or its tokenizer; names the file.
     """
     hint = "delete the folder and run again"
     digest = hashlib.sha256()
@@ -182,8 +183,8 @@ def read_corpus(folder: Path) -> tuple[Corpus, str]:
     return Corpus(shards=shards, tokenizer=tokenizer, manifest=manifest), digest.hexdigest()
 
 
-def told(corpus: Corpus) -> str:
-    """Returns one line on what a corpus holds."""
+def summary(corpus: Corpus) -> str:
+    """Returns the sizes of a corpus as one printed line."""
     manifest = corpus.manifest
     return (
         f"{manifest['documents']:,} documents, {manifest['sentences']:,} sentences, {manifest['tokens']:,} tokens "

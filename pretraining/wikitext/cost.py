@@ -7,9 +7,10 @@ SMALL = Card(name="one GPU that reaches 45 T/s on these small matrices (H100 cla
 
 
 def operations(run: LanguageRun) -> float:
-    """Returns about how many multiplications and additions a token of training takes: forward, and twice that backward.
+    """Returns the approximate multiplications and additions per training token: forward, and twice that for backward.
 
-    Keys and values of the memory too; of the adaptive softmax its first part, which every token asks.
+    Includes keys and values of the memory. Of the adaptive softmax it counts only the first part, which every token
+    needs.
     """
     model, seen = run.model, run.segments.length + run.segments.memory
     projections = model.dim**2 * (2 + 2 * seen / run.segments.length)
@@ -19,16 +20,17 @@ def operations(run: LanguageRun) -> float:
 
 
 def parameters(run: LanguageRun) -> int:
-    """Returns how many numbers are trained, but for those of unusual norms, variants and biases."""
+    """Returns the number of parameters, except those of non-default norms, variants and biases."""
     model = run.model
     layer = 5 * model.dim**2 + 2 * model.dim * model.ffn_dim + model.ffn_dim + 5 * model.dim
     return model.layers * layer + (model.vocabulary + len(model.cutoffs)) * (model.dim + 1) + 2 * model.dim
 
 
 def memory_bytes(run: LanguageRun) -> float:
-    """Returns about what a process holds: weights, gradients and both moments in float32, and a batch's activations.
+    """Returns the approximate memory of a process: weights, gradients, both moments (float32) and activations.
 
-    A layer keeps about 12 vectors of the stream and 2 of the feed-forward a token, and a head 2 numbers a pair.
+    Each layer stores about 12 vectors of the stream and 2 of the feed-forward per token, and 2 numbers per head and
+    pair.
     """
     model, length = run.model, run.segments.length
     tokens = (run.train.micro_batch_size or run.train.batch_size) * length
@@ -37,6 +39,6 @@ def memory_bytes(run: LanguageRun) -> float:
 
 
 def estimate(run: LanguageRun) -> str:
-    """Returns one line for a person."""
+    """Returns the cost of a run as one printed line."""
     whole = operations(run) * run.train.steps * run.train.batch_size * run.segments.length
     return line(whole, SMALL, memory_bytes(run), parameters(run))

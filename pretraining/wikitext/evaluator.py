@@ -1,4 +1,4 @@
-"""From a model and a text to nats per word; what the frequencies of words and of pairs of them reach there."""
+"""Loss of a language model in nats per word, and the floors of unigram and bigram frequencies."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from seqarena.pretraining.wikitext.run import Scoring
 from seqarena.pretraining.wikitext.streams import Streams
 
 BLOCK = 500
-"""Tokens that count as one example, for paired tests: neighbours are not independent. They follow each other, but where
-a stream ends."""
+"""Tokens per example in paired tests, because neighbouring losses are not independent. A block may cross the end of a
+stream."""
 Losses = npt.NDArray[np.float64]
 
 
 def streams_of(text: EncodedText, split: str, scoring: Scoring) -> Streams:
-    """Returns what is scored of a split.
+    """Returns the streams in which a split is scored.
 
     Raises:
         WrongUseError: a segment longer than a stream, or more streams than tokens.
@@ -38,9 +38,9 @@ def streams_of(text: EncodedText, split: str, scoring: Scoring) -> Streams:
 
 @torch.no_grad()
 def token_losses(model: nn.Module, streams: Streams, scoring: Scoring, accelerator: Accelerator) -> Losses:
-    """Returns the nats of every scored token, stream by stream in the order of the text; processes share streams out.
+    """Returns the loss of every scored token in nats, stream by stream; streams are distributed over processes.
 
-    Keys and values of the memory are made once.
+    Keys and values of the memory are projected once only.
     """
     assert isinstance(model, TransformerXL)
     model.eval()
@@ -49,12 +49,12 @@ def token_losses(model: nn.Module, streams: Streams, scoring: Scoring, accelerat
     if rows:
         with accelerator.autocast():
             longest = min(scoring.memory + scoring.length, streams.each)
-            memory = model.projected(len(rows), longest, scoring.clamp)
+            memory = model.projected_memory(len(rows), longest, scoring.clamp)
             for step in tracked_by_main(range(streams.segments), streams.segments, accelerator):
                 batch = streams[step].to(accelerator.device)
                 tokens, targets = batch.tokens[list(rows)], batch.targets[list(rows)]
                 hidden, memory = model.read(
-                    tokens, memory, kept=scoring.memory, clamp=scoring.clamp, window=scoring.window
+                    tokens, memory, memory_length=scoring.memory, clamp=scoring.clamp, window=scoring.window
                 )
                 found = model.softmax.losses(hidden.flatten(0, 1), model.word.weight, targets.flatten())
                 kept.append(found.view(targets.shape))
@@ -64,17 +64,17 @@ def token_losses(model: nn.Module, streams: Streams, scoring: Scoring, accelerat
 
 
 def evaluate(model: nn.Module, text: EncodedText, split: str, scoring: Scoring, accelerator: Accelerator) -> Evaluation:
-    """Returns what ``summed_up`` says of a split."""
+    """Returns the metrics of a split."""
     losses = token_losses(model, streams_of(text, split, scoring), scoring, accelerator)
-    return summed_up(losses.flatten(), text, split)
+    return metrics_of(losses.flatten(), text, split)
 
 
-def summed_up(losses: Losses, text: EncodedText, split: str) -> Evaluation:
-    """Returns the metrics of a split, given the nats of its scored tokens in their order.
+def metrics_of(losses: Losses, text: EncodedText, split: str) -> Evaluation:
+    """Returns the metrics of a split from the losses of its scored tokens, in text order.
 
-    loss: nats per word of the text, the end of each line counted, whatever the tokens are: those of a token times
-    tokens per word; perplexity: its exponential; bits_per_byte: the same, shared out to bytes. An example is a block of
-    ``BLOCK`` tokens, weighted so that the mean of all is the loss.
+    loss: nats per word (mean per token times tokens per word, each line's end counted as a word), the same unit for
+    all kinds of tokens. perplexity: exp(loss). bits_per_byte: bits per byte of the text. One example is a block of
+    ``BLOCK`` tokens, weighted so that the mean over examples is the loss.
     """
     tokens = len(text.ids[split])
     per_word = tokens / text.words[split]
@@ -89,8 +89,8 @@ def summed_up(losses: Losses, text: EncodedText, split: str) -> Evaluation:
     return Evaluation(metrics=metrics, examples=examples)
 
 
-def in_clusters(losses: Losses, targets: TokenArray, cutoffs: Sequence[int]) -> list[tuple[float, float]]:
-    """Returns of the tokens below the first cutoff, and of each cluster behind it, their share and mean loss."""
+def loss_by_cluster(losses: Losses, targets: TokenArray, cutoffs: Sequence[int]) -> list[tuple[float, float]]:
+    """Returns (fraction of tokens, mean loss) below the first cutoff and of each further cluster."""
     clusters = np.searchsorted(cutoffs, targets, side="right")
     count = np.bincount(clusters, minlength=len(cutoffs) + 1)
     total = np.bincount(clusters, weights=losses, minlength=len(cutoffs) + 1)
@@ -98,12 +98,12 @@ def in_clusters(losses: Losses, targets: TokenArray, cutoffs: Sequence[int]) -> 
 
 
 def perplexity(loss: float) -> float:
-    """Returns exp(loss), which stays a number however bad the model is."""
+    """Returns exp(loss), capped so that it stays finite."""
     return math.exp(min(loss, 700.0))
 
 
 def floors(text: EncodedText) -> Mapping[str, float]:
-    """Returns the loss on the test set by the frequencies of single tokens and of pairs in the training text.
+    """Returns the loss on the test set of a uniform distribution, and of the training text's unigrams and bigrams.
 
     unigram: one is added to every count. bigram: interpolated Kneser-Ney.
     """
@@ -125,9 +125,9 @@ def kneser_ney(
 ) -> Losses:
     """Returns p(after | before) by interpolated Kneser-Ney over pairs of tokens.
 
-    max(c(v, w) - D, 0) / c(v) + D n(v) / c(v) p(w), with n(v) the different tokens behind v, p(w) from the different
-    tokens before w (one added to each), and D = n1 / (n1 + 2 n2) from the pairs that stand there once and twice (0.5
-    where none stands there once).
+    max(c(v, w) - D, 0) / c(v) + D n(v) / c(v) p(w), where n(v) is the number of different tokens after v, p(w) is
+    proportional to 1 + the number of different tokens before w, and D = n1 / (n1 + 2 n2) from the numbers of pairs
+    that occur once and twice (D = 0.5 if no pair occurs once).
     """
     pairs, times = np.unique(train[:-1] * size + train[1:], return_counts=True)
     once, twice = (int((times == number).sum()) for number in (1, 2))

@@ -1,4 +1,4 @@
-"""Scores the chosen weights of a run, finished or not, under its two protocols or others."""
+"""Evaluates the chosen weights of a run, finished or not, under its two scoring protocols or others."""
 
 import dataclasses
 import json
@@ -18,13 +18,13 @@ from seqarena.common.runs.trained import read_trained
 from seqarena.common.training.runtime import device_name, make_accelerator, precision_name
 from seqarena.pretraining.transformer_xl import TransformerXL
 from seqarena.pretraining.wikitext.data import EncodedText
-from seqarena.pretraining.wikitext.evaluator import in_clusters, streams_of, summed_up, token_losses
+from seqarena.pretraining.wikitext.evaluator import loss_by_cluster, metrics_of, streams_of, token_losses
 from seqarena.pretraining.wikitext.run import LanguageRun, Scoring
 from seqarena.pretraining.wikitext.sources import SPLITS
 
 PROG = "seqarena pretraining perplexity"
 FREE = ("final.", "validation.", "data.path")
-"""Fields that may differ from those of the run."""
+"""Prefixes of the fields that may differ from those of the run."""
 
 
 def parser() -> Parser:
@@ -32,17 +32,17 @@ def parser() -> Parser:
     made = Parser(
         prog=PROG,
         description=f"{__doc__}\nFields of --final and --validation are set as in a run: --final.streams 1 scores all "
-        "tokens, --final.memory 1600 remembers more; --data.path says where the text is now.",
+        "tokens, --final.memory 1600 uses a longer memory. --data.path gives the present location of the text.",
     )
     made.add_argument("run", type=Path, help="directory of a run of wikitext103 or wikitext2")
-    made.add_argument("--split", choices=SPLITS, default="valid", help="what is scored (default: valid)")
+    made.add_argument("--split", choices=SPLITS, default="valid", help="split to evaluate (default: valid)")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     return made
 
 
-def changed(run: LanguageRun, fields: Sequence[str]) -> LanguageRun:
-    """Returns the run with fields set that say how it is scored.
+def with_fields(run: LanguageRun, fields: Sequence[str]) -> LanguageRun:
+    """Returns the run with changed scoring fields.
 
     Raises:
         WrongUseError: other fields.
@@ -51,23 +51,25 @@ def changed(run: LanguageRun, fields: Sequence[str]) -> LanguageRun:
     assert isinstance(found, LanguageRun)
     others = [path for path in changed_fields(run, found) if not path.startswith(FREE)]
     if others:
-        raise WrongUseError(f"{', '.join(others)}: a run's own; here --final.*, --validation.* and --data.path are set")
+        raise WrongUseError(
+            f"{', '.join(others)}: fixed by the run; only --final.*, --validation.* and --data.path can be set here"
+        )
     found.check()
     return found
 
 
-def scored(
+def score(
     model: TransformerXL, text: EncodedText, split: str, scoring: Scoring, accelerator: Accelerator
 ) -> dict[str, Any]:
-    """Returns what one protocol gives: its settings, the metrics, how many tokens, and these by frequency."""
+    """Returns the results of one protocol: its settings, metrics, numbers of tokens, and loss per cluster."""
     streams = streams_of(text, split, scoring)
     losses = token_losses(model, streams, scoring, accelerator).flatten()
     return {
         **dataclasses.asdict(scoring),
-        **summed_up(losses, text, split).metrics,
+        **metrics_of(losses, text, split).metrics,
         "tokens_scored": len(losses),
         "tokens": len(text.ids[split]),
-        "clusters": in_clusters(losses, streams.targets, model.config.cutoffs),
+        "clusters": loss_by_cluster(losses, streams.targets, model.config.cutoffs),
     }
 
 
@@ -75,20 +77,20 @@ def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena pretraining perplexity`` and returns its exit code."""
     options, fields = parser().parse_known_args(arguments)
     trained = read_trained(options.run, LanguageRun, "pretraining", ("wikitext103", "wikitext2"), unfinished=True)
-    its, checksum = changed(trained.run, fields), trained.data_checksum
+    its, checksum = with_fields(trained.run, fields), trained.data_checksum
     accelerator = make_accelerator(its.train.precision)
-    text = its.data.load(options.data_folder, its.task, told=accelerator.is_main_process)
+    text = its.data.load(options.data_folder, its.task, report_differences=accelerator.is_main_process)
     if text.checksum != checksum:
         raise BadDataError(
-            f"{options.run}: trained on numbers of sha256 {checksum[:12]}..., those of {its.data.path or its.data.hub} "
-            f"have {text.checksum[:12]}...: other text, or a checkpoint of another vocabulary "
-            f"({its.model.vocabulary:,} words there, {text.vocabulary:,} here); name its own with --data.path"
+            f"{options.run}: trained on text of sha256 {checksum[:12]}..., but {its.data.path or its.data.hub} "
+            f"has {text.checksum[:12]}...: another text, or another vocabulary ({its.model.vocabulary:,} words in the "
+            f"checkpoint, {text.vocabulary:,} in the text); set --data.path to the text of the run"
         )
     model = TransformerXL(its.model)
     trained.load(model)
     model.to(accelerator.device)
     found = {
-        name: scored(model, text, options.split, scoring, accelerator)
+        name: score(model, text, options.split, scoring, accelerator)
         for name, scoring in (("final", its.final), ("as validated", its.validation))
     }
     if not accelerator.is_main_process:
@@ -106,20 +108,20 @@ def run(arguments: Sequence[str]) -> int:
     notes = "".join(f" ({note})" for note in its.notes)
     print(
         f"{its.task}, {about['attention']}, {about['norm']}{notes}, {its.model.layers} layers, seed {its.seed}, preset "
-        f"{its.preset}: {options.split}, by the weights of step {about['step']:,} of {its.train.steps:,}"
+        f"{its.preset}: {options.split}, weights of step {about['step']:,} of {its.train.steps:,}"
         + ("" if about["finished"] else "; the run is not finished")
     )
     print(f"  {about['device']}, {about['precision']}")
     for (name, values), scoring in zip(found.items(), (its.final, its.validation), strict=True):
-        print(f"  {name}: {scoring.told}")
+        print(f"  {name}: {scoring.summary}")
         print(
             f"    perplexity {values['perplexity']:.3f}, loss {values['loss']:.4f}, bits per byte "
             f"{values['bits_per_byte']:.4f}; {values['tokens_scored']:,} of {values['tokens']:,} tokens scored"
         )
         ends = [*map("{:,}".format, its.model.cutoffs), f"{its.model.vocabulary:,}"]
-        told = [
+        by_cluster = [
             f"below {end}: {loss:.3f} ({share:.1%})"
             for end, (share, loss) in zip(ends, values["clusters"], strict=True)
         ]
-        print(f"    nats of a token by its number: {', '.join(told)}")
+        print(f"    nats per token by frequency rank: {', '.join(by_cluster)}")
     return 0

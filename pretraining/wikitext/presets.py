@@ -1,4 +1,4 @@
-"""The runs of language models that have a name: typed values, each with its source, the score expected and its cost."""
+"""Named runs of language models: typed values, each with its source, expected score and cost."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,8 +40,8 @@ def _quick(task: str) -> Preset[LanguageRun]:
         expected="softmax 3.68 nats (perplexity 40), hnas 3.70, dnas 3.75 (3 seeds, sd up to 0.005); bigram 4.16",
         cost="80 seconds on 2 CPU cores",
         comparable=False,
-        data="the King James Bible, bundled, in the public domain (common/data/corpus), words and marks apart, those "
-        "that stand in it less than 3 times <unk>; chapters 90 / 5 / 5 %",
+        data="the King James Bible, bundled, in the public domain (common/data/corpus), words and punctuation apart; "
+        "words with fewer than 3 occurrences replaced by <unk>; chapters 90 / 5 / 5 %",
     )
 
 
@@ -58,7 +58,7 @@ BASE = Preset(
         final=FINAL,
     ),
     source="Dai et al. 2019, the base model of kimiyoung/transformer-xl's PyTorch code",
-    expected="perplexity 24.0 in print (loss 3.18), 23.7 by fairseq; as validated 24.25 by a user (issue 99)",
+    expected="perplexity 24.0 published (loss 3.18), 23.7 by fairseq; as validated 24.25 by a user (issue 99)",
     cost="",
     comparable=True,
 )
@@ -71,10 +71,11 @@ DEEP60 = Preset(
         train=replace(BASE.run.train, steps=50_000, batch_size=40),
     ),
     source="P3, section 3.4: 60 layers instead of 16, no dropout, no clipping, 2.9 epochs",
-    departures="rate, memory, no warm-up and a cosine over the 50,000 steps are the base model's, for P3 does not say; "
-    "--norm deescalated means the prefix mean, for P3's, over the whole segment, sees the future (--model.norm.leaky)",
-    expected="P3 plots training loss alone: post-norm fails, pre-norm and de-escalated post-norm do alike; with a "
-    "sixth of the base model's tokens very roughly perplexity 35 to 40",
+    departures="learning rate, memory, no warm-up and a cosine over the 50,000 steps are the base model's, because P3 "
+    "does not state them; --norm deescalated uses the prefix mean, because P3's mean over the whole segment sees the "
+    "future (--model.norm.leaky)",
+    expected="P3 plots training loss only: post-norm fails, pre-norm and de-escalated post-norm are alike; very "
+    "roughly perplexity 35 to 40, with a sixth of the base model's tokens",
     cost="",
     comparable=False,
 )
@@ -82,8 +83,8 @@ BASE_50K = Preset(
     run=replace(
         DEEP60.run, preset="base-50k", model=replace(DEEP60.run.model, layers=16, ffn_dim=2_100),
     ),
-    source="ours: the base model's 16 layers under deep60's settings and tokens, what 60 layers must be compared with",
-    expected="very roughly perplexity 35 to 40, after NVIDIA's curve at as many tokens (their model is larger)",
+    source="ours: the base model's 16 layers with deep60's settings and tokens, the baseline for 60 layers",
+    expected="very roughly perplexity 35 to 40, from NVIDIA's curve at the same number of tokens (a larger model)",
     cost="",
     comparable=False,
 )  # fmt: skip
@@ -107,13 +108,13 @@ SMALL = Preset(
 )  # fmt: skip
 
 
-def _priced(preset: Preset[LanguageRun]) -> Preset[LanguageRun]:
+def _with_cost(preset: Preset[LanguageRun]) -> Preset[LanguageRun]:
     return replace(preset, cost=preset.cost or estimate(preset.run))
 
 
 PRESETS: Mapping[str, Mapping[str, Preset[LanguageRun]]] = MappingProxyType(
     {
-        task: MappingProxyType({each.run.preset: _priced(each) for each in (_quick(task), *others)})
+        task: MappingProxyType({each.run.preset: _with_cost(each) for each in (_quick(task), *others)})
         for task, others in (("wikitext103", (BASE, DEEP60, BASE_50K)), ("wikitext2", (SMALL,)))
     }
 )

@@ -12,54 +12,54 @@ from seqarena.pretraining.wikitext.data import WikiText
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """How a stream is read, segment after segment."""
+    """Segmentation of a stream: segment length, memory, distances."""
 
     length: int
-    """Tokens of a segment."""
+    """Tokens per segment."""
     memory: int
-    """Earlier tokens that attention sees beside a segment."""
+    """Number of earlier tokens that attention reads as memory."""
     clamp: int | None = None
-    """The largest distance that is told apart; none: all are."""
+    """Maximum distance; larger ones are replaced by it. None: no maximum."""
     same_length: bool = False
-    """Whether every token sees equally many: ``memory`` of them, its own counted, as in the published PyTorch code."""
+    """Whether each token attends to exactly ``memory`` tokens, itself included, as in the published PyTorch code."""
 
     @property
     def window(self) -> int | None:
-        """So many of the newest tokens are seen from each; None: all that there are."""
+        """Number of most recent tokens each token attends to; None: all available."""
         return self.memory if self.same_length else None
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The settings in a few words."""
         clamp = "" if self.clamp is None else f", distances up to {self.clamp}"
         window = ", same length" if self.same_length else ""
         return f"segments of {self.length}, memory {self.memory}{clamp}{window}"
 
     def check(self, name: str) -> None:
-        """Raises a ``WrongUseError`` for what cannot be; ``name``: of the run's field."""
+        """Raises a ``WrongUseError`` for invalid settings; ``name``: field of the run, for the message."""
         if self.length < 1 or self.memory < 0:
-            raise WrongUseError(f"{name}: expected a length of at least 1 and a memory of at least 0")
+            raise WrongUseError(f"{name}: expected length >= 1 and memory >= 0, found {self.length} and {self.memory}")
         if self.clamp is not None and self.clamp < 1:
             raise WrongUseError(f"{name}.clamp: expected at least 1, or none, found {self.clamp}")
         if self.same_length and self.memory < 1:
-            raise WrongUseError(f"{name}.same_length: without a memory there is no length that all could see")
+            raise WrongUseError(f"{name}.same_length: needs {name}.memory of at least 1, found {self.memory}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring(Segments):
-    """How a text is scored."""
+    """Settings for scoring a text."""
 
     streams: int = 10
-    """Streams side by side; what does not fill them and the first token of each are not scored, as published. 1: every
-    token is, the first one behind an end of line."""
+    """Number of parallel streams. As published, the remainder and the first token of each stream are not scored. With
+    1, every token is scored, the first one after an end of line."""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The settings in a few words."""
-        return f"{super().told}, {self.streams} stream{'s' * (self.streams > 1)}"
+        return f"{super().summary}, {self.streams} stream{'s' * (self.streams > 1)}"
 
     def check(self, name: str) -> None:
-        """Raises a ``WrongUseError`` for what cannot be."""
+        """Raises a ``WrongUseError`` for invalid settings."""
         super().check(name)
         if self.streams < 1:
             raise WrongUseError(f"{name}.streams: expected at least 1, found {self.streams}")
@@ -70,39 +70,41 @@ class LanguageRun(BaseRun):
     """One training of a language model with a memory."""
 
     data: WikiText
-    """Which text."""
+    """Text and its kind of tokens."""
     model: Model
-    """The Transformer-XL."""
+    """The Transformer-XL model."""
     segments: Segments
-    """How the text is read in training."""
+    """Segmentation of the training text."""
     validation: Scoring
-    """How it is scored while training goes on, and once more at the end."""
+    """Scoring protocol of validation; also applied to the test set at the end."""
     final: Scoring
-    """How the test set is scored at the end: the main score."""
+    """Scoring protocol of the main test score."""
 
     @property
     def longest(self) -> int:
-        """Tokens of a segment of training."""
+        """Tokens per training segment."""
         return self.segments.length
 
     @property
     def measured(self) -> str:
-        """How the scores came about."""
-        return f"scored in {self.final.told}; as validated in {self.validation.told}"
+        """The scoring protocols in a few words."""
+        return f"scored in {self.final.summary}; as validated in {self.validation.summary}"
 
     def completed(self, typed: Collection[str]) -> "LanguageRun":
-        """Returns the run with de-escalation in a causal form, where none was named."""
+        """Returns the run with a causal form of de-escalation, unless a form was set."""
         norm = self.model.norm
         if not isinstance(norm, Deescalated) or norm.leaky or "model.norm.mean" in typed:
             return self
         return replace(self, model=replace(self.model, norm=norm.causal()))
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""
         super().check()
         self.data.check()
         self.model.check()
         for name in ("segments", "validation", "final"):
             getattr(self, name).check(name)
         if self.train.length_pool != 1:
-            raise WrongUseError("train.length_pool: segments follow one another and are all of one length; leave it 1")
+            raise WrongUseError(
+                f"train.length_pool {self.train.length_pool}: expected 1; segments have one length and a fixed order"
+            )

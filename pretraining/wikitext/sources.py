@@ -1,4 +1,4 @@
-"""Lines of the three splits: of the published files, packed or not, of the hub, or of the bundled book."""
+"""Lines of the three splits, from the published files (folder or zip), the hub, or the bundled book."""
 
 import contextlib
 import re
@@ -17,23 +17,23 @@ from seqarena.pretraining.wikitext.vocabularies import UNKNOWN
 SPLITS = ("train", "valid", "test")
 HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 RAREST = 3
-"""Words of the bundled book that stand less often in its training part become ``<unk>``, as WikiText was made."""
+"""Words of the bundled book with fewer occurrences in its training part become ``<unk>``, as in WikiText."""
 HELD_OUT = 0.05
 WORD = re.compile(r"\w+|[^\w\s]")
 Lines = Callable[[str], Iterator[str]]
-"""Returns the lines of a split, from the first at every call."""
+"""Function that returns the lines of a split, from the first on each call."""
 
 
-def of_path(path: Path, endings: tuple[str, ...]) -> Lines:
-    """Returns the lines of ``wiki.SPLIT.tokens`` (or another ending) in a folder, or in the zip as it is published.
+def lines_of_path(path: Path, endings: tuple[str, ...]) -> Lines:
+    """Returns the lines of ``wiki.SPLIT.tokens`` (or another ending) in a folder, or in the published zip.
 
-    All three are those of one folder, this one or one inside it.
+    All three files must be in one folder, ``path`` or one below it.
 
     Raises:
-        BadDataError: no such files, or several sets of them; of whoever reads: a file that is damaged.
+        BadDataError: files are missing, or there are several sets; on reading: a file is damaged.
     """
     is_folder = path.is_dir()
-    names = [str(each.relative_to(path)) for each in path.glob("**/wiki.*")] if is_folder else _inside(path)
+    names = [str(each.relative_to(path)) for each in path.glob("**/wiki.*")] if is_folder else _names_in_zip(path)
     sets: dict[tuple[str, str], dict[str, str]] = {}
     for ending in endings:
         for split in SPLITS:
@@ -43,45 +43,47 @@ def of_path(path: Path, endings: tuple[str, ...]) -> Lines:
                     sets.setdefault((ending, folder), {})[split] = name
     wanted = [each for each in sets if each[0] == next(iter(sets))[0]]
     if len(wanted) > 1:
-        raise BadDataError(f"{path}: several sets, in {', '.join(folder or '.' for _, folder in wanted)}; name one")
+        raise BadDataError(
+            f"{path}: several sets of files, in {', '.join(folder or '.' for _, folder in wanted)}; name one folder"
+        )
     found = sets[wanted[0]] if wanted else {}
     for split in SPLITS:
         if split not in found:
             ending, folder = wanted[0] if wanted else (endings[0], "")
             name = f"{folder}/wiki.{split}.{ending}".lstrip("/")
             raise BadDataError(f"{path}: there is no {name} in it; expected a folder or zip with all three splits")
-    return lambda split: text_lines(path / found[split]) if is_folder else _of_zip(path, found[split])
+    return lambda split: text_lines(path / found[split]) if is_folder else _lines_of_zip(path, found[split])
 
 
-def _inside(path: Path) -> list[str]:
+def _names_in_zip(path: Path) -> list[str]:
     if path.suffix in (".tokens", ".raw"):
-        raise BadDataError(f"{path} is one of the three files; name their folder")
-    with _unpacked(path) as archive:
+        raise BadDataError(f"{path} is one of the three files; expected the folder that contains them")
+    with _open_zip(path) as archive:
         return archive.namelist()
 
 
-def _of_zip(path: Path, name: str) -> Iterator[str]:
-    with _unpacked(path) as archive, archive.open(name) as file:
+def _lines_of_zip(path: Path, name: str) -> Iterator[str]:
+    with _open_zip(path) as archive, archive.open(name) as file:
         yield from decoded(file, f"{path}, {name}")
         found, size = file.tell(), archive.getinfo(name).file_size
-        if not found or found != size:  # a damaged directory may say that there is nothing, and nothing's checksum
+        if not found or found != size:  # a damaged directory may declare size 0, with a matching checksum
             raise EOFError(f"{name}: expected {size or 'some'} bytes, found {found:,}")
 
 
 @contextlib.contextmanager
-def _unpacked(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     with damage(path, "zip", "fetch it again"), zipfile.ZipFile(path) as archive:
         yield archive
 
 
-def of_hub(name: str) -> Lines:
-    """Returns the lines of a data set of the hub, ID:CONFIG, or of a local folder in its layout: a row a line.
+def lines_of_hub(name: str) -> Lines:
+    """Returns the lines of a hub data set, ID:CONFIG, or of a local folder in its layout: one line per row.
 
     Raises:
-        BadDataError: of whoever reads: it cannot be had, or has no column ``text``.
+        BadDataError: on reading: the data set is unavailable, or has no column ``text``.
     """
     source, _, config = name.partition(":")
-    hint = "--data.path takes a folder or zip with wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens"
+    hint = "or set --data.path to a folder or zip with wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens"
 
     def lines(split: str) -> Iterator[str]:
         for number, row in enumerate(hub_rows(source, None, HUB_SPLITS[split], hint, config=config or None)):
@@ -92,8 +94,8 @@ def of_hub(name: str) -> Lines:
     return lines
 
 
-def of_book() -> Lines:
-    """Returns the verses of the bundled King James Bible, words and marks apart; chapters split by a hash."""
+def lines_of_book() -> Lines:
+    """Returns the verses of the bundled King James Bible, words and punctuation separated; chapters split by a hash."""
     chapters = [[WORD.findall(verse) for verse in verses] for verses in corpus.chapters()]
     drawn = [float(hash64(number)[0]) / 2.0**64 for number in range(len(chapters))]
     parts: Mapping[str, list[list[str]]] = {name: [] for name in SPLITS}

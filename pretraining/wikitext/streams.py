@@ -1,4 +1,4 @@
-"""One stream cut into parallel ones, read a segment at a time."""
+"""Splits one token stream into parallel streams, read segment by segment."""
 
 from dataclasses import dataclass, replace
 
@@ -16,14 +16,14 @@ class SegmentBatch(Batch):
 
     tokens: Tokens
     targets: Tokens
-    """The next token after each token."""
+    """The token after each token."""
     stream: Labels
-    """The number of each row's stream, whose memory it goes on from."""
+    """Number of each row's stream, which identifies its memory."""
     fresh: PerExample
-    """Whether a row begins its stream, with no memory."""
+    """Whether a row is at the start of its stream, where the memory is empty."""
 
     def to(self, device: torch.device) -> "SegmentBatch":
-        """Returns the batch with its tokens on a device; what chooses the memory stays where it can be read at once."""
+        """Returns the batch with its tokens on a device; ``stream`` and ``fresh`` stay on the CPU."""
         return replace(self, tokens=self.tokens.to(device), targets=self.targets.to(device))
 
     def weight(self) -> int:
@@ -31,47 +31,48 @@ class SegmentBatch(Batch):
         return self.targets.numel()
 
     def token_count(self) -> int:
-        """Returns the number of tokens that are read."""
+        """Returns the number of input tokens."""
         return self.tokens.numel()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """A stream cut into so many of equal length, side by side, read a segment at a time; what is left over is not read.
+    """A token stream split into ``count`` parallel streams of equal length; the remainder is dropped.
 
-    Epochs follow one another; at the beginning of each the memory is empty, as in the published PyTorch code.
+    Batches are segments in order. Epochs repeat, each with an empty memory at its start, as in the published PyTorch
+    code.
     """
 
     ids: TokenArray
     count: int
-    """Streams side by side."""
+    """Number of parallel streams."""
     length: int
-    """Tokens of a segment; the last of an epoch may be shorter."""
+    """Tokens per segment; the last segment of an epoch may be shorter."""
 
     def __post_init__(self) -> None:
         if self.each < 2:
             raise WrongUseError(
-                f"{len(self.ids):,} tokens are too few for {self.count:,} streams: each needs two at least"
+                f"{len(self.ids):,} tokens are too few for {self.count:,} streams: each needs at least two"
             )
         if self.length > self.each - 1:
             raise WrongUseError(
                 f"a segment of {self.length:,} tokens is longer than the {self.each - 1:,} targets of each of "
-                f"{self.count:,} streams; fewer streams, or a shorter segment"
+                f"{self.count:,} streams; use fewer streams or a shorter segment"
             )
 
     @property
     def each(self) -> int:
-        """Tokens of each stream."""
+        """Tokens per stream."""
         return len(self.ids) // self.count
 
     @property
     def segments(self) -> int:
-        """Segments of an epoch."""
+        """Segments per epoch."""
         return -(-(self.each - 1) // self.length)
 
     @property
     def targets(self) -> TokenArray:
-        """Every token that is to be told from those before it, stream by stream."""
+        """All target tokens, stream by stream."""
         return self._side_by_side[:, 1:].flatten()
 
     @property
@@ -79,7 +80,7 @@ class Streams:
         return self.ids[: self.each * self.count].reshape(self.count, self.each)
 
     def __getitem__(self, step: int) -> SegmentBatch:
-        """Returns the batch of a step, counted from 0."""
+        """Returns the batch of a step; steps count from 0."""
         segment = step % self.segments
         start = segment * self.length
         stop = min(start + self.length, self.each - 1)

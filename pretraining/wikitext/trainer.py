@@ -1,4 +1,4 @@
-"""Brings text, model and a loss with a memory together."""
+"""Assembles the text, model and loss of a language model with a memory."""
 
 import sys
 from collections.abc import Mapping
@@ -20,30 +20,30 @@ from seqarena.pretraining.wikitext.streams import SegmentBatch, Streams
 
 
 class RememberingLoss:
-    """The mean cross-entropy of segments behind those before them; what it remembers is part of a checkpoint.
+    """Mean cross-entropy of segments, given a memory of earlier segments; the memory is part of a checkpoint.
 
-    A step may be cut into parts of some streams each; a part's memory is kept under its first stream. A stream of which
-    nothing is known begins without one. So does every segment of a model that is looked at, not trained; nothing is
-    remembered of that.
+    A step may be split into micro-batches of streams; the memory of each is stored under the number of its first
+    stream. A stream without a stored memory starts with an empty one. In evaluation mode the memory is always empty
+    and is not stored.
     """
 
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
         self.parts: dict[int, Memory] = {}
         self.restored: dict[int, Memory] = {}
-        """Of a checkpoint, stream by stream, those of all processes; read until the first part comes again."""
+        """Memory from a checkpoint, for streams of all processes; dropped once the first micro-batch recurs."""
 
     def __call__(self, model: nn.Module, batch: SegmentBatch) -> Tensor:
         """Returns the mean over targets."""
         first = int(batch.stream[0])
         bare = extract_model_from_parallel(model, keep_fp32_wrapper=True, keep_torch_compile=False)
         goes_on = bare.training and not bool(batch.fresh[0])
-        memory = self._known(first, len(batch), batch.tokens.device) if goes_on else None
+        memory = self._memory_of(first, len(batch), batch.tokens.device) if goes_on else None
         total, following = model(
             batch.tokens,
             batch.targets,
-            bare.empty(len(batch)) if memory is None else memory,
-            kept=self.segments.memory,
+            bare.empty_memory(len(batch)) if memory is None else memory,
+            memory_length=self.segments.memory,
             clamp=self.segments.clamp,
             window=self.segments.window,
         )
@@ -51,19 +51,19 @@ class RememberingLoss:
             self.parts[first] = following
         return total / batch.targets.numel()  # type: ignore[no-any-return]
 
-    def _known(self, first: int, count: int, device: torch.device) -> Memory | None:
+    def _memory_of(self, first: int, count: int, device: torch.device) -> Memory | None:
         if first in self.parts:
             self.restored = {}
             return self.parts[first]
         rows = [self.restored[stream] for stream in range(first, first + count) if stream in self.restored]
         if rows and len(rows) < count:
             raise BadDataError(
-                f"the checkpoint remembers {len(rows)} of {count} streams; --overwrite starts this run again"
+                f"the checkpoint has the memory of {len(rows)} of {count} streams; --overwrite starts this run again"
             )
-        return [_joined(some, device) for some in zip(*rows, strict=True)] if rows else None
+        return [_concatenate(some, device) for some in zip(*rows, strict=True)] if rows else None
 
     def state_dict(self) -> dict[int, list[dict[str, Tensor]]]:
-        """Returns the memory of this process's streams, each under its number, on the CPU."""
+        """Returns the memory of this process's streams on the CPU, by stream number."""
         return {
             first + row: [_plain(own, row) for own in part]
             for first, part in (self.parts or self.restored).items()
@@ -71,36 +71,36 @@ class RememberingLoss:
         }
 
     def load_state_dict(self, state: Mapping[int, list[dict[str, Tensor]]]) -> None:
-        """Takes the memory of streams that ``state_dict`` gave, of any number of processes."""
+        """Restores the memory of streams from a ``state_dict``, written by any number of processes."""
         self.parts = {}
         self.restored = {stream: [_memory(values) for values in layers] for stream, layers in state.items()}
 
 
 def _past(part: Memory) -> Tensor:
     past = part[0].past
-    assert isinstance(past, Tensor), "what is trained remembers streams"
+    assert isinstance(past, Tensor), "training stores streams, not projections"
     return past
 
 
 def _plain(own: LayerMemory, row: int) -> dict[str, Tensor]:
-    """Returns one stream's memory of a layer as named tensors of their own."""
-    carried = {} if own.carried is None else own.carried._asdict()
-    values = {"past": own.past, "mass": own.mass, **carried}
+    """Returns one stream's memory of a layer as named tensors, copied."""
+    norm_state = {} if own.norm_state is None else own.norm_state._asdict()
+    values = {"past": own.past, "mass": own.mass, **norm_state}
     return {name: each[row : row + 1].cpu().clone() for name, each in values.items() if isinstance(each, Tensor)}
 
 
 def _memory(values: Mapping[str, Tensor]) -> LayerMemory:
-    carried = DeescalationState(values["total"], values["seen"]) if "total" in values else None
-    return LayerMemory(values["past"], values.get("mass"), carried)
+    norm_state = DeescalationState(values["total"], values["seen"]) if "total" in values else None
+    return LayerMemory(values["past"], values.get("mass"), norm_state)
 
 
-def _joined(some: tuple[LayerMemory, ...], device: torch.device) -> LayerMemory:
+def _concatenate(some: tuple[LayerMemory, ...], device: torch.device) -> LayerMemory:
     rows = [_plain(own, 0) for own in some]
     return _memory({name: torch.cat([each[name] for each in rows]).to(device) for name in rows[0]})
 
 
 def assemble(run: LanguageRun, folder: Path, accelerator: Accelerator) -> Assembly:
-    """Returns the run's model, loss, batches and evaluations; prepared text is below ``folder``.
+    """Returns the run's model, loss, batches and evaluations; prepared text is read from and written to ``folder``.
 
     Raises:
         BadDataError: text that is missing or damaged.
@@ -108,12 +108,12 @@ def assemble(run: LanguageRun, folder: Path, accelerator: Accelerator) -> Assemb
     """
     if accelerator.is_main_process:
         print(f"{run.task}, preset {run.preset}: {estimate(run)}", file=sys.stderr)
-    text = run.data.load(folder, run.task, told=accelerator.is_main_process)
+    text = run.data.load(folder, run.task, report_differences=accelerator.is_main_process)
     require_vocabulary(run, text.vocabulary)
     batches = Streams(ids=text.ids["train"], count=run.train.batch_size, length=run.segments.length)
     for split, name in (("valid", "validation"), ("test", "validation"), ("test", "final")):
         try:
-            streams_of(text, split, getattr(run, name))  # refused before hours of training
+            streams_of(text, split, getattr(run, name))  # fails here rather than after hours of training
         except WrongUseError as error:
             raise WrongUseError(f"{name}, {split}: {error}") from error
 
@@ -135,16 +135,16 @@ def assemble(run: LanguageRun, folder: Path, accelerator: Accelerator) -> Assemb
 
 
 def require_vocabulary(run: LanguageRun, size: int) -> None:
-    """Refuses a text that the model has not exactly the words of.
+    """Rejects a text whose vocabulary size is not the model's.
 
     Raises:
-        WrongUseError: says which fields to set.
+        WrongUseError: names the fields to set.
     """
     if run.model.vocabulary == size:
         return
     fitting = tuple(cut for cut in run.model.cutoffs if cut < size)
     cutoffs = f" --model.cutoffs {' '.join(map(str, fitting))}" if fitting != run.model.cutoffs and fitting else ""
     raise WrongUseError(
-        f"model.vocabulary {run.model.vocabulary:,}, but the text has {size:,} different {run.data.kind}s; for another "
-        f"model that reads it: --model.vocabulary {size}{cutoffs or (' --model.cutoffs' if not fitting else '')}"
+        f"model.vocabulary {run.model.vocabulary:,}, but the text has {size:,} different {run.data.kind}s; for a model "
+        f"of this text, set --model.vocabulary {size}{cutoffs or (' --model.cutoffs' if not fitting else '')}"
     )

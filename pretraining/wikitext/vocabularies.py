@@ -1,7 +1,7 @@
-"""From lines to numbers: words of a closed vocabulary, byte-level pieces trained on the text, or bytes.
+"""Converts lines to token ids: words of a closed vocabulary, byte-level BPE trained on the text, or bytes.
 
-A line is its words with one blank between them, case kept, and every line, empty ones too, ends with ``<eos>``; so all
-three kinds say the same text, and what they cost in nats can be shared out to the same words.
+A line is its words joined by single spaces, case preserved. Every line, also an empty one, ends with ``<eos>``. All
+three kinds therefore encode the same text, and their losses can be divided by the same number of words.
 """
 
 from collections import Counter
@@ -21,47 +21,47 @@ Kind = Literal["word", "piece", "byte"]
 END, UNKNOWN = "<eos>", "<unk>"
 BYTES = 256
 AT_ONCE = 10_000
-"""Lines that are made into pieces together."""
+"""Number of lines that are tokenized together."""
 
 
 def plain(line: str) -> str:
-    """Returns a line's words with one blank between them."""
+    """Returns a line's words joined by single spaces."""
     return " ".join(line.split())
 
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """The word of each number."""
+    """Interface of the three kinds of vocabularies."""
 
     end: int
-    """The number at the end of every line."""
+    """Id of the end of a line."""
 
     def __len__(self) -> int: ...
 
     def encode(self, lines: Iterable[str], source: str) -> TokenArray:
-        """Returns the numbers of all lines, one stream; ``source`` names them in messages."""
+        """Returns the ids of all lines as one stream; ``source`` names the lines in messages."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """A closed vocabulary, most frequent word first behind ``<eos>``, which is 0 and not counted."""
+    """A closed vocabulary, ordered by descending frequency. Id 0 is ``<eos>``."""
 
     words: tuple[str, ...]
     numbers: dict[str, int]
     unknown: Literal["refuse", "replace"] = "refuse"
-    """Treatment of a word that is not in it."""
+    """Treatment of words outside the vocabulary."""
     end = 0
 
     def __len__(self) -> int:
         return len(self.words)
 
     @staticmethod
-    def counted(lines: Iterable[str], source: str, unknown: Literal["refuse", "replace"] = "refuse") -> "Words":
-        """Returns the vocabulary of a training text; of words equally frequent the one that first stands there first.
+    def from_lines(lines: Iterable[str], source: str, unknown: Literal["refuse", "replace"] = "refuse") -> "Words":
+        """Returns the vocabulary of a training text; equally frequent words are in the order of their first occurrence.
 
         Raises:
-            BadDataError: no word, or none of them ``<unk>``: not the word-level text.
+            BadDataError: the text is empty or has no ``<unk>``, so it is not the word-level text.
         """
         counts: Counter[str] = Counter()
         for line in lines:
@@ -76,10 +76,10 @@ class Words:
         return Words(words=words, numbers={word: number for number, word in enumerate(words)}, unknown=unknown)
 
     def encode(self, lines: Iterable[str], source: str) -> TokenArray:
-        """Returns the numbers of all words, with ``<eos>`` behind every line.
+        """Returns the ids of all words, with ``<eos>`` after each line.
 
         Raises:
-            BadDataError: a word that is not in the vocabulary, and is not to be replaced; names it and its line.
+            BadDataError: a word outside the vocabulary, unless such words are replaced; names the word and its line.
         """
         found = [np.zeros(0, dtype=np.int32)]
         for number, line in enumerate(lines, start=1):
@@ -89,9 +89,9 @@ class Words:
             except KeyError as error:
                 if self.unknown == "refuse":
                     raise BadDataError(
-                        f"{source}, line {number}: {error.args[0]!r} is not in the vocabulary of {len(self):,} words, "
-                        "which is closed: is the training file whole, and of the same set? (--data.unknown replace "
-                        f"reads such words as {UNKNOWN}; the numbers are then no longer those of the published set)"
+                        f"{source}, line {number}: {error.args[0]!r} is not in the vocabulary of {len(self):,} "
+                        "words; is the training file complete, and of the same data set? --data.unknown replace reads "
+                        f"such words as {UNKNOWN}; the result is then not comparable with published ones"
                     ) from error
                 ids = [self.numbers.get(word, self.numbers[UNKNOWN]) for word in words]
             found.append(np.array([*ids, self.end], dtype=np.int32))
@@ -100,7 +100,7 @@ class Words:
 
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
-    """Byte-level pieces (BPE): every text has some, and they say it to the last byte; ``<eos>`` is 0."""
+    """Byte-level BPE. It encodes every text without loss; id 0 is ``<eos>``."""
 
     inner: tokenizers.Tokenizer
     end = 0
@@ -109,8 +109,8 @@ class Pieces:
         return self.inner.get_vocab_size()
 
     @staticmethod
-    def trained(lines: Iterable[str], size: int) -> "Pieces":
-        """Returns a vocabulary of that size, above ``BYTES``, trained on lines."""
+    def train(lines: Iterable[str], size: int) -> "Pieces":
+        """Returns a vocabulary of ``size`` pieces, more than ``BYTES``, trained on lines."""
         made = tokenizers.Tokenizer(models.BPE())
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = decoders.ByteLevel()
@@ -121,7 +121,7 @@ class Pieces:
         return Pieces(inner=made)
 
     def encode(self, lines: Iterable[str], source: str) -> TokenArray:
-        """Returns the numbers of all pieces, with ``<eos>`` behind every line; text that says ``<eos>`` is text."""
+        """Returns the ids of all pieces, with ``<eos>`` after each line; a literal ``<eos>`` is encoded as text."""
         self.inner.encode_special_tokens = True
         found = [np.zeros(0, dtype=np.int32)]
         for some in _parts(map(plain, lines)):
@@ -132,7 +132,7 @@ class Pieces:
 
 @dataclass(frozen=True, kw_only=True)
 class Bytes:
-    """The bytes of UTF-8; a line's end is its own byte."""
+    """UTF-8 bytes; the end of a line is the newline byte."""
 
     end = ord("\n")
 

@@ -1,9 +1,19 @@
-"""``seqarena benchmark``: attention alone, or a whole training step, variant by variant; or where its time goes."""
+"""``seqarena benchmark``: time and memory of attention, of a training step, and of parts of either."""
 
 from collections.abc import Sequence
 
 from seqarena.common.errors import look_up
-from seqarena.scripts.benchmark import attention, headlines, kernels, profile, squad, step, tiles, transformer_xl, views
+from seqarena.scripts.benchmark import (
+    attention,
+    headlines,
+    kernels,
+    squad,
+    step,
+    step_profile,
+    tiles,
+    transformer_xl,
+    views,
+)
 
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark kernels ...
@@ -15,15 +25,15 @@ USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark transformer-xl ...
        seqarena benchmark views ...
 
-  attention        time and memory of each variant against the length (attention --help)
-  kernels          what the compiler makes of the CUDA kernels, without a GPU (kernels --help)
-  tiles            the fastest tiles of the CUDA kernels on the GPU at hand (tiles --help)
-  step             a whole training step of a task (step --help)
-  profile          where the time of a step goes (profile --help)
-  squad            how long the text of SQuAD takes, model left out (squad --help)
-  headlines        beam search beside that of the transformers library (headlines --help)
-  transformer-xl   a step and a scored segment beside the published formulation (transformer-xl --help)
-  views            batches of pictures beside a picture a question (views --help)"""
+  attention        time and memory of each variant by length (attention --help)
+  kernels          instruction counts of the compiled CUDA kernels, without a GPU (kernels --help)
+  tiles            the fastest tiles of the CUDA kernels on this GPU (tiles --help)
+  step             a training step of a task (step --help)
+  profile          time of each part of a step (profile --help)
+  squad            text processing of SQuAD, without a model (squad --help)
+  headlines        beam search against the transformers library (headlines --help)
+  transformer-xl   a step and a scored segment against the published formulation (transformer-xl --help)
+  views            batches that read each picture once, against once per question (views --help)"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -36,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
         "kernels": kernels.run,
         "tiles": tiles.run,
         "step": step.run,
-        "profile": profile.run,
+        "profile": step_profile.run,
         "squad": squad.run,
         "headlines": headlines.run,
         "transformer-xl": transformer_xl.run,

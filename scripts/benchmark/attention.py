@@ -1,4 +1,4 @@
-"""Time and memory of attention alone: variants, lengths and implementations, in one run beside fused softmax."""
+"""Measures time and memory of attention alone, by variant, length and implementation, against fused softmax."""
 
 import importlib.metadata
 import json
@@ -34,10 +34,10 @@ VARIANTS = ["softmax", "dnas", "hnas", "x1", "x2", "x3"]
 
 
 def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bool]:
-    """Returns what to measure from the command line, the output folder, and whether to measure memory and print JSON.
+    """Returns setting, cases, output folder, and whether to measure memory and to print JSON.
 
     Raises:
-        WrongUseError: a number that makes no sense, an unknown name, or a variant without the order asked for.
+        WrongUseError: an invalid number, an unknown name, or a variant that is not defined for the order.
     """
     parser = Parser(prog="seqarena benchmark attention", description=__doc__)
     parser.add_argument("--attention", nargs="+", default=VARIANTS, help=f"variants (default: {' '.join(VARIANTS)})")
@@ -46,18 +46,18 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
     )
     parser.add_argument("--orders", nargs="+", default=["none"], help=f"{', '.join(ORDERS)} (default: none)")
     parser.add_argument(
-        "--implementations", nargs="+", help=f"of {', '.join(IMPLEMENTATIONS)} (default: all that can run)"
+        "--implementations", nargs="+", help=f"of {', '.join(IMPLEMENTATIONS)} (default: all applicable)"
     )
-    parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
-    parser.add_argument("--batch", type=int, default=8, help="examples (default: 8)")
+    parser.add_argument("--device", help="cpu or cuda (default: cuda if available)")
+    parser.add_argument("--batch", type=int, default=8, help="batch size (default: 8)")
     parser.add_argument("--heads", type=int, default=2, help="heads (default: 2)")
     parser.add_argument("--head-dim", type=int, default=32, help="width of a head (default: 32)")
     parser.add_argument("--dropout", type=float, default=0.0, help="probability of dropping a weight (default: 0)")
-    parser.add_argument("--padding", type=float, default=0.0, help="share of the tokens that is padding (default: 0)")
+    parser.add_argument("--padding", type=float, default=0.0, help="fraction of tokens that are padding (default: 0)")
     parser.add_argument("--precision", default="float32", help="float32, bfloat16 or float16 (default: float32)")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds over all cases of a length (default: 5)")
-    parser.add_argument("--no-memory", action="store_true", help="leave out peak memory, which takes a process a case")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks"), help="folder of JSON and plot")
+    parser.add_argument("--no-memory", action="store_true", help="skip peak memory, which takes a process per case")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks"), help="folder of the JSON file and the plot")
     parser.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     options = parser.parse_args(arguments)
     for name in ("batch", "heads", "head_dim", "repeats"):
@@ -104,13 +104,13 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
     return setting, cases, options.out, not options.no_memory, options.json
 
 
-def _device(asked: str | None) -> str:
+def _device(name: str | None) -> str:
     known = {"cpu": True, "cuda": torch.cuda.is_available()}
-    if asked is None:
+    if name is None:
         return "cuda" if known["cuda"] else "cpu"
-    if not look_up(known, asked, "device"):
-        raise WrongUseError("--device cuda: PyTorch finds none here (nvidia-smi tells more, if there is one)")
-    return asked
+    if not look_up(known, name, "device"):
+        raise WrongUseError("--device cuda: PyTorch finds no GPU (nvidia-smi shows whether there is one)")
+    return name
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -128,7 +128,7 @@ def run(arguments: Sequence[str]) -> int:
         lengths = sorted({each.case.length for each in found})
         if not lengths:
             raise
-        print(f"interrupted; the lengths that were measured are kept: {', '.join(map(str, lengths))}", file=sys.stderr)
+        print(f"interrupted; keeping the measured lengths: {', '.join(map(str, lengths))}", file=sys.stderr)
     record = {
         "setting": asdict(setting),
         "device": device_name(torch.device(setting.device)),
@@ -152,11 +152,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def backends(found: Sequence[Measurement], order: str) -> str:
-    """Returns what each backend of PyTorch's softmax took at each length."""
-    taken = {each.case.length: each.backend_seconds[order] for each in found}
+    """Returns the time of each backend of PyTorch's softmax at each length, as a note."""
+    times_of = {each.case.length: each.backend_seconds[order] for each in found}
     texts = [
         f"{length:,}: {', '.join(f'{name} {1000 * seconds:,.2f}' for name, seconds in times.items())}"
-        for length, times in taken.items()
+        for length, times in times_of.items()
     ]
     return f"{'/ causal' if order == 'causal' else '/ softmax'}, ms by backend: {'; '.join(texts)}"
 
@@ -185,12 +185,12 @@ def table(
     title = f"attention, batch {setting.batch}, {setting.heads} heads of {setting.head_dim}, {setting.precision}"
     notes = [
         f"dropout {setting.dropout}, {setting.padding:.0%} padding; {device}; medians of {setting.repeats} rounds over "
-        "all cases of a length, after one to warm up; both: forward and backward",
-        "/ softmax, / causal: both, over PyTorch's scaled_dot_product_attention (causal) of the same rounds by its "
-        "fastest backend, without dropout or padding",
+        "all cases of a length, after one warm-up round; both: forward and backward",
+        "/ softmax, / causal: both, over the time of PyTorch's scaled_dot_product_attention (causal) in the same "
+        "rounds, with its fastest backend, without dropout or padding",
         *(backends(found, order) for order in ("none", *(["causal"] if causal else []))),
-        "of matmul: operations that the matrix products of the form cannot do without, a second, over the "
+        "of matmul: operations per second, counting the required matrix products only, over the "
         f"{ceiling / 1e9:,.0f} G/s of one large product",
-        "peak: of a process of its own, forward and backward, beyond inputs and libraries",
+        "peak: forward and backward in a process of its own, without inputs and libraries",
     ]
     return title, headings, rows, notes

@@ -1,4 +1,4 @@
-"""One case of the attention benchmark: its tensors, its time in rounds with all others, its memory on its own."""
+"""One case of the attention benchmark: its tensors, its time in rounds over all cases, its peak memory."""
 
 import contextlib
 import itertools
@@ -25,33 +25,33 @@ from seqarena.common.training.runtime import peak_memory_bytes, reset_peak_memor
 from seqarena.common.training.workers import leave_with_the_parent
 
 PASSES = ("forward", "both")
-"""Forward alone without gradients, and forward with backward."""
+"""forward: without gradients; both: forward and backward."""
 REFERENCE_BYTES = 2**33
-"""Memory limit of one reference call's matrices. A larger call is left out."""
+"""Memory limit of one reference call's matrices; larger calls are skipped."""
 REFERENCE_MATRICES = 4
-"""Matrices of float32 over all pairs: scores, weights, and their gradients."""
+"""Number of float32 matrices over all pairs: scores, weights, and the gradients of both."""
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-"""Of PyTorch's softmax attention; each is measured by its name, for which is the default changes with versions."""
+"""Backends of PyTorch's softmax attention, each measured by name, because the default depends on the version."""
 FUSED = ["cudnn", "flash", "efficient"]
 PRODUCTS, PRODUCTS_WITH_MASSES, PRODUCTS_OF_FEATURES = 7, 11, 6
-"""Matrix products of a case, forward and backward; see ``operations``."""
+"""Number of matrix products of a case, forward and backward; see ``operations``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Settings that all cases of a run share."""
+    """Settings shared by all cases."""
 
     batch: int
     heads: int
     head_dim: int
     dropout: float
     padding: float
-    """Share of each example's tokens that is padding, at its end."""
+    """Fraction of each example's tokens that are padding, at its end."""
     precision: str
     device: str
     repeats: int
@@ -66,7 +66,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One variant by one implementation at one length."""
+    """One variant with one implementation at one length."""
 
     variant: str
     order: Order
@@ -75,30 +75,30 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Name for readers."""
+        """Name of the case in the table."""
         return " ".join([self.variant, *([self.order] if self.order != "none" else []), self.implementation])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Measurements; seconds are medians."""
+    """Measurements of a case; seconds are medians."""
 
     case: Case
     seconds: dict[str, float]
-    """Of each of ``PASSES``."""
+    """Seconds of each of ``PASSES``."""
     spread: float
     """Interquartile range of ``both``, over its median."""
     baseline_seconds: dict[str, float]
-    """PyTorch's fused softmax in the same rounds, forward and backward, by order; its fastest backend."""
+    """Seconds of PyTorch's fused softmax in the same rounds, forward and backward, by order; its fastest backend."""
     backend_seconds: dict[str, dict[str, float]]
-    """The same by order and each of its backends that has the case."""
+    """The same for each backend that supports the case, by order."""
     flops_per_second: float | None
-    """Operations that this form cannot do without, forward and backward, over the time; None: not known."""
+    """Required operations of the implementation, forward and backward, per second; None: unknown."""
     peak_memory_bytes: int | None
 
 
 def visibility(setting: Setting, case: Case) -> Visibility:
-    """Returns what is visible in a case."""
+    """Returns the visibility of a case."""
     real = None
     if setting.padding:
         real = torch.arange(case.length, device=setting.device) < max(1, round(case.length * (1 - setting.padding)))
@@ -109,39 +109,39 @@ def visibility(setting: Setting, case: Case) -> Visibility:
 def forward(setting: Setting, case: Case) -> Callable[[Sequence[Tensor]], Tensor | None]:
     """Returns the case as a function of query, key and value."""
     kernel = find_attention(case.variant).build(setting.heads, setting.dropout).to(setting.device)
-    seen = visibility(setting, case)
+    visible = visibility(setting, case)
 
     def run(tensors: Sequence[Tensor]) -> Tensor | None:
-        return kernel.compute(case.implementation, tensors[0], tensors[1], tensors[2], seen)
+        return kernel.compute(case.implementation, tensors[0], tensors[1], tensors[2], visible)
 
     return run
 
 
 def fused_softmax(order: Order, backend: SDPBackend) -> Callable[[Sequence[Tensor]], Tensor]:
-    """Returns a baseline: PyTorch's function by one of its backends, and nothing of ours around it."""
+    """Returns the baseline: PyTorch's function with one of its backends."""
 
-    def run(given: Sequence[Tensor]) -> Tensor:
+    def run(tensors: Sequence[Tensor]) -> Tensor:
         with sdpa_kernel(backend):
-            return F.scaled_dot_product_attention(given[0], given[1], given[2], is_causal=order == "causal")
+            return F.scaled_dot_product_attention(tensors[0], tensors[1], tensors[2], is_causal=order == "causal")
 
     return run
 
 
 def softmax_backends(setting: Setting, length: int, order: Order) -> list[str]:
-    """Returns the fused backends of PyTorch's function that have a case, told by one head; if none, its plain form."""
+    """Returns PyTorch's fused backends that support a case, tried on one head; ["math"] if none does."""
     tensors, found = replace(setting, batch=1, heads=1).tensors(length), []
     for name in FUSED:
-        with contextlib.suppress(RuntimeError), warnings.catch_warnings(action="ignore"):  # it says why not, at length
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings(action="ignore"):  # unsupported: long warnings
             run_once(fused_softmax(order, BACKENDS[name]), tensors, both=True)
             found.append(name)
     return found or ["math"]
 
 
 def expressible(setting: Setting, case: Case) -> bool:
-    """Returns whether this implementation computes the case, and whether it fits into memory."""
+    """Returns whether the implementation supports the case and the case fits into memory."""
     matrix = setting.batch * setting.heads * case.length**2 * 4
     if case.implementation == "reference" and matrix * REFERENCE_MATRICES > REFERENCE_BYTES:
-        print(f"{case.label}, length {case.length:,}: left out, its matrices do not fit", file=sys.stderr)
+        print(f"{case.label}, length {case.length:,}: skipped, its matrices do not fit into memory", file=sys.stderr)
         return False
     if case.implementation == "reference":
         return True
@@ -149,8 +149,8 @@ def expressible(setting: Setting, case: Case) -> bool:
 
 
 def refusal(setting: Setting, case: Case) -> str | None:
-    """Returns why an implementation does not compute a case, told by one head where that is enough; None: it does."""
-    # Whether one chunk is enough depends on batch and heads.
+    """Returns why an implementation does not support a case, tried on one head if possible; None if it does."""
+    # Whether one chunk suffices depends on batch and heads.
     small = setting if case.implementation == "chunked" else replace(setting, batch=1, heads=1)
     query, key, value, _ = small.tensors(case.length)
     kernel = find_attention(case.variant).build(small.heads, small.dropout).to(small.device)
@@ -170,8 +170,8 @@ def run_once(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequenc
     torch.autograd.grad(output, list(tensors[:3]), tensors[3])
 
 
-def timed(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[Tensor], both: bool) -> float:
-    """Returns the seconds one run takes."""
+def time_run(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[Tensor], both: bool) -> float:
+    """Returns the seconds of one run."""
     start = time.perf_counter()
     run_once(call, tensors, both)
     if tensors[0].is_cuda:
@@ -180,7 +180,7 @@ def timed(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[T
 
 
 def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measurement]:
-    """Returns what cases of one length take: round after round over all of them, so that all see the same machine."""
+    """Measures cases of one length in rounds over all of them, so that all are subject to the same conditions."""
     if not cases:
         return []
     length = cases[0].length
@@ -202,7 +202,7 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
         print(f"length {length:,}: round {repeat + 1} of {setting.repeats} ...", file=sys.stderr)
         runs = [*itertools.product(calls.items(), PASSES), *((base, "both") for base in bases.items())]
         for (label, call), name in runs:
-            taken = timed(call, tensors, name == "both")
+            taken = time_run(call, tensors, name == "both")
             if repeat >= 0:
                 seconds.setdefault((label, name), []).append(taken)
     del tensors
@@ -214,7 +214,7 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
     for case in cases:
         both = sorted(seconds[case.label, "both"])
         middle = statistics.median(both)
-        needed = operations(setting, case)
+        required = operations(setting, case)
         quarters = statistics.quantiles(both, n=4) if len(both) > 1 else [middle] * 3
         found.append(
             Measurement(
@@ -223,7 +223,7 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
                 spread=(quarters[2] - quarters[0]) / middle,
                 baseline_seconds={order: min(times.values()) for order, times in of_backends.items()},
                 backend_seconds=of_backends,
-                flops_per_second=None if needed is None else needed / middle,
+                flops_per_second=None if required is None else required / middle,
                 peak_memory_bytes=peak(setting, case) if memory else None,
             )
         )
@@ -231,11 +231,11 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
 
 
 def operations(setting: Setting, case: Case) -> float | None:
-    """Returns the multiplications and additions of the matrix products that a case must spend, forward and backward.
+    """Returns the multiplications and additions of a case's required matrix products, forward and backward.
 
-    On scores, of N^2 d multiplications each (half if causal): forward S and PV; backward S, dP, dV, dQ and dK; masses
-    over all queries S before, and S, dQ and dK after. By features, N d^(power + 1) each: the state and the output;
-    backward that of the state, and of query, key and value. None: features of a variant that is not of P1.
+    On scores, with N^2 d multiplications each (half if causal): forward S and PV; backward S, dP, dV, dQ and dK.
+    Masses over all queries add S before, and S, dQ and dK after. By features, with N d^(power + 1) each: the state
+    and the output; backward the state, and query, key and value. None: features of a variant outside P1.
     """
     kernel = find_attention(case.variant).build(setting.heads)
     heads, length, width = setting.batch * setting.heads, case.length, setting.head_dim
@@ -249,7 +249,7 @@ def operations(setting: Setting, case: Case) -> float | None:
 
 
 def peak(setting: Setting, case: Case) -> int:
-    """Returns the bytes that forward and backward take beyond what was there before, in a process of its own."""
+    """Returns the peak memory of forward and backward beyond the inputs in bytes, in a process of its own."""
     print(f"{case.label}, length {case.length:,}: memory ...", file=sys.stderr)
     with multiprocessing.get_context("spawn").Pool(1, leave_with_the_parent) as pool:
         return pool.apply(_peak, (setting, case))
@@ -258,7 +258,7 @@ def peak(setting: Setting, case: Case) -> int:
 def _peak(setting: Setting, case: Case) -> int:
     device, call = torch.device(setting.device), forward(setting, case)
     small = replace(setting, batch=1)
-    for length in (64, 1024):  # loads what a first call loads; some forms need some length
+    for length in (64, 1024):  # initialises libraries; some implementations need a minimum length
         short = replace(case, length=length)
         if expressible(small, short):
             run_once(forward(small, short), small.tensors(length), both=True)
@@ -271,7 +271,7 @@ def _peak(setting: Setting, case: Case) -> int:
 
 
 def matmul_ceiling(setting: Setting) -> float:
-    """Returns the operations a second that a large matrix product reaches, the best of a few."""
+    """Returns the operations per second of a large matrix product, the best of six."""
     size = 2048 if setting.device == "cpu" else 8192
     left, right = (
         torch.randn(size, size, device=setting.device).to(getattr(torch, setting.precision)) for _ in range(2)

@@ -1,4 +1,4 @@
-"""Triton's kernels compiled for a card that need not be there, and what the compiler made of them."""
+"""Compiles Triton kernels for a GPU, which need not be present, and reads statistics of the compiled code."""
 
 import re
 import subprocess
@@ -13,46 +13,46 @@ import torch
 from seqarena.common.attention.triton.launch import Role, Tiles, room, tiles_of
 
 ROOMY_CAPABILITIES = (90,)
-"""Those of cards whose blocks have 227 KiB of shared memory, times ten."""
+"""Compute capabilities, times ten, of GPUs with 227 KiB of shared memory per block."""
 FLOATS = ("row_scale", "mass", "row_sum", "row_share", "delta", "of_mass", "query_less", "key_less")
 BITS = ("row_bits", "key_bits")
 SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit")
 MULTIPLE = 16
-"""Divisor on which Triton specialises kernels, for pointers and sizes."""
+"""Pointers and sizes divisible by it select Triton's specialised kernels."""
 TENSOR_CORES, SPILLS, EXPONENTIALS = ("HGMMA", "HMMA", "WGMMA"), ("STL", "LDL"), ("MUFU",)
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)\S*(.*)")
 LABEL, JUMP = re.compile(r"^(\.L\w+):"), re.compile(r"`\((\.L\w+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
-    """Statistics of a compiled kernel. Counts are those of its loop over tiles: the longest loop with products."""
+class CompiledKernel:
+    """Statistics of a compiled kernel. Counts are for its loop over tiles: the longest loop with products."""
 
     role: Role
     tiles: Tiles
     shared_bytes: int
     registers: int
-    """Registers of a thread, at most 255."""
+    """Registers per thread, at most 255."""
     spills: int
-    """Instructions of the loop that put registers aside or take them back."""
+    """Instructions in the loop that store registers to memory or load them back."""
     instructions: float
-    """Instructions for a pair of query and key, products left out; counted once for each of 32 lanes."""
+    """Instructions per pair of query and key, products excluded; each is counted once per 32 lanes."""
     exponentials: float
-    """Of a pair: those of the instructions that go to the unit of exponentials and quotients."""
+    """Instructions per pair that use the unit for exponentials and quotients."""
     products: int
-    """Instructions of the loop that multiply matrices."""
+    """Matrix product instructions in the loop."""
 
 
-def compiled(
+def compile_kernel(
     kernel: Any, role: Role, dtype: torch.dtype, width: int, capability: int, settings: dict[str, Any],
     length: int = 4096,
-) -> Compiled:  # fmt: skip
-    """Returns what becomes of a kernel for heads of ``width``, for compute capability 80, 90 and so on.
+) -> CompiledKernel:  # fmt: skip
+    """Compiles a kernel for heads of ``width`` and a compute capability (80, 90, ...) and returns its statistics.
 
-    Of ``length`` it matters alone whether it is a multiple of 16.
+    ``length`` matters only by whether it is a multiple of 16.
 
     Raises:
-        triton.CompilationError: as Triton does.
+        triton.CompilationError: raised by Triton.
     """
     import triton  # noqa: PLC0415  # an extra
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
@@ -81,12 +81,12 @@ def compiled(
     )  # fmt: skip
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(made.asm["cubin"])
-        usage = _told(triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
-        loop = longest_loop(_told(triton.knobs.nvidia.nvdisasm.path, "-c", file.name))
+        usage = _output(triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
+        loop = longest_loop(_output(triton.knobs.nvidia.nvdisasm.path, "-c", file.name))
     registers = re.search(r"REG:(\d+)", usage)
     assert registers is not None
     products, pairs = _count(loop, TENSOR_CORES), tiles.own * tiles.others / (32 * tiles.warps)
-    return Compiled(
+    return CompiledKernel(
         role=role, tiles=tiles, shared_bytes=int(made.metadata.shared),
         registers=int(registers[1]), spills=_count(loop, SPILLS), instructions=(len(loop) - products) / pairs,
         exponentials=_count(loop, EXPONENTIALS) / pairs, products=products,
@@ -94,7 +94,7 @@ def compiled(
 
 
 def longest_loop(listing: str) -> list[str]:
-    """Returns the names of the instructions of the longest loop with products in what nvdisasm prints; [] if none."""
+    """Returns the instruction names of the longest loop with matrix products in nvdisasm's output; [] if none."""
     names: list[str] = []
     labels: dict[str, int] = {}
     loops: list[list[str]] = [[]]
@@ -114,5 +114,5 @@ def _count(names: Sequence[str], kinds: Sequence[str]) -> int:
     return sum(name in kinds for name in names)
 
 
-def _told(*command: str) -> str:
+def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

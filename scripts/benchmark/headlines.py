@@ -1,4 +1,4 @@
-"""How fast headlines are searched for, beside ``generate`` of the transformers library with the same weights."""
+"""Compares the speed of beam search with ``generate`` of the transformers library, using the same weights."""
 
 import json
 import statistics
@@ -18,11 +18,11 @@ from seqarena.common.model.bert.names import public_name
 from seqarena.common.runs.cli import Parser
 from seqarena.common.runs.trained import read_trained
 from seqarena.common.training.runtime import device_name, make_accelerator
-from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.tables import render
 from seqarena.summarization.data import Split
 from seqarena.summarization.decoding import Decoding, search
-from seqarena.summarization.evaluator import never_said
+from seqarena.summarization.evaluator import banned_tokens
 from seqarena.summarization.model import Summarizer
 from seqarena.summarization.run import Run
 from seqarena.summarization.tasks import TASKS
@@ -35,7 +35,7 @@ CROSS = {
     "cross.output": "crossattention.output.dense",
     "residual.cross_norm": "crossattention.output.LayerNorm",
 }
-"""Names of what only a decoder of the library has."""
+"""Names of the tensors of cross-attention in the library."""
 Tokens = list[tuple[int, ...]]
 
 
@@ -43,7 +43,7 @@ def as_transformers(model: Summarizer) -> Any:
     """Returns the library's encoder-decoder with the same weights.
 
     Raises:
-        WrongUseError: it is not installed, or has no such model: softmax and post-norm alone.
+        WrongUseError: the library is not installed, or lacks the variant or norm (it has softmax and post-norm only).
     """
     try:
         import transformers  # noqa: PLC0415  # an extra
@@ -54,7 +54,7 @@ def as_transformers(model: Summarizer) -> Any:
     softmax = to_public(replace(config, attention=config.decoder_attention))
     crossed = to_public(replace(config, attention=config.cross_attention))
     if any(each["model_type"] != "bert" for each in (plain, softmax, crossed)):
-        raise WrongUseError("the transformers library has softmax attention and post-norm alone")
+        raise WrongUseError("the transformers library supports softmax attention and post-norm only")
     encoder = transformers.BertModel(transformers.BertConfig(**plain), add_pooling_layer=False)
     settings = {**plain, "num_hidden_layers": config.depth, "is_decoder": True, "add_cross_attention": True}
     decoder = transformers.BertLMHeadModel(transformers.BertConfig(**settings))
@@ -80,7 +80,7 @@ def as_transformers(model: Summarizer) -> Any:
 
 
 def _of_decoder(name: str) -> str:
-    """Returns the library's name of a tensor of the decoder."""
+    """Returns the library's name of a decoder tensor."""
     if name.startswith("target."):
         return public_name(f"bert.embeddings.{name.removeprefix('target.')}")
     for ours, theirs in CROSS.items():
@@ -89,10 +89,10 @@ def _of_decoder(name: str) -> str:
     return public_name(f"bert.encoder.{name.removeprefix('decoder.')}")
 
 
-def generated(theirs: Any, batch: Any, how: Decoding, special: tuple[int, int, int], banned: Sequence[int]) -> Tokens:
-    """Returns what ``generate`` says for a batch, without beginning and end; ``how`` in the library's words."""
+def generate(theirs: Any, batch: Any, how: Decoding, special: tuple[int, int, int], banned: Sequence[int]) -> Tokens:
+    """Returns the library's headlines for a batch, without start and end tokens, with the settings of ``how``."""
     if how.normalization == "gnmt":
-        raise WrongUseError("the transformers library has no gnmt normalization; --decoding.normalization power")
+        raise WrongUseError("the transformers library has no gnmt normalization; set --decoding.normalization power")
     start, end, pad = special
     stop: dict[str, bool | str] = {"bound": "never", "current": False, "full": True}
     with torch.no_grad():
@@ -112,7 +112,7 @@ def _until(tokens: list[int], end: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Seconds of both for all texts, medians of rounds, and how many headlines are the same."""
+    """Seconds of both implementations for all texts, medians over rounds, and the number of equal headlines."""
 
     stop: str
     ours: float
@@ -122,12 +122,12 @@ class Speed:
 
     @property
     def ratio(self) -> float:
-        """How many times as many texts a second."""
+        """Throughput of ours relative to theirs."""
         return self.theirs / self.ours
 
 
 def measure(model: Summarizer, split: Split, how: Decoding, banned: Sequence[int], count: int, rounds: int) -> Speed:
-    """Times the first ``count`` texts, in batches sorted by length, in turns."""
+    """Times both on the first ``count`` texts, in batches sorted by length, alternating."""
     theirs = as_transformers(model)
     start, end, _ = split.encoded.special
     lengths = split.encoded.source_lengths[:count]
@@ -138,18 +138,18 @@ def measure(model: Summarizer, split: Split, how: Decoding, banned: Sequence[int
         return [some[0].tokens for some in found]
 
     def other(batch: Any) -> Tokens:
-        return generated(theirs, batch, how, split.encoded.special, banned)
+        return generate(theirs, batch, how, split.encoded.special, banned)
 
     seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
-    said: dict[str, dict[int, tuple[int, ...]]] = {}
+    outputs: dict[str, dict[int, tuple[int, ...]]] = {}
     for _ in range(rounds + 1):  # the first warms up
         for name, call in (("ours", ours), ("theirs", other)):
             clock = time.perf_counter()
-            said[name] = _all(call, batches)
+            outputs[name] = _all(call, batches)
             seconds[name].append(time.perf_counter() - clock)
     return Speed(
         stop=how.stop, ours=statistics.median(seconds["ours"][1:]), theirs=statistics.median(seconds["theirs"][1:]),
-        same=sum(said["ours"][text] == said["theirs"][text] for text in said["ours"]), texts=len(lengths),
+        same=sum(outputs["ours"][text] == outputs["theirs"][text] for text in outputs["ours"]), texts=len(lengths),
     )  # fmt: skip
 
 
@@ -157,8 +157,8 @@ def _all(call: Callable[[Any], Tokens], batches: Sequence[tuple[Indices, Any]]) 
     return {text: tokens for part, batch in batches for text, tokens in zip(part.tolist(), call(batch), strict=True)}
 
 
-def trained(folder: Path, data: Path) -> tuple[Run, Summarizer, Split, list[int]]:
-    """Returns a finished run with its model, its test pairs and what it never says.
+def load_run(folder: Path, data: Path) -> tuple[Run, Summarizer, Split, list[int]]:
+    """Returns a finished run with its model, its test pairs and its banned tokens.
 
     Raises:
         WrongUseError: no such run, or not finished.
@@ -168,19 +168,19 @@ def trained(folder: Path, data: Path) -> tuple[Run, Summarizer, Split, list[int]
     tokenizer, splits = prepare(run, data)
     model = Summarizer(run.model)
     found.load(model)
-    banned = never_said(tokenizer, run.model.vocabulary, splits.test.encoded.special)
+    banned = banned_tokens(tokenizer, run.model.vocabulary, splits.test.encoded.special)
     return run, model.eval(), splits.test, banned
 
 
 def parser() -> Parser:
     """Returns the parser of ``seqarena benchmark headlines``."""
     made = Parser(prog="seqarena benchmark headlines", description=__doc__)
-    made.add_argument("--run", type=Path, required=True, help="directory of a finished run: softmax, post-norm")
+    made.add_argument("--run", type=Path, required=True, help="directory of a finished run with softmax and post-norm")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
-    made.add_argument("--count", type=int, default=200, help="test texts (default: 200)")
-    made.add_argument("--beam", type=int, default=5, help="hypotheses of each (default: 5)")
-    made.add_argument("--batch-size", type=int, default=50, help="texts at once, of both (default: 50)")
-    made.add_argument("--rounds", type=int, default=3, help="timed rounds, in turns (default: 3)")
+    made.add_argument("--count", type=int, default=200, help="number of test texts (default: 200)")
+    made.add_argument("--beam", type=int, default=5, help="hypotheses per text (default: 5)")
+    made.add_argument("--batch-size", type=int, default=50, help="texts per batch (default: 50)")
+    made.add_argument("--rounds", type=int, default=3, help="timed rounds (default: 3)")
     made.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     return made
 
@@ -190,7 +190,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     for name in ("count", "beam", "batch_size", "rounds"):
         at_least_one(options, name)
-    its, model, split, banned = trained(options.run, options.data_folder)
+    its, model, split, banned = load_run(options.run, options.data_folder)
     found = []
     for stop in ("current", "bound", "full"):
         how = replace(
@@ -209,9 +209,9 @@ def run(arguments: Sequence[str]) -> int:
     layers = f"{its.model.layers} + {its.model.depth} layers of {its.model.dim}, {its.model.vocabulary:,} tokens"
     notes = [
         f"{layers}; beam {options.beam}, L^{its.decoding.alpha}, at most {its.decoding.max_length} tokens, batches of "
-        f"{options.batch_size} sorted by length; medians of {options.rounds} rounds in turns",
+        f"{options.batch_size} sorted by length; medians of {options.rounds} alternating rounds",
         f"{device_name(make_accelerator('float32').device)}, {torch.get_num_threads()} threads, float32",
     ]
     headings = ["stop", "ours, texts/s", "transformers, texts/s", "ratio", "same headlines"]
-    print(render(f"search beside generate: {options.run}", headings, rows, notes, "terminal"))
+    print(render(f"beam search against generate: {options.run}", headings, rows, notes, "terminal"))
     return 0

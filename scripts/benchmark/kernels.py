@@ -1,7 +1,7 @@
-"""Compiles the CUDA kernels and counts their instructions. No GPU is needed and no time is measured.
+"""Compiles the CUDA kernels and counts their instructions. It needs no GPU and measures no time.
 
-A kernel is fast if it does little for each pair of query and key beside its matrix products. On Hopper, in bfloat16,
-a product takes the tensor cores as long as head_dim / 16 instructions a pair take the rest, an exponential as 8.
+A kernel is fast if it executes few instructions per pair of query and key besides its matrix products. On Hopper, in
+bfloat16, the products take as long as head_dim / 16 other instructions per pair; an exponential counts as 8.
 """
 
 import itertools
@@ -17,21 +17,21 @@ from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.triton.available import INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.runs.cli import Parser
-from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.tables import render
 
 if TYPE_CHECKING:
     from seqarena.common.attention.triton.launch import Role
-    from seqarena.scripts.benchmark.compiled import Compiled
+    from seqarena.scripts.benchmark.compiled import CompiledKernel
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 CAPABILITIES = {"8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90}
-"""Compute capabilities: A100, two later generations, H100 and H200."""
+"""Compute capabilities of A100, of two later generations, and of H100 and H200."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena benchmark kernels`` and returns its exit code."""
-    options = _parsed(arguments)
+    options = _parse(arguments)
     found = []
     for capability, precision, width in itertools.product(options.capability, options.precision, options.head_dim):
         for variant in options.attention:
@@ -51,30 +51,30 @@ def run(arguments: Sequence[str]) -> int:
         for variant, capability, precision, width, each in found
     ]  # fmt: skip
     notes = [
-        "tile: rows or keys of a program, times those it takes in a turn; registers of a thread, of 255; KiB of shared "
+        "tile: rows or keys per program, times those per iteration; registers: per thread, at most 255; KiB: shared "
         "memory",
-        "spills: instructions that put registers aside, in the loop over tiles; instructions, exponentials: a pair of "
-        "query and key, beside the matrix products",
+        "spills: instructions in the loop over tiles that store or reload registers; instructions, exponentials: per "
+        "pair of query and key, without the matrix products",
     ]
-    print(render("what the compiler makes of the kernels", headings, rows, notes, "terminal"))
+    print(render("instruction counts of the compiled kernels", headings, rows, notes, "terminal"))
     return 0
 
 
 def parser() -> Parser:
-    """Returns the parser of the command's options."""
+    """Returns the parser of ``seqarena benchmark kernels``."""
     parser = Parser(prog="seqarena benchmark kernels", description=__doc__)
     parser.add_argument("--attention", nargs="+", default=["x3", "dnas"], help="variants (default: x3 dnas)")
     parser.add_argument("--capability", nargs="+", default=["9.0"], help=f"of {', '.join(CAPABILITIES)} (default: 9.0)")
     parser.add_argument("--precision", nargs="+", default=["bfloat16"], help=f"of {', '.join(PRECISIONS)}")
-    parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (64 128)")
-    parser.add_argument("--causal", action="store_true", help="elementwise variants in order")
-    parser.add_argument("--drops", action="store_true", help="elementwise variants with dropout")
-    parser.add_argument("--length", type=int, default=4096, help="whether it is a multiple of 16 matters (4096)")
+    parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (default: 64 128)")
+    parser.add_argument("--causal", action="store_true", help="causal order, elementwise variants only")
+    parser.add_argument("--drops", action="store_true", help="dropout, elementwise variants only")
+    parser.add_argument("--length", type=int, default=4096, help="only divisibility by 16 matters (default: 4096)")
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
     return parser
 
 
-def _parsed(arguments: Sequence[str]) -> Any:
+def _parse(arguments: Sequence[str]) -> Any:
     options = parser().parse_args(arguments)
     for each in options.capability:
         look_up(CAPABILITIES, each, "capability")
@@ -83,26 +83,26 @@ def _parsed(arguments: Sequence[str]) -> Any:
     require_kernels(options.attention, options.head_dim)
     at_least_one(options, "length")
     if "dnas" in options.attention and (options.causal or options.drops):
-        raise WrongUseError("--causal, --drops: expected elementwise variants alone; the kernels of dnas have neither")
+        raise WrongUseError("--causal, --drops: supported by elementwise variants only; remove dnas from --attention")
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
     if interprets():
-        raise WrongUseError("TRITON_INTERPRET=1 is set, and the interpreter does not compile: unset it")
+        raise WrongUseError("TRITON_INTERPRET=1 is set, but the interpreter does not compile kernels; unset it")
     return options
 
 
 def require_kernels(variants: Sequence[str], widths: Sequence[int]) -> None:
-    """Raises a ``WrongUseError`` for a variant or a width of heads that has no kernels of its own."""
+    """Raises a ``WrongUseError`` for a variant or a head width without CUDA kernels."""
     for width in widths:
         if not LEAST_WIDTH <= width <= MOST_WIDTH:
             raise WrongUseError(f"--head-dim: expected {LEAST_WIDTH} to {MOST_WIDTH}, found {width}")
     for each in variants:
         if each != "dnas" and not isinstance(find_attention(each), Elementwise):
-            raise WrongUseError(f"--attention {each}: expected dnas or an elementwise variant; no other has kernels")
+            raise WrongUseError(f"--attention {each}: expected dnas or an elementwise variant; others have no kernels")
 
 
 def kernels_of(variant: str) -> dict["Role", Any]:
-    """Returns the kernels of a variant, in the order in which they run."""
+    """Returns the kernels of a variant, in execution order."""
     from seqarena.common.attention.triton import doubly_normalized, elementwise  # noqa: PLC0415  # need Triton
 
     if variant == "dnas":
@@ -117,15 +117,15 @@ def kernels_of(variant: str) -> dict["Role", Any]:
     }  # fmt: skip
 
 
-def compiled_of(variant: str, capability: str, precision: str, width: int, options: Any) -> list["Compiled"]:
-    """Returns what becomes of each kernel of a variant."""
-    from seqarena.scripts.benchmark.compiled import compiled  # noqa: PLC0415  # needs Triton
+def compiled_of(variant: str, capability: str, precision: str, width: int, options: Any) -> list["CompiledKernel"]:
+    """Returns the statistics of each kernel of a variant."""
+    from seqarena.scripts.benchmark.compiled import compile_kernel  # noqa: PLC0415  # needs Triton
 
     settings: dict[str, Any] = {}
     if variant != "dnas":
         rule: Any = find_attention(variant).build(1).rule
         settings = {"PHI": rule.phi, "POWER": rule.power, "CAUSAL": options.causal, "DROPS": options.drops}
     return [
-        compiled(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings, options.length)
+        compile_kernel(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings, options.length)
         for role, kernel in kernels_of(variant).items()
     ]

@@ -1,8 +1,8 @@
-"""A step of Transformer-XL as its published code forms it: what ours is measured against, with the same weights.
+"""A step of Transformer-XL in the formulation of its published code, with our weights, as the baseline of timings.
 
-Written from the description of that code, for softmax and post-norm: streams side by side in the second axis, queries
-projected for the memory too and thrown away, the shift by padding and copying, every cluster from copies of the head's
-log probabilities.
+Written from a description of that code, for softmax and post-norm: streams are the second axis, queries are also
+projected for the memory and discarded, the relative shift pads and copies, and each cluster copies the head's log
+probabilities.
 """
 
 import itertools
@@ -27,16 +27,16 @@ def step(
     clamp: int | None = None,
     window: int | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Returns the mean cross-entropy of a segment (B T), and what each layer has read, memory and segment (T B C).
+    """Returns the mean cross-entropy of a segment (B T), and each layer's input, memory and segment (T B C).
 
-    ``clamp``, ``window``: the largest distance told apart, and how many of the newest tokens are seen; None: all.
+    ``clamp``: maximum distance. ``window``: number of most recent tokens each query attends to. None: no limit.
 
     Raises:
         WrongUseError: another attention or norm.
     """
     config = model.config
     if config.attention != Softmax() or config.norm != PostNorm():
-        raise WrongUseError("the published code has softmax and post-norm alone")
+        raise WrongUseError("the published code supports softmax and post-norm only")
     hidden = model.dropout(model.word(tokens.T) * config.dim**0.5)
     length = len(memory[0]) + len(hidden)
     positions = torch.arange(length - 1, -1, -1.0).clamp(max=length if clamp is None else clamp)
@@ -82,14 +82,14 @@ def _attention(
 
 
 def _shift(products: Tensor) -> Tensor:
-    """Returns products with distances as those with keys: padded, laid out anew, cut."""
+    """Returns products with distances as products with keys: padded, reshaped and cut."""
     queries, keys, *rest = products.shape
     padded = torch.cat([products.new_zeros(queries, 1, *rest), products], dim=1)
     return padded.view(keys + 1, queries, *rest)[1:].view_as(products)
 
 
 def _losses(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
-    """Returns the cross-entropy of each position, in their order."""
+    """Returns the cross-entropy of each position."""
     softmax, table = model.softmax, model.word.weight
     ends = (0, *softmax.ends)
     head = torch.cat([table[: ends[1]], softmax.clusters]), torch.cat([softmax.bias[: ends[1]], softmax.cluster_bias])

@@ -1,4 +1,4 @@
-"""Time and memory against length, both axes logarithmic."""
+"""Plots time and memory against length, on logarithmic axes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ LINES = {
 
 
 def plot(setting: Setting, found: Sequence[Measurement], path: Path) -> None:
-    """Draws the measurements and writes the picture; a colour a variant and order, a kind of line an implementation."""
+    """Plots the measurements, with a colour per variant and order and a line style per implementation."""
     figure = Figure(figsize=(12, 5), layout="constrained")
     time_axes, memory_axes = figure.subplots(1, 2)
     labels = list(dict.fromkeys(each.case.label for each in found))

@@ -1,4 +1,4 @@
-"""How long SQuAD's text takes on one core, the model left out: reading and cutting, answering and scoring."""
+"""Measures the text processing of SQuAD on one core, without a model: reading and cutting, answering and scoring."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs ``seqarena benchmark squad``: scores of tokens are random, the rest is as in a run."""
+    """Runs ``seqarena benchmark squad`` and returns its exit code; token scores are random."""
     options = parser().parse_args(arguments)
     torch.set_num_threads(1)
     data, tokenizer = Squad(), load_tokenizer(options.vocabulary)

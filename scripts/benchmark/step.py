@@ -1,4 +1,4 @@
-"""How fast a training step is and what it holds in memory, variant by variant, in one run."""
+"""Measures time and memory of a training step for each variant."""
 
 import functools
 import json
@@ -25,36 +25,36 @@ from seqarena.common.training.runtime import (
     reset_peak_memory,
 )
 from seqarena.common.training.workers import leave_with_the_parent
-from seqarena.scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
+from seqarena.scripts.benchmark.selection import add_run_options, at_least_one, build, chosen, title
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.tables import render
 
 OURS, PADDED, FULL_MATRIX = "ours", "padded", "full matrix, padded"
 AGAINST = ("transformers", "encoder alone", "encoder alone, transformers")
-"""Names of ``seqarena.scripts.benchmark.transformers.forwards``."""
+"""Names of the baselines in ``seqarena.scripts.benchmark.transformers.forwards``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One variant's step; seconds are means, for batches differ in length."""
+    """Measurements of one variant's step; seconds are means, because batches differ in length."""
 
     attention: str
     forward_seconds: float
     training_seconds: float
-    """Forward and backward; the optimiser's update, alike for all, is left out."""
+    """Forward and backward. The optimiser's update, which is the same for all, is excluded."""
     peak_memory_bytes: int
-    """Memory of a process of its own."""
+    """Peak memory, in a process of its own."""
     idle_memory_bytes: int
-    """Before the first step, model and libraries loaded."""
+    """Memory before the first step, with model and libraries loaded."""
     device: str
     precision: str
 
 
 def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int, kind: str) -> Measurement:
-    """Times a run's loss over ``repeats`` different batches, after two to warm up.
+    """Times a run's loss over ``repeats`` different batches, after two warm-up steps.
 
-    ``kind`` is ``OURS``, or what that is measured against: ``PADDED``, all sequences padded to the model's maximum
-    length; ``FULL_MATRIX``, that with attention by its formula on the full matrix; or a name of ``forwards``.
+    ``kind``: ``OURS``, or a baseline: ``PADDED``, all sequences padded to the model's maximum length;
+    ``FULL_MATRIX``, the same with the attention formula on the full matrix; or a name of ``forwards``.
     """
     assembly, stepper = build(find_package(package), run, data)
     accelerator, model = stepper.accelerator, stepper.model.train()
@@ -74,7 +74,7 @@ def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int
     reset_peak_memory(accelerator.device)
     idle = peak_memory_bytes(accelerator.device)
 
-    def looking(step: int) -> None:
+    def forward_only(step: int) -> None:
         with torch.no_grad():
             forward(batches[step % repeats])
 
@@ -89,7 +89,7 @@ def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int
 
     return Measurement(
         attention=attention if kind == OURS else f"{attention}, {kind}",
-        forward_seconds=_mean(looking, repeats, accelerator.device),
+        forward_seconds=_mean(forward_only, repeats, accelerator.device),
         training_seconds=_mean(training, repeats, accelerator.device),
         peak_memory_bytes=peak_memory_bytes(accelerator.device),
         idle_memory_bytes=idle,
@@ -110,13 +110,13 @@ def _mean(call: Callable[[int], object], repeats: int, device: torch.device) -> 
     return statistics.fmean(seconds)
 
 
-def there_and_back(
+def measure_twice(
     package: str, cases: Sequence[tuple[str, BaseRun, str]], data: Path, repeats: int
 ) -> list[Measurement]:
-    """Measures (attention, run, kind) one after another, then once more from the last to the first.
+    """Measures (attention, run, kind) in order, then again in reverse order.
 
-    So a machine that gets slower or faster meanwhile favours none. One at a time and each in a process of its own: its
-    peak memory is the variant's, and pages that it gives back are there for its next step.
+    The two passes cancel a drift of the machine's speed. Each measurement runs in a process of its own, so that its
+    peak memory is the variant's, and memory that it frees is reused by its next step.
     """
     context = multiprocessing.get_context("spawn")
     found: list[list[Measurement]] = [[] for _ in cases]
@@ -130,7 +130,7 @@ def there_and_back(
         if not found[0]:
             raise
         once = ", ".join(each[0].attention for each in found if len(each) == 1)
-        print(f"interrupted; what was measured is kept, once instead of twice: {once or 'nothing'}", file=sys.stderr)
+        print(f"interrupted; keeping what was measured; measured once only: {once or 'none'}", file=sys.stderr)
     return [
         replace(
             each[0],
@@ -144,7 +144,7 @@ def there_and_back(
 
 
 def dropouts(model: ModelConfig) -> str:
-    """Returns what is dropped, of models that drop."""
+    """Returns the dropout probabilities as part of a note; empty for models without dropout."""
     if not isinstance(model, EncoderConfig):
         return ""
     return f"dropout {model.dropout}, attention dropout {model.attention_dropout}; "
@@ -158,15 +158,15 @@ def parser() -> Parser:
     made.add_argument(
         "--full-matrix",
         action="store_true",
-        help="also the first variant by its formula on the full matrix, padded to the model's maximum length",
+        help="also measure the first variant by its formula on the full matrix, padded to the maximum length",
     )
-    made.add_argument("--padded", action="store_true", help="also the first variant, padded to that length")
+    made.add_argument("--padded", action="store_true", help="also measure the first variant padded to that length")
     made.add_argument(
         "--transformers",
         action="store_true",
-        help="also BERT of the transformers library on the same batches, and the encoders alone",
+        help="also measure BERT of the transformers library on the same batches, and both encoders alone",
     )
-    made.add_argument("--repeats", type=int, default=8, help="timed batches a variant (default: 8)")
+    made.add_argument("--repeats", type=int, default=8, help="timed batches per variant (default: 8)")
     made.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     return made
 
@@ -179,12 +179,12 @@ def run(arguments: Sequence[str]) -> int:
     for attention in options.attention:
         package, run = chosen(options, attention, fields, "seqarena benchmark step")
         runs.append((attention, run))
-    # Made here, data are no part of what the first variant's process holds.
+    # Prepared here, so that preparation does not count towards the first variant's peak memory.
     package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
     kinds = [kind for kind, wanted in ((PADDED, options.padded), (FULL_MATRIX, options.full_matrix)) if wanted]
     kinds += [*AGAINST] if options.transformers else []
     cases = [*((attention, run, OURS) for attention, run in runs), *((*runs[0], kind) for kind in kinds)]
-    measured = there_and_back(package.name, cases, options.data_folder, options.repeats)
+    measured = measure_twice(package.name, cases, options.data_folder, options.repeats)
     if options.json:
         print(
             json.dumps({"run": options.task, "preset": runs[0][1].preset, "steps": [asdict(each) for each in measured]})
@@ -207,10 +207,10 @@ def run(arguments: Sequence[str]) -> int:
     headings = ["attention", "forward steps/s", f"time / {first.attention}", "training steps/s",
                 f"time / {first.attention}", "peak MiB", "peak - idle MiB"]  # fmt: skip
     notes = [
-        f"batch {runs[0][1].train.batch_size}, means of {options.repeats} batches after 2, twice; "
+        f"batch {runs[0][1].train.batch_size}, means of {options.repeats} batches after 2, measured twice; "
         f"{dropouts(model)}"
         f"{first.device}, {first.precision}",
-        "training: forward and backward; memory: a process of its own, libraries included",
+        "training: forward and backward; memory: of a process of its own, libraries included",
     ]
     print(render(title(options, runs[0][1].preset, fields), headings, rows, notes, "terminal"))
     return 0

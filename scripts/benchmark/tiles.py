@@ -1,7 +1,8 @@
-"""The fastest tiles of the CUDA kernels on the GPU at hand, kernel after kernel, written to a file for later runs.
+"""Finds the fastest tiles of each CUDA kernel on this GPU and writes them to a file for later runs.
 
-A run takes them if the environment variable SEQARENA_TILES names the file. Its numbers then differ from those of the
-table's tiles in their last bits, and are the same from run to run. Every candidate's numbers are compared first.
+A run uses them if the environment variable SEQARENA_TILES names the file. Its results then differ from those with the
+default tiles in the last bits, but are reproducible. Candidates whose results differ beyond the tolerance are
+skipped.
 """
 
 import itertools
@@ -20,27 +21,27 @@ from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import read_strict_json, write_json
 from seqarena.common.runs.cli import Parser
 from seqarena.common.training.runtime import device_name
-from seqarena.scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, timed
-from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, time_run
 from seqarena.scripts.benchmark.kernels import PRECISIONS, kernels_of, require_kernels
+from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.tables import render
 
 OWN, OTHERS, WARPS, STAGES = (32, 64, 128), (32, 64, 128), (4, 8), (2, 3)
-"""Candidates; all combinations are tried."""
+"""Values of each tile parameter; all combinations are tried."""
 
 
 def parser() -> Parser:
-    """Returns the parser of the command's options."""
+    """Returns the parser of ``seqarena benchmark tiles``."""
     parser = Parser(prog="seqarena benchmark tiles", description=__doc__)
-    parser.add_argument("--attention", nargs="+", default=["x3", "dnas"], help="variants; the elementwise share their "
-                        "tiles (default: x3 dnas)")  # fmt: skip
+    parser.add_argument("--attention", nargs="+", default=["x3", "dnas"], help="variants; all elementwise ones share "
+                        "their tiles (default: x3 dnas)")  # fmt: skip
     parser.add_argument("--precision", nargs="+", default=["bfloat16"], help=f"of {', '.join(PRECISIONS)}")
-    parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (64 128)")
+    parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (default: 64 128)")
     parser.add_argument("--length", type=int, default=4096, help="numbers of queries and keys (default: 4096)")
-    parser.add_argument("--batch", type=int, default=4, help="examples (default: 4)")
+    parser.add_argument("--batch", type=int, default=4, help="batch size (default: 4)")
     parser.add_argument("--heads", type=int, default=16, help="heads (default: 16)")
-    parser.add_argument("--repeats", type=int, default=20, help="timed runs of a candidate (default: 20)")
-    parser.add_argument("--out", type=Path, default=Path("tiles.json"), help="file to write, or to add to (tiles.json)")
+    parser.add_argument("--repeats", type=int, default=20, help="timed runs per candidate (default: 20)")
+    parser.add_argument("--out", type=Path, default=Path("tiles.json"), help="file to create or extend (tiles.json)")
     return parser
 
 
@@ -56,10 +57,10 @@ def run(arguments: Sequence[str]) -> int:
         raise WrongUseError("this needs a package: pip install triton")
     if not (interprets() or torch.cuda.is_available()):
         raise WrongUseError(
-            "tiles are measured on a GPU: PyTorch finds none here (nvidia-smi tells more, if there is one)"
+            "tiles are measured on a GPU, but PyTorch finds none (nvidia-smi shows whether there is one)"
         )
     device = "cpu" if interprets() else "cuda"
-    known, card = _known(options.out), device_name(torch.device(device))
+    known, card = _read_tiles(options.out), device_name(torch.device(device))
     rows: list[list[str]] = []
     variants: dict[str, str] = {}
     for each in options.attention:
@@ -73,33 +74,33 @@ def run(arguments: Sequence[str]) -> int:
         if not expressible(setting, case):
             raise WrongUseError(f"--attention {variant}: {refusal(setting, case)}")
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        found, lines = searched(setting, case)
+        found, lines = search(setting, case)
         rows += lines
         known.setdefault(card, {}).update(found)
         write_json(options.out, known)
-    headings = ["kernel", "tiles before", "ms", "best", "ms", "tried"]
+    headings = ["kernel", "present tiles", "ms", "best", "ms", "tried"]
     notes = [
-        "own, others, warps, stages; ms: medians, of the forward pass or, for keys and queries, of both passes",
-        f"{card}; SEQARENA_TILES={options.out} lets runs have the best",
+        "tiles: own, others, warps, stages; ms: medians of the forward pass, or of both passes for keys and queries",
+        f"{card}; set SEQARENA_TILES={options.out} to use the best tiles",
     ]
     print(render(f"tiles, length {options.length:,}", headings, rows, notes, "terminal"))
     return 0
 
 
-def _known(file: Path) -> dict[str, dict[str, Any]]:
+def _read_tiles(file: Path) -> dict[str, dict[str, Any]]:
     if not file.exists():
         return {}
     try:
         found = read_strict_json(file)
     except (OSError, ValueError) as error:
-        raise WrongUseError(f"--out {file}: expected a file of this command ({error}); take another name") from error
+        raise WrongUseError(f"--out {file}: expected a file of this command ({error}); choose another name") from error
     if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
-        raise WrongUseError(f"--out {file}: expected a file of this command; take another name")
+        raise WrongUseError(f"--out {file}: expected a file of this command; choose another name")
     return found
 
 
-def searched(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[list[str]]]:
-    """Returns the best tiles of each kernel of a variant by the kernel's name, and a row of the table for each."""
+def search(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[list[str]]]:
+    """Returns the best tiles of each of a variant's kernels by name, and a table row for each."""
     from seqarena.common.attention.triton import launch  # noqa: PLC0415  # needs Triton
 
     dtype, tensors, call = PRECISIONS[setting.precision], setting.tensors(case.length), forward(setting, case)
@@ -116,16 +117,18 @@ def searched(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[l
                 launch.TRIED[name] = tiles
                 try:
                     if agree(numbers_of(call, tensors), expected, TOLERANCE[dtype]):
-                        runs = [timed(call, tensors, both) for _ in range(setting.repeats)]
+                        runs = [time_run(call, tensors, both) for _ in range(setting.repeats)]
                         times[tiles] = statistics.median(runs)
                     else:
-                        print(f"{name}: {tuple(tiles)} gives other numbers, left out", file=sys.stderr)
-                except Exception as error:  # too large for the card, or whatever Triton or the driver raise
-                    print(f"{name}: {tuple(tiles)}: {type(error).__name__}, left out", file=sys.stderr)
+                        print(f"{name}: {tuple(tiles)} skipped: results differ", file=sys.stderr)
+                except Exception as error:  # too large for the GPU, or any other error of Triton or the driver
+                    print(f"{name}: {tuple(tiles)} skipped: {type(error).__name__}", file=sys.stderr)
             if not times:
-                raise WrongUseError(f"{name}: no tiles give the same numbers twice on this GPU; please report it")
+                raise WrongUseError(
+                    f"{name}: no tiles reproduce the results of the present ones on this GPU; please report it"
+                )
             best = min(times, key=lambda tiles: times[tiles])
-            launch.TRIED[name] = best  # the next kernels are measured beside it
+            launch.TRIED[name] = best  # used while the next kernels are measured
             found[name] = list(best)
             rows.append([name, _text(before), _milliseconds(times.get(before)), _text(best),
                          _milliseconds(times[best]), f"{len(times)} of {len(set(tried))}"])  # fmt: skip
@@ -141,7 +144,7 @@ def numbers_of(call: Any, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def agree(found: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> bool:
-    """Returns whether no number is further off than this share of the largest."""
+    """Returns whether all differences are within ``tolerance`` times the largest value."""
     pairs = zip(found, expected, strict=True)
     return all(bool((one - other).abs().max() <= tolerance * other.abs().max()) for one, other in pairs)
 

@@ -1,4 +1,4 @@
-"""How fast Transformer-XL trains and scores, beside the published formulation with the same weights and numbers."""
+"""Compares the speed of Transformer-XL with the published formulation, in training and scoring, with equal weights."""
 
 import argparse
 import json
@@ -19,17 +19,17 @@ from seqarena.pretraining.wikitext.run import LanguageRun, Segments
 from seqarena.pretraining.wikitext.streams import SegmentBatch
 from seqarena.pretraining.wikitext.trainer import RememberingLoss
 from seqarena.scripts.benchmark import original
-from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.tables import render
 
 Segment = tuple[Tensor, Tensor]
-"""Tokens and what follows them, both B T."""
+"""Tokens and their targets, both B T."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Medians of both in seconds, and how far their losses are apart at most."""
+    """Median seconds of ours and of the other, and the largest difference of their losses."""
 
     what: str
     ours: float
@@ -38,25 +38,25 @@ class Ratio:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast."""
+        """Speed of ours relative to the other."""
         return self.theirs / self.ours
 
 
-def drawn(model: Model, streams: int, length: int, count: int) -> list[Segment]:
-    """Returns segments of words by Zipf's law, p(rank) ~ 1 / (rank + 2.7), each anew."""
+def random_segments(model: Model, streams: int, length: int, count: int) -> list[Segment]:
+    """Returns segments of random words by Zipf's law, p(rank) ~ 1 / (rank + 2.7)."""
     generator = torch.Generator().manual_seed(0)
-    share = 1 / (torch.arange(model.vocabulary) + 2.7)
-    tokens = torch.multinomial(share, streams * (count * length + 1), replacement=True, generator=generator)
+    weights = 1 / (torch.arange(model.vocabulary) + 2.7)
+    tokens = torch.multinomial(weights, streams * (count * length + 1), replacement=True, generator=generator)
     rows = tokens.view(streams, -1)
     return [(rows[:, at : at + length], rows[:, at + 1 : at + 1 + length]) for at in range(0, count * length, length)]
 
 
 def training(what: str, run: LanguageRun, segments: Sequence[Segment]) -> Ratio:
-    """Times forward and backward of both, in turns, each behind its own memory; dropout as in the run."""
+    """Times forward and backward of both, alternating, each with its own memory; dropout as in the run."""
     model, how = _model(run).train(), run.segments
     loss = RememberingLoss(how)
     numbers = torch.arange(run.train.batch_size)
-    memory: list[Tensor] = _nothing(model, run.train.batch_size)
+    memory: list[Tensor] = _empty_memory(model, run.train.batch_size)
 
     def ours(step: int) -> float:
         tokens, targets = segments[step]
@@ -74,21 +74,21 @@ def training(what: str, run: LanguageRun, segments: Sequence[Segment]) -> Ratio:
         memory = [each[-how.memory :] if how.memory else each[:0] for each in streams]
         return found.item()
 
-    return _in_turns(what, ours, theirs, len(segments), model)
+    return _alternate(what, ours, theirs, len(segments), model)
 
 
 @torch.no_grad()
 def scoring(what: str, run: LanguageRun, segments: Sequence[Segment], *, projected: bool) -> Ratio:
-    """Times a scored segment behind the full memory of the final scoring; or ours without kept keys and values."""
+    """Times a scored segment with a full memory against the published code, or ours without cached projections."""
     model, how = _model(run).eval(), run.final
     streams = len(segments[0][0])
-    own: Memory = model.projected(streams, how.length + how.memory, how.clamp)
-    other: Memory = model.empty(streams)
-    memory: list[Tensor] = _nothing(model, streams)
+    own: Memory = model.projected_memory(streams, how.length + how.memory, how.clamp)
+    other: Memory = model.empty_memory(streams)
+    memory: list[Tensor] = _empty_memory(model, streams)
 
     def score(step: int, past: Memory) -> tuple[float, Memory]:
         tokens, targets = segments[step]
-        hidden, past = model.read(tokens, past, kept=how.memory, clamp=how.clamp, window=how.window)
+        hidden, past = model.read(tokens, past, memory_length=how.memory, clamp=how.clamp, window=how.window)
         return float(model.softmax.losses(hidden.flatten(0, 1), model.word.weight, targets.flatten()).mean()), past
 
     def ours(step: int) -> float:
@@ -101,11 +101,11 @@ def scoring(what: str, run: LanguageRun, segments: Sequence[Segment], *, project
         if not projected:
             found, other = score(step, other)
             return found
-        loss, seen = original.step(model, *segments[step], memory, clamp=how.clamp, window=how.window)
-        memory = [each[-how.memory :] for each in seen]
+        loss, inputs = original.step(model, *segments[step], memory, clamp=how.clamp, window=how.window)
+        memory = [each[-how.memory :] for each in inputs]
         return float(loss)
 
-    return _in_turns(what, ours, theirs, len(segments), model, warm=-(-how.memory // how.length))
+    return _alternate(what, ours, theirs, len(segments), model, warm=-(-how.memory // how.length))
 
 
 def _model(run: LanguageRun) -> TransformerXL:
@@ -113,11 +113,11 @@ def _model(run: LanguageRun) -> TransformerXL:
     return TransformerXL(run.model)
 
 
-def _nothing(model: TransformerXL, streams: int) -> list[Tensor]:
+def _empty_memory(model: TransformerXL, streams: int) -> list[Tensor]:
     return [torch.zeros(0, streams, model.config.dim)] * model.config.layers
 
 
-def _in_turns(
+def _alternate(
     what: str,
     ours: Callable[[int], float],
     theirs: Callable[[int], float],
@@ -146,16 +146,16 @@ def parser() -> Parser:
     made = Parser(prog="seqarena benchmark transformer-xl", description=f"{__doc__}\nFields are set as --path value.")
     made.add_argument("--task", default="wikitext2", help="task of pretraining (default: wikitext2)")
     made.add_argument("--preset", default="small", help="named run to start from (default: small)")
-    made.add_argument("--repeats", type=int, default=12, help="timed segments of each (default: 12)")
+    made.add_argument("--repeats", type=int, default=12, help="timed segments (default: 12)")
     made.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     return made
 
 
 def chosen_run(arguments: Sequence[str]) -> tuple[argparse.Namespace, LanguageRun]:
-    """Returns the options, and the run whose shape is measured.
+    """Returns the options, and the run whose model and segments are measured.
 
     Raises:
-        WrongUseError: a name or field that is unknown, or a task of another model.
+        WrongUseError: an unknown name or field, or a task of another model.
     """
     options, fields = parser().parse_known_args(arguments)
     at_least_one(options, "repeats")
@@ -173,15 +173,15 @@ def run(arguments: Sequence[str]) -> int:
     warm = -(-how.memory // how.length)
     length, count = chosen.segments.length, options.repeats
     print("training ...", file=sys.stderr)
-    steps = drawn(chosen.model, chosen.train.batch_size, length, count + 2)
+    steps = random_segments(chosen.model, chosen.train.batch_size, length, count + 2)
     without = replace(chosen, model=replace(chosen.model, dropout=0.0, attention_dropout=0.0))
-    found = [training("a step of training", chosen, steps), training("the same without dropout", without, steps)]
+    found = [training("training step", chosen, steps), training("training step without dropout", without, steps)]
     for streams in dict.fromkeys((chosen.final.streams, 1)):
         print(f"scoring, {streams} streams ...", file=sys.stderr)
-        segments = drawn(chosen.model, streams, how.length, count + warm)
-        what = f"a scored segment, {streams} stream{'s' * (streams > 1)}"
+        segments = random_segments(chosen.model, streams, how.length, count + warm)
+        what = f"scored segment, {streams} stream{'s' * (streams > 1)}"
         found.append(scoring(what, chosen, segments, projected=True))
-        found.append(scoring(f"{what}; ours, keys and values made anew", chosen, segments, projected=False))
+        found.append(scoring(f"{what}; against ours without cached projections", chosen, segments, projected=False))
     if options.json:
         print(json.dumps([{**asdict(each), "ratio": each.ratio} for each in found]))
         return 0
@@ -198,11 +198,11 @@ def run(arguments: Sequence[str]) -> int:
     model = chosen.model
     notes = [
         f"{model.layers} layers of {model.dim}, {model.heads} heads, feed-forward {model.ffn_dim}, "
-        f"{model.vocabulary:,} words, cutoffs {model.cutoffs}; words by Zipf; medians of {count} segments in turns",
-        f"training: {chosen.train.batch_size} streams, {chosen.segments.told}, dropout {model.dropout} (drawn by each "
-        f"in its own order, so losses differ), forward and backward; scoring: {how.told}",
+        f"{model.vocabulary:,} words, cutoffs {model.cutoffs}; words by Zipf's law; medians of {count} segments",
+        f"training: {chosen.train.batch_size} streams, {chosen.segments.summary}, dropout {model.dropout} (drawn by "
+        f"each in its own order, so losses differ), forward and backward; scoring: {how.summary}",
         f"{device_name(make_accelerator('float32').device)}, float32",
     ]
-    headings = ["", "ours, ms", "other, ms", "ratio", "losses apart"]
-    print(render(f"beside the published formulation: preset {chosen.preset}", headings, rows, notes, "terminal"))
+    headings = ["", "ours, ms", "other, ms", "ratio", "loss difference"]
+    print(render(f"against the published formulation: preset {chosen.preset}", headings, rows, notes, "terminal"))
     return 0

@@ -1,4 +1,4 @@
-"""BERT of the transformers library on the same batches: what a step of ours is measured against."""
+"""BERT of the transformers library on the same batches, as the baseline of step timings."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,35 +21,35 @@ Contenders = Mapping[str, tuple[nn.Module, Forward]]
 
 
 def forwards(model: nn.Module, config: ModelConfig, longest: int) -> Contenders:
-    """Returns what is timed beside a step of ours: name -> (model, its loss of a batch).
+    """Returns the baselines of a step: name -> (model, its loss of a batch).
 
-    transformers: its model with its default attention, as its users call it: ``BertForMaskedLM``, scores of all
-    positions; ``BertForQuestionAnswering``, windows padded to ``longest`` as run_qa pads. The encoder alone of both:
-    mean of the last layer's stream.
+    transformers: the library's model with its default attention, used in its usual way: ``BertForMaskedLM``, scores
+    of all positions; ``BertForQuestionAnswering``, windows padded to ``longest`` as in run_qa. The encoder alone of
+    both: the mean of its last hidden states.
 
     Raises:
-        WrongUseError: the library is not installed, or a model that it has not.
+        WrongUseError: the library is not installed, or lacks the model.
     """
     try:
         import transformers  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise WrongUseError("--transformers needs its package: pip install transformers") from error
+        raise WrongUseError("--transformers needs a package: pip install transformers") from error
     if not isinstance(config, BertConfig) or not isinstance(model, BertForPretraining | Reader):
-        raise WrongUseError("--transformers is for pretraining mlm and qa squad1: a BERT")
+        raise WrongUseError("--transformers: expected a BERT (pretraining mlm, qa squad1)")
     public = to_public(config)
     if public["model_type"] != "bert":
-        raise WrongUseError("--transformers: that library has softmax attention and post-norm alone")
+        raise WrongUseError("--transformers: that library supports softmax attention and post-norm only")
     settings = transformers.BertConfig(**public)
     if isinstance(model, Reader):
         theirs: Any = transformers.BertForQuestionAnswering(settings)
-        whole = _spans(theirs, longest)
+        whole = _span_loss(theirs, longest)
     else:
         theirs = transformers.BertForMaskedLM(settings)
-        whole = _masked(theirs)
+        whole = _masked_loss(theirs)
     theirs.train(model.training)
 
     def their_encoder(batch: Any) -> Tensor:
-        hidden: Tensor = theirs.bert(**_given(batch)).last_hidden_state
+        hidden: Tensor = theirs.bert(**_inputs(batch)).last_hidden_state
         return hidden.mean()
 
     def our_encoder(batch: Any) -> Tensor:
@@ -64,26 +64,26 @@ def forwards(model: nn.Module, config: ModelConfig, longest: int) -> Contenders:
     }
 
 
-def _masked(theirs: Any) -> Forward:
+def _masked_loss(theirs: Any) -> Forward:
     def forward(batch: MaskedBatch) -> Tensor:
         labels = torch.full_like(batch.tokens, NONE)
         rows = torch.arange(len(labels))[:, None].expand_as(batch.places)
         real = batch.targets != NONE
         labels[rows[real], batch.places[real]] = batch.targets[real]
-        loss: Tensor = theirs(**_given(batch), labels=labels).loss
+        loss: Tensor = theirs(**_inputs(batch), labels=labels).loss
         return loss
 
     return forward
 
 
-def _spans(theirs: Any, longest: int) -> Forward:
+def _span_loss(theirs: Any, longest: int) -> Forward:
     def forward(batch: SpanBatch) -> Tensor:
         padded = batch.longer(longest)
-        loss: Tensor = theirs(**_given(padded), start_positions=batch.start, end_positions=batch.end).loss
+        loss: Tensor = theirs(**_inputs(padded), start_positions=batch.start, end_positions=batch.end).loss
         return loss
 
     return forward
 
 
-def _given(batch: Any) -> dict[str, Any]:
+def _inputs(batch: Any) -> dict[str, Any]:
     return {"input_ids": batch.tokens, "token_type_ids": batch.types, "attention_mask": batch.real.long()}

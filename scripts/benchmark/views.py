@@ -1,7 +1,7 @@
-"""How much faster batches are that read each picture once for all its questions than a picture a question, in one run.
+"""Compares batches that read each picture once for all its questions with batches that read it once per question.
 
-Random features on disk, three detectors' boxes, fusion and Pythia: a training step's forward and backward, and the
-reading, in alternating rounds.
+A round is reading, forward and backward of a training step, with random features on disk, boxes of three detectors,
+fusion and Pythia. Rounds of both alternate.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import torch
 from seqarena.common.attention import find_attention
 from seqarena.common.runs.cli import Parser
 from seqarena.common.training.runtime import device_name, seed_torch
-from seqarena.scripts.benchmark.chosen import at_least_one
+from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.tables import render
 from seqarena.vqa.data import Split, VqaData
 from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, asked
@@ -29,11 +29,11 @@ from seqarena.vqa.regions import PictureRegions, taken, write
 from seqarena.vqa.trainer import loss
 
 WORDS, LENGTH, ANSWERS = 20_000, 14, 3_129
-"""About as many words as VQA v2's questions have; words of a question; answers."""
+"""About the number of words in VQA v2's questions; words per question; number of answers."""
 
 
 def random_split(folder: Path, pictures: int, questions: int, sizes: tuple[int, int, int]) -> Split:
-    """Returns a split whose regions lie on disk, as a run's do, ``questions`` about each picture."""
+    """Returns a split with regions on disk, as in a run, and ``questions`` questions per picture."""
     views, boxes, width = sizes
     generator = np.random.default_rng(0)
 
@@ -47,9 +47,9 @@ def random_split(folder: Path, pictures: int, questions: int, sizes: tuple[int, 
 
     detectors = []
     for view in range(views):
-        where = folder / f"{view}"
-        write(where, found(), detector=where.name, pictures=pictures, boxes=boxes, width=width, source="random")
-        detectors.append(read_detector(where))
+        path = folder / f"{view}"
+        write(path, found(), detector=path.name, pictures=pictures, boxes=boxes, width=width, source="random")
+        detectors.append(read_detector(path))
     count = pictures * questions
     return Split(
         ids=np.arange(count), words=generator.integers(1, WORDS, (count, LENGTH)),
@@ -60,8 +60,8 @@ def random_split(folder: Path, pictures: int, questions: int, sizes: tuple[int, 
     )  # fmt: skip
 
 
-def grown(split: Split, *, mapped: bool) -> float:
-    """Returns how many MiB more are resident once all features were read, picture by picture."""
+def memory_growth(split: Split, *, mapped: bool) -> float:
+    """Returns the growth of resident memory in MiB after all features were read, picture by picture."""
     assert isinstance(split.views, Detected)
     before = _resident()
     for detector in split.views.detectors:
@@ -77,7 +77,7 @@ def _resident() -> int:
 
 
 def singly(split: Split, questions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> QuestionBatch:
-    """Returns the batch with a picture of its own for each question, read anew."""
+    """Returns a batch that reads the picture anew for each question."""
     parts = [asked(split, questions[at : at + 1], ANSWERS) for at in range(len(questions))]
     joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("words", "targets", "features",
                                                                                    "centres", "real")}  # fmt: skip
@@ -87,30 +87,32 @@ def singly(split: Split, questions: np.ndarray[tuple[int], np.dtype[np.int64]]) 
 def parser() -> Parser:
     """Returns the parser of ``seqarena benchmark views``."""
     made = Parser(prog="seqarena benchmark views", description=__doc__)
-    made.add_argument("--attention", default="dnas", help="the fusion's variant (default: dnas)")
-    made.add_argument("--questions", type=int, default=64, help="of a batch (default: 64)")
-    made.add_argument("--each", type=int, default=5, help="questions about a picture (default: 5; VQA v2: 5.4)")
-    made.add_argument("--boxes", type=int, default=100, help="of each of three views (default: 100)")
-    made.add_argument("--width", type=int, default=2048, help="numbers of a box (default: 2048)")
+    made.add_argument("--attention", default="dnas", help="attention of the fusion (default: dnas)")
+    made.add_argument("--questions", type=int, default=64, help="questions per batch (default: 64)")
+    made.add_argument("--each", type=int, default=5, help="questions per picture (default: 5; VQA v2: 5.4)")
+    made.add_argument("--boxes", type=int, default=100, help="boxes in each of three views (default: 100)")
+    made.add_argument("--width", type=int, default=2048, help="features per box (default: 2048)")
     made.add_argument("--joint-dim", type=int, default=5000, help="width of Pythia's products (default: 5000)")
-    made.add_argument("--repeats", type=int, default=3, help="rounds after one that does not count (default: 3)")
+    made.add_argument("--repeats", type=int, default=3, help="timed rounds, after a warm-up round (default: 3)")
     return made
 
 
 def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Returns the seconds of each round, grouped and singly; and by how many MiB reading makes the process larger."""
-    given = vars(options)
-    sizes = (3, given["boxes"], given["width"])
-    split = random_split(folder, -(-given["questions"] * (given["repeats"] + 1) // given["each"]), given["each"], sizes)
+    """Returns the seconds of each round, grouped and singly, and the growth of memory in MiB by way of reading."""
+    values = vars(options)
+    sizes = (3, values["boxes"], values["width"])
+    split = random_split(
+        folder, -(-values["questions"] * (values["repeats"] + 1) // values["each"]), values["each"], sizes
+    )
     seed_torch(0)
     names = [str(number) for number in range(WORDS)]
     model = Answerer(
-        Model(fusion=Fusion(), attention=find_attention(given["attention"]), joint_dim=given["joint_dim"]),
+        Model(fusion=Fusion(), attention=find_attention(values["attention"]), joint_dim=values["joint_dim"]),
         VqaData(splits={"train": split}, answers=names[:ANSWERS], words=names, checksum=""),
     )
-    order = PictureOrder(pictures=split.pictures, batch_size=given["questions"], seed=0)
+    order = PictureOrder(pictures=split.pictures, batch_size=values["questions"], seed=0)
     seconds: dict[str, list[float]] = {"grouped": [], "singly": []}
-    for step in range(given["repeats"] + 1):
+    for step in range(values["repeats"] + 1):
         losses = []
         for name, rounds in seconds.items():
             started = time.perf_counter()
@@ -120,8 +122,10 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, list[f
             value.backward()  # type: ignore[no-untyped-call]
             rounds.append(time.perf_counter() - started)
             losses.append(value.item())
-        assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[0]), losses  # the same questions, the same answers
-    memory = {name: grown(split, mapped=mapped) for name, mapped in (("read by themselves", False), ("mapped", True))}
+        assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[0]), losses  # both read the same questions
+    memory = {
+        name: memory_growth(split, mapped=mapped) for name, mapped in (("read by themselves", False), ("mapped", True))
+    }
     return {name: each[1:] for name, each in seconds.items()}, memory
 
 
@@ -138,14 +142,14 @@ def run(arguments: Sequence[str]) -> int:
         for name, median in medians.items()
     ]
     notes = [
-        f"{options.questions} questions a batch, {options.each} about a picture, 3 x {options.boxes} x {options.width} "
+        f"{options.questions} questions per batch, {options.each} per picture, 3 x {options.boxes} x {options.width} "
         f"features on disk; medians of {options.repeats} rounds; {device_name(torch.device('cpu'))}",
-        "reading all pictures once makes the process larger by "
+        "growth of memory after reading all pictures: "
         + ", ".join(f"{size:,.0f} MiB ({name})" for name, size in memory.items()),
     ]
     print(
         render(
-            f"fusion by {options.attention} and Pythia", ["batches", "questions/s", "times"], rows, notes, "terminal"
+            f"fusion by {options.attention} and Pythia", ["batches", "questions/s", "speedup"], rows, notes, "terminal"
         )
     )
     return 0

@@ -1,4 +1,4 @@
-"""``seqarena figures``: what the papers claim without big training, drawn and checked."""
+"""``seqarena figures``: draws and checks claims of the papers that need no big training."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ from seqarena.scripts.figures import (
     p3_start,
     p3_tau,
 )
-from seqarena.scripts.figures.drawing import Drawing, Look, MissingError, save
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, MissingError, save
 
 FIGURES: Mapping[str, Drawing] = MappingProxyType(
     {
@@ -53,62 +53,60 @@ def parser() -> Parser:
     listed = "\n".join(f"  {name:<12} {each.source}: {each.shows}" for name, each in FIGURES.items())
     made = Parser(prog="seqarena figures", description=f"{__doc__}\n\nfigures:\n{listed}\n  {ALL:<12} all of them")
     made.add_argument("names", nargs="+", metavar="NAME", help=f"figures, or {ALL}")
-    made.add_argument("--quick", action="store_true", help="a quick look: smaller sizes, fewer trials")
-    made.add_argument("--wikitext", help="folder or zip of WikiText-2 for depth (default: the bundled text)")
-    made.add_argument("--cifar", help="files of CIFAR-10 for P1's trained figures (default: drawn digits)")
-    made.add_argument("--checkpoint", type=Path, help="folder of a model of transformers, for p3-checkpoint")
+    made.add_argument("--quick", action="store_true", help="smaller sizes and fewer trials, as a first check")
+    made.add_argument("--wikitext", help="folder or zip of WikiText-2, for depth (default: the bundled text)")
+    made.add_argument("--cifar", help="files of CIFAR-10, for P1's trained figures (default: drawn digits)")
+    made.add_argument("--checkpoint", type=Path, help="folder of a transformers model, for p3-checkpoint")
     made.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs, for p2-runs (default: runs)")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
-    made.add_argument("--out", type=Path, default=Path("figures"), help="folder of what is drawn (default: figures)")
+    made.add_argument("--out", type=Path, default=Path("figures"), help="output folder (default: figures)")
     made.add_argument("--json", action="store_true", help="print the findings as one JSON object on the last line")
     return made
 
 
-def needed(drawings: Sequence[Drawing], look: Look, skip: bool) -> list[Drawing]:
-    """Returns the figures whose data are there, before any is made; a missing input is told, or raised."""
+def available(drawings: Sequence[Drawing], settings: FigureOptions, skip: bool) -> list[Drawing]:
+    """Returns the figures whose inputs exist. A missing input is an error, or printed if ``skip``."""
     ready = []
     for each in drawings:
         try:
-            each.check(look)
+            each.check(settings)
         except MissingError as error:
             if not skip:
                 raise
-            print(f"{each.name} is left out: {error}", file=sys.stderr)
+            print(f"{each.name} is skipped: {error}", file=sys.stderr)
         else:
             ready.append(each)
     return ready
 
 
-def chosen(names: Sequence[str]) -> list[Drawing]:
-    """Returns the figures of these names; raises a ``WrongUseError`` that names the nearest ones."""
-    asked = [look_up(FIGURES, name, "figure") for name in dict.fromkeys(names) if name != ALL]
-    return list(FIGURES.values()) if ALL in names else asked
+def select(names: Sequence[str]) -> list[Drawing]:
+    """Returns the figures of these names; raises a ``WrongUseError`` that suggests the nearest names."""
+    named = [look_up(FIGURES, name, "figure") for name in dict.fromkeys(names) if name != ALL]
+    return list(FIGURES.values()) if ALL in names else named
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs ``seqarena figures`` and returns its exit code: what disagrees with a paper is no failure."""
+    """Runs ``seqarena figures`` and returns its exit code; a claim that does not hold is not a failure."""
     options = parser().parse_args(arguments)
-    look = Look(
+    settings = FigureOptions(
         quick=options.quick, wikitext=options.wikitext, cifar=options.cifar, checkpoint=options.checkpoint,
         runs=options.runs, data=options.data_folder, trainings=options.out / "trainings",
     )  # fmt: skip
     for name in ("wikitext", "cifar"):
         if getattr(options, name) == "":
-            raise WrongUseError(
-                f"--{name}: expected a path, found nothing; leave the option out for what needs no files"
-            )
+            raise WrongUseError(f"--{name}: expected a path, found nothing; omit the option to use the default")
     if options.out.exists() and not options.out.is_dir():
         raise WrongUseError(f"--out {options.out}: expected a folder, found a file")
     found = {}
-    for drawing in needed(chosen(options.names), look, skip=ALL in options.names):
+    for drawing in available(select(options.names), settings, skip=ALL in options.names):
         started = time.monotonic()
-        drawn = drawing.make(look)
+        drawn = drawing.make(settings)
         paths = save(drawing, drawn, options.out)
         found[drawing.name] = [asdict(each) for each in drawn.findings]
         if not options.json:
             print(f"{drawing.name} ({drawing.source}), {time.monotonic() - started:.1f} s: {paths[0]}, .svg, .csv")
-            if look.quick and not drawn.findings:
-                print("  a quick look is too short to tell")
+            if settings.quick and not drawn.findings:
+                print("  too few steps to judge any claim")
             for each in drawn.findings:
                 print(f"  {'agrees  ' if each.agrees else 'DIFFERS '} {each.claim}: {each.found}")
     if options.json:

@@ -1,4 +1,4 @@
-"""P3's depth experiment at a size that runs here: one narrow Transformer-XL, ever deeper, under every norm."""
+"""P3's depth experiment at a small size: one narrow Transformer-XL at several depths, with every norm."""
 
 import functools
 import math
@@ -18,26 +18,26 @@ from seqarena.pretraining.wikitext.data import EncodedText, WikiText
 from seqarena.pretraining.wikitext.run import Segments
 from seqarena.pretraining.wikitext.streams import SegmentBatch, Streams
 from seqarena.pretraining.wikitext.trainer import RememberingLoss
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
-from seqarena.scripts.figures.trainings import curve, end_of, kept
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
+from seqarena.scripts.figures.trainings import cached, curve, end_of
 
 STREAMS, LENGTH, LOOKS = 16, 32, 6
-"""Streams side by side, tokens of a segment and of the memory, how often layers are looked at."""
+"""Parallel streams, tokens per segment and memory, and number of evaluations of the layers."""
 VERSION = 1
-"""Raised whenever a trial would go otherwise, so that what was kept is not taken for it."""
+"""Raised whenever a trial would give another result, so that older cached results are not used."""
 WARMUP = 0.2
-"""Share of the steps, in the arm that has a warm-up."""
+"""Fraction of the steps that are warm-up, in the arm with warm-up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A norm, and whether the rate is warmed up."""
+    """A norm, and whether the learning rate has a warm-up."""
 
     label: str
     norm: NormConfig
     warmed: bool = False
     lr: float = 1e-3
-    """Highest learning rate of Adam."""
+    """Peak learning rate of Adam."""
 
 
 POST, PRE, RUNNING = PostNorm(), PreNorm(final=False), Deescalated(mean="running")
@@ -50,9 +50,9 @@ ARMS = (
     Arm(label="de-escalated, leaky: sees the future", norm=Deescalated(leaky=True)),
 )
 FAR = 0.3
-"""Nats by which an arm must be behind another to have failed."""
+"""Difference in nats above which an arm counts as having failed against another."""
 LOW = 2.5e-4
-"""Transformer-XL's rate, and so perhaps P3's, which states none."""
+"""Transformer-XL's learning rate, possibly P3's, which does not state it."""
 SLOWER = (
     Arm(label="post, 2.5e-4", norm=POST, lr=LOW),
     Arm(label="pre, 2.5e-4", norm=PRE, lr=LOW),
@@ -62,14 +62,14 @@ SLOWER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is trained."""
+    """Depths, seeds and length of the trainings."""
 
     depths: tuple[int, ...]
     """Numbers of layers."""
     seeds: tuple[int, ...]
-    """How many trainings, of each depth."""
+    """Number of trainings per depth."""
     steps: int
-    """Of each training."""
+    """Steps per training."""
     dim: int
     """Width of the model."""
 
@@ -80,11 +80,11 @@ QUICK = Size(depths=(2, 6), seeds=(1, 1), steps=30, dim=32)
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """All that a training depends on."""
+    """Everything that a training depends on."""
 
     arm: Arm
     depth: int
-    """Layers."""
+    """Number of layers."""
     seed: int
     steps: int
     dim: int
@@ -93,30 +93,30 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """How one training went; it is short where the loss was no number any more."""
+class TrainingRecord:
+    """Record of one training, which ends early if the loss is not finite."""
 
     losses: Sequence[float]
     """Loss of each step, in nats."""
     looked: Sequence[int]
-    """Steps after which layers were looked at."""
+    """Steps after which the layers were evaluated."""
     similarity: Sequence[Sequence[float]]
-    """Token similarity of each layer's output, then."""
+    """Token similarity of each layer's output, per evaluation."""
     gradient: Sequence[Sequence[float]]
-    """Norm of each layer's gradient, of the step before."""
+    """Norm of each layer's gradient in the latest step, per evaluation."""
 
     @property
     def end(self) -> float:
-        """The mean loss of the last tenth of the steps; infinite where training broke off."""
+        """The mean loss of the last tenth of the steps; infinite if the loss was not finite."""
         return end_of(self.losses)
 
 
-Courses = dict[tuple[str, int], list[Course]]
-"""By arm and depth, a training a seed."""
+Records = dict[tuple[str, int], list[TrainingRecord]]
+"""(Arm, depth) -> one training per seed."""
 
 
-def train(trial: Trial, text: EncodedText) -> Course:
-    """Trains one model by Adam and a cosine, no dropout, no clipping (P3, section 3.4)."""
+def train(trial: Trial, text: EncodedText) -> TrainingRecord:
+    """Trains one model with Adam and a cosine schedule, without dropout or clipping (P3, section 3.4)."""
     seed_torch(trial.seed, 0)
     model = TransformerXL(
         Model(
@@ -143,7 +143,7 @@ def train(trial: Trial, text: EncodedText) -> Course:
             gradient = [_gradient(layer) for layer in model.layers]
             looks[step + 1] = _similarity(stepper, model, batches[0]), gradient
     similarity, gradients = zip(*looks.values(), strict=True) if looks else ((), ())
-    return Course(losses=losses, looked=list(looks), similarity=similarity, gradient=gradients)
+    return TrainingRecord(losses=losses, looked=list(looks), similarity=similarity, gradient=gradients)
 
 
 def _gradient(layer: object) -> float:
@@ -156,15 +156,17 @@ def _similarity(stepper: Stepper, model: TransformerXL, batch: SegmentBatch) -> 
     return diagnose(model, lambda: stepper.forward(model, batch.rows(0, 4)))["token_similarity"]
 
 
-def read(look: Look) -> EncodedText:
-    """Returns WikiText-2 where its path is given, else the bundled text."""
-    return WikiText(path=look.wikitext, unknown="replace").load(look.data, "wikitext2", told=look.wikitext is not None)
+def read(settings: FigureOptions) -> EncodedText:
+    """Returns WikiText-2 if its path is given, else the bundled text."""
+    return WikiText(path=settings.wikitext, unknown="replace").load(
+        settings.data, "wikitext2", report_differences=settings.wikitext is not None
+    )
 
 
-def courses_of(look: Look) -> tuple[Courses, Size]:
-    """Returns every training, by arm and depth; those that were kept are not repeated."""
-    size, text = QUICK if look.quick else FULL, read(look)
-    courses: Courses = {}
+def courses_of(settings: FigureOptions) -> tuple[Records, Size]:
+    """Returns every training, by arm and depth; cached ones are not repeated."""
+    size, text = QUICK if settings.quick else FULL, read(settings)
+    courses: Records = {}
     for depth, seeds in zip(size.depths, size.seeds, strict=True):
         for arm in (*ARMS, *SLOWER):
             trials = [
@@ -172,23 +174,25 @@ def courses_of(look: Look) -> tuple[Courses, Size]:
                 for seed in range(seeds)
             ]
             courses[arm.label, depth] = [
-                kept(look.trainings, f"depth-{VERSION}", trial, Course, functools.partial(train, trial, text))
+                cached(
+                    settings.trainings, f"depth-{VERSION}", trial, TrainingRecord, functools.partial(train, trial, text)
+                )
                 for trial in trials
             ]
     return courses, size
 
 
-def make(look: Look) -> FigureResult:
-    """Returns the losses; a quick look is too short to tell."""
-    courses, size = courses_of(look)
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns the losses, with findings unless the trainings are too short for them (--quick)."""
+    courses, size = courses_of(settings)
     panels = [_losses(courses, depth, arms, title) for arms, title in ((ARMS, ""), (SLOWER, ", lower rate"))
               for depth in size.depths]  # fmt: skip
-    return FigureResult(panels=panels, findings=[] if look.quick else _findings(courses, size))  # 30 steps tell nothing
+    return FigureResult(panels=panels, findings=[] if settings.quick else _findings(courses, size))
 
 
-def layers(look: Look) -> FigureResult:
-    """Returns similarity and gradient by layer of the deepest models of the first seed, as training goes on."""
-    courses, size = courses_of(look)
+def layers(settings: FigureOptions) -> FigureResult:
+    """Returns similarity and gradient by layer of the deepest models with the first seed, at several steps."""
+    courses, size = courses_of(settings)
     deepest, panels = size.depths[-1], []
     for arm in (*ARMS, *SLOWER):
         course = courses[arm.label, deepest][0]
@@ -208,25 +212,25 @@ def layers(look: Look) -> FigureResult:
     return FigureResult(panels=panels, findings=[])
 
 
-def _losses(courses: Courses, depth: int, arms: Sequence[Arm], title: str) -> Panel:
-    """Returns training loss against steps, the means of the seeds."""
+def _losses(courses: Records, depth: int, arms: Sequence[Arm], title: str) -> Panel:
+    """Returns training loss by step, averaged over seeds."""
     lines = [curve(arm.label, [each.losses for each in courses[arm.label, depth]]) for arm in arms]
     return Panel(title=f"{depth} layers{title}", x="step", y="training loss, nats per word", lines=lines)
 
 
-def _by_layer(values: Sequence[Sequence[float]], course: Course) -> list[Line]:
+def _by_layer(values: Sequence[Sequence[float]], course: TrainingRecord) -> list[Line]:
     return [
         Line(label=f"step {step}", x=range(1, len(each) + 1), y=each)
         for step, each in zip(course.looked, values, strict=True)
     ]
 
 
-def _findings(courses: Courses, size: Size) -> list[Finding]:
+def _findings(courses: Records, size: Size) -> list[Finding]:
     shallowest, deepest = size.depths[0], size.depths[-1]
     ends = {key: statistics.fmean(each.end for each in seeds) for key, seeds in courses.items()}
     seeds = f"one seed of {deepest} layers" if size.seeds[-1] == 1 else f"{size.seeds[-1]} seeds"
 
-    def told(depth: int, *arms: Arm) -> str:
+    def losses_of(depth: int, *arms: Arm) -> str:
         return f"{depth} layers: " + ", ".join(f"{arm.label} {ends[arm.label, depth]:.3f}" for arm in arms)
 
     def fails(depth: int, arm: Arm, other: Arm) -> bool:
@@ -236,27 +240,27 @@ def _findings(courses: Courses, size: Size) -> list[Finding]:
     causal = min(ends[each.label, deepest] for each in (running, prefix))
     slow_post, slow_pre, slow_running = SLOWER
     return [
-        Finding(claim=f"post-norm fails with {deepest} layers", found=f"{told(deepest, post, pre)}; {seeds}",
+        Finding(claim=f"post-norm fails with {deepest} layers", found=f"{losses_of(deepest, post, pre)}; {seeds}",
                 agrees=fails(deepest, post, pre)),
-        Finding(claim=f"and not with {shallowest}", found=told(shallowest, post, pre),
+        Finding(claim=f"post-norm does not fail with {shallowest}", found=losses_of(shallowest, post, pre),
                 agrees=not fails(shallowest, post, pre)),
-        Finding(claim="with a warm-up too, which P3 did not try", found=told(deepest, warmed, pre),
+        Finding(claim="post-norm fails with a warm-up too, which P3 did not try", found=losses_of(deepest, warmed, pre),
                 agrees=fails(deepest, warmed, pre)),
-        Finding(claim="at a lower rate too", found=told(deepest, slow_post, slow_pre),
+        Finding(claim="post-norm fails at a lower rate too", found=losses_of(deepest, slow_post, slow_pre),
                 agrees=fails(deepest, slow_post, slow_pre)),
         *(
-            Finding(claim=f"{arm.label}: trains like pre-norm", found=told(deepest, arm, other),
+            Finding(claim=f"{arm.label}: trains like pre-norm", found=losses_of(deepest, arm, other),
                     agrees=not fails(deepest, arm, other))
             for arm, other in ((running, pre), (prefix, pre), (slow_running, slow_pre))
         ),
-        Finding(claim="the leaky form owes nothing to the future", found=told(deepest, leaky, running, prefix),
+        Finding(claim="the leaky form gains nothing from the future", found=losses_of(deepest, leaky, running, prefix),
                 agrees=ends[leaky.label, deepest] > causal - 0.05),
     ]  # fmt: skip
 
 
 DRAWINGS = (
     Drawing(name="depth", source="P3, sections 3.3 and 3.4, small", make=make, check=read,
-            shows="one narrow Transformer-XL, ever deeper, under post-norm, pre-norm and causal de-escalation"),
+            shows="training loss of one narrow Transformer-XL by depth: post-norm, pre-norm and causal de-escalation"),
     Drawing(name="depth-layers", source="P3, sections 3.3 and 3.4, small", make=layers, check=read,
-            shows="similarity and gradient by layer of the deepest of them, as training goes on"),
+            shows="similarity and gradient by layer of the deepest of these models, at several steps"),
 )  # fmt: skip

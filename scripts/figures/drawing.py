@@ -1,4 +1,4 @@
-"""Figures: panels, and findings beside a paper's claims; written as PNG, SVG and CSV."""
+"""Draws figures of panels and findings on a paper's claims, as PNG, SVG and CSV."""
 
 import csv
 import io
@@ -18,18 +18,18 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.files import write_atomically
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
-"""Okabe and Ito's, told apart by colour-blind people; in print, kinds of line tell them apart."""
+"""Okabe and Ito's colours, which colour-blind readers can distinguish; line styles distinguish them in print."""
 KINDS = ("-", "--", "-.", ":")
 MARKS = "osD^vPX*"
 OUTLIERS = 0.99
-"""Share of a matrix's entries whose size the colours reach; larger ones look alike."""
+"""Quantile of a matrix's absolute values at which the colour scale ends; larger ones look alike."""
 FEW = 12
-"""Points that each get a mark."""
+"""Maximum number of points that are marked individually."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Points that belong together."""
+    """One labelled series of points."""
 
     label: str
     x: Sequence[float | int]
@@ -37,12 +37,12 @@ class Line:
     spread: Sequence[float] | None = None
     """Standard deviation of each point over trials or seeds."""
     dots: bool = False
-    """Whether the points stand for themselves, without a line."""
+    """Whether to draw unconnected points."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Lines over common axes."""
+    """Lines on common axes."""
 
     title: str
     x: str
@@ -52,12 +52,12 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     limits: tuple[float, float] | None = None
-    """Ends of the axis of y, so that small differences look small; None: as the numbers need."""
+    """Limits of the y axis, so that small differences look small; None: fitted to the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """Weights of queries (down) and keys (to the right), their signs told apart."""
+    """Weights of queries (top to bottom) and keys (left to right), with signed colours."""
 
     title: str
     x: str
@@ -67,7 +67,7 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A paper's claim, the finding here, and whether they agree."""
+    """A paper's claim, the result here, and whether they agree."""
 
     claim: str
     found: str
@@ -76,46 +76,46 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureResult:
-    """Content of a figure."""
+    """Panels and findings of a figure."""
 
     panels: Sequence[Panel | Matrix]
     findings: Sequence[Finding]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """How a figure is made."""
+class FigureOptions:
+    """Options that all figures share."""
 
     quick: bool = False
-    """Whether it is a quick look: fewer trials, smaller sizes."""
+    """Whether to use fewer trials and smaller sizes."""
     wikitext: str | None = None
-    """Folder or zip of WikiText, where a figure reads text; None: the bundled one."""
+    """Folder or zip of WikiText; None: the bundled text."""
     cifar: str | None = None
-    """Files of CIFAR-10, where a figure reads pictures; None: digits that are drawn."""
+    """Files of CIFAR-10; None: drawn digits."""
     checkpoint: Path | None = None
-    """Folder of a model of the transformers library, for the figure that looks into one."""
+    """Folder of a transformers model, for ``p3-checkpoint``."""
     runs: Path = Path("runs")
-    """Folder of runs, for the figure that reads them."""
+    """Folder of runs, for ``p2-runs``."""
     data: Path = Path("data")
     """Folder of prepared data."""
     trainings: Path = Path("figures/trainings")
-    """Folder of trainings that were drawn before."""
+    """Folder of cached trainings."""
 
 
 class MissingError(WrongUseError):
-    """A figure needs something of the user's; the message says how to give or make it."""
+    """An input of the user's is missing; the message says how to provide it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A figure that can be made: from which paper, what it shows in a sentence, and how."""
+    """A figure: its source in a paper, a sentence on its content, and the function that makes it."""
 
     name: str
     source: str
     shows: str
-    make: Callable[[Look], FigureResult]
-    check: Callable[[Look], object] = lambda _: None
-    """Raises for an input that is wrong or missing, before any figure is made; what it reads is kept for ``make``."""
+    make: Callable[[FigureOptions], FigureResult]
+    check: Callable[[FigureOptions], object] = lambda _: None
+    """Raises for a wrong or missing input before any figure is made."""
 
 
 def save(drawing: Drawing, drawn: FigureResult, folder: Path) -> list[Path]:
@@ -123,7 +123,7 @@ def save(drawing: Drawing, drawn: FigureResult, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     picture = draw(drawing, drawn)
     paths = [folder / f"{drawing.name}.{ending}" for ending in ("png", "svg", "csv")]
-    with mpl.rc_context({"svg.hashsalt": drawing.name}):  # the same bytes every time
+    with mpl.rc_context({"svg.hashsalt": drawing.name}):  # reproducible output
         for path in paths[:2]:
             file = io.BytesIO()
             metadata = {"Date": None} if path.suffix == ".svg" else None
@@ -135,32 +135,32 @@ def save(drawing: Drawing, drawn: FigureResult, folder: Path) -> list[Path]:
 
 
 def draw(drawing: Drawing, drawn: FigureResult) -> Figure:
-    """Returns the picture."""
+    """Returns the matplotlib figure."""
     many = len(drawn.panels)
     columns = {4: 2, 8: 4, 10: 4}.get(many, min(6 if many > 12 else 3, many))
     rows = -(-len(drawn.panels) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.5 * rows + 0.5), layout="constrained")
     figure.suptitle("\n".join(textwrap.wrap(f"{drawing.source}: {drawing.shows}", 52 * columns)), fontsize=10)
-    places = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    grid = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     labels = [tuple(line.label for line in panel.lines) for panel in drawn.panels if isinstance(panel, Panel)]
     is_shared = len(labels) > 2 and len(set(labels)) == 1
-    for axes, panel in zip(places, drawn.panels, strict=False):
+    for axes, panel in zip(grid, drawn.panels, strict=False):
         if isinstance(panel, Matrix):
             _matrix(figure, axes, panel)
         else:
             _lines(axes, panel, legend=not is_shared)
         axes.set(xlabel=panel.x, ylabel=panel.y)
         axes.set_title(panel.title, fontsize=9)
-    for axes in places[len(drawn.panels) :]:
+    for axes in grid[len(drawn.panels) :]:
         axes.set_visible(False)
     if is_shared:
-        handles, names = places[0].get_legend_handles_labels()
+        handles, names = grid[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 2 * columns), fontsize="small")
     return figure
 
 
 def _matrix(figure: Figure, axes: Axes, matrix: Matrix) -> None:
-    """Draws weights from dark blue over grey, at nothing, to yellow: lightness alone tells the sign, in print too."""
+    """Draws weights from dark blue (negative) over grey (0) to yellow (positive); lightness alone shows the sign."""
     values = np.asarray(matrix.values)
     largest = float(np.quantile(np.abs(values), OUTLIERS)) or 1.0
     image = axes.imshow(values, cmap="cividis", vmin=-largest, vmax=largest, interpolation="nearest")
@@ -190,7 +190,7 @@ def _lines(axes: Axes, panel: Panel, *, legend: bool) -> None:
 
 
 def comma_separated(drawn: FigureResult) -> str:
-    """Returns every number that is drawn: panel, line, x, y, spread."""
+    """Returns every drawn number as CSV: panel, line, x, y, spread."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["panel", "line", "x", "y", "spread"])

@@ -1,4 +1,4 @@
-"""P1, Theorems 4.1, 4.2 and 4.4: how the norms of attention and of its derivative grow with the length."""
+"""P1, Theorems 4.1, 4.2 and 4.4: growth of the norms of attention and its derivative with the length."""
 
 import numpy as np
 import torch
@@ -6,17 +6,17 @@ from torch import Tensor
 
 from seqarena.common.attention import Visibility, find_attention
 from seqarena.common.attention.rows import jacobian_softmax
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
 
 DIM = 64
 LENGTHS = (16, 32, 64, 128, 256, 512, 1_024)
 POWERS = (1, 2, 3)
 SCALES = (0.1, 1.0, 10.0)
-"""Standard deviations of the scores that softmax is given."""
+"""Standard deviations of softmax's input scores."""
 
 
 def softmax_norms(lengths: tuple[int, ...], scale: float) -> tuple[list[float], list[float]]:
-    """Returns the Frobenius norms of the softmax of random scores and of its derivative by them, by length."""
+    """Returns, by length, the Frobenius norms of the softmax of random scores and of its derivative by them."""
     generator = torch.Generator().manual_seed(0)
     norms, jacobians = [], []
     for length in lengths:
@@ -26,15 +26,15 @@ def softmax_norms(lengths: tuple[int, ...], scale: float) -> tuple[list[float], 
     return norms, jacobians
 
 
-def drawn(length: int, trial: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns Q and K (DIM DIM) and X (length DIM) of a trial, N(0, 1)."""
+def random_inputs(length: int, trial: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns Q and K (DIM DIM) and X (length DIM) of a trial, all N(0, 1)."""
     generator = torch.Generator().manual_seed(trial)
     query, key = (torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) for _ in range(2))
     return query, key, torch.randn(length, DIM, generator=generator, dtype=torch.float64)
 
 
 def power_norms(lengths: tuple[int, ...], power: int, trials: int) -> tuple[list[float], list[float]]:
-    """Returns the means of ||(X Q K^T X^T / sqrt(d))^p||_F and of the norm of its derivative by Q; X, Q, K ~ N(0, 1).
+    """Returns mean norms of (X Q K^T X^T / sqrt(d))^p and of its derivative by Q, by length; X, Q, K ~ N(0, 1).
 
     Entry (i, j) has the derivative p a_ij^(p - 1) x_i (K^T x_j)^T / sqrt(d).
     """
@@ -42,7 +42,7 @@ def power_norms(lengths: tuple[int, ...], power: int, trials: int) -> tuple[list
     for length in lengths:
         found = []
         for trial in range(trials):
-            query, key, tokens = drawn(length, trial)
+            query, key, tokens = random_inputs(length, trial)
             mapped = tokens @ key
             scores = tokens @ query @ mapped.T / DIM**0.5
             outer = tokens.square().sum(dim=1)[:, None] * mapped.square().sum(dim=1) / DIM
@@ -55,13 +55,13 @@ def power_norms(lengths: tuple[int, ...], power: int, trials: int) -> tuple[list
 
 
 def scaled_norms(lengths: tuple[int, ...], power: int, trials: int) -> list[float]:
-    """Returns the means of the norm of the suite's own x^p / sqrt(N) on X Q and X K (Corollary 4.3)."""
+    """Returns the mean norms of x^p / sqrt(N) by our kernel, on X Q and X K, by length (Corollary 4.3)."""
     kernel = find_attention(f"x{power}").build(heads=1)
     means = []
     for length in lengths:
         found = []
         for trial in range(trials):
-            query, key, tokens = drawn(length, trial)
+            query, key, tokens = random_inputs(length, trial)
             weights = kernel.weights((tokens @ query)[None, None], (tokens @ key)[None, None], Visibility())
             found.append(float(weights.norm()))
         means.append(float(np.mean(found)))
@@ -69,14 +69,14 @@ def scaled_norms(lengths: tuple[int, ...], power: int, trials: int) -> list[floa
 
 
 def exponent(lengths: tuple[int, ...], values: list[float]) -> float:
-    """Returns e of values ~ N^e, fitted on the longer half."""
+    """Returns the exponent e of values ~ N^e, fitted on the longer half."""
     half = len(lengths) // 2
     return float(np.polyfit(np.log(lengths[half:]), np.log(values[half:]), 1)[0])
 
 
-def make(look: Look) -> FigureResult:
-    """Returns the figure; a quick look goes up to 128 tokens, 3 draws each instead of 20."""
-    lengths, trials = (LENGTHS[:4], 3) if look.quick else (LENGTHS, 20)
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns the figure. --quick: up to 128 tokens, and 3 draws each instead of 20."""
+    lengths, trials = (LENGTHS[:4], 3) if settings.quick else (LENGTHS, 20)
     roots = [length**0.5 for length in lengths]
     bounded: dict[str, list[Line]] = {"weights": [], "derivative": []}
     within = True
@@ -91,7 +91,7 @@ def make(look: Look) -> FigureResult:
         for name, lines in bounded.items()
     ]
     findings = [Finding(claim="Theorem 4.1: at most sqrt(N), and 2 sqrt(N) for the derivative", agrees=within,
-                        found="every norm is within" if within else "a norm is beyond")]  # fmt: skip
+                        found="every norm is within the bound" if within else "a norm exceeds the bound")]  # fmt: skip
     grown: dict[str, list[Line]] = {"weights": [], "derivative by Q": []}
     for power in POWERS:
         for name, values in zip(grown, power_norms(lengths, power, trials), strict=True):
@@ -107,7 +107,7 @@ def make(look: Look) -> FigureResult:
         values = scaled_norms(lengths, power, trials)
         found = exponent(lengths, values)
         corollary.append(Line(label=f"x^{power} / sqrt(N): N^{found:.2f}", x=lengths, y=values))
-        findings.append(Finding(claim=f"Corollary 4.3: x^{power} / sqrt(N), by the suite's kernel, grows as sqrt(N)",
+        findings.append(Finding(claim=f"Corollary 4.3: x^{power} / sqrt(N), by our kernel, grows as sqrt(N)",
                                 found=f"N^{found:.2f}", agrees=abs(found - 0.5) < 0.1))  # fmt: skip
     corollary.append(Line(label="sqrt(N)", x=lengths, y=roots))
     panels += [
@@ -129,5 +129,5 @@ def make(look: Look) -> FigureResult:
 
 DRAWING = Drawing(
     name="p1-growth", source="P1, Theorems 4.1, 4.2 and 4.4", make=make,
-    shows="softmax is bounded by the root of the length; powers grow as the length, over its root as the root",
+    shows="softmax is bounded by the root of the length; powers grow as the length, or as its root when divided by it",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""P1's trained figures: how large attention gets, what heads look like, which scale suits which length."""
+"""P1's trained figures: norms of attention, weights of heads, and the best scale by length."""
 
 import functools
 import math
@@ -9,9 +9,9 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.scripts.figures import vision
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Matrix, Panel
-from seqarena.scripts.figures.trainings import curve, kept
-from seqarena.scripts.figures.vision import Course, Pictures, Trial
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Matrix, Panel
+from seqarena.scripts.figures.trainings import cached, curve
+from seqarena.scripts.figures.vision import Pictures, TrainingRecord, Trial
 
 ARMS = {
     "softmax": find_attention("softmax"),
@@ -24,25 +24,29 @@ POWERS = ("x^3", "x")
 HEADS = ("softmax", "x^3 / sqrt N", "x / sqrt N")
 """Variants whose heads are drawn."""
 PATCHES = {8: (8, 16), 16: (8, 8), 64: (4, 4), 256: (2, 2)}
-"""By length, the rows and columns of a patch."""
+"""Length -> rows and columns of a patch."""
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Divisor of x^3."""
-Courses = dict[str, list[Course]]
+"""Divisors of x^3."""
+Records = dict[str, list[TrainingRecord]]
 
 
-def _trained(look: Look, pictures: Pictures, trials: Sequence[Trial]) -> list[Course]:
+def _train_all(settings: FigureOptions, pictures: Pictures, trials: Sequence[Trial]) -> list[TrainingRecord]:
     return [
-        kept(
-            look.trainings, f"vision-{vision.VERSION}", trial, Course, functools.partial(vision.train, trial, pictures)
+        cached(
+            settings.trainings,
+            f"vision-{vision.VERSION}",
+            trial,
+            TrainingRecord,
+            functools.partial(vision.train, trial, pictures),
         )
         for trial in trials
     ]
 
 
-def _arms(look: Look) -> tuple[Courses, int]:
-    """Returns the trainings of every arm, 64 patches of 4 x 4, and the number of layers."""
-    pictures = vision.load(look)
-    layers, dim, steps, looks, seeds = (2, 32, 30, 3, 1) if look.quick else (4, 64, 400, 10, 3)
+def _arms(settings: FigureOptions) -> tuple[Records, int]:
+    """Returns the trainings of every arm, with 64 patches of 4 x 4, and the number of layers."""
+    pictures = vision.load(settings)
+    layers, dim, steps, looks, seeds = (2, 32, 30, 3, 1) if settings.quick else (4, 64, 400, 10, 3)
 
     def trials(attention: AttentionConfig) -> list[Trial]:
         return [
@@ -52,12 +56,12 @@ def _arms(look: Look) -> tuple[Courses, int]:
             for seed in range(seeds)
         ]
 
-    return {name: _trained(look, pictures, trials(attention)) for name, attention in ARMS.items()}, layers
+    return {name: _train_all(settings, pictures, trials(attention)) for name, attention in ARMS.items()}, layers
 
 
-def norms(look: Look) -> FigureResult:
+def norms(settings: FigureOptions) -> FigureResult:
     """Returns Figures 2 to 5: norms of each layer's attention and of its derivative by the scores."""
-    courses, layers = _arms(look)
+    courses, layers = _arms(settings)
     panels = [
         Panel(
             title=f"{name}, layer {layer + 1} of {layers}", x="step", y="Frobenius norm", log_y=True,
@@ -74,11 +78,11 @@ def norms(look: Look) -> FigureResult:
         Panel(title="test pictures", x="step", y="accuracy, 0 to 1",
               lines=[_accuracy(label, seeds) for label, seeds in courses.items()])
     )  # fmt: skip
-    return FigureResult(panels=panels, findings=[] if look.quick else _findings(courses))
+    return FigureResult(panels=panels, findings=[] if settings.quick else _findings(courses))
 
 
-def _over_steps(label: str, seeds: list[Course], field: str, layer: int) -> Line:
-    """Returns a layer's norm, the geometric mean over the seeds that got so far."""
+def _over_steps(label: str, seeds: list[TrainingRecord], field: str, layer: int) -> Line:
+    """Returns a layer's norm by step: the geometric mean over the seeds still training."""
     longest = max(seeds, key=lambda each: len(each.looked))
     values = [
         [getattr(each, field)[at][layer] for each in seeds if at < len(each.looked)]
@@ -87,7 +91,7 @@ def _over_steps(label: str, seeds: list[Course], field: str, layer: int) -> Line
     return Line(label=label, x=longest.looked, y=[statistics.geometric_mean(some) for some in values])
 
 
-def _accuracy(label: str, seeds: list[Course]) -> Line:
+def _accuracy(label: str, seeds: list[TrainingRecord]) -> Line:
     looks = min(len(each.looked) for each in seeds)
     scores = [[each.accuracy[at] for each in seeds] for at in range(looks)]
     return Line(
@@ -96,25 +100,25 @@ def _accuracy(label: str, seeds: list[Course]) -> Line:
     )  # fmt: skip
 
 
-def _largest(seeds: list[Course], field: str) -> float:
-    """Returns the largest norm of any layer at the end, the geometric mean over seeds."""
+def _largest(seeds: list[TrainingRecord], field: str) -> float:
+    """Returns the largest final norm of any layer: the geometric mean over seeds."""
     return statistics.geometric_mean(max(getattr(each, field)[-1]) for each in seeds)
 
 
-def _findings(courses: Courses) -> list[Finding]:
+def _findings(courses: Records) -> list[Finding]:
     found = []
-    # The derivative of x by the scores is the scale itself: nothing to find.
+    # The derivative of x by the scores is the constant scale, so only x^3 is checked.
     for field, name, bound, powers in (
         ("norm", "attention", 8.0, POWERS),
         ("jacobian", "its derivative", 16.0, POWERS[:1]),
     ):
         size = {label: _largest(seeds, field) for label, seeds in courses.items()}
-        told = ", ".join(f"{label} {value:.3g}" for label, value in size.items())
+        norms_found = ", ".join(f"{label} {value:.3g}" for label, value in size.items())
         smaller = all(size[f"{x}, unscaled"] > 3 * size[f"{x} / sqrt N"] for x in powers)
         found.append(Finding(claim=f"without the scale {name} is several times as large", agrees=smaller,
-                             found=f"largest norm of a layer at the end: {told}"))  # fmt: skip
+                             found=f"largest norm of a layer at the end: {norms_found}"))  # fmt: skip
         found += [
-            Finding(claim=f"ours: {name} of {x} / sqrt N stays below what bounds softmax's", agrees=value <= bound,
+            Finding(claim=f"ours: {name} of {x} / sqrt N stays below softmax's bound", agrees=value <= bound,
                     found=f"{value:.3g}, {bound:g}")
             for x, value in ((x, size[f"{x} / sqrt N"]) for x in powers)
         ]  # fmt: skip
@@ -123,18 +127,18 @@ def _findings(courses: Courses) -> list[Finding]:
     return found
 
 
-def _better(claim: str, ones: list[Course], others: list[Course], less: float = 0.0) -> Finding:
-    """Returns whether every seed's accuracy is above the same seed's of the others, or not by ``less`` below it."""
+def _better(claim: str, ones: list[TrainingRecord], others: list[TrainingRecord], less: float = 0.0) -> Finding:
+    """Returns whether every seed's accuracy is above the same seed's of the others, minus ``less``."""
     apart = [one.accuracy[-1] - other.accuracy[-1] for one, other in zip(ones, others, strict=True)]
     means = [statistics.fmean(each.accuracy[-1] for each in some) for some in (ones, others)]
-    told = ", ".join(f"{difference:+.3f}" for difference in apart)
+    by_seed = ", ".join(f"{difference:+.3f}" for difference in apart)
     return Finding(claim=claim, agrees=min(apart) > -less,
-                   found=f"accuracy {means[0]:.3f} and {means[1]:.3f}, by seed {told}")  # fmt: skip
+                   found=f"accuracy {means[0]:.3f} and {means[1]:.3f}, by seed {by_seed}")  # fmt: skip
 
 
-def heads(look: Look) -> FigureResult:
-    """Returns Figures 6 and 7: the first head of the first and of the last layer on one test picture."""
-    courses, layers = _arms(look)
+def heads(settings: FigureOptions) -> FigureResult:
+    """Returns Figures 6 and 7: the first head of the first and last layer on one test picture."""
+    courses, layers = _arms(settings)
     panels: list[Matrix] = []
     negative: dict[str, float] = {}
     for number, layer in enumerate((1, layers)):
@@ -144,20 +148,20 @@ def heads(look: Look) -> FigureResult:
             negative[name] = max(share, negative.get(name, 0.0))
             panels.append(Matrix(title=f"{name}, layer {layer}: {share:.0%} negative", x="key, a patch", y="query",
                                  values=weights))  # fmt: skip
-    told = ", ".join(f"{name} {share:.0%}" for name, share in negative.items())
+    by_name = ", ".join(f"{name} {share:.0%}" for name, share in negative.items())
     signs = negative["softmax"] == 0 and all(0.05 < negative[name] < 0.95 for name in HEADS[1:])
-    finding = Finding(claim="weights of powers have both signs, softmax's one", agrees=signs, found=told)
-    return FigureResult(panels=panels, findings=[] if look.quick else [finding])
+    finding = Finding(claim="weights of powers have both signs, softmax's one", agrees=signs, found=by_name)
+    return FigureResult(panels=panels, findings=[] if settings.quick else [finding])
 
 
-def scales(look: Look) -> FigureResult:
-    """Returns Figures 1 and 10: what x^3 is best divided by at each length, and how much that matters."""
-    pictures = vision.load(look)
-    steps, seeds, tried = (10, 1, SCALES[::3]) if look.quick else (300, 3, SCALES)
-    lengths = (16, 64) if look.quick else tuple(PATCHES)
-    courses: dict[int, list[list[Course]]] = {
+def scales(settings: FigureOptions) -> FigureResult:
+    """Returns Figures 1 and 10: the best divisor of x^3 by length, and its effect."""
+    pictures = vision.load(settings)
+    steps, seeds, tried = (10, 1, SCALES[::3]) if settings.quick else (300, 3, SCALES)
+    lengths = (16, 64) if settings.quick else tuple(PATCHES)
+    courses: dict[int, list[list[TrainingRecord]]] = {
         length: [
-            _trained(look, pictures, [
+            _train_all(settings, pictures, [
                 Trial(attention=Elementwise(power=3, scale=scale), patch=PATCHES[length], seed=seed, steps=steps,
                       layers=2, dim=32, looks=1, data=pictures.checksum)
                 for seed in range(seeds)
@@ -173,24 +177,24 @@ def scales(look: Look) -> FigureResult:
     }
     middle = {length: statistics.geometric_mean(some) for length, some in best.items()}
     panels = [
-        Panel(title="best scale", x="length N", y="what x^3 is divided by", log_x=True, log_y=True, lines=[
+        Panel(title="best divisor", x="length N", y="divisor of x^3", log_x=True, log_y=True, lines=[
             Line(label="best of each seed", x=[length for length in lengths for _ in range(seeds)],
                  y=[scale for length in lengths for scale in best[length]], dots=True),
             Line(label="their geometric mean", x=lengths, y=list(middle.values())),
             Line(label="sqrt N", x=lengths, y=[length**0.5 for length in lengths]),
         ]),
-        Panel(title="training", x="what x^3 is divided by", y="loss of the last tenth less the seed's mean, nats",
+        Panel(title="training", x="divisor of x^3", y="loss of the last tenth minus the seed's mean, nats",
               log_x=True, lines=[_by_scale(f"{length} patches", tried, values) for length, values in ends.items()]),
-        Panel(title="test pictures", x="what x^3 is divided by", y="accuracy less the seed's mean", log_x=True, lines=[
+        Panel(title="test pictures", x="divisor of x^3", y="accuracy minus the seed's mean", log_x=True, lines=[
             _by_scale(f"{length} patches", tried, [[each.accuracy[-1] for each in some] for some in by_scale])
             for length, by_scale in courses.items()
         ]),
     ]  # fmt: skip
-    return FigureResult(panels=panels, findings=[] if look.quick else _on_scales(middle, courses))
+    return FigureResult(panels=panels, findings=[] if settings.quick else _on_scales(middle, courses))
 
 
 def _by_scale(label: str, tried: Sequence[float], values: list[list[float]]) -> Line:
-    """Returns what is left of a number when the mean over all scales of the same seed is taken away."""
+    """Returns values minus the mean over all scales of the same seed."""
     known = {scale: some for scale, some in zip(tried, values, strict=True) if all(map(math.isfinite, some))}
     means = [statistics.fmean(each) for each in zip(*known.values(), strict=True)]
     apart = [[value - mean for value, mean in zip(some, means, strict=True)] for some in known.values()]
@@ -200,23 +204,23 @@ def _by_scale(label: str, tried: Sequence[float], values: list[list[float]]) -> 
     )  # fmt: skip
 
 
-def _on_scales(middle: dict[int, float], courses: dict[int, list[list[Course]]]) -> list[Finding]:
+def _on_scales(middle: dict[int, float], courses: dict[int, list[list[TrainingRecord]]]) -> list[Finding]:
     longest = max(courses)
     scores = [statistics.fmean(each.accuracy[-1] for each in some) for some in courses[longest]]
     around = [score for scale, score in zip(SCALES, scores, strict=True) if 8 <= scale <= 32]
     return [
-        Finding(claim="longer sequences need more scaling", agrees=middle[longest] > 1.5 * middle[min(middle)],
+        Finding(claim="longer sequences need a larger divisor", agrees=middle[longest] > 1.5 * middle[min(middle)],
                 found=", ".join(f"N {length}: {scale:.3g}" for length, scale in middle.items())),
-        Finding(claim=f"at N = {longest} scales from 8 to 32 all do well", agrees=max(scores) - min(around) < 0.02,
+        Finding(claim=f"at N = {longest} divisors from 8 to 32 all do well", agrees=max(scores) - min(around) < 0.02,
                 found=f"{min(around):.3f} to {max(around):.3f}; best {max(scores):.3f}, unscaled {scores[0]:.3f}"),
     ]  # fmt: skip
 
 
 DRAWINGS = (
     Drawing(name="p1-norms", source="P1, Figures 2 to 5", make=norms, check=vision.load,
-            shows="while a small vision transformer learns: without 1 / sqrt N attention is several times as large"),
+            shows="norms while a small vision transformer trains: several times as large without 1 / sqrt N"),
     Drawing(name="p1-heads", source="P1, Figures 6 and 7", make=heads, check=vision.load,
-            shows="weights of trained heads; yellow is positive, blue negative, grey nothing"),
+            shows="weights of trained heads: yellow positive, blue negative, grey zero"),
     Drawing(name="p1-scales", source="P1, Figures 1 and 10", make=scales, check=vision.load,
-            shows="what x^3 is best divided by, by the length of the sequence"),
+            shows="the best divisor of x^3, by the length of the sequence"),
 )  # fmt: skip

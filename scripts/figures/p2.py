@@ -1,4 +1,4 @@
-"""P2: centres that attract each other, mixtures that collapse, keys explained away, and Sinkhorn's iteration."""
+"""P2: distances of attracting centres, collapse of mixtures, key masses, and Sinkhorn's iteration."""
 
 import itertools
 import math
@@ -11,34 +11,34 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.visibility import Visibility
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
 
 NAMES = {"softmax": "LNAS", "dnas": "DNAS"}
 PLACES = (0.5, 1.0, 1.5)
-"""a: clusters at +a and -a."""
+"""Values of a: clusters are at +a and -a."""
 UPDATES = 4
 MIDDLE, SPREAD = 1.5, 0.4
-"""Of the two Gaussians, at +- the first; P2 states neither. At 1.3 balanced ones fall together too, at 1.7 none."""
+"""Centres (+-) and deviation of the two Gaussians, which P2 does not state. At 1.3 balanced ones merge, at 1.7 none."""
 LENGTHS = (16, 32, 64, 128, 256, 512)
 ITERATIONS = (1, 2, 5, 20)
 
 
 def weights(config: AttentionConfig, query: Tensor, key: Tensor) -> Tensor:
-    """Returns the attention matrix of a variant; queries and keys n C, scores their products."""
-    scaled = query * key.shape[1] ** 0.5  # the kernel divides by it
+    """Returns the attention matrix of a variant whose scores are the products of queries and keys (n C)."""
+    scaled = query * key.shape[1] ** 0.5  # undoes the kernel's division
     kernel = config.build(heads=1).eval()
     with torch.no_grad():
         return kernel.weights(scaled[None, None], key[None, None], Visibility())[0, 0]
 
 
 def lnas_distance(ratio: float, place: float) -> float:
-    """Returns the distance of two centres after an update (P2, appendix C)."""
+    """Returns the distance of two centres after an update by softmax attention (P2, appendix C)."""
     s = math.exp(-2 * place**2)
     return 2 * ratio * (1 - s**2) * place / ((1 + ratio * s) * (ratio + s))
 
 
 def dnas_distance(ratio: float, place: float) -> float:
-    """Returns that of doubly-normalised attention."""
+    """Returns the distance of two centres after an update by doubly-normalised attention."""
     s = math.exp(-2 * place**2)
     q = (ratio + s) / (ratio * s + 1)
     return 2 * q * ratio * (1 - s**2) * place / ((q + ratio * s) * (ratio + s * q))
@@ -48,15 +48,15 @@ DISTANCES = {"softmax": lnas_distance, "dnas": dnas_distance}
 
 
 def simulated_distance(name: str, counts: tuple[int, int], place: float) -> float:
-    """Returns the distance after one update of so many points at +a and at -a, by the suite's own attention."""
+    """Returns the distance after one update of points at +a and -a (``counts`` of each), by our attention."""
     points = torch.tensor([[place]] * counts[0] + [[-place]] * counts[1], dtype=torch.float64)
     moved = weights(find_attention(name), points, points) @ points
     return float(moved[0, 0] - moved[-1, 0])
 
 
-def centres(look: Look) -> FigureResult:
+def centres(settings: FigureOptions) -> FigureResult:
     """Returns Figure 2: the closed form as lines, simulations as dots."""
-    sizes = [(10 * number, 40) for number in range(1, 5 if look.quick else 17)]
+    sizes = [(10 * number, 40) for number in range(1, 5 if settings.quick else 17)]
     panels, worst, gain = [], 0.0, math.inf
     for place in PLACES:
         lines = []
@@ -71,16 +71,16 @@ def centres(look: Look) -> FigureResult:
             worst = max(worst, *(abs(one - closed(r, place)) for one, r in zip(drawn, x, strict=True)))
         gain = min(gain, *(dnas_distance(each, place) - lnas_distance(each, place) for each in ratios))
         panels.append(
-            Panel(title=f"clusters at +-{place}", x="mass ratio N0 / N1", y="distance of the centres, once updated",
+            Panel(title=f"clusters at +-{place}", x="mass ratio N0 / N1", y="distance of the centres after one update",
                   lines=lines, log_x=True)
         )  # fmt: skip
     return FigureResult(
         panels=panels,
         findings=[
-            Finding(claim="the closed forms are what attention does", agrees=worst < 1e-9,
-                    found=f"apart by at most {worst:.1e}"),
-            Finding(claim="DNAS's centres are never nearer than LNAS's", agrees=gain > -1e-12,
-                    found=f"least difference {gain:.1e}"),
+            Finding(claim="the closed forms match attention", agrees=worst < 1e-9,
+                    found=f"largest difference {worst:.1e}"),
+            Finding(claim="DNAS's centres are never closer than LNAS's", agrees=gain > -1e-12,
+                    found=f"smallest difference {gain:.1e}"),
         ],
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ def gaussian(points: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([points, one, half], dim=1), torch.cat([points, half, one], dim=1)
 
 
-def updated(name: str, points: Tensor) -> list[Tensor]:
+def trajectory(name: str, points: Tensor) -> list[Tensor]:
     """Returns the points before and after each of ``UPDATES`` updates."""
     found = [points]
     for _ in range(UPDATES):
@@ -101,14 +101,14 @@ def updated(name: str, points: Tensor) -> list[Tensor]:
 
 
 def gap(points: Tensor, first: int) -> float:
-    """Returns the distance of the means of the first points and of the others."""
+    """Returns the distance between the means of the first ``first`` points and of the others."""
     return float((points[:first].mean(dim=0) - points[first:].mean(dim=0)).norm())
 
 
-def collapse(look: Look) -> FigureResult:
+def collapse(settings: FigureOptions) -> FigureResult:
     """Returns Figures 5 and 6: a balanced and an unbalanced mixture of two Gaussians, updated four times."""
     generator = torch.Generator().manual_seed(0)
-    many, few = (90, 10) if look.quick else (180, 20)
+    many, few = (90, 10) if settings.quick else (180, 20)
     counts = {"balanced": ((many + few) // 2,) * 2, "unbalanced": (many, few)}
     panels, findings = [], []
     for title, (first, second) in counts.items():
@@ -116,14 +116,14 @@ def collapse(look: Look) -> FigureResult:
         points[:first] -= MIDDLE
         points[first:] += MIDDLE
         for name, label in NAMES.items():
-            found = updated(name, points)
+            found = trajectory(name, points)
             lines = [
                 Line(label=f"cluster of {count}", dots=True,
                      x=[step for step in range(UPDATES + 1) for _ in range(count)],
                      y=[float(value) for each in found for value in each[part, 0]])
                 for count, part in ((first, slice(0, first)), (second, slice(first, None)))
             ]  # fmt: skip
-            panels.append(Panel(title=f"{title}, {label}", x="updates", y="place of each point", lines=lines))
+            panels.append(Panel(title=f"{title}, {label}", x="updates", y="position of each point", lines=lines))
             before, after = gap(found[0], first), gap(found[-1], first)
             keeps = title == "balanced" or name == "dnas"
             findings.append(
@@ -136,10 +136,10 @@ def collapse(look: Look) -> FigureResult:
     return FigureResult(panels=panels, findings=findings)
 
 
-def key_mass(look: Look) -> FigureResult:
-    """Returns the smallest key mass of random attention against 1 / L, and what more iterations do to the columns."""
+def key_mass(settings: FigureOptions) -> FigureResult:
+    """Returns the smallest key mass of random attention against 1 / L, and key masses after more iterations."""
     generator = torch.Generator().manual_seed(0)
-    lengths = LENGTHS[:4] if look.quick else LENGTHS
+    lengths = LENGTHS[:4] if settings.quick else LENGTHS
     least: dict[str, list[float]] = {name: [] for name in NAMES}
     for length in lengths:
         query, key = (3 * torch.randn(length, 16, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -164,10 +164,10 @@ def key_mass(look: Look) -> FigureResult:
         ],
         findings=[
             Finding(claim="Lemma 1: no key of DNAS has less than 1 / L", agrees=holds,
-                    found=f"least {min(least['dnas']):.1e}"),
+                    found=f"smallest {min(least['dnas']):.1e}"),
             Finding(claim="LNAS has no such bound", agrees=min(least["softmax"]) < min(bound),
                     found=f"down to {min(least['softmax']):.1e}"),
-            Finding(claim="more iterations go to both marginals (Sinkhorn)", agrees=_falls(columns),
+            Finding(claim="more iterations approach both marginals (Sinkhorn)", agrees=_falls(columns),
                     found=", ".join(f"{n}: {value:.1e}" for n, value in zip(ITERATIONS, columns, strict=True))),
         ],
     )  # fmt: skip
@@ -179,9 +179,9 @@ def _falls(values: Sequence[float]) -> bool:
 
 DRAWINGS = (
     Drawing(name="p2-centres", source="P2, Figure 2", make=centres,
-            shows="unequal clusters draw each other's centres together under LNAS, less so under DNAS"),
+            shows="unequal clusters attract each other's centres under LNAS, less so under DNAS"),
     Drawing(name="p2-collapse", source="P2, Figures 5 and 6", make=collapse,
-            shows="four updates of two clusters: LNAS gives up the smaller one, DNAS keeps both"),
+            shows="four updates of two clusters: LNAS loses the smaller one, DNAS keeps both"),
     Drawing(name="p2-key-mass", source="P2, Lemma 1", make=key_mass,
-            shows="every key keeps a share of DNAS's attention; with more iterations all keys get alike"),
+            shows="under DNAS every key has a minimum mass; with more iterations all masses approach 1"),
 )  # fmt: skip

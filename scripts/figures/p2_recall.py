@@ -1,4 +1,4 @@
-"""Gain of doubly-normalised attention by the primary detector's recall: ours, after P2's experiment."""
+"""Gain of doubly-normalised attention by the primary detector's recall: our experiment, after P2's."""
 
 import functools
 import itertools
@@ -10,8 +10,8 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.training.runtime import make_accelerator, seed_torch
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
-from seqarena.scripts.figures.trainings import kept
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
+from seqarena.scripts.figures.trainings import cached
 from seqarena.vqa.data import scenes
 from seqarena.vqa.data.scenes import Scenes
 from seqarena.vqa.presets import PRESETS
@@ -19,54 +19,55 @@ from seqarena.vqa.run import Run
 from seqarena.vqa.trainer import assemble
 
 VERSION = 1
-"""Raised whenever a trial would go otherwise, so that what was kept is not taken for it."""
+"""Raised whenever a trial would give another result, so that older cached results are not used."""
 RECALLS = (0.5, 0.7, 1.0)
 ARMS = ("softmax", "dnas")
 SEEDS = (0, 1, 2)
 MISSED = "material_missed"
 GROUPS = {"all questions": "accuracy", "material of what A missed": MISSED, "material of what A saw": "material_seen"}
 LEVEL = 0.02
-"""A difference in accuracy below it counts as none: about three times what seeds do."""
+"""Differences in accuracy below it count as none: about three times the variation over seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """All that a training depends on."""
+    """Everything that a training depends on."""
 
     attention: AttentionConfig = field(default_factory=Softmax)
-    """The fusion's variant."""
+    """Attention of the fusion."""
     seed: int
-    """Seeds of weights and order; the scenes are the same."""
+    """Seed of weights and order; the scenes are always the same."""
     recall: float
-    """Share of the things that A finds."""
+    """Fraction of the objects that detector A finds."""
     scenes: int
-    """Training scenes."""
+    """Number of training scenes."""
     tested: int
-    """Test scenes."""
+    """Number of test scenes."""
     steps: int
-    """Steps of training."""
+    """Number of training steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """How a training ended."""
+    """Test accuracies of a training."""
 
     accuracy: float
-    """On the test scenes."""
+    """Accuracy on all questions."""
     material_missed: float | None
-    """On the material of things that A missed; none: it missed nothing."""
+    """Accuracy on the material of objects that A missed; None if it missed none."""
     material_seen: float
-    """On that of things that it saw."""
+    """Accuracy on the material of objects that A found."""
 
 
-PictureRegions = Mapping[tuple[str, float], Sequence[Scores]]
-"""How the trainings of each variant and recall ended, seed by seed."""
+ScoresByArm = Mapping[tuple[str, float], Sequence[Scores]]
+"""(Variant, recall) -> scores of each seed."""
 
 
-def train(scene: Scene, look: Look) -> Scores:
-    """Returns how the preset ``toy`` of vqa scenes ends with this variant and recall; its last weights are tested.
+def train(scene: Scene, settings: FigureOptions) -> Scores:
+    """Trains the preset ``toy`` of vqa scenes with this variant and recall, and returns its final test scores.
 
-    Half of its steps, as in ``quick``, are too few: with some seeds, matching is learnt later.
+    Half of its steps, as in ``quick``, are too few: with some seeds the model learns to match objects later than
+    that.
     """
     toy = PRESETS["scenes"]["toy"].run
     assert isinstance(toy.data, Scenes)
@@ -79,7 +80,7 @@ def train(scene: Scene, look: Look) -> Scores:
     run.check()
     accelerator = make_accelerator("float32")
     seed_torch(run.seed, 0)
-    assembly = assemble(run, look.data, accelerator)
+    assembly = assemble(run, settings.data, accelerator)
     stepper = run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)
     for step in range(scene.steps):
         stepper.take(assembly.batches[step], step)
@@ -89,22 +90,22 @@ def train(scene: Scene, look: Look) -> Scores:
     )
 
 
-def make(look: Look) -> FigureResult:
-    """Returns accuracy and gain over the primary's recall."""
-    recalls, seeds = ((0.5, 1.0), (0,)) if look.quick else (RECALLS, SEEDS)
-    count, tested, steps = (100, 40, 20) if look.quick else (20_000, 3_400, 6_000)
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns accuracy and gain by the primary's recall."""
+    recalls, seeds = ((0.5, 1.0), (0,)) if settings.quick else (RECALLS, SEEDS)
+    count, tested, steps = (100, 40, 20) if settings.quick else (20_000, 3_400, 6_000)
 
     def scored(arm: str, recall: float, seed: int) -> Scores:
         scene = Scene(
             attention=find_attention(arm), seed=seed, recall=recall, scenes=count, tested=tested, steps=steps
         )  # fmt: skip
         name = f"recall-{VERSION}-{scenes.VERSION}"
-        return kept(look.trainings, name, scene, Scores, functools.partial(train, scene, look))
+        return cached(settings.trainings, name, scene, Scores, functools.partial(train, scene, settings))
 
     found = {(arm, recall): [scored(arm, recall, seed) for seed in seeds] for recall in recalls for arm in ARMS}
     panels = [
         Panel(
-            title=title, x="share of the things that A finds", y="accuracy, 0 to 1", limits=(0.0, 1.0),
+            title=title, x="fraction of objects that A finds", y="accuracy, 0 to 1", limits=(0.0, 1.0),
             lines=[
                 _line(arm, {at: [getattr(each, name) for each in found[arm, at]] for at in recalls
                             if name != MISSED or at < 1})
@@ -114,28 +115,28 @@ def make(look: Look) -> FigureResult:
         for title, name in GROUPS.items()
     ]  # fmt: skip
     panels.append(
-        Panel(title="what dnas gains", x="share of the things that A finds", y="accuracy of dnas less softmax's",
+        Panel(title="gain of dnas", x="fraction of objects that A finds", y="accuracy of dnas minus softmax's",
               lines=[_line("all questions", {at: _gains(found, at) for at in recalls})])
     )  # fmt: skip
-    return FigureResult(panels=panels, findings=[] if look.quick else findings(found))
+    return FigureResult(panels=panels, findings=[] if settings.quick else findings(found))
 
 
 def _line(label: str, points: Mapping[float, Sequence[float]]) -> Line:
-    """Returns means over seeds, and their spread where there are several."""
+    """Returns means over seeds, with standard deviations if there are several."""
     spread = [statistics.stdev(each) for each in points.values()] if len(next(iter(points.values()))) > 1 else None
     return Line(label=label, x=list(points), y=[statistics.fmean(each) for each in points.values()], spread=spread)
 
 
-def _gains(found: PictureRegions, recall: float) -> list[float]:
-    """Returns what dnas gains, seed by seed."""
+def _gains(found: ScoresByArm, recall: float) -> list[float]:
+    """Returns the gain of dnas over softmax for each seed."""
     return [
         one.accuracy - other.accuracy
         for one, other in zip(found["dnas", recall], found["softmax", recall], strict=True)
     ]
 
 
-def findings(found: PictureRegions) -> list[Finding]:
-    """Returns what P2's account of explaining away says of such scenes, and what is found."""
+def findings(found: ScoresByArm) -> list[Finding]:
+    """Returns the predictions of P2's account of explaining away, and the results."""
     recalls = sorted({recall for _, recall in found})
     gains = [statistics.fmean(_gains(found, each)) for each in recalls]
     spelled = ", ".join(f"{100 * gain:.1f} at {recall:g}" for gain, recall in zip(gains, recalls, strict=True))
@@ -149,7 +150,7 @@ def findings(found: PictureRegions) -> list[Finding]:
             and all(one > other for one, other in itertools.pairwise(gains)),
         ),
         Finding(
-            claim="where it misses nothing, dnas gains nothing", found=f"{100 * gains[-1]:.1f} points",
+            claim="if it misses nothing, dnas gains nothing", found=f"{100 * gains[-1]:.1f} points",
             agrees=abs(gains[-1]) < LEVEL,
         ),
         Finding(
@@ -164,6 +165,6 @@ def findings(found: PictureRegions) -> list[Finding]:
 DRAWING = Drawing(
     name="p2-recall",
     source="ours, after P2 5.1",
-    shows="what dnas gains over softmax where the primary detector misses more or less (vqa scenes)",
+    shows="gain of dnas over softmax by the recall of the primary detector (vqa scenes)",
     make=make,
 )

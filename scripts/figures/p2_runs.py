@@ -1,4 +1,4 @@
-"""P2 in runs of yours: the smallest key mass of attention while it is trained, and what HNAS's u does meanwhile."""
+"""P2 in your own runs: the smallest key mass of attention during training, and u of HNAS."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.errors import BadDataError
 from seqarena.common.runs.config import from_json
 from seqarena.scripts.curves import Curves, read_curves
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, MissingError, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, MissingError, Panel
 
 COMMAND = "seqarena sweep vqa scenes --preset quick --attention softmax dnas hnas --seeds 0 --train.diagnostics"
 Series = dict[str, list[tuple[float, float]]]
@@ -16,11 +16,11 @@ MASS, BOUND, WEIGHT = "smallest key mass", "key mass bound", "hybrid weight"
 
 
 def find_runs(folder: Path) -> dict[str, Curves]:
-    """Returns what the runs below a folder told, by variant and seed, where they were told to look inside.
+    """Returns the curves of all runs with diagnostics below a folder, by variant and seed.
 
     Raises:
-        MissingError: there is none, or they are of different tasks, or two of one variant and seed.
-        BadDataError: a ``run.json`` that is none, or records that are not of one kind.
+        MissingError: no such run, runs of different tasks, or two runs of one variant and seed.
+        BadDataError: an invalid ``run.json`` or incomplete records.
     """
     found: dict[str, Curves] = {}
     origin: dict[str, Path] = {}
@@ -29,19 +29,21 @@ def find_runs(folder: Path) -> dict[str, Curves]:
         curves = read_curves(path.parent)
         if MASS not in curves:
             continue
-        task, label = _named(path.parent)
+        task, label = _labels(path.parent)
         tasks.setdefault(task, path.parent)
         _require_whole(curves, path)
         if len(tasks) > 1 or label in found:
             other = origin.get(label, next(iter(tasks.values())))
-            raise MissingError(f"p2-runs: {other} and {path.parent} are not to be compared; name one task's by --runs")
+            raise MissingError(
+                f"p2-runs: {other} and {path.parent} cannot be compared; set --runs to a folder with runs of one task"
+            )
         found[label], origin[label] = curves, path.parent
     if not found:
-        raise MissingError(f"p2-runs: no run with --train.diagnostics in {folder}; make some: {COMMAND}")
+        raise MissingError(f"p2-runs: no run with --train.diagnostics in {folder}; create some: {COMMAND}")
     return found
 
 
-def _named(folder: Path) -> tuple[str, str]:
+def _labels(folder: Path) -> tuple[str, str]:
     """Returns the task with its preset, and the variant with its seed."""
     path = folder / "run.json"
     try:
@@ -49,7 +51,7 @@ def _named(folder: Path) -> tuple[str, str]:
         attention = from_json(AttentionConfig, run["model"]["attention"])  # type: ignore[type-abstract]
         return f"{run['task']} {run['preset']}", f"{attention_name(attention)}, seed {run['seed']}"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadDataError(f"{path} is no run's: {error}") from error
+        raise BadDataError(f"{path} is not a run's: {error}") from error
 
 
 def _require_whole(curves: Curves, path: Path) -> None:
@@ -61,16 +63,18 @@ def _require_whole(curves: Curves, path: Path) -> None:
         raise BadDataError(f"{path}: expected {MASS} and {BOUND} of each layer at every evaluation; found gaps")
 
 
-def make(look: Look) -> FigureResult:
-    """Returns the figure: of all layers the smallest mass of a key, after each evaluation; u of each layer."""
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns the smallest key mass over layers at each evaluation, and u of each layer."""
     lines, panels, findings = [], [], []
-    for label, curves in find_runs(look.runs).items():
+    for label, curves in find_runs(settings.runs).items():
         masses, bounds = curves[MASS], curves[BOUND]
-        least, promised = _least(masses), _least(bounds)
+        least, bound_of_all = _least(masses), _least(bounds)
         lines.append(Line(label=label, x=[at for at, _ in least], y=[mass for _, mass in least]))
-        if promised[0][1] > 0:
+        if bound_of_all[0][1] > 0:
             lines.append(
-                Line(label=f"{label}: its bound", x=[at for at, _ in promised], y=[each for _, each in promised])
+                Line(
+                    label=f"{label}: its bound", x=[at for at, _ in bound_of_all], y=[each for _, each in bound_of_all]
+                )
             )
             margins = [
                 mass / bound
@@ -78,7 +82,7 @@ def make(look: Look) -> FigureResult:
                 for (_, mass), (_, bound) in zip(points, bounds[layer], strict=True)
             ]
             findings.append(Finding(claim=f"Lemma 1: {label} keeps each layer's bound", agrees=min(margins) > 0.999,
-                                    found=f"the smallest mass is {min(margins):.2f} times its bound"))  # fmt: skip
+                                    found=f"smallest mass {min(margins):.2f} times its bound"))  # fmt: skip
         else:
             smallest = min(mass for _, mass in least)
             findings.append(Finding(claim=f"Figure 1: {label} explains keys away", found=f"{smallest:.1e}",
@@ -92,16 +96,16 @@ def make(look: Look) -> FigureResult:
             ends = [line.y[-1] for line in weights]
             findings.append(Finding(claim=f"Figure 3: u of {label} goes to 1", agrees=min(ends) > 0.9,
                                     found="at the end, by layer " + ", ".join(f"{u:.3f}" for u in ends)))  # fmt: skip
-    first = Panel(title="of all layers", x="step", y="smallest key mass", lines=lines, log_y=True)
+    first = Panel(title="over all layers", x="step", y="smallest key mass", lines=lines, log_y=True)
     return FigureResult(panels=[first, *panels], findings=findings)
 
 
 def _least(layers: Series) -> list[tuple[float, float]]:
-    """Returns the steps, and the least of all layers after each."""
+    """Returns (step, minimum over the layers)."""
     return [(at[0][0], min(value for _, value in at)) for at in zip(*layers.values(), strict=True)]
 
 
 DRAWING = Drawing(
-    name="p2-runs", source="P2, Figures 1 and 3", make=make, check=lambda look: find_runs(look.runs),
-    shows="the smallest mass of a key and u in runs (--runs) with --train.diagnostics",
+    name="p2-runs", source="P2, Figures 1 and 3", make=make, check=lambda settings: find_runs(settings.runs),
+    shows="the smallest key mass and u in runs (--runs) with --train.diagnostics",
 )  # fmt: skip

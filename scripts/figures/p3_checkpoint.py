@@ -1,4 +1,4 @@
-"""P3, Figure 4, the panel of language models: any checkpoint of the transformers library, on the bundled text."""
+"""P3, Figure 4, language models: any checkpoint of the transformers library, on the bundled text."""
 
 import itertools
 import math
@@ -14,24 +14,24 @@ from torch import Tensor, nn
 from seqarena.common.data.corpus import chapters
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.diagnostics import mean_cosine, token_similarity
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, MissingError, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, MissingError, Panel
 
 ATTENTIONS = ("self_attn", "attn", "attention", "self_attention")
-"""Names of a layer's attention in models."""
+"""Attribute names of a layer's attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inside:
-    """Measurements in a model, means over texts; the first of each list is that of the embeddings."""
+class LayerMeasurements:
+    """Measurements by layer, means over texts; the first of each list is of the embeddings."""
 
     similarity: list[float]
     cosine: list[float]
     stream: list[float]
     """Frobenius norm of X."""
     read: list[float]
-    """That of LN(X), what each layer's attention reads; none where it reads the stream itself, as under post-norm."""
+    """Frobenius norm of LN(X), the attention's input; empty if that is the stream itself, as under post-norm."""
     added: list[float]
-    """That of P LN(X) W, what the attention adds."""
+    """Frobenius norm of P LN(X) W, the attention's output."""
 
 
 def read_model(folder: Path) -> tuple[Any, Any]:
@@ -39,10 +39,10 @@ def read_model(folder: Path) -> tuple[Any, Any]:
 
     Raises:
         WrongUseError: the transformers library is not installed.
-        BadDataError: the folder holds no model or tokenizer that it can load.
+        BadDataError: the folder has no model or tokenizer that the library can load.
     """
     if not (folder / "config.json").exists():
-        raise BadDataError(f"{folder}: there is no config.json in it; expected what save_pretrained writes")
+        raise BadDataError(f"{folder}: there is no config.json in it; expected a folder written by save_pretrained")
     try:
         import transformers  # noqa: PLC0415  # an extra
     except ImportError as error:
@@ -50,15 +50,15 @@ def read_model(folder: Path) -> tuple[Any, Any]:
     try:
         model = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
         return model, transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # each kind of damage has a class of its own
+    except Exception as error:  # different kinds of damage raise unrelated classes
         raise BadDataError(f"{folder}: transformers could not load it: {error}") from error
 
 
-def look_inside(folder: Path, *, texts: int, length: int) -> Inside:
-    """Returns what is in the model of a folder while it reads ``texts`` chapters of ``length`` tokens, or its longest.
+def measure(folder: Path, *, texts: int, length: int) -> LayerMeasurements:
+    """Returns the measurements of a model on ``texts`` chapters of ``length`` tokens, or of its maximum length.
 
     Raises:
-        BadDataError: a model that reads no text, or whose layers have no attention of a known name.
+        BadDataError: the model cannot read text, or its layers have no attention of a known name.
     """
     model, tokenizer = read_model(folder)
     length = min(length, getattr(model.config, "max_position_embeddings", length))
@@ -72,9 +72,9 @@ def look_inside(folder: Path, *, texts: int, length: int) -> Inside:
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise BadDataError(f"{folder}: {type(model).__name__} could not read a text: {error}") from error
     if not found:
-        raise BadDataError(f"{folder}: no chapter of the bundled text makes {length} of its tokens")
-    names = Inside.__dataclass_fields__
-    return Inside(**{name: _means([getattr(each, name) for each in found]) for name in names})
+        raise BadDataError(f"{folder}: no chapter of the bundled text has {length} tokens under its tokenizer")
+    names = LayerMeasurements.__dataclass_fields__
+    return LayerMeasurements(**{name: _means([getattr(each, name) for each in found]) for name in names})
 
 
 def _means(series: list[list[float]]) -> list[float]:
@@ -82,39 +82,39 @@ def _means(series: list[list[float]]) -> list[float]:
 
 
 @torch.no_grad()
-def _read(model: nn.Module, ids: Tensor) -> Inside:
-    """Returns what passes by: a layer's own output, for the library's last hidden state is behind the final norm."""
+def _read(model: nn.Module, ids: Tensor) -> LayerMeasurements:
+    """Measures one text by hooks on the layers, because the library's last hidden state is after the final norm."""
     inner, outer = attentions(model)
-    asked: list[tuple[Tensor, Tensor]] = []
-    passed: list[tuple[Tensor, Tensor]] = []
+    attention_calls: list[tuple[Tensor, Tensor]] = []
+    layer_calls: list[tuple[Tensor, Tensor]] = []
 
-    def note(kept: list[tuple[Tensor, Tensor]]) -> Callable[..., None]:
-        def hook(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-            read = given[0] if given else named["hidden_states"]
-            kept.append((read, output[0] if isinstance(output, tuple) else output))
+    def record(calls: list[tuple[Tensor, Tensor]]) -> Callable[..., None]:
+        def hook(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            read = arguments[0] if arguments else named["hidden_states"]
+            calls.append((read, output[0] if isinstance(output, tuple) else output))
 
         return hook
 
-    handles = [part.register_forward_hook(note(asked), with_kwargs=True) for part in inner]
-    handles += [part.register_forward_hook(note(passed), with_kwargs=True) for part in outer]
+    handles = [part.register_forward_hook(record(attention_calls), with_kwargs=True) for part in inner]
+    handles += [part.register_forward_hook(record(layer_calls), with_kwargs=True) for part in outer]
     try:
         model(ids)
     finally:
         for handle in handles:
             handle.remove()
-    streams = [passed[0][0], *(output for _, output in passed)]
-    is_pre_norm = not torch.equal(asked[0][0], streams[0])
-    return Inside(
+    streams = [layer_calls[0][0], *(output for _, output in layer_calls)]
+    is_pre_norm = not torch.equal(attention_calls[0][0], streams[0])
+    return LayerMeasurements(
         similarity=[float(token_similarity(each)) for each in streams],
         cosine=[float(mean_cosine(each)) for each in streams],
         stream=[float(each.norm()) for each in streams],
-        read=[float(read.norm()) for read, _ in asked] if is_pre_norm else [],
-        added=[float(added.norm()) for _, added in asked] if is_pre_norm else [],
+        read=[float(read.norm()) for read, _ in attention_calls] if is_pre_norm else [],
+        added=[float(added.norm()) for _, added in attention_calls] if is_pre_norm else [],
     )
 
 
 def attentions(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
-    """Returns the attention of each layer, found by its name and not inside another's, and the layers.
+    """Returns the outermost attention modules, found by name, and the layers that contain them.
 
     Raises:
         ValueError: there is none.
@@ -123,25 +123,25 @@ def attentions(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
     named = [name for name in parts if name.rsplit(".", 1)[-1] in ATTENTIONS]
     outermost = [name for name in named if not any(name.startswith(f"{other}.") for other in named)]
     if not outermost:
-        raise ValueError(f"no part is called {', '.join(ATTENTIONS)}")
+        raise ValueError(f"no module is called {', '.join(ATTENTIONS)}")
     return [parts[name] for name in outermost], [parts[name.rpartition(".")[0]] for name in outermost]
 
 
-def check(look: Look) -> Path:
-    """Returns the folder of the model; raises a ``MissingError`` where none is named, and as ``read_model`` does."""
-    if look.checkpoint is None:
+def check(settings: FigureOptions) -> Path:
+    """Returns the model's folder; raises a ``MissingError`` if none is given, and the errors of ``read_model``."""
+    if settings.checkpoint is None:
         raise MissingError(
-            "p3-checkpoint needs a model: --checkpoint FOLDER, as save_pretrained of transformers writes"
+            "p3-checkpoint needs a model: --checkpoint FOLDER, a folder written by save_pretrained of transformers"
         )
-    read_model(look.checkpoint)
-    return look.checkpoint
+    read_model(settings.checkpoint)
+    return settings.checkpoint
 
 
-def make(look: Look) -> FigureResult:
-    """Returns the figure; a quick look reads one chapter instead of 16, and 32 tokens of it instead of 128."""
-    texts, length = (1, 32) if look.quick else (16, 128)
-    folder = check(look)
-    inside = look_inside(folder, texts=texts, length=length)
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns the figure. --quick: one chapter instead of 16, and 32 tokens instead of 128."""
+    texts, length = (1, 32) if settings.quick else (16, 128)
+    folder = check(settings)
+    inside = measure(folder, texts=texts, length=length)
     layers = range(len(inside.stream))
     norms = [Line(label="X", x=layers, y=inside.stream)]
     if inside.read:
@@ -156,7 +156,7 @@ def make(look: Look) -> FigureResult:
         highest = max(inside.stream) / inside.stream[0]
         findings.append(
             Finding(claim="pre-norm: the stream grows", agrees=highest > 2,
-                    found=f"||X|| {growth:.3g} times the embeddings' at the end, {highest:.3g} times at most")
+                    found=f"||X|| at the end {growth:.3g} times the embeddings', at most {highest:.3g} times")
         )  # fmt: skip
     name = folder.resolve().name
     return FigureResult(
@@ -174,5 +174,5 @@ def make(look: Look) -> FigureResult:
 
 DRAWING = Drawing(
     name="p3-checkpoint", source="P3, Figure 4, language models", make=make, check=check,
-    shows="token similarity and norms by layer of a checkpoint of yours (--checkpoint)",
+    shows="token similarity and norms by layer of your checkpoint (--checkpoint)",
 )  # fmt: skip

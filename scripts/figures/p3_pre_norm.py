@@ -1,9 +1,9 @@
-"""P3, Figure 4: pre-norm escapes by letting the stream grow; and the gap of causal attention."""
+"""P3, Figure 4: growth of the stream under pre-norm, and the spectral gap of causal attention."""
 
 import torch
 
 from seqarena.common.model.diagnostics import spectral_gap, token_diversity, token_similarity
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
 from seqarena.scripts.figures.random_attention import DIM, TOKENS, layer, normalized, post_norm
 
 DEPTH = 40
@@ -11,7 +11,7 @@ LENGTHS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def stack(depth: int, seed: int) -> dict[str, list[float]]:
-    """Returns of each layer of X -> X + P LN(X) W what it reads: similarity, diversity, three norms."""
+    """Returns, for each layer X -> X + P LN(X) W, similarity and diversity of X and three norms."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randn(TOKENS, DIM, generator=generator)
     found: dict[str, list[float]] = {"similarity": [], "diversity": [], "X": [], "LN(X)": [], "P LN(X) W": []}
@@ -38,9 +38,9 @@ def causal_gaps(lengths: tuple[int, ...], trials: int) -> list[float]:
     return means
 
 
-def make(look: Look) -> FigureResult:
-    """Returns the figure; a quick look has 12 layers instead of 40 and 2 draws instead of 20."""
-    depth, trials, lengths = (12, 2, LENGTHS[:6]) if look.quick else (DEPTH, 20, LENGTHS)
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns the figure. --quick: 12 layers instead of 40, and 2 draws instead of 20."""
+    depth, trials, lengths = (12, 2, LENGTHS[:6]) if settings.quick else (DEPTH, 20, LENGTHS)
     found = stack(depth, 0)
     layers, gaps = range(1, depth + 1), causal_gaps(lengths, trials)
     norms = [Line(label=name, x=layers, y=found[name]) for name in ("X", "LN(X)", "P LN(X) W")]
@@ -63,9 +63,9 @@ def make(look: Look) -> FigureResult:
         findings=[
             Finding(claim="the stream grows while LN(X) does not", agrees=growth > 2,
                     found=f"||X|| grows {growth:.1f} times in {depth} layers"),
-            Finding(claim="what attention adds falls behind it", agrees=shares[-1] < 0.9 * max(shares),
-                    found=f"of ||X|| {shares[0]:.2f}, at most {max(shares):.2f}, at the end {shares[-1]:.2f}"),
-            Finding(claim="so tokens become alike more slowly than under post-norm", agrees=slower > 2,
+            Finding(claim="the attention's output falls behind it", agrees=shares[-1] < 0.9 * max(shares),
+                    found=f"fraction of ||X|| {shares[0]:.2f}, at most {max(shares):.2f}, at the end {shares[-1]:.2f}"),
+            Finding(claim="so similarity grows more slowly than under post-norm", agrees=slower > 2,
                     found=f"similarity {found['similarity'][-1]:.3f}, {slower:.2g} times post-norm's diversity"),
             Finding(claim="the gap of causal attention is about 0.5", agrees=abs(gaps[-1] - 0.5) < 0.1,
                     found=f"{gaps[-1]:.3f} at length {lengths[-1]}"),
@@ -75,5 +75,5 @@ def make(look: Look) -> FigureResult:
 
 DRAWING = Drawing(
     name="p3-pre-norm", source="P3, Figure 4", make=make,
-    shows="under pre-norm similarity grows slowly, for the stream outgrows what attention adds",
+    shows="under pre-norm similarity grows slowly, because the stream outgrows the attention's output",
 )  # fmt: skip

@@ -1,10 +1,10 @@
-"""P3, Figures 2 and 3: tokens become alike under random attention, at the rate that theory says."""
+"""P3, Figures 2 and 3: growth of token similarity under random attention, against the theory's rate."""
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
 from seqarena.scripts.figures.random_attention import escalation, post_norm, rates
 
 DEPTH = 20
@@ -12,8 +12,8 @@ COLUMNS = ("similarity", "cosine", "ratio", "expected ratio", "delta", "omega", 
 Table = npt.NDArray[np.float64]
 
 
-def measured(trials: int) -> Table:
-    """Returns ``COLUMNS`` of each layer of so many random stacks; trials layers columns."""
+def simulate_stacks(trials: int) -> Table:
+    """Returns ``COLUMNS`` of each layer of ``trials`` random stacks; trials layers columns."""
     stacks = []
     for seed in range(trials):
         made = [escalation(each) for each in post_norm(DEPTH, torch.Generator().manual_seed(seed))]
@@ -27,8 +27,8 @@ def measured(trials: int) -> Table:
     return np.array(stacks)
 
 
-def estimated(trials: int) -> Table:
-    """Returns of each layer of one stack the mean rate over so many W, its deviation, and eqs. 16 and 17; layers 4."""
+def estimate_rates(trials: int) -> Table:
+    """Returns, by layer of one stack, the mean rate over ``trials`` W, its deviation, eqs. 16 and 17; layers 4."""
     generator = torch.Generator().manual_seed(0)
     rows = []
     for made in post_norm(DEPTH, generator):
@@ -37,25 +37,25 @@ def estimated(trials: int) -> Table:
     return np.array(rows)
 
 
-def make(look: Look) -> FigureResult:
-    """Returns the figure; a quick look has 2 stacks instead of 50, and 20 W instead of 1,000."""
-    trials = 20 if look.quick else 1_000
-    stacks, rate = measured(2 if look.quick else 50), estimated(trials)
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns the figure. --quick: 2 stacks instead of 50, and 20 W instead of 1,000."""
+    trials = 20 if settings.quick else 1_000
+    stacks, rate = simulate_stacks(2 if settings.quick else 50), estimate_rates(trials)
     layers = range(1, DEPTH + 1)
     mean, deviation = stacks.mean(axis=0), stacks.std(axis=0)
 
     def lines(*names: str) -> list[Line]:
-        places = [COLUMNS.index(name) for name in names]
+        indices = [COLUMNS.index(name) for name in names]
         return [
-            Line(label=name, x=layers, y=mean[:, place].tolist(), spread=deviation[:, place].tolist())
-            for name, place in zip(names, places, strict=True)
+            Line(label=name, x=layers, y=mean[:, index].tolist(), spread=deviation[:, index].tolist())
+            for name, index in zip(names, indices, strict=True)
         ]
 
     panels = [
-        Panel(title="how alike tokens are", x="layer", y="share, cosine", lines=lines("similarity", "cosine")),
+        Panel(title="similarity of tokens", x="layer", y="similarity, cosine", lines=lines("similarity", "cosine")),
         Panel(title="growth of the mean over that of the rest", x="layer", y="xi_1 / xi_2",
               lines=lines("ratio", "expected ratio")),
-        Panel(title="what Theorem 6 asks for: omega + delta < 1", x="layer", y="norm",
+        Panel(title="condition of Theorem 6: omega + delta < 1", x="layer", y="norm",
               lines=lines("delta", "omega", "omega + delta")),
         Panel(title="escalation rate r, one stack", x="layer", y="diversity(X) / diversity(Y)", lines=[
             Line(label=f"over {trials:,} W", x=layers, y=rate[:, 0].tolist(), spread=rate[:, 1].tolist()),
@@ -77,9 +77,9 @@ def make(look: Look) -> FigureResult:
             Finding(claim="omega + delta < 1 in every layer", found=f"at most {most:.3f}", agrees=most < 1),
             Finding(claim="eq. 16 is a lower bound of the expected rate", agrees=above < 3,
                     found=f"at most {above:.1f} standard errors above the measured one"),
-            Finding(claim="eq. 17, for symmetric attention, is near it too", agrees=off < 0.05,
+            Finding(claim="eq. 17, for symmetric attention, is close too", agrees=off < 0.05,
                     found=f"off by at most {off:.1%}"),
-            Finding(claim="xi_1 / xi_2 is what Lemma 4 expects", agrees=apart < (0.15 if look.quick else 0.05),
+            Finding(claim="xi_1 / xi_2 is as Lemma 4 expects", agrees=apart < (0.15 if settings.quick else 0.05),
                     found=f"means over stacks are off by at most {apart:.1%}"),
             Finding(claim="asymptotic rate: diversity halves", found=f"divided by {last:.3f} in the last layer",
                     agrees=abs(last - 2) < 0.1),
@@ -89,5 +89,5 @@ def make(look: Look) -> FigureResult:
 
 DRAWING = Drawing(
     name="p3-rates", source="P3, Figures 2 and 3", make=make,
-    shows="under random attention and post-norm the mean of the tokens grows faster than the rest, as estimated",
+    shows="under random attention and post-norm the mean of the tokens outgrows the rest, at the predicted rate",
 )  # fmt: skip

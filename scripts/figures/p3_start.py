@@ -1,4 +1,4 @@
-"""P3, Figure 1: BERT and ALBERT of depth 100 as they are initialised."""
+"""P3, Figure 1: BERT and ALBERT of depth 100 at initialisation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.bert.model import Bert, BertConfig
 from seqarena.common.model.diagnostics import mean_cosine, token_similarity
 from seqarena.common.training.runtime import seed_torch
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
 
 DEPTH, TOKENS, VOCABULARY = 100, 128, 30_522
 BASE = BertConfig(vocabulary=VOCABULARY, layers=DEPTH, dim=768, heads=12, ffn_dim=3_072, activation="gelu")
@@ -23,11 +23,11 @@ class Stream:
     similarity: list[float]
     cosine: list[float]
     gradient: list[float]
-    """Norm of the gradient of a random direction of the last output by each."""
+    """Norm of the gradient of a random projection of the last output by each layer's output."""
 
 
 def stream(config: BertConfig, tokens: int, seed: int, *, shared: bool) -> Stream:
-    """Returns it; ``shared``: one layer all the way up, as in ALBERT, else a BERT's."""
+    """Returns the measurements; ``shared``: one layer at all depths, as in ALBERT."""
     seed_torch(seed)
     model = Bert(replace(config, layers=1) if shared else config, pooler=False).eval()
     model.requires_grad_(False)
@@ -54,10 +54,10 @@ def stream(config: BertConfig, tokens: int, seed: int, *, shared: bool) -> Strea
         )
 
 
-def make(look: Look) -> FigureResult:
-    """Returns the figure; a quick look has 24 layers of a quarter of the width."""
-    small = replace(BASE, layers=24, dim=192, heads=3, ffn_dim=768, initial_std=0.04)  # as wide a spread of products
-    config = small if look.quick else BASE
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns the figure. --quick: 24 layers of a quarter of the width."""
+    small = replace(BASE, layers=24, dim=192, heads=3, ffn_dim=768, initial_std=0.04)  # same spread of products
+    config = small if settings.quick else BASE
     found = {
         "BERT": stream(config, TOKENS, 0, shared=False),
         "ALBERT (one layer)": stream(config, TOKENS, 0, shared=True),
@@ -67,12 +67,12 @@ def make(look: Look) -> FigureResult:
         Panel(title=title, x="layer", y=unit, log_y=name == "gradient",
               lines=[Line(label=label, x=depth, y=getattr(each, name)) for label, each in found.items()])
         for name, title, unit in (
-            ("similarity", "token similarity", "share of ||X||² in the mean, 0 to 1"),
+            ("similarity", "token similarity", "fraction of ||X||² in the mean, 0 to 1"),
             ("cosine", "mean cosine of two tokens", "cosine"),
             ("gradient", "gradient by each layer's output", "norm"),
         )
     ]  # fmt: skip
-    return FigureResult(panels=panels, findings=[*_findings(found, look.quick)])
+    return FigureResult(panels=panels, findings=[*_findings(found, settings.quick)])
 
 
 def _findings(found: dict[str, Stream], quick: bool) -> Sequence[Finding]:
@@ -90,8 +90,8 @@ def _findings(found: dict[str, Stream], quick: bool) -> Sequence[Finding]:
         spread = max(each.gradient) / min(each.gradient)
         made.append(
             Finding(
-                claim=f"{name}: the gradient's norm stays level",
-                found=f"largest over smallest {spread:.1f}",
+                claim=f"{name}: the gradient's norm stays constant",
+                found=f"largest over smallest: {spread:.1f}",
                 agrees=spread < 10,
             )
         )
@@ -101,6 +101,6 @@ def _findings(found: dict[str, Stream], quick: bool) -> Sequence[Finding]:
 DRAWING = Drawing(
     name="p3-start",
     source="P3, Figure 1",
-    shows="a deep BERT, and one layer all the way up as in ALBERT, as initialised: tokens become alike",
+    shows="token similarity in a deep BERT at initialisation, and with one shared layer as in ALBERT",
     make=make,
 )

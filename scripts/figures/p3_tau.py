@@ -1,4 +1,4 @@
-"""P3, Figure 5: how much of the mean must be taken away, and where."""
+"""P3, Figure 5: effect of tau and of the position of de-escalation."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.blocks import Deescalated, NormConfig, PostNorm
 from seqarena.common.model.diagnostics import token_similarity
-from seqarena.scripts.figures.drawing import Drawing, FigureResult, Finding, Line, Look, Panel
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
 from seqarena.scripts.figures.random_attention import DIM, HEADS, TOKENS, layer
 
 DEPTH = 40
@@ -19,7 +19,7 @@ PLACES = {
 
 
 def similarities(norm: NormConfig, seed: int, *, depth: int, dim: int) -> list[float]:
-    """Returns the token similarity of each layer's output in a random stack with feed-forwards, this norm around."""
+    """Returns the token similarity of each layer's output in a random stack with feed-forwards and this norm."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randn(TOKENS, dim, generator=generator)
     residual = norm.residual(dim, 1e-5)
@@ -39,9 +39,9 @@ def similarities(norm: NormConfig, seed: int, *, depth: int, dim: int) -> list[f
     return found
 
 
-def make(look: Look) -> FigureResult:
-    """Returns the figure; the mean of 20 stacks, a quick look one of fewer and narrower layers."""
-    trials, depth, dim = (1, 24, 128) if look.quick else (20, DEPTH, DIM)
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns the figure, the mean of 20 stacks. --quick: one stack of fewer and narrower layers."""
+    trials, depth, dim = (1, 24, 128) if settings.quick else (20, DEPTH, DIM)
     panels: list[Panel] = []
     ends: dict[tuple[str, float], float] = {}
     halves: dict[tuple[str, float], float] = {}
@@ -59,14 +59,14 @@ def make(look: Look) -> FigureResult:
     return FigureResult(
         panels=panels,
         findings=[
-            Finding(claim="without it tokens end alike", found=f"{ends['block_output', 0.0]:.3f}",
+            Finding(claim="without it tokens become alike", found=f"{ends['block_output', 0.0]:.3f}",
                     agrees=ends["block_output", 0.0] > 0.95),
-            Finding(claim="from tau 0.4 on escalation is gone", agrees=grown < 0.05,
+            Finding(claim="from tau 0.4 on there is no escalation", agrees=grown < 0.05,
                     found=f"on the stream similarity changes by at most {grown:.3f} in the last half of the layers"),
-            Finding(claim="not yet at tau 0.2", agrees=ends["block_output", 0.2] > 0.9,
+            Finding(claim="tau 0.2 is not enough", agrees=ends["block_output", 0.2] > 0.9,
                     found=f"{ends['block_output', 0.2]:.3f} at the end"),
             *(
-                Finding(claim=f"taken from the {PLACES[where]} it gives almost the same",
+                Finding(claim=f"removed from the {PLACES[where]} the result is almost the same",
                         agrees=max(abs(ends[where, tau] - ends[places[0], tau]) for tau in TAUS) < 0.1,
                         found="; ".join(f"tau {tau}: {ends[where, tau]:.3f}, from the block {ends[places[0], tau]:.3f}"
                                         for tau in (0.4, 0.5)))
@@ -78,5 +78,5 @@ def make(look: Look) -> FigureResult:
 
 DRAWING = Drawing(
     name="p3-tau", source="P3, Figure 5", make=make,
-    shows="taking away part of the mean from the stream keeps tokens apart, from the feed-forward's branch alone not",
+    shows="removing part of the mean from the stream keeps tokens apart, but not from the feed-forward's branch",
 )  # fmt: skip

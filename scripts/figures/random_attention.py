@@ -1,7 +1,7 @@
-"""Attention at random, as P3 measures it: how alike tokens become from layer to layer, and what the theory says of it.
+"""Random attention as measured in P3: token similarity from layer to layer, and the theory's predictions.
 
-X (n, d) ~ N(0, 1); of each of h heads query and key matrices uniform in (-1, 1) / sqrt(d), value matrices N(0, I / d);
-n = 64, d = 512, h = 8. Pi_1 is the mean over tokens, Pi_2 = I - Pi_1.
+X (n, d) ~ N(0, 1). Each of h heads has query and key matrices uniform in (-1, 1) / sqrt(d), and value matrices N(0, I
+/ d); n = 64, d = 512, h = 8. Pi_1 is the mean over tokens, Pi_2 = I - Pi_1.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ TOKENS, DIM, HEADS = 64, 512, 8
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer's random matrices applied to tokens."""
+    """Random matrices of one layer applied to tokens."""
 
     tokens: Tensor
     """X; n C."""
@@ -29,7 +29,7 @@ class Layer:
 
 
 def layer(tokens: Tensor, generator: torch.Generator, *, heads: int = HEADS, causal: bool = False) -> Layer:
-    """Returns attention with new random matrices."""
+    """Returns a layer with new random matrices."""
     size, dim = tokens.shape
     query, key = ((2 * torch.rand(dim, dim, generator=generator, dtype=tokens.dtype) - 1) / dim**0.5 for _ in range(2))
     projected = [(tokens @ each).view(size, heads, -1).transpose(0, 1) for each in (query, key)]
@@ -41,7 +41,7 @@ def layer(tokens: Tensor, generator: torch.Generator, *, heads: int = HEADS, cau
 
 
 def drawn_values(tokens: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns P X W of all heads side by side, W ~ N(0, I / d) anew; n C."""
+    """Returns P X W of all heads side by side, with newly drawn W ~ N(0, I / d); n C."""
     dim = tokens.shape[1]
     value = torch.randn(dim, dim, generator=generator, dtype=tokens.dtype) / dim**0.5
     heads = len(weights)
@@ -51,9 +51,9 @@ def drawn_values(tokens: Tensor, weights: Tensor, generator: torch.Generator) ->
 
 
 def rates(made: Layer, trials: int, generator: torch.Generator, alpha: float = 1.0) -> Tensor:
-    """Returns r(X, Y) of so many W; trials.
+    """Returns r(X, Y) for ``trials`` draws of W; trials.
 
-    A column of P X W is N(0, (P X)(P X)^T / d), so it is drawn from that and W never made.
+    A column of P X W is N(0, (P X)(P X)^T / d), so it is drawn directly, without W.
     """
     tokens, weights = made.tokens.double(), made.weights[0].double()
     size, dim = tokens.shape
@@ -62,7 +62,7 @@ def rates(made: Layer, trials: int, generator: torch.Generator, alpha: float = 1
     for head, own in enumerate(weights):
         variances, directions = torch.linalg.eigh(
             own @ tokens @ (own @ tokens).T / dim
-        )  # of rank 1 where all are alike
+        )  # of rank 1 if all tokens are alike
         spread = directions * variances.clamp(min=0).sqrt()
         noise = torch.randn(size, trials * width, generator=generator).double()
         values = (spread @ noise).view(size, trials, width)
@@ -80,16 +80,16 @@ def parts(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
-    """Effect of a layer Y = X + alpha P X W on the two parts, drawn and by theory; heads averaged (Proposition 9)."""
+    """Effect of a layer Y = X + alpha P X W on both parts, measured and by theory, mean over heads (Proposition 9)."""
 
     similarity: float
     cosine: float
     rate: float
-    """r(X, Y) = diversity(X) / diversity(Y), by the drawn W."""
+    """r(X, Y) = diversity(X) / diversity(Y), for the drawn W."""
     ratio: float
-    """xi_1 / xi_2, xi_i = ||Pi_i Y||^2 / ||Pi_i X||^2, by the drawn W."""
+    """xi_1 / xi_2, with xi_i = ||Pi_i Y||^2 / ||Pi_i X||^2, for the drawn W."""
     expected: tuple[float, float]
-    """E[xi_i] = 1 + alpha^2 mu_i^2, mu_i = ||Pi_i P X|| / ||Pi_i X|| (Lemma 4, d sigma^2 = 1)."""
+    """E[xi_i] = 1 + alpha^2 mu_i^2, with mu_i = ||Pi_i P X|| / ||Pi_i X|| (Lemma 4, d sigma^2 = 1)."""
     delta: float
     """||Pi_2 P||_2."""
     omega: float
@@ -109,7 +109,7 @@ class Escalation:
 
 
 def escalation(made: Layer, alpha: float = 1.0) -> Escalation:
-    """Returns what the layer does."""
+    """Returns the effect of a layer."""
     tokens, weights = made.tokens, made.weights[0]
     output = tokens + alpha * made.values
     mixed = weights @ tokens  # H n C
@@ -121,7 +121,7 @@ def escalation(made: Layer, alpha: float = 1.0) -> Escalation:
         for number in range(2)
     )
     mean = tokens.mean(dim=0, keepdim=True)
-    pulled = weights.sum(dim=1) @ (tokens - mean)  # e^T P Pi_2 X of each head
+    cross = weights.sum(dim=1) @ (tokens - mean)  # e^T P Pi_2 X of each head
     found = parts(output)
     eigenvalues = torch.linalg.eigvals(weights).abs().sort(dim=-1, descending=True).values[:, 1]
     return Escalation(
@@ -131,13 +131,13 @@ def escalation(made: Layer, alpha: float = 1.0) -> Escalation:
         ratio=float(found[0] / before[0] / (found[1] / before[1])),
         expected=(expected[0], expected[1]),
         delta=float(torch.linalg.matrix_norm(centred, ord=2).mean()),
-        omega=float((pulled.norm(dim=1) / tokens.sum(dim=0).norm()).mean()),
+        omega=float((cross.norm(dim=1) / tokens.sum(dim=0).norm()).mean()),
         second_eigenvalue=float(eigenvalues.mean()),
     )
 
 
 def normalized(tokens: Tensor) -> Tensor:
-    """Returns LayerNorm without gain."""
+    """Returns LayerNorm of tokens, without gain."""
     return torch.nn.functional.layer_norm(tokens, tokens.shape[1:])
 
 

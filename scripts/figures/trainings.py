@@ -1,4 +1,4 @@
-"""Trainings behind a figure, each kept when it ends: an interrupted figure goes on, one drawn again trains nothing."""
+"""Cache of trainings for figures: interrupted figures resume, and redrawn figures train nothing."""
 
 import hashlib
 import json
@@ -13,51 +13,53 @@ from seqarena.common.files import write_atomically
 from seqarena.common.runs.config import fingerprint, from_json, to_json
 from seqarena.scripts.figures.drawing import Line
 
-Course = TypeVar("Course")
+TrainingRecord = TypeVar("TrainingRecord")
 
 
-def kept(folder: Path, name: str, trial: object, kind: type[Course], train: Callable[[], Course]) -> Course:
-    """Returns how the training of ``trial`` went: as an earlier call kept it, else by ``train``.
+def cached(
+    folder: Path, name: str, trial: object, kind: type[TrainingRecord], train: Callable[[], TrainingRecord]
+) -> TrainingRecord:
+    """Returns the record of a training from the cache, or trains and stores it.
 
     Args:
-        folder: Of the trainings; what is in it was trained by the code of its time: deleted, all is trained anew.
-        name: Of the experiment and its version, raised whenever the same trial would go otherwise.
-        trial: A config that says what else the training depends on, its data included.
-        kind: The dataclass, of plain values, that says how it went.
-        train: Trains.
+        folder: Folder of the cache. Records do not depend on the code version; delete the folder to train again.
+        name: Name of the experiment and its version, raised whenever the same trial would give another result.
+        trial: Config of everything else that the training depends on, its data included.
+        kind: Class of the record, a dataclass of JSON values.
+        train: Function that trains and returns the record.
 
     Raises:
-        BadDataError: a file there is not what was kept.
+        BadDataError: a damaged file in the cache.
     """
     path = folder / f"{name}-{fingerprint(trial)}.json"
     if path.exists():
         try:
             found = json.loads(path.read_bytes())
             if found["trial"] != to_json(trial) or found["sha256"] != _digest(found["course"]):
-                raise ValueError("its checksum is another")
+                raise ValueError("its checksum does not match")
             return from_json(kind, found["course"])
         except (ValueError, KeyError, TypeError) as error:
-            raise BadDataError(f"{path} is damaged ({error}); delete it, and it is trained again") from error
+            raise BadDataError(f"{path} is damaged ({error}); delete it to train again") from error
     course = to_json(train())
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"trial": to_json(trial), "sha256": _digest(course), "course": course})
     write_atomically(path, lambda file: file.write(text.encode()))
-    return from_json(kind, course)  # as it will be read
+    return from_json(kind, course)  # equal to a record read from the cache
 
 
 def _digest(course: object) -> str:
-    return hashlib.sha256(json.dumps(course, sort_keys=True).encode()).hexdigest()  # NaN, where it diverged, is a word
+    return hashlib.sha256(json.dumps(course, sort_keys=True).encode()).hexdigest()  # json writes NaN as a word
 
 
 def end_of(losses: Sequence[float]) -> float:
-    """Returns the mean of the last tenth; infinite where training broke off at a loss that is no number."""
+    """Returns the mean of the last tenth; infinite if the last loss is not finite."""
     if not math.isfinite(losses[-1]):
         return math.inf
     return statistics.fmean(losses[-max(len(losses) // 10, 1) :])
 
 
 def curve(label: str, seeds: Sequence[Sequence[float]]) -> Line:
-    """Returns losses as a line: the mean of the seeds, over every fortieth of the steps that all of them took."""
+    """Returns the mean loss over seeds as a line of about 40 points, up to the last step that all seeds took."""
     steps = min(len(each) - (not math.isfinite(each[-1])) for each in seeds)
     width = max(steps // 40, 1)
     mean = [statistics.fmean(each[at] for each in seeds) for at in range(steps)]

@@ -1,4 +1,4 @@
-"""A small vision transformer on small grey pictures, a token a patch: the model behind P1's trained figures."""
+"""A small vision transformer on small grey pictures, one token per patch, for P1's trained figures."""
 
 import math
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ from seqarena.common.training.optim import Schedule, rate
 from seqarena.common.training.runtime import seed_torch
 from seqarena.lra.data.digits import Digits
 from seqarena.lra.data.image import Image
-from seqarena.scripts.figures.drawing import Look
+from seqarena.scripts.figures.drawing import FigureOptions
 from seqarena.scripts.figures.trainings import end_of
 
 VERSION = 1
-"""Raised whenever a trial would go otherwise, so that what was kept is not taken for it."""
+"""Raised whenever a trial would give another result, so that older cached results are not used."""
 SIDE, CLASSES = 32, 10
 TESTED, DIAGNOSED = 1_000, 16
-"""Test pictures that are scored, and those that diagnostics look at."""
+"""Number of test pictures that are scored, and of those used for diagnostics."""
 PEAK, WARMUP, BATCH = 1e-3, 0.1, 32
-"""Highest learning rate, the share of the steps until then, pictures of a step."""
+"""Peak learning rate, fraction of the steps that are warm-up, batch size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """Grey pictures (count 32 32), bytes from 0 to 255, and their classes."""
+    """Grey pictures (count 32 32) of bytes from 0 to 255, and their classes."""
 
     train: Tensor
     train_classes: Tensor
@@ -45,10 +45,10 @@ class Pictures:
     checksum: str
 
 
-def load(look: Look) -> Pictures:
-    """Returns the grey CIFAR-10 of these files, or digits that are drawn."""
-    data = Digits(size=SIDE) if look.cifar is None else Image(path=look.cifar)
-    splits, checksum = data.load(look.data)
+def load(settings: FigureOptions) -> Pictures:
+    """Returns CIFAR-10 in grey if its files are given, else drawn digits."""
+    data = Digits(size=SIDE) if settings.cifar is None else Image(path=settings.cifar)
+    splits, checksum = data.load(settings.data)
     (train, train_classes), (test, test_classes) = (_tensors(splits[name]) for name in ("train", "test"))
     return Pictures(
         train=train, train_classes=train_classes, checksum=checksum,
@@ -63,52 +63,52 @@ def _tensors(split: Ragged) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """All that a training depends on."""
+    """Everything that a training depends on."""
 
     attention: AttentionConfig = field(default_factory=Softmax)
-    """The variant."""
+    """Attention variant."""
     patch: tuple[int, int] = (4, 4)
-    """Rows and columns of a patch: 1,024 pixels over their product is the length."""
+    """Rows and columns of a patch; the length is 1,024 pixels divided by their product."""
     seed: int
     steps: int
     layers: int
     dim: int
     looks: int
-    """How often it is scored and looked into."""
+    """Number of evaluations."""
     data: str
     """Checksum of the pictures."""
 
     @property
     def length(self) -> int:
-        """Patches of a picture."""
+        """Number of patches in a picture."""
         return SIDE * SIDE // math.prod(self.patch)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """How a training went; it is short where the loss was no number any more."""
+class TrainingRecord:
+    """Record of one training, which ends early if the loss is not finite."""
 
     losses: Sequence[float]
     """Loss of each step, in nats."""
     looked: Sequence[int]
-    """Steps after which it was looked into."""
+    """Steps after which the model was evaluated."""
     accuracy: Sequence[float]
-    """On the test pictures, then."""
+    """Accuracy on the test pictures, per evaluation."""
     norm: Sequence[Sequence[float]]
-    """Frobenius norm of each layer's attention, then; means over heads and pictures."""
+    """Frobenius norm of each layer's attention, per evaluation; means over heads and pictures."""
     jacobian: Sequence[Sequence[float]]
-    """That of its derivative by the scores."""
+    """Frobenius norm of its derivative by the scores."""
     heads: Sequence[Sequence[Sequence[float]]]
-    """At the end, the weights of the first test picture: the first head of the first and of the last layer."""
+    """Final weights on the first test picture, of the first head of the first and last layer."""
 
     @property
     def end(self) -> float:
-        """The mean loss of the last tenth of the steps; infinite where training broke off."""
+        """The mean loss of the last tenth of the steps; infinite if the loss was not finite."""
         return end_of(self.losses)
 
 
 class VisionTransformer(nn.Module):
-    """Pre-norm, learned positions, the mean of the tokens."""
+    """Pre-norm vision transformer with learned positions and mean pooling."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
@@ -133,8 +133,8 @@ class VisionTransformer(nn.Module):
         return logits
 
 
-def train(trial: Trial, pictures: Pictures) -> Course:
-    """Trains one model by AdamW; the same seed sees the same pictures under every variant."""
+def train(trial: Trial, pictures: Pictures) -> TrainingRecord:
+    """Trains one model with AdamW; the same seed uses the same pictures under every variant."""
     seed_torch(trial.seed, 0)
     model = VisionTransformer(trial)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=0.05)
@@ -156,17 +156,17 @@ def train(trial: Trial, pictures: Pictures) -> Course:
             group["lr"] = PEAK * rate(schedule, step, trial.steps)
         optimizer.step()
         if step + 1 in due:
-            looks[step + 1] = _look(model, pictures)
+            looks[step + 1] = _evaluate(model, pictures)
     accuracy, norm, jacobian = zip(*looks.values(), strict=True) if looks else ((), (), ())
-    return Course(
+    return TrainingRecord(
         losses=losses, looked=list(looks), accuracy=accuracy, norm=norm, jacobian=jacobian,
         heads=_heads(model, pictures.test[:1]),
     )  # fmt: skip
 
 
 @torch.no_grad()
-def _look(model: VisionTransformer, pictures: Pictures) -> tuple[float, list[float], list[float]]:
-    """Returns the accuracy, and of each layer the norms of attention and of its derivative."""
+def _evaluate(model: VisionTransformer, pictures: Pictures) -> tuple[float, list[float], list[float]]:
+    """Returns the accuracy, and each layer's norms of attention and of its derivative."""
     guessed = torch.cat([model(some).argmax(dim=1) for some in torch.split(pictures.test, 200)])
     inside = diagnose(model, lambda: model(pictures.test[:DIAGNOSED]))
     accuracy = float((guessed == pictures.test_classes).double().mean())
@@ -175,15 +175,15 @@ def _look(model: VisionTransformer, pictures: Pictures) -> tuple[float, list[flo
 
 @torch.no_grad()
 def _heads(model: VisionTransformer, picture: Tensor) -> list[list[list[float]]]:
-    """Returns the first head's weights of the first and the last layer."""
-    taken: list[Tensor] = []
+    """Returns the first head's weights in the first and last layer."""
+    weights: list[Tensor] = []
 
-    def take(kernel: Kernel, given: tuple[Any, ...], _: Tensor) -> None:
-        taken.append(kernel.weights(given[0], given[1], Visibility())[0, 0])
+    def record(kernel: Kernel, arguments: tuple[Any, ...], _: Tensor) -> None:
+        weights.append(kernel.weights(arguments[0], arguments[1], Visibility())[0, 0])
 
     kernels = [part for part in model.modules() if isinstance(part, Kernel)]
-    handles = [kernel.register_forward_hook(take) for kernel in (kernels[0], kernels[-1])]
+    handles = [kernel.register_forward_hook(record) for kernel in (kernels[0], kernels[-1])]
     model(picture)
     for handle in handles:
         handle.remove()
-    return [each.tolist() for each in taken]
+    return [each.tolist() for each in weights]

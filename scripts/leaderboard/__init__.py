@@ -21,21 +21,19 @@ from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.tables import RENDERERS, render
 
 FORMULA = tuple("=+-@")
-"""Begins a formula in a spreadsheet."""
+"""First characters of a spreadsheet formula."""
 FORMATS = (*RENDERERS, "csv", "json")
-"""The last two hold numbers, the others words."""
+"""csv and json print plain numbers, the others formatted text."""
 
 
 def parser() -> Parser:
     """Returns the parser of ``seqarena leaderboard``."""
     made = Parser(prog="seqarena leaderboard", description=__doc__)
     made.add_argument("--runs", type=Path, default=Path("runs"), help="folder of results (default: runs)")
-    made.add_argument(
-        "--baseline", default="softmax", help="attention that the others are compared with (default: softmax)"
-    )
-    made.add_argument("--format", default="terminal", choices=[*FORMATS], help="how to print (default: terminal)")
+    made.add_argument("--baseline", default="softmax", help="attention to compare the others with (default: softmax)")
+    made.add_argument("--format", default="terminal", choices=[*FORMATS], help="output format (default: terminal)")
     made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
-    made.add_argument("--side-by-side", action="store_true", help="the tasks of a package in the columns of one table")
+    made.add_argument("--side-by-side", action="store_true", help="one table per package, with a column per task")
     return made
 
 
@@ -70,13 +68,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _no_formula(value: Any) -> Any:
-    """Returns a cell that no spreadsheet computes; numbers stay what they are."""
+    """Returns a cell that no spreadsheet evaluates as a formula; numbers are unchanged."""
     is_formula = isinstance(value, str) and value.lstrip()[:1] in FORMULA
     return f"'{value}" if is_formula else value
 
 
 def comma_separated(made: Sequence[Table]) -> str:
-    """Returns all tables as CSV, a line a row, plain numbers; fractions are not per cent."""
+    """Returns all tables as CSV, one line per row; scores are fractions, not per cent."""
     file = io.StringIO()
     plain = [each.name for each in dataclasses.fields(Row) if each.name not in ("comparison", "parts")]
     compared = [each.name for each in dataclasses.fields(Comparison) if each.name != "seeds"]

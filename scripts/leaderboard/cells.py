@@ -1,4 +1,4 @@
-"""A leaderboard's table in words: headings, cells, and what is said below it."""
+"""Text of a leaderboard table: headings, cells and footnotes."""
 
 import itertools
 import re
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from seqarena.common.runs.metrics import FEWEST_SEEDS, Comparison
 from seqarena.common.runs.tasks import Published, Unit
-from seqarena.scripts.leaderboard.rows import Row, number, told
+from seqarena.scripts.leaderboard.rows import Row, number, with_unit
 from seqarena.scripts.leaderboard.table import Table
 
 
@@ -33,17 +33,18 @@ def headings(table: Table) -> list[str]:
 
 
 def cells(row: Row, table: Table) -> list[str]:
-    """Returns a row as words, a cell a heading."""
+    """Returns a row's cells as text, one per heading."""
     unit = table.unit
     seeds = str(len(row.seeds))
-    lacking = [f"{len(some)} {what}" for some, what in ((row.diverged, "diverged"), (row.missing, "missing")) if some]
-    if lacking:
-        seeds += f" of {len(row.seeds) + len(row.diverged) + len(row.missing)} ({', '.join(lacking)})"
+    counts = ((row.diverged, "diverged"), (row.missing, "missing"))
+    incomplete = [f"{len(some)} {what}" for some, what in counts if some]
+    if incomplete:
+        seeds += f" of {len(row.seeds) + len(row.diverged) + len(row.missing)} ({', '.join(incomplete)})"
     return [
         row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
-        "" if row.mean is None else told(row.mean, unit),
+        "" if row.mean is None else with_unit(row.mean, unit),
         "" if row.deviation is None else number(row.deviation, unit),
-        *("" if metric not in row.secondary else told(row.secondary[metric][0], unit) for metric in _metrics(table)),
+        *("" if name not in row.secondary else with_unit(row.secondary[name][0], unit) for name in _metrics(table)),
         seeds,
         _difference(row.comparison, unit),
         "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",
@@ -54,17 +55,17 @@ def cells(row: Row, table: Table) -> list[str]:
 
 
 def orders(row: Row, table: Table) -> list[float | int | str | None]:
-    """Returns by what each column of a row is sorted; None goes last."""
+    """Returns the sort key of each of a row's cells; None sorts last."""
     beside = (row.secondary.get(metric, (None, None))[0] for metric in _metrics(table))
     difference = None if row.comparison is None else row.comparison.difference
     return [row.name, row.mean, row.deviation, *beside, len(row.seeds), difference, row.p_corrected, row.parameters,
             row.tokens_per_second, row.peak_memory_bytes]  # fmt: skip
 
 
-def published(table: Table, figures: Sequence[Published] | None = None) -> list[Published]:
-    """Returns the published figures that a table shows: all where they are of its data, else its own variants'.
+def shown_figures(table: Table, figures: Sequence[Published] | None = None) -> list[Published]:
+    """Returns the published figures to show: all if the data are comparable, else those of the table's own variants.
 
-    ``figures`` are those of another metric; none: those of the main one.
+    ``figures``: those of another metric; None: those of the main metric.
     """
     rows = {name for row in table.rows for name in (row.name, re.split(r"[,\[]", row.name)[0])} | {table.baseline}
     return [
@@ -75,22 +76,24 @@ def published(table: Table, figures: Sequence[Published] | None = None) -> list[
 
 
 def footnotes(table: Table) -> list[str]:
-    """Returns what is said below a table."""
+    """Returns the notes below a table."""
     notes = []
     if table.floors:
         notes.append(
-            "floors: " + ", ".join(f"{name} {told(value, table.unit)}" for name, value in table.floors.items())
+            "floors: " + ", ".join(f"{name} {with_unit(value, table.unit)}" for name, value in table.floors.items())
         )
     if table.chance is not None:
-        notes.append(f"chance: {told(table.chance, table.unit)}")
-    shown = published(table)
+        notes.append(f"chance: {with_unit(table.chance, table.unit)}")
+    shown = shown_figures(table)
     for source, figures in itertools.groupby(shown, key=lambda figure: figure.source):
-        listed = ", ".join(f"{figure.name} {told(figure.value, table.unit)}" for figure in figures)
+        listed = ", ".join(f"{figure.name} {with_unit(figure.value, table.unit)}" for figure in figures)
         notes.append(f"published: {listed} ({source})")
     if shown and not table.comparable:
-        notes.append("published figures: of other data or settings than these")
+        notes.append("published figures: measured on other data or with other settings")
     if any(row.comparison and row.comparison.seeds < FEWEST_SEEDS for row in table.rows):
-        notes.append(f"* fewer than {FEWEST_SEEDS} seeds in common: seed variance is unknown, so no interval and no p")
+        notes.append(
+            f"* fewer than {FEWEST_SEEDS} seeds in common: the variance over seeds is unknown, so no interval and no p"
+        )
     if len(table.rows) > 1 and not any(row.comparison for row in table.rows):
         notes.append(f"no comparison: {table.baseline} has no finished seed in common with another row")
     if table.devices:

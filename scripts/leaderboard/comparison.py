@@ -1,4 +1,4 @@
-"""The rows of a leaderboard: mean and spread of each, and paired tests against the baseline."""
+"""The rows of a leaderboard: mean and standard deviation of each, and paired tests against the baseline."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,16 @@ ByRow = Mapping[RowParts, Sequence[Result]]
 
 
 def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list[Row], ByRow]:
-    """Returns the rows of a group, the baseline first and each compared with it, and the results of each.
+    """Returns the rows of a group, the baseline first, each compared with its baseline, and the results of each row.
 
-    ``baseline`` is the name of an attention, ``secondary`` are the task's metrics beside its main one.
+    ``baseline``: name of an attention. ``secondary``: the task's metrics other than its main one.
     """
     by_row: dict[RowParts, list[Result]] = defaultdict(list)
     for result in group.results:
         by_row[result.row].append(result)
     found = list(dict.fromkeys([*by_row, *(entry["row"] for entry in group.missing)]))
     plain = list(dict.fromkeys(map(without_version, found)))
-    found.sort(  # the baseline first, each row's earlier versions behind it
+    found.sort(  # the baseline first; earlier versions follow their row
         key=lambda parts: (
             without_version(parts) != (("attention", baseline),),
             not _is_of(parts, baseline),
@@ -75,9 +75,9 @@ def _spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def _reference(parts: RowParts, by_row: ByRow, baseline: str) -> RowParts | None:
-    """Returns the row to compare with: the baseline of the same norm and depth; for that, of the preset's norm.
+    """Returns the row to compare with: the baseline of the same norm and depth; for that row, of the preset's norm.
 
-    The baseline is that attention everywhere: in a decoder's places too, and in what a checkpoint was trained with.
+    In the reference row all attentions are the baseline, including a decoder's and the one of the pretraining.
     """
     if not by_row.get(parts):
         return None
@@ -86,7 +86,7 @@ def _reference(parts: RowParts, by_row: ByRow, baseline: str) -> RowParts | None
     candidates = [own + rest]
     if parts == own + rest:
         candidates = [own + tuple(part for part in rest if part[0] != "norm"), own]
-        # Where no row has the preset's norm: the first baseline of this depth, among those with most seeds.
+        # If no row has the preset's norm: the first baseline of this depth, among those with most seeds.
         layers = by_row[parts][0].layers
         plain = [row for row in by_row if row[0] == own[0] and {part for part, _ in row[1:]} <= {"norm", LAYERS}]
         alike = [row for row in plain if by_row[row] and by_row[row][0].layers == layers]
@@ -96,12 +96,12 @@ def _reference(parts: RowParts, by_row: ByRow, baseline: str) -> RowParts | None
 
 
 def _is_of(parts: RowParts, baseline: str) -> bool:
-    """Returns whether a row's attention is the baseline, and nothing in it is another one."""
+    """Returns whether a row's attention is the baseline and it names no other attention."""
     return parts[0] == ("attention", baseline) and not any(part in OTHER_ATTENTIONS for part, _ in parts)
 
 
 def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Comparison | None:
-    """Returns the paired comparison over the seeds that both have, or None without any."""
+    """Returns the paired comparison over the common seeds, or None if there are none."""
     mine = {result.seed: result.example_scores for result in variant if result.score is not None}
     theirs = {result.seed: result.example_scores for result in baseline if result.score is not None}
     common = sorted(set(mine) & set(theirs))
@@ -118,10 +118,10 @@ def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Compariso
 
 
 def _correct(rows: Sequence[Row], by_row: Mapping[str, Sequence[Result]]) -> None:
-    """Sets Holm's p-values of the rows with at least three seeds in common with their reference.
+    """Sets Holm's p-values of the rows that have at least three seeds in common with their reference.
 
-    A row that would have them but for runs that diverged has no p and is counted as one of 1: Holm's p-values never
-    get smaller when one of them gets larger, so a run that diverges makes no other row look better.
+    Diverged runs count towards these seeds. A row that lacks a p-value because of them enters Holm's method with p =
+    1. A larger p never reduces the others, so a diverged run cannot improve any other row.
     """
     seeds = {name: {result.seed for result in results} for name, results in by_row.items()}
     counted = [row for row in rows if row.against and len(seeds[row.name] & seeds[row.against]) >= FEWEST_SEEDS]

@@ -1,4 +1,4 @@
-"""Which results may stand in one table: those of one protocol, and the planned runs of it that have none."""
+"""Groups results by protocol: results of one protocol, and planned runs without a result, form one table."""
 
 import json
 from collections import defaultdict
@@ -14,29 +14,29 @@ from seqarena.scripts.packages import PACKAGES, find_package
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """What must be equal for two results to stand in one table; of a planned run, what is known before it."""
+    """Fields that must be equal for two results to be compared; a planned run has only those known before it."""
 
     package: str
     task: str
     preset: str
     settings: str
-    """JSON of every field that is no part of a row and changes scores."""
+    """JSON of every field that changes scores and is not part of a row."""
     task_version: int | None = None
     data_checksum: str | None = None
     precision: str | None = None
     changed: Mapping[str, Sequence[Any]] = field(compare=False)
-    """What differs from the preset: field -> [preset's value, this run's]."""
+    """Fields that differ from the preset: field -> [preset's value, this run's]."""
     pretraining: str = field(compare=False)
-    """What the checkpoints that the runs began from were trained on; empty: they began from nothing."""
+    """Pretraining of the checkpoints that the runs start from; empty: random initialisation."""
 
     @property
     def record(self) -> Task | None:
-        """The task's record; none: this version does not know the task."""
+        """The task's record; None if this version does not know the task."""
         return find_package(self.package).tasks.get(self.task) if self.package in PACKAGES else None
 
     @property
     def preset_record(self) -> Preset[BaseRun] | None:
-        """The preset; none: this version does not know it."""
+        """The preset; None if this version does not know it."""
         return _presets(self.package, self.task).get(self.preset)
 
 
@@ -51,7 +51,7 @@ def protocol_of(result: Result) -> Protocol:
 
 
 def planned_protocol(entry: Mapping[str, Any]) -> Protocol:
-    """Returns the protocol of an entry of a sweep's plan, as far as it is known before the data are read."""
+    """Returns the protocol of a sweep plan's entry, as far as it is known before the data are read."""
     return Protocol(
         package=entry["package"], task=entry["task"], preset=entry["preset"],
         settings=_settings(entry["package"], entry["task"], entry["run"], entry["config_version"]),
@@ -61,7 +61,7 @@ def planned_protocol(entry: Mapping[str, Any]) -> Protocol:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The results of one protocol, and the planned runs of it that have none."""
+    """The results of one protocol, and the entries of planned runs without a result."""
 
     protocol: Protocol
     results: list[Result] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Group:
 
 
 def groups(results: Sequence[Result], missing: Sequence[dict[str, Any]]) -> list[Group]:
-    """Returns a group for each protocol; results of different protocols never meet."""
+    """Returns one group per protocol."""
     found: dict[Protocol, Group] = {}
     for result in results:
         protocol = protocol_of(result)
@@ -80,14 +80,14 @@ def groups(results: Sequence[Result], missing: Sequence[dict[str, Any]]) -> list
         planned[planned_protocol(entry).settings].append(entry)
     for group in found.values():
         there = {(result.row, result.seed) for result in group.results}
-        entries = _once(planned.pop(group.protocol.settings, []))
+        entries = _deduplicate(planned.pop(group.protocol.settings, []))
         group.missing.extend(entry for entry in entries if (entry["row"], entry["seed"]) not in there)
-    alone = (_once(entries) for entries in planned.values())
+    alone = (_deduplicate(entries) for entries in planned.values())
     return [*found.values(), *(Group(protocol=planned_protocol(some[0]), missing=some) for some in alone)]
 
 
 def run_class(package: str, task: str) -> type[BaseRun] | None:
-    """Returns the class of a task's runs; none: this version does not know the task."""
+    """Returns the class of a task's runs; None if this version does not know the task."""
     return next((type(preset.run) for preset in _presets(package, task).values()), None)
 
 
@@ -102,7 +102,7 @@ def _settings(package: str, task: str, run: Mapping[str, Any], config_version: i
 
 
 def _universal(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a run of a task that this version does not know, without attention and seed."""
+    """Returns the settings of a task unknown to this version: all fields except attention and seed."""
     model = {name: value for name, value in run["model"].items() if name != "attention"}
     return {name: value for name, value in run.items() if name != "seed"} | {"model": model}
 
@@ -111,6 +111,6 @@ def _pretraining(run: Mapping[str, Any]) -> str:
     return str(run["model"].get("pretraining", ""))
 
 
-def _once(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns one entry for each row and seed: fields such as diagnostics make another directory, but no other run."""
+def _deduplicate(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns one entry per row and seed; entries can differ in fields outside the protocol, such as diagnostics."""
     return list({(entry["row"], entry["seed"]): entry for entry in entries}.values())

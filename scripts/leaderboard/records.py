@@ -1,4 +1,4 @@
-"""All that a folder of runs holds for a leaderboard: results that were checked, planned runs that have none."""
+"""Reads results and planned runs without a result from a folder of runs, and checks them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -12,23 +12,23 @@ from seqarena.common.runs.config import from_json
 from seqarena.common.runs.results import Result, read_results, row_parts
 from seqarena.common.runs.run import BaseRun, RowParts, row_name
 from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of
-from seqarena.scripts.leaderboard.remarks import version, versioned
+from seqarena.scripts.leaderboard.remarks import separate_versions, version
 from seqarena.scripts.packages import PACKAGES, find_package
 
 PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": tuple,
            "seed": int, "config_version": int, "command": str}  # fmt: skip
-"""Fields of each run in a sweep's plan, with their kinds."""
+"""Fields of each run in a sweep's plan, with their types."""
 
 
 def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the entries of all saved sweep plans below ``folder`` whose run has no result, and what was no plan."""
+    """Returns the entries of sweep plans below ``folder`` whose run has no result, and messages on unreadable plans."""
     entries: dict[str, dict[str, Any]] = {}
     problems = []
     for path in sorted((folder / "sweeps").glob("*.json")):
         try:
             planned = [_entry(each) for each in printable(read_strict_json(path))["runs"]]
             if not all(_is_entry(each) for each in planned):
-                raise ValueError("an entry is none of a run")
+                raise ValueError("an entry is not a run")
             entries |= {each["folder"]: each | {"plan": printable(str(path.relative_to(folder)))} for each in planned}
         except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(printable(f"{path}: not a sweep's plan ({error})"))
@@ -43,8 +43,8 @@ def _entry(values: dict[str, Any]) -> dict[str, Any]:
 def _is_entry(values: dict[str, Any]) -> bool:
     if not all(isinstance(values[name], kind) for name, kind in PLANNED.items()):
         return False
-    place = Path(values["folder"])
-    if place.is_absolute() or ".." in place.parts:
+    path = Path(values["folder"])
+    if path.is_absolute() or ".." in path.parts:
         return False
     pairs = all(isinstance(pair, list) and len(pair) == 2 for pair in values["changed"].values())
     return pairs and isinstance(values["run"].get("model"), dict)
@@ -58,9 +58,10 @@ def _readable(folder: Path) -> bool:
 
 
 def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str]]:
-    """Returns one result for each (protocol, row, sources, seed), and a message for each that does not count.
+    """Returns one result per (protocol, row, sources, seed), and a message for each result that is ignored.
 
-    Of results that claim the same run the newest counts. Those of a row by other sources than its newest are renamed.
+    If several results are of the same run, the newest counts. Results with other sources than their row's newest get
+    a row of their own.
     """
     chosen: dict[tuple[Protocol, RowParts, str, int], Path] = {}
     messages = []
@@ -69,37 +70,37 @@ def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str
         if key in chosen:
             messages.append(
                 printable(
-                    f"two results of {result.task} {row_name(result.row)} seed {result.seed}: the newest counts, "
-                    f"{folder}, and not {chosen[key]}"
+                    f"two results of {result.task} {row_name(result.row)} seed {result.seed}: using the newest, "
+                    f"{folder}, and ignoring {chosen[key]}"
                 )
             )
         chosen[key] = folder
     kept = set(chosen.values())
-    return versioned({folder: result for folder, result in results.items() if folder in kept}), messages
+    return separate_versions({folder: result for folder, result in results.items() if folder in kept}), messages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """All that a folder of runs holds for a leaderboard."""
+    """Results and planned runs below a folder."""
 
     results: dict[Path, Result]
-    """One for each (protocol, row, sources, seed)."""
+    """One per (protocol, row, sources, seed)."""
     missing: list[dict[str, Any]]
     """Entries of sweep plans whose run has no result."""
     problems: list[str]
-    """Files that were skipped, and why."""
+    """Skipped files, each with the reason."""
     duplicates: list[str]
-    """Results that do not count, since a newer one claims the same run."""
+    """Messages on results that are ignored because a newer one is of the same run."""
 
 
 def measurements(folder: Path) -> Measurements:
-    """Returns everything below a folder of runs.
+    """Returns all results and planned runs below a folder.
 
     Raises:
-        WrongUseError: no such folder, or nothing in it.
+        WrongUseError: the folder does not exist or has no results.
     """
     if not folder.is_dir():
-        raise WrongUseError(f"no folder {folder}; seqarena quickstart makes results, or name one with --runs")
+        raise WrongUseError(f"no folder {folder}; run seqarena quickstart for first results, or set --runs")
     results, problems = read_results(folder)
     reasons = {path: reason for path, result in results.items() if (reason := _impossible(result))}
     reasons |= _other_lengths({path: result for path, result in results.items() if path not in reasons})
@@ -112,19 +113,19 @@ def measurements(folder: Path) -> Measurements:
     problems += broken
     if not results and not missing:
         skipped = f" ({len(problems)} files were skipped: {problems[0]})" if problems else ""
-        raise WrongUseError(f"no results below {folder}{skipped}; seqarena quickstart makes some")
+        raise WrongUseError(f"no results below {folder}{skipped}; run seqarena quickstart for first results")
     kept, duplicates = newest(results)
     return Measurements(results=kept, missing=missing, problems=problems, duplicates=duplicates)
 
 
 def _other_lengths(results: Mapping[Path, Result]) -> dict[Path, str]:
-    """Returns the results that have scores of more or fewer test examples than most of their protocol, and says so."""
+    """Returns the results whose number of test examples is not the usual one of their protocol, with the reason."""
     counts: dict[Protocol, Counter[int]] = defaultdict(Counter)
     for result in results.values():
         counts[protocol_of(result)][len(result.example_scores)] += result.score is not None
     usual = {protocol: max(found, key=lambda length: (found[length], length)) for protocol, found in counts.items()}
     return {
-        path: f"scores of {len(result.example_scores):,} test examples, where others of the same data have "
+        path: f"scores of {len(result.example_scores):,} test examples, but other results on the same data have "
         f"{usual[protocol_of(result)]:,}"
         for path, result in results.items()
         if result.score is not None and len(result.example_scores) != usual[protocol_of(result)]
@@ -132,7 +133,7 @@ def _other_lengths(results: Mapping[Path, Result]) -> dict[Path, str]:
 
 
 def _impossible(result: Result) -> str:
-    """Returns what no result of its task can have; empty: nothing."""
+    """Returns why a result is impossible for its task; empty if it is possible."""
     package = find_package(result.package) if result.package in PACKAGES else None
     task = package.tasks.get(result.task) if package else None
     preset = package.presets.get(result.task, {}).get(result.preset) if package else None
@@ -140,19 +141,19 @@ def _impossible(result: Result) -> str:
     if reason or task is None or result.score is None:
         return reason
     if result.task_version == task.version and result.metric != task.metric:
-        return f"metric {result.metric!r}, where {result.task} has {task.metric!r}"
+        return f"metric {result.metric!r}, but {result.task} has {task.metric!r}"
     least, most = min(result.example_scores), max(result.example_scores)
     if task.unit == "share" and not 0 <= least <= most <= 1:
-        return f"example scores from {least:g} to {most:g}, where {task.metric} is a share of 1"
+        return f"example scores from {least:g} to {most:g}, but {task.metric} is between 0 and 1"
     return ""
 
 
 def _no_run(kind: type[BaseRun], values: dict[str, Any]) -> str:
-    """Returns why values cannot be those of a run; nothing for a run of another version, with other fields."""
+    """Returns why the values are not a valid run; empty also for other fields, which another version may have."""
     try:
         from_json(kind, values)
     except ValueError:
         return ""
     except (WrongUseError, TypeError, AttributeError, OverflowError) as error:
-        return f"its run is none that can be ({error})"
+        return f"its run is invalid ({error})"
     return ""

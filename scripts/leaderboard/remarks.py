@@ -13,31 +13,31 @@ from seqarena.common.runs.sources import changed_sources, digest, listed
 from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of, run_class
 
 COMPARED = ("python", "instructions", "threads", "processes")
-"""Fields of an environment that are compared, as libraries are. The device is named below every table."""
+"""Fields of the environment that are compared, as are libraries; the device is shown below every table."""
 
 
 def without_version(row: RowParts) -> RowParts:
-    """Returns a row without the hash of an earlier version."""
+    """Returns a row without the hash that marks an earlier version."""
     return tuple(part for part in row if part[0] != VERSION)
 
 
 def is_earlier(row: RowParts) -> bool:
-    """Returns whether a row is an earlier version of another one."""
+    """Returns whether a row is an earlier version of another row."""
     return without_version(row) != row
 
 
 def version(result: Result) -> str:
-    """Returns a hash of the sources of a result, of its checkpoint's pretraining, and of the fields that its row names.
+    """Returns a hash of a result's sources, of its checkpoint's pretraining, and of the values that its row names.
 
-    A name stands for other values when the table of variants or a preset changes.
+    The values are hashed because a name can change its meaning when the table of variants or a preset changes.
     """
     kind = run_class(result.package, result.task)
     named = {} if kind is None else row_values(kind, result.run)
     return digest({**result.sources, "row": json.dumps(named, sort_keys=True)})
 
 
-def versioned(results: Mapping[Path, Result]) -> dict[Path, Result]:
-    """Returns the results, those of a row by other sources than its newest in a row of their own."""
+def separate_versions(results: Mapping[Path, Result]) -> dict[Path, Result]:
+    """Returns the results, with those of other sources than their row's newest moved to a row of their own."""
     newest: dict[tuple[Protocol, RowParts], Result] = {}
     for result in sorted(results.values(), key=lambda each: each.finished_at):
         newest[protocol_of(result), result.row] = result
@@ -50,12 +50,12 @@ def versioned(results: Mapping[Path, Result]) -> dict[Path, Result]:
 
 
 def remarks(by_row: Mapping[RowParts, Sequence[Result]], against: Mapping[RowParts, RowParts]) -> list[str]:
-    """Returns what is to be said below a table of these rows, each compared ``against`` another one, or none."""
+    """Returns the remarks below a table; ``against``: the row that each row is compared with, if any."""
     results = [result for some in by_row.values() for result in some]
     return [
         *_versions(by_row),
-        *_shared(by_row, against),
-        *_unknown(results),
+        *_shared_sources(by_row, against),
+        *_unrecorded_sources(results),
         *_dirty(results),
         *_environments(results),
         *_segments(results),
@@ -68,14 +68,14 @@ def _versions(by_row: Mapping[RowParts, Sequence[Result]]) -> list[str]:
         plain, name = by_row.get(without_version(row)), row_name(without_version(row))
         if is_earlier(row) and plain and results:
             old, new = results[0].sources, plain[0].sources
-            changed = listed(changed_sources(old, new)) or "what the name stands for, or the pretraining,"
-            told = f"measured before {changed} changed; {name}: after" if old else "sources were not recorded"
-            found.append(f"{row_name(row)}: {told}")
+            changed = listed(changed_sources(old, new)) or "the meaning of the name, or the pretraining,"
+            remark = f"measured before {changed} changed; {name}: after" if old else "sources were not recorded"
+            found.append(f"{row_name(row)}: {remark}")
     return found
 
 
-def _shared(by_row: Mapping[RowParts, Sequence[Result]], against: Mapping[RowParts, RowParts]) -> list[str]:
-    """Tells of rows that are compared though files that both depend on changed in between."""
+def _shared_sources(by_row: Mapping[RowParts, Sequence[Result]], against: Mapping[RowParts, RowParts]) -> list[str]:
+    """Returns remarks on compared rows that share a source file of which they used different versions."""
     rows: dict[str, list[str]] = defaultdict(list)
     for row, other in against.items():
         mine, theirs = (by_row[each][0].sources for each in (row, other))
@@ -86,14 +86,14 @@ def _shared(by_row: Mapping[RowParts, Sequence[Result]], against: Mapping[RowPar
     return [f"{'; '.join(pairs)}: measured by different versions of {files}" for files, pairs in rows.items()]
 
 
-def _unknown(results: Sequence[Result]) -> list[str]:
+def _unrecorded_sources(results: Sequence[Result]) -> list[str]:
     commits = sorted({str(each.environment.get("commit"))[:8] for each in results if not each.sources})
     return [f"sources were not recorded; commit: {', '.join(commits)}"] if commits else []
 
 
 def _dirty(results: Sequence[Result]) -> list[str]:
     dirty = [each for each in results if each.environment.get("clean") is False]
-    return [f"measured with uncommitted changes: {_named(dirty, results)}"] if dirty else []
+    return [f"measured with uncommitted changes: {_names(dirty, results)}"] if dirty else []
 
 
 def _environments(results: Sequence[Result]) -> list[str]:
@@ -104,8 +104,8 @@ def _environments(results: Sequence[Result]) -> list[str]:
         for each in results:
             by_value[plain[id(each)].get(name, "not recorded")].append(each)
         if len(by_value) > 1:
-            told = "; ".join(f"{value}: {_named(some, results)}" for value, some in by_value.items())
-            found.append(f"different {name}: {told}")
+            by_result = "; ".join(f"{value}: {_names(some, results)}" for value, some in by_value.items())
+            found.append(f"different {name}: {by_result}")
     return found
 
 
@@ -118,11 +118,11 @@ def _plain(environment: Mapping[str, Any]) -> dict[str, str]:
 
 def _segments(results: Sequence[Result]) -> list[str]:
     resumed = [each for each in results if len(each.segments) > 1]
-    return [f"begun in one environment and resumed in another: {_named(resumed, results)}"] if resumed else []
+    return [f"started in one environment and resumed in another: {_names(resumed, results)}"] if resumed else []
 
 
-def _named(some: Sequence[Result], everyone: Sequence[Result]) -> str:
-    """Returns results by row and seed; a row of which all are meant, by its name alone."""
+def _names(some: Sequence[Result], everyone: Sequence[Result]) -> str:
+    """Returns the names of results, as row and seed, or as row alone if all of its results are included."""
     if len(some) == len(everyone):
         return "all"
     seeds: dict[str, list[int]] = defaultdict(list)

@@ -8,11 +8,11 @@ from seqarena.common.runs.tasks import Unit
 
 
 def number(value: float, unit: Unit, form: str = "") -> str:
-    """Returns a score as people read it, per cent or as it is; ``form`` + shows its sign."""
+    """Returns a score as text: fractions in per cent, losses unscaled; ``form`` "+" prints the sign."""
     return f"{100 * value:{form}.2f}" if unit == "share" else f"{value:{form}.3f}"
 
 
-def told(value: float, unit: Unit) -> str:
+def with_unit(value: float, unit: Unit) -> str:
     """Returns a score with its unit."""
     return f"{number(value, unit)} %" if unit == "share" else number(value, unit)
 
@@ -23,24 +23,24 @@ class Row:
 
     name: str
     parts: RowParts
-    """The same as data."""
+    """The row's name as (part, value) pairs."""
     seeds: list[int] = field(default_factory=list)
-    """Seeds that finished."""
+    """Seeds of finished runs."""
     diverged: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
-    """Seeds that a saved sweep plan names and no result has."""
+    """Seeds that a sweep planned and that have no result."""
     notes: list[str] = field(default_factory=list)
     mean: float | None = None
     deviation: float | None = None
-    """Standard deviation over seeds; none with one."""
+    """Standard deviation over seeds; None with a single seed."""
     secondary: dict[str, tuple[float, float | None]] = field(default_factory=dict)
-    """Of the task's other metrics, mean and standard deviation."""
+    """Mean and standard deviation of the task's other metrics."""
     against: str = ""
-    """The row it is compared with: the baseline, under the same norm and depth; empty: there is none."""
+    """Name of the row compared with: the baseline of the same norm and depth; empty if there is none."""
     comparison: Comparison | None = None
-    """With that row, over the seeds that both have."""
+    """Comparison with that row over the common seeds."""
     p_corrected: float | None = None
-    """Holm's, over the variants of the table."""
+    """p-value with Holm's correction over the rows of the table."""
     parameters: int | None = None
     tokens_per_second: float | None = None
     """Median over seeds."""

@@ -1,19 +1,19 @@
-"""Tables of several tasks as one: a row a variant, a column a task, as papers print them."""
+"""Joins tables of several tasks into one, with a row per variant and a column per task, as papers print them."""
 
 import itertools
 from collections.abc import Sequence
 
-from seqarena.scripts.leaderboard.cells import published
+from seqarena.scripts.leaderboard.cells import shown_figures
 from seqarena.scripts.leaderboard.rows import Row, number
 from seqarena.scripts.leaderboard.table import Table
 
 SIGNIFICANT = 0.05
-Joined = tuple[str, list[str], list[list[str]], list[str]]
+JoinedTable = tuple[str, list[str], list[list[str]], list[str]]
 """Title, headings, rows, notes."""
 
 
-def join(tables: Sequence[Table]) -> list[Joined]:
-    """Returns one table for each package, preset and pretraining; a task's second protocol begins another one."""
+def join(tables: Sequence[Table]) -> list[JoinedTable]:
+    """Returns one table per package, preset and pretraining; a second protocol of a task goes to a further table."""
     groups: dict[tuple[str, str, str], list[list[Table]]] = {}
     for table in tables:
         lists = groups.setdefault((table.package, table.preset, table.pretraining), [])
@@ -22,10 +22,10 @@ def join(tables: Sequence[Table]) -> list[Joined]:
             lists.append([table])
         else:
             free.append(table)
-    return [_joined(*key, some) for key, lists in groups.items() for some in lists]
+    return [_join_tables(*key, some) for key, lists in groups.items() for some in lists]
 
 
-def _joined(package: str, preset: str, pretraining: str, tables: Sequence[Table]) -> Joined:
+def _join_tables(package: str, preset: str, pretraining: str, tables: Sequence[Table]) -> JoinedTable:
     headings = ["variant", *(_heading(table) for table in tables)]
     names = dict.fromkeys(row.name for table in tables for row in table.rows)
     found = [{row.name: row for row in table.rows} for table in tables]
@@ -48,14 +48,14 @@ def _joined(package: str, preset: str, pretraining: str, tables: Sequence[Table]
         rows.append([f"published: {name} ({source})", *(each.get((name, source), "") for each in figures)])
     notes = [table.title for table in tables]
     notes += [
-        "mean +- standard deviation (seeds), per cent where it is no loss; behind a slash the other metrics alike",
-        f"* differs from {tables[0].baseline} with p < {SIGNIFICANT} after Holm, over 3 or more seeds",
+        "mean +- standard deviation (seeds); per cent, except losses; after the slash: the task's other metrics",
+        f"* differs from {tables[0].baseline} with p < {SIGNIFICANT} (Holm), over at least 3 seeds",
     ]
     if not all(table.comparable for table in tables):
-        notes.append("published figures: of other data or settings than these")
+        notes.append("published figures: measured on other data or with other settings")
     notes += [f"{table.task}: {remark}" for table in tables for remark in table.remarks]
-    begun = f", from the pretraining {pretraining}" if pretraining else ""
-    return f"{package}, preset {preset}{begun}", headings, rows, notes
+    start = f", from the pretraining {pretraining}" if pretraining else ""
+    return f"{package}, preset {preset}{start}", headings, rows, notes
 
 
 def _heading(table: Table) -> str:
@@ -74,15 +74,15 @@ def _cell(table: Table, row: Row | None) -> str:
     ]
     unit = table.unit
     shown = " / ".join(f"{number(mean, unit)}{'' if sd is None else f' +- {number(sd, unit)}'}" for mean, sd in spread)
-    told = row.p_corrected is not None and row.p_corrected < SIGNIFICANT
-    star = "*" if told else ""
+    is_significant = row.p_corrected is not None and row.p_corrected < SIGNIFICANT
+    star = "*" if is_significant else ""
     return f"{shown}{star} ({len(row.seeds)})"
 
 
 def _figures(table: Table) -> dict[tuple[str, str], str]:
     """Returns (name, source) -> the published figures of all metrics."""
     found: dict[tuple[str, str], list[str]] = {}
-    for each in itertools.chain(*(published(table, some) for some in (None, *table.published_secondary.values()))):
+    for each in itertools.chain(*(shown_figures(table, some) for some in (None, *table.published_secondary.values()))):
         found.setdefault((each.name, each.source), []).append(
             f"{100 * each.value:.1f}" if table.unit == "share" else number(each.value, table.unit)
         )

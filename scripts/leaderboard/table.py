@@ -24,40 +24,40 @@ class Table:
     task: str
     preset: str
     pretraining: str
-    """What the checkpoints that the runs began from were trained on; empty: they began from nothing."""
+    """Pretraining of the checkpoints that the runs start from; empty: random initialisation."""
     metric: str
     unit: Unit
     higher_is_better: bool
     measured: str
-    """How the scores came about, where that is not the task's to say; empty: it is."""
+    """Scoring protocol, if it is a setting of the run; empty if the task determines it."""
     baseline: str
     rows: list[Row]
     floors: dict[str, float]
     chance: float | None
     published: list[Published]
     published_secondary: dict[str, list[Published]]
-    """Of the task's other metrics."""
+    """Published figures of the task's other metrics."""
     comparable: bool
-    """Whether the published figures were measured on data like these."""
+    """Whether the published figures were measured on the same data and settings."""
     devices: list[str]
     remarks: list[str]
-    """In what the results differ that stand here side by side, and which plans have runs without one."""
+    """Differences between the results of the table, and the plans of missing runs."""
 
 
 def tables(results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
-    """Returns a table for each protocol."""
+    """Returns one table per protocol."""
     return [table_of(group, baseline) for group in groups(results, missing)]
 
 
 def table_of(group: Group, baseline: str) -> Table:
-    """Returns the table of a group: a row a variant, each compared with the baseline."""
+    """Returns the table of a group, with a row per variant, each compared with the baseline."""
     protocol, some = group.protocol, next(iter(group.results), None)
     task = protocol.record
     secondary = task.beside if task else ()
     rows, by_row = rows_of(group, baseline, secondary)
     parts = {row.name: row.parts for row in rows}
     plans = sorted({str(entry["plan"]) for entry in group.missing if "plan" in entry})
-    told = [f"missing runs were planned in {', '.join(plans)}; delete a plan that was given up"] if plans else []
+    plan_remarks = [f"missing runs were planned in {', '.join(plans)}; delete a plan to drop its runs"] if plans else []
     return Table(
         title=_title(protocol, task),
         package=protocol.package,
@@ -67,7 +67,7 @@ def table_of(group: Group, baseline: str) -> Table:
         metric=some.metric if some else task.metric if task else "score",
         unit=task.unit if task else "share",
         higher_is_better=task is None or task.higher_is_better,
-        measured=_measured(some, protocol),
+        measured=_scoring(some, protocol),
         baseline=baseline,
         rows=rows,
         floors=some.floors if some else {},
@@ -76,7 +76,7 @@ def table_of(group: Group, baseline: str) -> Table:
         published_secondary={name: list(task.published_beside.get(name, ())) for name in secondary} if task else {},
         comparable=_is_comparable(protocol, some),
         devices=sorted({result.environment["device"] for result in group.results}),
-        remarks=[*remarks(by_row, {row.parts: parts[row.against] for row in rows if row.against}), *told],
+        remarks=[*remarks(by_row, {row.parts: parts[row.against] for row in rows if row.against}), *plan_remarks],
     )
 
 
@@ -91,8 +91,8 @@ def _title(protocol: Protocol, task: Task | None) -> str:
     return title
 
 
-def _measured(result: Result | None, protocol: Protocol) -> str:
-    """Returns what a result's run says of how its scores came about; nothing, if it is of another version."""
+def _scoring(result: Result | None, protocol: Protocol) -> str:
+    """Returns the scoring protocol of a result's run; empty for a run of another version."""
     preset = protocol.preset_record
     if result is None or preset is None:
         return ""
@@ -103,7 +103,7 @@ def _measured(result: Result | None, protocol: Protocol) -> str:
 
 
 def _is_comparable(protocol: Protocol, result: Result | None) -> bool:
-    """Returns whether published figures were measured on such data under such settings."""
+    """Returns whether published figures were measured on the same data and settings."""
     preset = protocol.preset_record
     if preset is None or not preset.comparable or _is_other_data(protocol):
         return False
@@ -114,12 +114,12 @@ def _is_comparable(protocol: Protocol, result: Result | None) -> bool:
 
 
 def _own_files(kind: type, run: Any) -> dict[str, Any]:
-    """Returns the checkpoints and files of somebody's own that a run reads."""
+    """Returns the user's checkpoints and files that a run reads."""
     return {each.path: each.value for each in json_fields(kind, run) if each.role in (Role.WEIGHTS, Role.OWN_FILE)}
 
 
 def _is_other_data(protocol: Protocol) -> bool:
-    """Returns whether files of the user's own held other data than the preset means, though no field says so."""
+    """Returns whether the data differ from the preset's although no data field was changed."""
     task = protocol.record
     meant = None if task is None else task.checksums.get(protocol.preset)
     named = any(path.startswith("data.") for path in protocol.changed)

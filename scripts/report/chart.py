@@ -1,4 +1,4 @@
-"""Plotly figures as plain values, which the page draws when they come into view."""
+"""Plotly figures as JSON values, drawn by the page when they scroll into view."""
 
 import html
 import math
@@ -12,7 +12,7 @@ COLOURS = ("#0a7cc4", "#d55e00", "#009e73", "#c2629a", "#c98a00", "#7b6fd0", "#8
 """Colours of rows, distinguishable for colour-blind readers on white and on black."""
 REFERENCE = "#8a8a8a"
 LONGEST = 36
-"""Letters of a name beside a chart."""
+"""Maximum length of a name beside a chart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,53 +21,53 @@ class Chart:
 
     title: str
     data: list[dict[str, Any]]
-    """Plotly's traces."""
+    """Traces of Plotly."""
     layout: dict[str, Any]
     height: int = 300
-    """Pixels."""
+    """Height in pixels."""
     is_wide: bool = False
-    """Whether it takes the whole width of the page."""
+    """Whether the chart takes the whole width of the page."""
     note: str = ""
     """Note below the chart."""
 
 
 def colour(number: int) -> str:
-    """Returns the colour of a row by its place."""
+    """Returns the colour of a row by its index."""
     return COLOURS[number % len(COLOURS)]
 
 
 def label(name: str) -> str:
-    """Returns a name as Plotly shows it letter by letter: it reads some of HTML's tags."""
+    """Returns a name escaped for Plotly, which interprets some HTML tags."""
     return html.escape(name, quote=False)
 
 
 def scaled(value: float, unit: Unit) -> float:
-    """Returns a score as people read it."""
+    """Returns a score as displayed: fractions in per cent, losses unscaled."""
     return 100 * value if unit == "share" else value
 
 
 def short(name: str) -> str:
-    """Returns a name that leaves room for the chart beside it."""
+    """Returns a name shortened to ``LONGEST`` characters."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def percent(unit: Unit) -> str:
-    """Returns what an axis of scores says of their unit."""
+    """Returns the unit suffix of an axis title."""
     return ", %" if unit == "share" else ""
 
 
 def rounded(value: float) -> float | None:
-    """Returns a number with the digits that a chart can show; None for what is no number."""
+    """Returns a number rounded to 5 significant digits; None if it is not finite."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def thinned(line: Sequence[tuple[float, float]], points: int) -> list[tuple[float, float]]:
-    """Returns at most so many of a line's points, the first and the last among them."""
+    """Returns at most ``points`` points of a line, including the first and the last."""
     if len(line) <= points:
         return list(line)
     return [line[round(at * (len(line) - 1) / (points - 1))] for at in range(points)]
 
 
 def sentence(title: str) -> str:
-    """Returns a title with its first letter large; names of variants stay as they are."""
+    """Returns a title with its first letter in upper case."""
     return title[0].upper() + title[1:]

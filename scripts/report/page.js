@@ -1,9 +1,9 @@
 "use strict";
-// What the page does: unpacks its data, sorts, filters, unfolds, draws charts when they come into view.
+// Unpacks the data, sorts and filters tables, expands rows, and draws charts when they scroll into view.
 
 const unpacked = {};
 
-// Returns the text that an element of the page holds compressed.
+// Returns the decompressed text of an element.
 async function unpack(id) {
   const letters = atob(document.getElementById(id).textContent);
   const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
@@ -16,7 +16,7 @@ function values() {
   return unpacked.values;
 }
 
-// The library takes longest to read: only once a chart is to be drawn.
+// The library is slow to parse, so it is loaded with the first chart.
 function library() {
   unpacked.library ??= unpack("library").then((source) => {
     const script = document.createElement("script");
@@ -41,14 +41,14 @@ const SHARED = {
   paper_bgcolor: "rgba(0,0,0,0)",
   plot_bgcolor: "rgba(0,0,0,0)",
   font: { family: "system-ui, sans-serif", size: 11 },
-  showlegend: false, // the page has its own, which never lies over an axis
+  showlegend: false, // the page has its own, which never covers an axis
   hovermode: "closest",
   dragmode: false,
 };
 const MARGIN = { l: 56, r: 14, t: 8, b: 40 };
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 
-// Returns a chart's layout with what all share; titles and labels of axes make room for themselves.
+// Returns a chart's layout merged with the common one; margins fit titles and labels of axes.
 function whole(layout) {
   const made = { ...SHARED, ...layout, margin: { ...MARGIN, ...layout.margin } };
   for (const name of Object.keys(made).filter((key) => /^[xy]axis/.test(key))) {
@@ -57,12 +57,12 @@ function whole(layout) {
   return made;
 }
 
-// Names come escaped for Plotly; here they are read back as text, never as tags.
+// Unescapes names that were escaped for Plotly, as text, never as tags.
 function plain(name) {
   return new DOMParser().parseFromString(name, "text/html").documentElement.textContent;
 }
 
-// Returns the entries of a chart, a button each: a click hides its lines, another shows them.
+// Returns a chart's legend, with one button per entry that toggles its lines.
 function legend(plot, data) {
   const groups = new Map();
   data.forEach((trace, number) => {
@@ -118,10 +118,10 @@ const seen = new IntersectionObserver(
 const plots = [...document.querySelectorAll(".plot")];
 plots.forEach((plot) => seen.observe(plot));
 
-// A browser does not wait for charts when it prints: those below are drawn as soon as there is time for them.
+// A browser does not wait for charts when it prints, so charts out of view are drawn when idle.
 const AHEAD = 150;
 
-// What is filtered away has no width yet; it is drawn when it comes into view.
+// Filtered charts have no width yet; they are drawn when they come into view.
 function visible(plot) {
   return plot.offsetParent !== null;
 }
@@ -135,7 +135,7 @@ async function drawAhead() {
 
 window.addEventListener("load", drawAhead);
 
-// Paper has its own width: two charts side by side, or one over both columns (page.css has the same numbers).
+// Chart widths on paper: two columns, or one wide chart (same numbers as in page.css).
 const PRINTED = { narrow: 330, wide: 676 };
 
 const opened = [];
@@ -167,7 +167,7 @@ function told(run) {
   for (const [name, text] of run.facts) list.append(element("dt", name), element("dd", text));
   article.append(list);
   if (run.changes.length) {
-    article.append(element("h4", "what differs from the preset"));
+    article.append(element("h4", "differences from the preset"));
     const changes = element("dl");
     for (const [path, before, after] of run.changes) {
       changes.append(element("dt", path), element("dd", `${before} → ${after}`));
@@ -195,7 +195,7 @@ async function unfold(button) {
   body.append(row);
 }
 
-// Sorting: text from A, numbers from the largest; what has no number stays last ------------------------------------------
+// Sorting: text ascending, numbers descending, missing numbers last ------------------------------------------
 
 function sort(heading) {
   const table = heading.closest("table");

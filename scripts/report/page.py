@@ -1,4 +1,4 @@
-"""The page itself: one file that opens from disk, in which script, style, library and data are all inside."""
+"""Builds the page: one HTML file that opens from disk and contains its script, style, library and data."""
 
 import base64
 import gzip
@@ -15,38 +15,38 @@ from seqarena.common.files import write_atomically
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings, orders
 from seqarena.scripts.leaderboard.remarks import version
 from seqarena.scripts.report.chart import Chart
-from seqarena.scripts.report.gathered import ReportData, ReportRun, View, differences, of_status
-from seqarena.scripts.report.inside import LAYERED, curves, layered, maps, masses, shares
-from seqarena.scripts.report.scored import comparisons, price, scores
+from seqarena.scripts.report.data import ReportData, ReportRun, View, differences, of_status
+from seqarena.scripts.report.scores import comparisons, price, scores
+from seqarena.scripts.report.training import LAYERED, curves, layered, maps, masses, shares
 from seqarena.scripts.report.words import sentences
 
 HERE = Path(__file__).parent
 MOST_POINTS = 150_000
-"""Of all learning curves together; what keeps the page small, with the next."""
+"""Maximum points of all learning curves together, which limits the size of the page."""
 MOST_DRAWN_MAPS = 120
-"""Runs whose heat maps are drawn."""
+"""Maximum number of runs with heat maps."""
 MOST_ROWS = 60
-"""Of a protocol, in a chart."""
+"""Maximum rows of a protocol per chart."""
 MOST_ROWS_INSIDE = 12
-"""Of a protocol, with charts of their own."""
+"""Maximum rows of a protocol with charts of their own."""
 FEWEST_POINTS = 8
 
 
 def build(gathered: ReportData, speed: Sequence[Chart], made: dict[str, Any]) -> str:
-    """Returns the page's HTML; ``made`` says when and from which code."""
+    """Returns the page's HTML; ``made``: time and commit of the page."""
     charts: list[Chart] = []
     runs: list[list[dict[str, Any]]] = []
-    lines = sum(len(panel) for run in gathered.shown for panel in run.curves.values())
+    lines = sum(len(panel) for run in gathered.runs for panel in run.curves.values())
     points = max(FEWEST_POINTS, min(100, MOST_POINTS // max(1, lines)))
     with_maps = MOST_DRAWN_MAPS
     sections = []
     for view in gathered.views:
         own = charts_of(view, points, with_maps)
         with_maps -= sum(chart.data[0]["type"] == "heatmap" for chart in own)
-        sections.append(_section(view, len(runs)) | {"charts": _placed(own, len(charts))})
+        sections.append(_section(view, len(runs)) | {"charts": _chart_slots(own, len(charts))})
         charts += own
         runs += [[_run(run) for run in view.runs[row.name]] for row in view.table.rows]
-    placed = _placed(speed, len(charts))
+    placed = _chart_slots(speed, len(charts))
     charts += speed
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
@@ -55,9 +55,9 @@ def build(gathered: ReportData, speed: Sequence[Chart], made: dict[str, Any]) ->
     return environment.get_template("page.html").render(
         style=(HERE / "page.css").read_text(encoding="utf-8"),
         script=(HERE / "page.js").read_text(encoding="utf-8"),
-        library=packed(plotly.offline.get_plotlyjs()),
-        values=packed(json.dumps({"charts": [asdict(each) for each in charts], "runs": runs}, allow_nan=False)),
-        counts={status: of_status(gathered.shown, status) for status in ("finished", "diverged", "missing")},
+        library=compress(plotly.offline.get_plotlyjs()),
+        values=compress(json.dumps({"charts": [asdict(each) for each in charts], "runs": runs}, allow_nan=False)),
+        counts={status: of_status(gathered.runs, status) for status in ("finished", "diverged", "missing")},
         folder=str(gathered.folder),
         problems=gathered.problems,
         remarks=gathered.remarks,
@@ -68,9 +68,9 @@ def build(gathered: ReportData, speed: Sequence[Chart], made: dict[str, Any]) ->
 
 
 def charts_of(whole: View, points: int, most_maps: int) -> list[Chart]:
-    """Returns the charts of a protocol for which there is something to draw; lines are thinned to so many points.
+    """Returns the non-empty charts of a protocol, with lines thinned to ``points`` points.
 
-    What is left out for want of room is told in a chart's note.
+    The note of a chart mentions rows and maps that are not drawn.
     """
     table = replace(whole.table, rows=whole.table.rows[:MOST_ROWS])
     view = replace(whole, table=table, runs={row.name: whole.runs[row.name] for row in table.rows})
@@ -90,25 +90,25 @@ def charts_of(whole: View, points: int, most_maps: int) -> list[Chart]:
     cut = len(whole.table.rows) - len(table.rows)
     notes = [f"The first {MOST_ROWS} of {MOST_ROWS + cut} rows."] if cut else []
     if most_maps <= 0 and any(run is not None for _, run in mapped):
-        notes.append(f"Without heat maps: the page has {MOST_DRAWN_MAPS} already.")
+        notes.append(f"No heat maps: the page already has {MOST_DRAWN_MAPS}.")
     return [replace(each, note=" ".join([each.note, *notes]).strip()) for each in made if each is not None]
 
 
 def _first(charts: Sequence[Chart | None], most: int) -> list[Chart]:
-    """Returns the first charts of a kind; the last of them says how many rows have none."""
+    """Returns the first charts of a kind; the note of the last gives the number of charts not drawn."""
     there = [each for each in charts if each is not None]
     if len(there) > most > 0:
-        said = f"{there[most - 1].note} {len(there) - most} more rows have such a chart, which is not drawn.".strip()
-        there[most - 1] = replace(there[most - 1], note=said)
+        note = f"{there[most - 1].note} Not drawn: the same chart of {len(there) - most} more rows.".strip()
+        there[most - 1] = replace(there[most - 1], note=note)
     return there[:most]
 
 
-def packed(text: str) -> str:
-    """Returns a text compressed, in letters that no HTML is made of."""
+def compress(text: str) -> str:
+    """Returns a text compressed, in base64, which is safe inside HTML."""
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
-def _placed(charts: Sequence[Chart], first: int) -> list[dict[str, Any]]:
+def _chart_slots(charts: Sequence[Chart], first: int) -> list[dict[str, Any]]:
     return [
         {"number": first + at, "title": each.title, "note": each.note, "height": each.height,
          "wide": each.is_wide}
@@ -128,19 +128,19 @@ def _section(view: View, first: int) -> dict[str, Any]:
             for at, row in enumerate(table.rows)
         ],
         "words": sentences(table),
-        "remarks": table.remarks,  # where nobody need unfold them
+        "remarks": table.remarks,  # shown above the fold
         "notes": footnotes(replace(table, remarks=[])),
     }  # fmt: skip
 
 
 def _run(shown: ReportRun) -> dict[str, Any]:
-    """Returns what a row's fold-out tells of one run: a heading, pairs of words, the command, what differs."""
+    """Returns the details of a run shown when its row is expanded: heading, command, differences, facts."""
     result = shown.result
     changes = [[path, _plain(before), _plain(after)] for path, before, after in differences(shown)]
     if result is None:
         planned = shown.planned or {}
         return {
-            "heading": f"seed {planned['seed']}: missing, though a sweep planned it",
+            "heading": f"seed {planned['seed']}: missing (planned by a sweep)",
             "command": str(planned["command"]), "changes": changes, "facts": [["directory", shown.folder]],
         }  # fmt: skip
     made = result.environment
@@ -148,15 +148,15 @@ def _run(shown: ReportRun) -> dict[str, Any]:
     libraries = libraries if isinstance(libraries, dict) else {}
     score = result.message if result.score is None else f"{result.metric} {result.score:.6g}"
     commit = (
-        f"{made['commit']}{'' if made.get('clean') else ', with changes that are not committed'}"
+        f"{made['commit']}{'' if made.get('clean') else ', with uncommitted changes'}"
         if made.get("commit")
-        else "not known"
+        else "unknown"
     )
     facts = {
         "other metrics": ", ".join(
             f"{name} {value:.5g}" for name, value in result.metrics.items() if name != result.metric
         ),
-        "steps": f"{result.steps:,}, tested by the checkpoint of step {result.chosen_step:,}",
+        "steps": f"{result.steps:,}; the checkpoint of step {result.chosen_step:,} was tested",
         "time": f"{result.training_seconds:,.1f} s of training, {result.tokens_per_second:,.0f} tokens/s, "
         f"{result.peak_memory_bytes / 2**20:,.0f} MiB at most",
         "device": f"{made.get('device')}; {made.get('precision')}; processes: {made.get('processes')}",
@@ -184,6 +184,6 @@ def _plain(value: Any) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes the page, whole or not at all."""
+    """Writes the page atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(text.encode(errors="replace")))

@@ -1,4 +1,4 @@
-"""Charts of speed and memory against length, from what ``seqarena benchmark attention`` measured."""
+"""Charts of speed and memory by length, from results of ``seqarena benchmark attention``."""
 
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ DASHES = {
 
 
 def speed(folder: Path, problems: list[str]) -> list[Chart]:
-    """Returns two charts for each file of measurements in a folder; what is none is told in ``problems``."""
+    """Returns two charts for each file of measurements in a folder; unreadable files are added to ``problems``."""
     made = []
     for path in sorted(folder.glob("*.json")):
         try:
             record = read_strict_json(path)
-            if isinstance(record, dict) and "matmul_flops_per_second" in record:  # of attention, not of something else
+            if isinstance(record, dict) and "matmul_flops_per_second" in record:  # other benchmarks lack this field
                 made += _charts(record) if record["measurements"] else []
         except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
             problems.append(f"{path}: not measurements of attention ({type(error).__name__}: {error})")
@@ -40,7 +40,7 @@ def _charts(record: dict[str, Any]) -> list[Chart]:
         f"batch {setting['batch']}, {setting['heads']} heads of {setting['head_dim']}, {setting['precision']}; "
         f"{record['device']}"
     )
-    known = f"{record['commit'][:10]}{'' if record['clean'] else ', with changes'}" if record["commit"] else "not known"
+    known = f"{record['commit'][:10]}{'' if record['clean'] else ', modified'}" if record["commit"] else "unknown"
     note = f"Commit {known}; PyTorch {record['torch']}."
     lengths = sorted({each["case"]["length"] for each in found})
     base = [next(each for each in found if each["case"]["length"] == length)["baseline_seconds"]["none"]
@@ -66,7 +66,7 @@ def _charts(record: dict[str, Any]) -> list[Chart]:
                     )
                 )
         if unit == "ms":
-            name = "PyTorch's fused softmax, no order, of the same rounds"
+            name = "PyTorch's fused softmax, no order, measured in the same rounds"
             data.append(_line(name, lengths, [1000 * each for each in base], {"color": REFERENCE, "width": 3}))
         layout = {
             "xaxis": {"type": "log", "title": {"text": "length"}, "tickvals": lengths},

@@ -1,4 +1,4 @@
-"""Each comparison spelled out, so that nobody has to read it off a column of numbers."""
+"""Each comparison of a table as a sentence."""
 
 from seqarena.common.runs.metrics import FEWEST_SEEDS
 from seqarena.scripts.leaderboard.rows import Row, number
@@ -8,13 +8,13 @@ CERTAIN = 0.05
 
 
 def sentences(table: Table) -> list[tuple[str, str]]:
-    """Returns what is to be said of each row: its name, and the rest of the sentence.
+    """Returns (row name, rest of the sentence) for each row to describe.
 
-    Nothing is said of those that others are compared with, if they are compared with none themselves.
+    Rows that only serve as a reference for others are not described.
     """
     references = {table.baseline, *(row.against for row in table.rows)}
-    told = [row for row in table.rows if row.against or row.mean is None or row.name not in references]
-    return [(row.name, _sentence(row, table)) for row in told]
+    described = [row for row in table.rows if row.against or row.mean is None or row.name not in references]
+    return [(row.name, _sentence(row, table)) for row in described]
 
 
 def _sentence(row: Row, table: Table) -> str:
@@ -26,15 +26,15 @@ def _sentence(row: Row, table: Table) -> str:
         if row.against:
             return f"is not compared: no finished seed in common with {row.against}."
         if row.name.startswith(table.baseline):
-            return f"is not compared: there is no other {table.baseline} of the same depth to compare it with."
-        return f"is not compared: there is no {table.baseline} of the same norm and depth to compare it with."
+            return f"is not compared: there is no other {table.baseline} of the same depth."
+        return f"is not compared: there is no {table.baseline} of the same norm and depth."
     unit = " points" if table.unit == "share" else " nats"
     direction = _direction(found.difference)
     distance = f"{number(abs(found.difference), table.unit)}{unit} {direction} than"
-    said = f"scores {distance if found.difference else 'the same as'} {row.against} on {_seeds(found.seeds)}"
+    result = f"scores {distance if found.difference else 'the same as'} {row.against} on {_seeds(found.seeds)}"
     if found.low is None or found.high is None:
         few = f". With fewer than {FEWEST_SEEDS} seeds the variance over seeds is unknown: no interval and no p."
-        return said + (few if found.seeds < FEWEST_SEEDS else "; nothing varies by which that could be judged.")
+        return result + (few if found.seeds < FEWEST_SEEDS else ". No variance, so no interval and no p.")
     ends = " to ".join(f"{number(abs(end), table.unit)} {_direction(end)}" for end in (found.low, found.high))
     p_value = row.p_corrected
     chance = "" if p_value is None else f", p {'< 0.001' if p_value < 0.001 else f'= {p_value:.3f}'} after Holm"
@@ -44,8 +44,8 @@ def _sentence(row: Row, table: Table) -> str:
     else:
         verdict = f"No difference from {row.against} is shown"
         if found.low * found.high > 0:
-            verdict += ": among so many comparisons one such interval is not enough"
-    return f"{said} (95 % interval: {ends}{chance}). {verdict}."
+            verdict += ": with this many comparisons, one such interval may be chance"
+    return f"{result} (95 % interval: {ends}{chance}). {verdict}."
 
 
 def _direction(value: float) -> str:

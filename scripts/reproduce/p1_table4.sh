@@ -3,16 +3,16 @@
 #
 # Data: ListOps and Pathfinder are generated. Text and Image come from the hub, or from the authors' archives, read
 #   ahead: seqarena prepare lra text --data.path aclImdb_v1.tar.gz (lra image: cifar-10-python.tar.gz). Retrieval (AAN)
-#   may not be passed on: seqarena prepare lra retrieval --data.path FOLDER reads your own copy.
-# Cost: an estimate, for none of it ran on a GPU: 1.0e17 operations a variant and seed (forward times three; half of
-#   them are Retrieval's), 9.4e17 in all; 26 hours on one H100 at 10 T/s, a guess for matrices this narrow.
+#   may not be redistributed: seqarena prepare lra retrieval --data.path FOLDER reads your own copy.
+# Cost: estimated, not run on a GPU. 1.0e17 operations per variant and seed (forward times three; half of them for
+#   Retrieval), 9.4e17 in all; 26 hours on one H100 at 10 T/s, a guess for matrices this narrow.
 # Printed (accuracy, per cent: ListOps, Text, Retrieval, Image, Pathfinder):
 #   softmax  37.1  63.8  79.8  39.9  72.9
 #   x3-14    37.5  63.3  80.9  37.2  68.7
 #   x1-14    34.3  62.9  81.5  39.0  69.1
-# Departs: P1 followed Xiong et al. 2021, whose preset this is, and leaves its seeds unsaid. Pooling over real tokens,
-#   whole evaluation sets, 5,000 training reviews of Text validate, black pixels are tokens: docs/lra.md.
-# Arguments go to the sweep (--preset quick, --seeds 0); RUNS=FOLDER is where the runs are.
+# Departs: P1 followed Xiong et al. 2021, whose preset this is, and does not state its seeds. Pooling over real tokens,
+#   whole evaluation sets, 5,000 training reviews of Text for validation, black pixels are tokens: docs/lra.md.
+# Arguments are passed to the sweep (--preset quick, --seeds 0). RUNS=FOLDER sets the folder of runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seqarena=${SEQARENA:-.venv/bin/seqarena} RUNS=${RUNS:-runs}

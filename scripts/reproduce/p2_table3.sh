@@ -4,25 +4,25 @@
 #
 # Data: English Wikipedia (wikimedia/wikipedia:20231101.en), SQuAD and MNLI, all from the hub.
 # Needs: pip install 'seqarena[lamb]'.
-# Cost: 108 hours a pretraining on one H200 at 40 % of its 989 T/s in bfloat16 (the preset's estimate: 1.5e20
-#   operations), six of them 27 days; --seeds 0 makes two. The finetunings of one pretraining have 1.8e17 operations,
-#   eight minutes at that rate by an estimate made alike. None of it ran on a GPU.
+# Cost: estimated, not run on a GPU. 108 hours per pretraining on one H200 at 40 % of its 989 T/s in bfloat16 (1.5e20
+#   operations, the preset's estimate), 27 days for all six; --seeds 0 runs two. The finetunings of one pretraining take
+#   1.8e17 operations, eight minutes at that rate.
 # Printed (SQuAD 1.1 F1 and exact match, SQuAD 2.0 F1 and exact match, MNLI accuracy; per cent):
 #   BERT-base  90.5  83.3  80.3  77.3  84.1
 #   softmax    90.5  83.6  80.3  77.0  84.3
 #   hnas       90.9  84.0  80.5  77.4  84.7
-# Departs: P2 states the shape of BERT-base and n-gram masking alone; the presets albert-style and albert are ALBERT's
-#   paper, which it shares authors and the row BERT-base with. Wikipedia without BookCorpus, a hundredth of the
-#   finetuning examples validates, the threshold of SQuAD 2.0 is 0 (ALBERT's: the best on dev).
-# Arguments go to every sweep (--preset quick, --seeds 0); RUNS=FOLDER is where the runs are.
+# Departs: P2 states only the sizes of BERT-base and n-gram masking. The presets albert-style and albert follow ALBERT's
+#   paper, which shares authors and the row BERT-base with P2. Wikipedia without BookCorpus; a hundredth of the
+#   finetuning examples is used for validation; the threshold of SQuAD 2.0 is 0 (ALBERT's: the best on dev).
+# Arguments are passed to every sweep (--preset quick, --seeds 0). RUNS=FOLDER sets the folder of runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seqarena=${SEQARENA:-.venv/bin/seqarena} RUNS=${RUNS:-runs}
 set -- --runs "$RUNS" "$@"
-told=$(
+output=$(
     "$seqarena" sweep pretraining mlm --preset albert-style --attention softmax hnas --seeds 0 1 2 "$@" --json
 )
-plan=$(grep -o '"plan": "[^"]*"' <<<"$told" | cut -d '"' -f 4)
+plan=$(grep -o '"plan": "[^"]*"' <<<"$output" | cut -d '"' -f 4)
 for FOLDER in $(grep -o '"folder": "[^"]*"' "$plan" | cut -d '"' -f 4); do
     seed=${FOLDER##*-seed}
     "$seqarena" sweep qa squad1 squad2 mnli --preset albert --model.init "$RUNS/$FOLDER" "$@" --seeds "${seed%%-*}"

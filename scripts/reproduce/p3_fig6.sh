@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Figure 6 of P3: 80 layers on CIFAR-10 under post-norm, pre-norm and de-escalated post-norm. Three seeds. P3's is a
-# vision transformer of 64 colour patches; the suite has none, and lra image stands in: 1,024 grey pixels, a token each.
+# Figure 6 of P3: 80 layers on CIFAR-10 under post-norm, pre-norm and de-escalated post-norm. Three seeds. P3
+# trains a vision transformer on 64 colour patches; this uses lra image instead, with a token per pixel: 1,024 in grey.
 #
 # Data: CIFAR-10, from the hub, or --data.path cifar-10-python.tar.gz.
-# Cost: an estimate, for none of it ran on a GPU: 3.4e11 operations a picture, 2.3e18 a run, 14 hours on one H100 at
-#   45 T/s, a guess; nine runs, 127 hours. (Of patches: a run 25 minutes.)
-# Printed: curves, of which no number is at hand. As P3 tells them: with de-escalation post-norm learns at depth 80 too,
-#   about as pre-norm does. Expected here: that order, and no figure.
-# Departs: pixels for patches, so 16 times the tokens; no AutoAugment; a cosine for P3's steps down at 70 % and 90 %;
-#   GELU and dropout 0.1 of xiong2021; 45,000 pictures train. As P3: 150 epochs of batches of 128, AdamW with weight
-#   decay 0.1, rate 1e-4 (post-norm 5e-5, so its rows are a table of their own), the mean taken at each block's end.
-#   The classifier reads a token of its own, for the mean over tokens is 0 behind a last de-escalation.
-# Arguments go to every sweep; --preset quick keeps quick's sizes and rate, on drawn digits. RUNS=FOLDER is where the runs are.
+# Cost: estimated, not run on a GPU. 3.4e11 operations per picture, 2.3e18 per run, 14 hours on one H100 at 45 T/s, a
+#   guess; nine runs, 127 hours. (With patches: 25 minutes per run.)
+# Printed: curves, without numbers. According to P3, post-norm with de-escalation learns at depth 80 too, about as well
+#   as pre-norm. Expected here: that order; no number.
+# Departs: pixels instead of patches, so 16 times the tokens; no AutoAugment; a cosine instead of P3's steps at 70 %
+#   and 90 %; GELU and dropout 0.1 of xiong2021; 45,000 training pictures. As in P3: 150 epochs of batches of 128, AdamW
+#   with weight decay 0.1, rate 1e-4 (post-norm 5e-5, so its rows form a separate table), de-escalation at each
+#   block's end. The classifier reads a class token, because the mean over tokens is 0 after a final de-escalation.
+# Arguments are passed to every sweep; --preset quick keeps quick's sizes and rate, on drawn digits. RUNS=FOLDER sets
+# the folder of runs.
 # The same claim on words, from 4 to 48 layers, in an hour and a half on one core: seqarena figures depth depth-layers
 set -euo pipefail
 cd "$(dirname "$0")/../.."

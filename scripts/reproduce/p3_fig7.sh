@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Figure 7 of P3: a Transformer-XL of 60 layers on WikiText-103 under post-norm, pre-norm and de-escalated post-norm,
-# in its causal form and in P3's own, whose mean over the segment sees the future. Three seeds.
+# in a causal form and in P3's form, whose mean over the segment sees the future. Three seeds.
 #
 # Data: WikiText-103, from the hub, or --data.path wikitext-103-v1.zip.
-# Cost: 1.5 hours a run on one GPU that reaches 45 T/s on these small matrices (the preset's estimate: 2.4e17
-#   operations; H100 class, a guess), 18 hours for the 12 runs. None of it ran on a GPU.
-# Printed: curves of the training loss, of which no number is at hand. As P3 tells them: post-norm fails, pre-norm and
-#   de-escalated post-norm do alike. Expected: very roughly perplexity 35 to 40 of what learns.
-#   seqarena curves DIRECTORY draws a run's training loss.
-# Departs: rate, memory, no warm-up and the cosine are the base model's, for P3 does not say; pre-norm has a last
-#   LayerNorm (--model.norm.no-final: without). The row "non-causal" is P3's form and compares with no other.
-#   For scale, 16 layers on as many tokens: seqarena sweep pretraining wikitext103 --preset base-50k --seeds 0 1 2
-# Arguments go to every sweep (--preset quick, --seeds 0); RUNS=FOLDER is where the runs are.
+# Cost: estimated, not run on a GPU. 1.5 hours per run on one GPU that reaches 45 T/s on these small matrices (2.4e17
+#   operations, the preset's estimate; H100 class, a guess), 18 hours for the 12 runs.
+# Printed: curves of the training loss, without numbers. According to P3, post-norm fails; pre-norm and de-escalated
+#   post-norm are alike. Expected: very roughly perplexity 35 to 40 for the runs that learn.
+#   seqarena curves DIRECTORY plots a run's training loss.
+# Departs: rate, memory, no warm-up and the cosine are the base model's, because P3 does not state them; pre-norm has a
+#   final LayerNorm (without: --model.norm.no-final). The row "non-causal" is P3's form and not comparable with others.
+#   Baseline, 16 layers on as many tokens: seqarena sweep pretraining wikitext103 --preset base-50k --seeds 0 1 2
+# Arguments are passed to every sweep (--preset quick, --seeds 0). RUNS=FOLDER sets the folder of runs.
 # The same claim from 4 to 48 layers, in an hour and a half on one core: seqarena figures depth depth-layers
 set -euo pipefail
 cd "$(dirname "$0")/../.."

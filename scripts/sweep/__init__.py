@@ -1,4 +1,4 @@
-"""The product of tasks, variants, norms and seeds, one after the other or several at once, and a saved plan of them."""
+"""Runs the product of tasks, variants, norms and seeds, one after another or in parallel, and saves the plan."""
 
 import argparse
 import dataclasses
@@ -17,48 +17,48 @@ from seqarena.common.runs.results import Result
 from seqarena.common.runs.session import Session
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.scripts.packages import find_package
-from seqarena.scripts.sweep.on_ray import imported, run_on_ray
-from seqarena.scripts.sweep.planned import HELD, PlannedRun
-from seqarena.scripts.sweep.processes import fitting, run_processes
+from seqarena.scripts.sweep.on_ray import import_ray, run_on_ray
+from seqarena.scripts.sweep.planned_run import HELD, PlannedRun
+from seqarena.scripts.sweep.processes import default_parallel, run_processes
 
 LAUNCHERS = ("processes", "ray")
 
 
 def parser() -> Parser:
     """Returns the parser of ``seqarena sweep``."""
-    made = Parser(prog="seqarena sweep", description=f"{__doc__}\nFields are set for all runs: --path value.")
+    made = Parser(prog="seqarena sweep", description=f"{__doc__}\nFields are set for all runs as --path value.")
     made.add_argument("package", help="task package")
     made.add_argument("task", nargs="+", help="tasks of the package")
     made.add_argument("--preset", help="named run to start from (default: quick)")
     made.add_argument("--attention", nargs="+", default=[None], metavar="A", help="variants (default: the preset's)")
     made.add_argument("--norm", nargs="+", default=[None], metavar="N", help="norms (default: the preset's)")
     made.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="S", help="seeds (default: 0)")
-    at_once = made.add_argument_group("several runs at once")
+    at_once = made.add_argument_group("parallel runs")
     at_once.add_argument(
         "--parallel", nargs="?", type=int, const=math.inf, metavar="N",
-        help="so many runs at once on this machine; without a number one a GPU, or one a core (default: 1)",
+        help="number of parallel runs on this machine; without N, one per GPU, or one per core (default: 1)",
     )  # fmt: skip
     at_once.add_argument("--launcher", default="processes", help=f"{' or '.join(LAUNCHERS)} (default: processes)")
-    at_once.add_argument("--cpus", type=float, help="of a run, on Ray (default: 1)")
-    at_once.add_argument("--gpus", type=float, help="of a run, on Ray (default: 1 where the cluster has any)")
+    at_once.add_argument("--cpus", type=float, help="CPUs per run on Ray (default: 1)")
+    at_once.add_argument("--gpus", type=float, help="GPUs per run on Ray (default: 1 if the cluster has any)")
     add_session_options(made)
     return made
 
 
 def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.Namespace]:
-    """Returns the runs that the arguments mean, each checked, and the options.
+    """Returns the planned runs, each checked, the session, and the options.
 
     Raises:
-        WrongUseError: an unknown name or field, a run that could not work, or options that do not go together.
+        WrongUseError: an unknown name or field, an invalid run, or incompatible options.
     """
     options, fields = parser().parse_known_args(arguments)
     look_up(dict.fromkeys(LAUNCHERS), options.launcher, "launcher")
     if options.parallel is not None and (options.launcher == "ray" or options.parallel < 1):
         raise WrongUseError(
-            "--parallel: expected at least 1, and not with --launcher ray, which fills its cluster itself"
+            "--parallel: expected at least 1; omit it with --launcher ray, which uses the whole cluster"
         )
     if options.launcher != "ray" and (options.cpus, options.gpus) != (None, None):
-        raise WrongUseError("--cpus and --gpus: what a run gets on Ray; name --launcher ray with them")
+        raise WrongUseError("--cpus and --gpus set the resources of runs on Ray; use them with --launcher ray")
     for name, least in (("cpus", "above 0"), ("gpus", "of at least 0")):
         value = getattr(options, name)
         if value is not None and not (math.isfinite(value) and value >= 0 and (value > 0 or name == "gpus")):
@@ -79,12 +79,12 @@ def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.
                     words = [word for flag, name in names if name is not None for word in (flag, str(name))]
                     command = shlex.join(["seqarena", package.name, task, *words, *fields])
                     each = PlannedRun(package=package, run=run, session=session_of(options, command))
-                    planned.setdefault(each.folder, each)  # lnas is softmax: the same run twice is one
+                    planned.setdefault(each.folder, each)  # lnas is an alias of softmax: the same run is planned once
     return list(planned.values()), session_of(options, shlex.join(["seqarena", "sweep", *arguments])), options
 
 
 def save_plan(planned: Sequence[PlannedRun], session: Session) -> Path:
-    """Writes the plan below ``runs/sweeps`` and returns its file; the same sweep has the same file."""
+    """Writes the plan to ``runs/sweeps`` and returns its path, which depends only on the planned runs."""
     path = session.runs / "sweeps" / f"{fingerprint([to_json(each.run) for each in planned])}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"command": session.command, "runs": [each.entry() for each in planned]})
@@ -92,9 +92,9 @@ def save_plan(planned: Sequence[PlannedRun], session: Session) -> Path:
 
 
 def prepare_all(planned: Sequence[PlannedRun], *, at_once: bool = False) -> None:
-    """Makes or checks the data of every task once, before the first run: files that are missing are missed now.
+    """Prepares or checks the data of every task before the first run, so that missing files are reported at once.
 
-    Of a single task its first run does, unless several begin ``at_once``.
+    The data of a single task are prepared by its first run, unless several runs start ``at_once``.
     """
     first: dict[str, PlannedRun] = {}
     for each in planned:
@@ -104,8 +104,8 @@ def prepare_all(planned: Sequence[PlannedRun], *, at_once: bool = False) -> None
         each.package.assembly(each.run, each.session.data, make_accelerator(each.run.train.precision))
 
 
-def tell_plan(planned: Sequence[PlannedRun]) -> None:
-    """Says which runs are kept, which are measured, and why."""
+def print_plan(planned: Sequence[PlannedRun]) -> None:
+    """Prints which runs are finished and which will be measured, with the reason."""
     reasons: dict[str, list[str]] = {}
     for each in planned:
         reasons.setdefault(each.reason(), []).append(each.title)
@@ -114,16 +114,15 @@ def tell_plan(planned: Sequence[PlannedRun]) -> None:
 
 
 def run_all(planned: Sequence[PlannedRun]) -> list[Result | None]:
-    """Measures every run in turn and returns their results; a diverged run does not stop the others.
+    """Measures the runs one after another and returns their results; a diverged run does not stop the sweep.
 
-    A run that another process is measuring waits until the others are done, and is tried once more then; none in the
-    place of its result if it is still held.
+    Runs in use by another process are tried once more at the end. The result of a run that is still in use is None.
     """
     results: list[Result | None] = [None] * len(planned)
     held: list[int] = []
     for index, each in enumerate(planned):
-        told = " (finished before)" if each.finished() is not None else ""
-        print(f"[{index + 1}/{len(planned)}] {each.title}{told}", file=sys.stderr)
+        note = " (finished before)" if each.finished() is not None else ""
+        print(f"[{index + 1}/{len(planned)}] {each.title}{note}", file=sys.stderr)
         try:
             results[index] = each.measure()
         except InUseError:
@@ -141,28 +140,28 @@ def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena sweep`` and returns its exit code."""
     planned, session, options = plan(arguments)
     if options.launcher == "ray":
-        imported()  # missed now, not when all data are there
+        import_ray()  # reports a missing package before the data are prepared
     path = save_plan(planned, session)
-    tell_plan(planned)
+    print_plan(planned)
     logs = path.with_suffix("")
-    parallel = fitting() if options.parallel == math.inf else options.parallel or 1
+    parallel = default_parallel() if options.parallel == math.inf else options.parallel or 1
     prepare_all(planned, at_once=parallel > 1 or options.launcher == "ray")
-    with advising(lambda: "the same sweep goes on with what is missing"):
-        results = _measured(planned, session, logs, parallel, options)
+    with advising(lambda: "the same command resumes the sweep"):
+        results = _run_planned(planned, session, logs, parallel, options)
     if options.json:
         print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results if each]}))
     else:
         for each, result in zip(planned, results, strict=True):
-            told = "failed" if result is None else result.message or f"{result.metric} {result.score:.4f}"
-            print(f"{each.package.name} {each.title}  {told}")
+            outcome = "failed" if result is None else result.message or f"{result.metric} {result.score:.4f}"
+            print(f"{each.package.name} {each.title}  {outcome}")
         print(f"plan: {path}; tables: seqarena leaderboard --runs {shlex.quote(str(session.runs))}")
     return 0 if all(result is not None and result.status == "finished" for result in results) else 1
 
 
-def _measured(
+def _run_planned(
     planned: Sequence[PlannedRun], session: Session, logs: Path, parallel: int, options: argparse.Namespace
 ) -> Sequence[Result | None]:
-    """Returns the result of every run; none where one failed."""
+    """Returns the result of every run; None where a run failed."""
     if options.launcher == "ray":
         return run_on_ray(planned, session.runs, logs, 1.0 if options.cpus is None else options.cpus, options.gpus)
     return run_processes(planned, parallel, logs) if parallel > 1 else run_all(planned)

@@ -1,8 +1,8 @@
-"""The runs of a sweep on a Ray cluster, a task each: retried on a lost worker from the last checkpoint.
+"""Runs a sweep on a Ray cluster, one task per run; a run on a lost worker is retried from its last checkpoint.
 
-Where the nodes see the folder of runs, they write there. Where they do not, a node works in a folder of its own, and an
-actor beside the sweep keeps a copy of each checkpoint and, at the end, all that the run left: so a run goes on from its
-last checkpoint on whichever node it is retried, and the same sweep, typed again, goes on from there too.
+Nodes that share the folder of runs write to it. Other nodes work in a local folder, and an actor on the sweep's node
+stores a copy of each checkpoint and finally of all outputs. A run therefore resumes from its last checkpoint on any
+node, also when the sweep is started again.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.files import write_atomically
 from seqarena.common.runs.folder import delete_versions, start_anew
 from seqarena.common.runs.results import Result
-from seqarena.scripts.sweep.planned import PlannedRun, from_description
+from seqarena.scripts.sweep.planned_run import PlannedRun, from_description
 from seqarena.scripts.sweep.progress import FAILED, RUNNING, Board
 
 RETRIES = 3
 POLL_SECONDS = 1.0
 COPY_SECONDS = 5.0
-"""Between looks at whether there is a new checkpoint to copy."""
+"""Interval between checks for a new checkpoint to copy."""
 RESULT = "result.json"
 STATE = "checkpoint/last.pt"
 
 
-def imported() -> Any:
-    """Returns Ray, which is slow to import.
+def import_ray() -> Any:
+    """Returns the module Ray, imported on demand because it is slow to import.
 
     Raises:
         WrongUseError: it is not installed.
@@ -49,14 +49,14 @@ def imported() -> Any:
 def run_on_ray(
     planned: Sequence[PlannedRun], runs: Path, logs: Path, cpus: float, gpus: float | None
 ) -> list[Result | None]:
-    """Measures all runs on the cluster that RAY_ADDRESS names, or a new one of this machine, and returns their results.
+    """Measures all runs on the cluster of RAY_ADDRESS, or on a new one on this machine, and returns their results.
 
-    ``gpus`` None: one a run where the cluster has any. What a run says goes to a file of its own in ``logs``.
+    ``gpus`` None: one per run if the cluster has any. The output of each run is written to its own file in ``logs``.
 
     Raises:
-        WrongUseError: no node of the cluster has room for a run.
+        WrongUseError: no node of the cluster has enough resources for a run.
     """
-    ray = imported()
+    ray = import_ray()
     todo = [number for number, each in enumerate(planned) if each.finished() is None]
     runs.mkdir(parents=True, exist_ok=True)
     mark = runs.absolute() / f".sweep-{uuid.uuid4().hex}"
@@ -67,7 +67,7 @@ def run_on_ray(
         mark.touch()
         for number in todo:
             each = planned[number]
-            if each.session.overwrite:  # once, now: a retry must not begin again
+            if each.session.overwrite:  # here and once, because a retry must not start from scratch
                 start_anew(each.run, each.folder)
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
@@ -82,7 +82,7 @@ def run_on_ray(
             task.remote(number, _without_overwrite(planned[number]), str(mark), keeper, COPY_SECONDS): number
             for number in todo
         }
-        results = _collected(ray, planned, waiting, keeper)
+        results = _collect(ray, planned, waiting, keeper)
         for each, result in zip(planned, results, strict=True):
             if result is not None and (each.session.overwrite or each.session.overwrite_outdated):
                 delete_versions(each.run, each.folder)
@@ -94,73 +94,73 @@ def run_on_ray(
 
 def _without_overwrite(each: PlannedRun) -> dict[str, Any]:
     session = dataclasses.replace(each.session, overwrite=False, overwrite_outdated=False)
-    return dataclasses.replace(each, session=session).described()
+    return dataclasses.replace(each, session=session).description()
 
 
 def _room(ray: Any, cpus: float, gpus: float | None) -> float:
-    """Returns how many GPUs a run gets; refuses what would wait for ever."""
+    """Returns the number of GPUs per run; raises if no node could ever start one."""
     nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
     most = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
-    asked = min(1.0, most) if gpus is None else gpus
-    if not any(node.get("CPU", 0.0) >= cpus and node.get("GPU", 0.0) >= asked for node in nodes):
-        there = "; ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
+    wanted = min(1.0, most) if gpus is None else gpus
+    if not any(node.get("CPU", 0.0) >= cpus and node.get("GPU", 0.0) >= wanted for node in nodes):
+        available = "; ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
         raise WrongUseError(
-            f"no node of the Ray cluster has room for a run of {cpus:g} CPUs and {asked:g} GPUs (nodes: {there}); "
-            "set --cpus and --gpus"
+            f"no node of the Ray cluster has {cpus:g} CPUs and {wanted:g} GPUs for a run (nodes: {available}); "
+            "reduce --cpus or --gpus"
         )
-    return asked
+    return wanted
 
 
-def _collected(ray: Any, planned: Sequence[PlannedRun], waiting: Mapping[Any, int], keeper: Any) -> list[Result | None]:
+def _collect(ray: Any, planned: Sequence[PlannedRun], waiting: Mapping[Any, int], keeper: Any) -> list[Result | None]:
     results = [each.finished() for each in planned]
-    left = dict(waiting)
+    pending = dict(waiting)
     with Board(planned) as board:
         for number, each in enumerate(results):
             if each is not None:
-                board.ended(number, each, " (finished before)")
-        while left:
-            done, _ = ray.wait(list(left), timeout=POLL_SECONDS)
-            for number, news in ray.get(keeper.told.remote()).items():
-                if number in left.values():
-                    board.tell(number, RUNNING, news)
+                board.set_result(number, each, " (finished before)")
+        while pending:
+            done, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
+            for number, news in ray.get(keeper.all_news.remote()).items():
+                if number in pending.values():
+                    board.set_state(number, RUNNING, news)
             for reference in done:
-                number = left.pop(reference)
+                number = pending.pop(reference)
                 try:
                     results[number] = found = Result(**ray.get(reference))
-                    board.ended(number, found)
+                    board.set_result(number, found)
                 except ray.exceptions.RayError as error:
                     cause = getattr(error, "cause", None) or error
-                    said = str(cause).strip().splitlines() or [type(cause).__name__]
-                    board.tell(number, FAILED, said[-1])
+                    lines = str(cause).strip().splitlines() or [type(cause).__name__]
+                    board.set_state(number, FAILED, lines[-1])
     return results
 
 
 def _measure(number: int, description: dict[str, Any], mark: str, keeper: Any, copy_seconds: float) -> dict[str, Any]:
-    """Runs on a node: measures a run and returns its result, once all that it left is where the sweep's runs are."""
-    ray = imported()
+    """Measures a run on a node and returns its result, once all its outputs are in the sweep's folder of runs."""
+    ray = import_ray()
     planned = from_description(description)
     node = ray.util.get_node_ip_address()
-    ray.get(keeper.tell.remote(number, f"on {node}"))
-    with _logged(keeper, planned.folder.name):
+    ray.get(keeper.add_news.remote(number, f"on {node}"))
+    with _log_to(keeper, planned.folder.name):
         try:
             if Path(mark).exists():
                 return dataclasses.asdict(planned.measure())
-            return _fetched(planned, keeper, copy_seconds)
+            return _measure_locally(planned, keeper, copy_seconds)
         except Exception:
             traceback.print_exc()
             raise
 
 
-def _fetched(planned: PlannedRun, keeper: Any, copy_seconds: float) -> dict[str, Any]:
-    """Measures in a folder of this node and gives what was left to the keeper."""
-    ray = imported()
-    outside = planned.session.runs
-    place = Path(tempfile.gettempdir()) / f"seqarena-{os.getuid()}"
+def _measure_locally(planned: PlannedRun, keeper: Any, copy_seconds: float) -> dict[str, Any]:
+    """Measures a run in a folder of this node and sends its outputs to the keeper."""
+    ray = import_ray()
+    shared = planned.session.runs
+    root = Path(tempfile.gettempdir()) / f"seqarena-{os.getuid()}"
     local = dataclasses.replace(
-        planned, session=dataclasses.replace(planned.session, runs=place / "runs", data=place / "data")
+        planned, session=dataclasses.replace(planned.session, runs=root / "runs", data=root / "data")
     )
-    name = str(planned.folder.relative_to(outside))
-    write_files(local.folder, ray.get(keeper.given.remote(name)))
+    name = str(planned.folder.relative_to(shared))
+    write_files(local.folder, ray.get(keeper.files.remote(name)))
     stop = threading.Event()
     copying = threading.Thread(target=_copy, args=(local.folder, name, keeper, copy_seconds, stop), daemon=True)
     copying.start()
@@ -175,18 +175,18 @@ def _fetched(planned: PlannedRun, keeper: Any, copy_seconds: float) -> dict[str,
 
 
 def _copy(folder: Path, name: str, keeper: Any, seconds: float, stop: threading.Event) -> None:
-    ray = imported()
+    ray = import_ray()
     copied = None
     while not stop.wait(seconds):
-        if (found := _moment(folder)) not in (None, copied):
-            with contextlib.suppress(OSError):  # it changed meanwhile: the next look sees it
+        if (found := _checkpoint_time(folder)) not in (None, copied):
+            with contextlib.suppress(OSError):  # files changed while being read; the next check copies them
                 files = read_files(folder)
-                if _moment(folder) == found:  # nothing that a checkpoint names goes before the next is there
+                if _checkpoint_time(folder) == found:  # else the files may belong to two checkpoints
                     ray.get(keeper.keep.remote(name, files))
                     copied = found
 
 
-def _moment(folder: Path) -> int | None:
+def _checkpoint_time(folder: Path) -> int | None:
     try:
         return (folder / STATE).stat().st_mtime_ns
     except FileNotFoundError:
@@ -194,7 +194,7 @@ def _moment(folder: Path) -> int | None:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Returns all files of a run's directory by their paths in it, but for locks and what is being written."""
+    """Returns all files of a run's directory by relative path, except locks and files being written."""
     return {name: (folder / name).read_bytes() for name in _names(folder)}
 
 
@@ -204,9 +204,9 @@ def _names(folder: Path) -> list[str]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Makes a run's directory hold these files and no others, each whole or not at all.
+    """Replaces the content of a run's directory by these files, each written atomically.
 
-    What says that a checkpoint or a run is whole comes last; a result that is not among them goes first.
+    The files that mark a checkpoint or a run as complete are written last; a result not among them is deleted first.
     """
     if RESULT not in files:
         (folder / RESULT).unlink(missing_ok=True)
@@ -220,58 +220,58 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 class Keeper:
-    """An actor beside the sweep: writes what comes from nodes that do not see its folder, and hears their news."""
+    """Actor on the sweep's node: writes files of nodes that do not share its folder, and collects news of runs."""
 
     def __init__(self, runs: str, logs: str) -> None:
         self.runs, self.logs = Path(runs), Path(logs)
         self.news: dict[int, str] = {}
 
-    def tell(self, number: int, news: str) -> None:
-        """Hears where a run is."""
+    def add_news(self, number: int, news: str) -> None:
+        """Stores where a run is executed."""
         again = ", again" if number in self.news else ""
         self.news[number] = f"{news}{again}"
 
-    def told(self) -> dict[int, str]:
-        """Returns where the runs are that have begun."""
+    def all_news(self) -> dict[int, str]:
+        """Returns where the started runs are executed."""
         return self.news
 
     def keep(self, name: str, files: dict[str, bytes]) -> None:
-        """Writes what is in a run's directory."""
+        """Writes the files of a run's directory."""
         write_files(self.runs / name, files)
 
-    def given(self, name: str) -> dict[str, bytes]:
-        """Returns what was kept of a run so far."""
+    def files(self, name: str) -> dict[str, bytes]:
+        """Returns the stored files of a run."""
         return read_files(self.runs / name)
 
     def log(self, name: str, text: str) -> None:
-        """Adds to what a run has said."""
+        """Appends output of a run to its log."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{name}.log").open("a", encoding="utf-8") as file:
             file.write(text)
 
 
 class _LineSender:
-    """A stream whose lines go to the keeper."""
+    """A stream that sends its text to the keeper's log."""
 
     def __init__(self, keeper: Any, name: str) -> None:
         self.keeper, self.name = keeper, name
 
     def write(self, text: str) -> int:
-        """Sends a text."""
+        """Sends text."""
         self.keeper.log.remote(self.name, text)
         return len(text)
 
     def flush(self) -> None:
-        """Has nothing to do: nothing is held."""
+        """Does nothing, because nothing is buffered."""
 
     def isatty(self) -> bool:
-        """Is none."""
+        """Returns False."""
         return False
 
 
 @contextlib.contextmanager
-def _logged(keeper: Any, name: str) -> Iterator[None]:
-    """Sends what is said on standard error and output to the keeper."""
-    said: Any = _LineSender(keeper, name)
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+def _log_to(keeper: Any, name: str) -> Iterator[None]:
+    """Sends standard output and standard error to the keeper's log."""
+    sender: Any = _LineSender(keeper, name)
+    with contextlib.redirect_stderr(sender), contextlib.redirect_stdout(sender):
         yield

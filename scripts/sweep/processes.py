@@ -1,4 +1,4 @@
-"""Several runs of a sweep at once on this machine, a process each."""
+"""Runs a sweep in parallel on this machine, one process per run."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ import torch
 
 from seqarena.common.errors import printable
 from seqarena.common.runs.results import Result
-from seqarena.scripts.sweep.planned import HELD, IN_USE, PlannedRun
+from seqarena.scripts.sweep.planned_run import HELD, IN_USE, PlannedRun
 from seqarena.scripts.sweep.progress import FAILED, RUNNING, WAITING, Board
 
 POLL_SECONDS = 0.2
@@ -23,25 +23,25 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class RunningProcess:
-    """A run that is under way."""
+    """A run in progress."""
 
     number: int
     process: subprocess.Popen[bytes]
     log: Path
     before: int | None
-    """When the result was written that was there before."""
-    said: int
-    """Bytes of the log that are of earlier tries."""
+    """Modification time of a result that existed before the run."""
+    log_start: int
+    """Bytes of the log written by earlier attempts."""
     slot: int
 
 
-def fitting() -> int:
-    """Returns how many runs this machine has room for: one a GPU, or one a core."""
+def default_parallel() -> int:
+    """Returns the number of runs that fit on this machine: one per GPU, or one per core."""
     return len(_devices()) or _cores()
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))  # those this process may use
+    return len(os.sched_getaffinity(0))  # cores available to this process
 
 
 def _devices() -> list[str]:
@@ -51,13 +51,13 @@ def _devices() -> list[str]:
 
 
 def run_processes(planned: Sequence[PlannedRun], parallel: int, logs: Path) -> list[Result | None]:
-    """Measures all runs, so many at a time, and returns their results; none for a run that went wrong.
+    """Measures all runs, ``parallel`` at a time, and returns their results; None for a run that failed.
 
-    What a run says goes to a file of its own in ``logs``. One that goes wrong does not stop the others; whoever stops
-    the sweep stops them all, and the same command goes on.
+    The output of each run is written to its own file in ``logs``. A failed run does not stop the others. Interrupting
+    the sweep stops them all; the same command resumes them.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    parallel = min(parallel, len(planned))  # fewer runs have more cores each
+    parallel = min(parallel, len(planned))  # with fewer runs, each gets more cores
     results: list[Result | None] = [None] * len(planned)
     waiting = list(range(len(planned)))
     running: list[RunningProcess] = []
@@ -70,19 +70,19 @@ def run_processes(planned: Sequence[PlannedRun], parallel: int, logs: Path) -> l
                     number = waiting.pop(0)
                     results[number] = planned[number].finished()
                     if (found := results[number]) is not None:
-                        board.ended(number, found, " (finished before)")
+                        board.set_result(number, found, " (finished before)")
                         continue
                     running.append(_start(planned[number], number, free.pop(0), parallel, logs))
-                    board.tell(number, RUNNING)
+                    board.set_state(number, RUNNING)
                 for each in [each for each in running if each.process.poll() is not None]:
                     running.remove(each)
                     _wait(each.process)
                     if each.process.returncode == IN_USE and each.number not in held:
                         held.add(each.number)
                         waiting.append(each.number)
-                        board.tell(each.number, WAITING, f"{HELD}, tried again at the end")
+                        board.set_state(each.number, WAITING, f"{HELD}, tried again at the end")
                         continue
-                    results[each.number] = _collected(planned[each.number], each, board)
+                    results[each.number] = _collect(planned[each.number], each, board)
                 time.sleep(POLL_SECONDS)
         finally:
             for each in running:
@@ -100,7 +100,7 @@ def _start(each: PlannedRun, number: int, slot: int, parallel: int, logs: Path) 
         environment["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     log, before = logs / f"{each.folder.name}.log", _stamp(each)
     with log.open("ab") as file:
-        said = file.tell()
+        log_start = file.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "seqarena.scripts.sweep.worker"],
             stdin=subprocess.PIPE,
@@ -109,10 +109,10 @@ def _start(each: PlannedRun, number: int, slot: int, parallel: int, logs: Path) 
             env=environment,
         )
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it went at once: its log says why
-        process.stdin.write(f"{json.dumps(each.described())}\n".encode())
-        process.stdin.flush()  # and stays open: the process leaves when it closes
-    return RunningProcess(number=number, process=process, log=log, before=before, said=said, slot=slot)
+    with contextlib.suppress(BrokenPipeError):  # it exited at once; its log contains the reason
+        process.stdin.write(f"{json.dumps(each.description())}\n".encode())
+        process.stdin.flush()  # not closed: the worker exits at the end of file
+    return RunningProcess(number=number, process=process, log=log, before=before, log_start=log_start, slot=slot)
 
 
 def _stamp(each: PlannedRun) -> int | None:
@@ -127,17 +127,17 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _collected(each: PlannedRun, started: RunningProcess, board: Board) -> Result | None:
-    """Returns the result that a process has left, or tells why it has not."""
+def _collect(each: PlannedRun, started: RunningProcess, board: Board) -> Result | None:
+    """Returns the result of an ended process, or reports why there is none."""
     code = started.process.returncode
     found = each.result()
     is_new = _stamp(each) != started.before
     if found is not None and is_new and code == {"finished": 0, "diverged": 1}[found.status]:
-        board.ended(started.number, found)
+        board.set_result(started.number, found)
         return found
-    said = f"killed by signal {-code}" + (": out of memory?" if code == -signal.SIGKILL else "")
+    message = f"killed by signal {-code}" + (": out of memory?" if code == -signal.SIGKILL else "")
     if code >= 0:
-        lines = started.log.read_bytes()[started.said :].decode(errors="replace").strip().splitlines()
-        said = printable(lines[-1]) if lines else "it said nothing"
-    board.tell(started.number, FAILED, f"{said} (all of it: {started.log})")
+        lines = started.log.read_bytes()[started.log_start :].decode(errors="replace").strip().splitlines()
+        message = printable(lines[-1]) if lines else "no output"
+    board.set_state(started.number, FAILED, f"{message} (full output: {started.log})")
     return None

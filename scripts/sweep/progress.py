@@ -1,4 +1,4 @@
-"""How far the runs of a sweep are: one table on a terminal, a line a change elsewhere."""
+"""Progress of a sweep: one table on a terminal, otherwise one line per change."""
 
 import datetime
 import json
@@ -14,15 +14,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from seqarena.common.runs.results import Result
-from seqarena.scripts.sweep.planned import PlannedRun
+from seqarena.scripts.sweep.planned_run import PlannedRun
 
 MOST_SHOWN = 24
-"""Rows; of a longer sweep those that run, those that went wrong, and the last that ended."""
+"""Maximum rows of the table; longer sweeps show running, failed, and the most recently ended runs."""
 WAITING, RUNNING, FINISHED, DIVERGED, FAILED = "waiting", "running", "finished", "diverged", "failed"
 
 
 class Board:
-    """The state of every run of a sweep, on standard error."""
+    """State of every run of a sweep, shown on standard error."""
 
     def __init__(self, planned: Sequence[PlannedRun]) -> None:
         self.planned = planned
@@ -30,7 +30,7 @@ class Board:
         self.news = [""] * len(planned)
         self.changed = [0.0] * len(planned)
         self.first: dict[int, tuple[float, int]] = {}
-        """When a run was first seen to have taken a step, and which: by that its time left is told."""
+        """Time and step at which each run was first seen to progress, from which its remaining time is estimated."""
         self.console = Console(file=sys.stderr)
         self.live = Live(get_renderable=self._table, console=self.console, refresh_per_second=2)
 
@@ -45,20 +45,20 @@ class Board:
         if self.console.is_terminal:
             self.live.stop()
 
-    def tell(self, number: int, state: str, news: str = "") -> None:
-        """Sets the state of a run, and says so where there is no table."""
+    def set_state(self, number: int, state: str, news: str = "") -> None:
+        """Sets the state of a run, and prints it if there is no terminal."""
         if (self.states[number], self.news[number]) == (state, news):
             return
         self.states[number], self.news[number], self.changed[number] = state, news, time.monotonic()
         if not self.console.is_terminal:
-            place = f"[{number + 1}/{len(self.planned)}]"
-            told = f"{place} {self.planned[number].title}: {state}{f', {news}' if news else ''}"
-            self.console.print(told, highlight=False, markup=False, soft_wrap=True)
+            index = f"[{number + 1}/{len(self.planned)}]"
+            line = f"{index} {self.planned[number].title}: {state}{f', {news}' if news else ''}"
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def ended(self, number: int, result: Result, news: str = "") -> None:
+    def set_result(self, number: int, result: Result, news: str = "") -> None:
         """Sets the state of a run that has a result."""
         score = result.message if result.score is None else f"{result.metric} {result.score:.4f}"
-        self.tell(number, DIVERGED if result.score is None else FINISHED, f"{score}{news}")
+        self.set_state(number, DIVERGED if result.score is None else FINISHED, f"{score}{news}")
 
     def _table(self) -> Table:
         counts = {state: self.states.count(state) for state in dict.fromkeys(self.states)}
@@ -66,15 +66,15 @@ class Board:
         table = Table(
             "run", "state", "step", "left", "", title=f"{len(self.planned)} runs: {title}", title_justify="left"
         )
-        for number in self._shown():
+        for number in self._shown_rows():
             each = self.planned[number]
             step, news = latest(each.folder) if self.states[number] == RUNNING else (None, "")
             shown = "" if step is None else f"{step:,} / {each.run.train.steps:,}"
-            left = "" if step is None else self._left(number, step)
+            left = "" if step is None else self._time_left(number, step)
             table.add_row(escape(each.title), self.states[number], shown, left, escape(self.news[number] or news))
         return table
 
-    def _left(self, number: int, step: int) -> str:
+    def _time_left(self, number: int, step: int) -> str:
         now = time.monotonic()
         since, first = self.first.setdefault(number, (now, step))
         if step <= first:
@@ -82,14 +82,14 @@ class Board:
         seconds = (now - since) / (step - first) * (self.planned[number].run.train.steps - step)
         return str(datetime.timedelta(seconds=round(seconds)))
 
-    def _shown(self) -> list[int]:
+    def _shown_rows(self) -> list[int]:
         ranks = {RUNNING: 0, FAILED: 1, DIVERGED: 1}
         order = sorted(range(len(self.planned)), key=lambda at: (ranks.get(self.states[at], 2), -self.changed[at], at))
         return sorted(order[:MOST_SHOWN])
 
 
 def latest(folder: Path) -> tuple[int | None, str]:
-    """Returns the last step that a run has recorded and what it was like; none where it has recorded nothing."""
+    """Returns the last recorded step of a run and one of its values; (None, "") if nothing is recorded."""
     try:
         with (folder / "metrics.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - 4096))
@@ -102,6 +102,6 @@ def latest(folder: Path) -> tuple[int | None, str]:
             values = record.get("validation", record)
             name = next(name for name in values if name != "step")
             return int(record["step"]), f"{'validation ' if 'validation' in record else ''}{name} {values[name]:.4f}"
-        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, OverflowError):  # cut at either end
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, OverflowError):  # truncated line
             continue
     return None, ""

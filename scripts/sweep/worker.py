@@ -1,6 +1,6 @@
-"""One run in a process of its own: ``python -m seqarena.scripts.sweep.worker`` reads what to run from standard input.
+"""Runs one run of a sweep in a process of its own: ``python -m seqarena.scripts.sweep.worker``.
 
-It exits when the sweep exits: that is the end of file on standard input.
+The run is described on the first line of standard input. The process exits when the sweep exits (end of file).
 """
 
 import json
@@ -10,11 +10,11 @@ import threading
 from collections.abc import Sequence
 
 from seqarena.common.errors import InUseError, guarded
-from seqarena.scripts.sweep.planned import IN_USE, from_description
+from seqarena.scripts.sweep.planned_run import IN_USE, from_description
 
 
 def work(_: Sequence[str]) -> int:
-    """Runs what the first line of standard input describes, and returns the exit code."""
+    """Runs the run described on the first line of standard input, and returns the exit code."""
     description = json.loads(sys.stdin.readline())
     threading.Thread(target=_leave_with_the_sweep, daemon=True).start()
     try:
@@ -27,7 +27,7 @@ def work(_: Sequence[str]) -> int:
 
 def _leave_with_the_sweep() -> None:
     sys.stdin.read()
-    os._exit(1)  # like a kill: the next process goes on from the last checkpoint
+    os._exit(1)  # like a kill: the next process resumes from the last checkpoint
 
 
 if __name__ == "__main__":

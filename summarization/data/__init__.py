@@ -1,4 +1,4 @@
-"""Texts and their headlines: read or generated, made into tokens."""
+"""Pairs of texts and headlines: read or generated, then tokenized."""
 
 import hashlib
 import json
@@ -17,30 +17,30 @@ from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.roles import Role, added, role
 from seqarena.summarization.data import wire
-from seqarena.summarization.data.batches import Encoded
+from seqarena.summarization.data.batches import EncodedPairs
 from seqarena.summarization.data.layouts import Pair, Pairs, find, of_hub
 from seqarena.summarization.data.text import encode
 
 GIGAWORD = {"train": 3_803_957, "validation": 189_651, "test": 1_951}
-"""Pairs of each split as everybody has them."""
+"""Published number of pairs in each split."""
 AT_ONCE = 20_000
-"""Pairs that are made into tokens together."""
-HINT = "--data.path takes a folder of your own"
+"""Number of pairs that are tokenized together."""
+HINT = "or set --data.path to a folder of your own"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Pairs to look at: as they were read, and as tokens."""
+    """Evaluation pairs, as text and as tokens."""
 
     pairs: list[Pair]
-    encoded: Encoded
+    encoded: EncodedPairs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The training and evaluation pairs."""
+    """Training, validation and test pairs."""
 
-    train: Encoded
+    train: EncodedPairs
     validation: Split
     test: Split
     checksum: str
@@ -48,28 +48,28 @@ class Splits:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Which pairs, and how they become tokens."""
+    """Source of the pairs, and their tokenization."""
 
     path: str | None = field(default=None, metadata=role(Role.LOCATION))
-    """Folder of pairs: sumdata's or org_data's text files, or train, validation and test as tables."""
+    """Folder of pairs: text files as in sumdata or org_data, or train, validation and test as tables."""
     hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """A data set of the hub, as ID or ID:CONFIG; without it and without ``path`` pairs are generated."""
+    """Hub data set, ID or ID:CONFIG. Without it and without ``path``, pairs are generated."""
     train_pairs: int | None = None
-    """Pairs to train on, drawn from all; none: all."""
+    """Number of training pairs, drawn from all. None: all."""
     validation_pairs: int | None = 10_000
-    """Pairs to validate on, drawn from all (P2 has 10,000); none: all."""
+    """Number of validation pairs, drawn from all (10,000 in P2). None: all."""
     test_limit: int | None = field(default=None, metadata=added(2))
-    """Pairs to test on, drawn from all; none: all. A score on fewer is in no table with those on all."""
+    """Number of test pairs, drawn from all. None: all. Results on fewer are not in one table with results on all."""
     generated: int = 20_000
-    """Generated pairs to train on; a tenth as many test, a twentieth validate."""
+    """Number of generated training pairs; the test set has a tenth as many, the validation set a twentieth."""
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """tokenizer.json or vocab.txt, a folder or id of the hub; none: the checkpoint's; generated text: its own words."""
+    """tokenizer.json or vocab.txt, folder, or hub id. None: the checkpoint's; for generated text, its own words."""
     source_length: int = 128
-    """Tokens of a text at most, special ones counted; more are cut off."""
+    """Maximum tokens of a text, special ones counted; the rest is cut."""
     target_length: int = 64
-    """Tokens of a headline at most, a special one counted; more are cut off."""
+    """Maximum tokens of a headline, one special token counted; the rest is cut."""
     seed: int = 0
-    """Seed of generated pairs, and of which ones are drawn."""
+    """Seed of generated pairs and of drawn subsets."""
 
     @property
     def is_generated(self) -> bool:
@@ -77,9 +77,9 @@ class Data:
         return self.hub is None and self.path is None
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no data."""
+        """Raises a ``WrongUseError`` for invalid settings."""
         if self.hub is not None and self.path is not None:
-            raise WrongUseError("data.path and data.hub both name the pairs; leave one out")
+            raise WrongUseError("data.path and data.hub both set the source of the pairs; omit one")
         if self.generated < 100:
             raise WrongUseError(f"data.generated: expected at least 100, found {self.generated}")
         for name in ("train_pairs", "validation_pairs", "test_limit"):
@@ -90,10 +90,10 @@ class Data:
             if getattr(self, name) < 3:
                 raise WrongUseError(f"data.{name}: expected at least 3, found {getattr(self, name)}")
 
-    def load(self, tokenizer: Tokenizer, folder: Path, *, told: bool = True) -> Splits:
-        """Returns the splits; the tokens of the pairs to train on are kept below ``folder``.
+    def load(self, tokenizer: Tokenizer, folder: Path, *, verbose: bool = True) -> Splits:
+        """Returns the splits. The tokens of the training pairs are stored in ``folder``.
 
-        ``told``: whether it is printed what is cut, empty, or of another number than everybody has.
+        ``verbose``: whether to print the numbers of cut and empty texts, and split sizes other than the published.
 
         Raises:
             BadDataError: files that are missing, damaged, or not parallel.
@@ -101,33 +101,33 @@ class Data:
         self.check()
         read = self._readers()
         counts = {name: sum(1 for _ in read[name]()) for name in ("validation", "test")}
-        counts["train"], content = _counted(read["train"]())
+        counts["train"], content = _count_and_hash(read["train"]())
         for name, count in counts.items():
             if not count:
-                raise BadDataError(f"{self.path or self.hub}: there is no pair for {name}")
-            if told and not self.is_generated and count != GIGAWORD[name]:
-                print(f"{name}: {count:,} pairs; Gigaword as published has {GIGAWORD[name]:,}", file=sys.stderr)
-        looked_at = {
-            name: list(_drawn(read[name], counts[name], limit, self.seed))
+                raise BadDataError(f"{self.path or self.hub}: the {name} split has no pairs")
+            if verbose and not self.is_generated and count != GIGAWORD[name]:
+                print(f"{name}: {count:,} pairs, but published Gigaword has {GIGAWORD[name]:,}", file=sys.stderr)
+        evaluated = {
+            name: list(_subset(read[name], counts[name], limit, self.seed))
             for name, limit in (("validation", self.validation_pairs), ("test", self.test_limit))
         }
-        kept = self._key(tokenizer, content)
+        key = self._key(tokenizer, content)
         arrays, checksum = prepared(
-            folder / "summarization" / f"pairs-{kept}",
-            f"tokens of {min(self.train_pairs or counts['train'], counts['train']):,} pairs to train on",
-            lambda: self._encoded(
-                _drawn(read["train"], counts["train"], self.train_pairs, self.seed), tokenizer, "train", told
+            folder / "summarization" / f"pairs-{key}",
+            f"tokens of {min(self.train_pairs or counts['train'], counts['train']):,} training pairs",
+            lambda: self._encode(
+                _subset(read["train"], counts["train"], self.train_pairs, self.seed), tokenizer, "train", verbose
             ),
         )
-        splits = {name: self.split(pairs, tokenizer, name, told=told) for name, pairs in looked_at.items()}
+        splits = {name: self.split(pairs, tokenizer, name, verbose=verbose) for name, pairs in evaluated.items()}
         digest = hashlib.sha256(checksum.encode())
-        for each in looked_at.values():
+        for each in evaluated.values():
             digest.update(json.dumps([[pair.document, pair.summary] for pair in each]).encode())
         return Splits(train=_of(arrays, tokenizer), **splits, checksum=digest.hexdigest())
 
-    def split(self, pairs: list[Pair], tokenizer: Tokenizer, name: str, *, told: bool) -> Split:
-        """Returns pairs with their tokens, cut; ``told``: whether it is printed how many are cut or empty."""
-        return Split(pairs=pairs, encoded=_of(self._encoded(iter(pairs), tokenizer, name, told), tokenizer))
+    def split(self, pairs: list[Pair], tokenizer: Tokenizer, name: str, *, verbose: bool) -> Split:
+        """Returns pairs with their cut tokens; ``verbose``: whether to print the numbers of cut and empty texts."""
+        return Split(pairs=pairs, encoded=_of(self._encode(iter(pairs), tokenizer, name, verbose), tokenizer))
 
     def _readers(self) -> dict[str, Pairs]:
         if self.path is not None:
@@ -142,12 +142,12 @@ class Data:
         return {name: partial(iter, some) for name, some in made.items()}
 
     def _key(self, tokenizer: Tokenizer, content: str) -> str:
-        """Returns what the tokens to train on depend on, in 12 hex digits."""
+        """Returns a key of everything the training tokens depend on, 12 hex digits."""
         settings = [content, self.train_pairs, self.seed, self.source_length, self.target_length]
         return hashlib.sha256(json.dumps([tokenizer.fingerprint, *settings]).encode()).hexdigest()[:12]
 
-    def _encoded(self, pairs: Iterator[Pair], tokenizer: Tokenizer, name: str, told: bool) -> dict[str, Ragged]:
-        """Returns the tokens of texts and headlines, and says how many were cut or are empty."""
+    def _encode(self, pairs: Iterator[Pair], tokenizer: Tokenizer, name: str, verbose: bool) -> dict[str, Ragged]:
+        """Returns the tokens of texts and headlines; prints the numbers of cut and empty ones if ``verbose``."""
         rooms = {"sources": self.source_length - 2, "targets": self.target_length - 1}
         kind = np.uint16 if len(tokenizer) <= 2**16 else np.int32
         parts: dict[str, list[TokenArray]] = {side: [] for side in rooms}
@@ -170,7 +170,7 @@ class Data:
             (empty["sources"], "empty texts"),
             (empty["targets"], "empty headlines"),
         ):
-            if count and told:
+            if count and verbose:
                 print(f"{name}, {what}: {count:,}", file=sys.stderr)
         return {
             side: Ragged(
@@ -182,8 +182,8 @@ class Data:
         }
 
 
-def _counted(pairs: Iterator[Pair]) -> tuple[int, str]:
-    """Returns how many pairs there are, and a hash of all that they say."""
+def _count_and_hash(pairs: Iterator[Pair]) -> tuple[int, str]:
+    """Returns the number of pairs, and a hash of their content."""
     digest, count = hashlib.blake2b(digest_size=16), 0
     for pair in pairs:
         digest.update(f"{pair.document}\t{pair.summary}\n".encode())
@@ -191,15 +191,15 @@ def _counted(pairs: Iterator[Pair]) -> tuple[int, str]:
     return count, digest.hexdigest()
 
 
-def _drawn(read: Pairs, count: int, limit: int | None, seed: int) -> Iterator[Pair]:
-    """Yields all pairs of a split, or so many drawn ones, in the order of the file."""
+def _subset(read: Pairs, count: int, limit: int | None, seed: int) -> Iterator[Pair]:
+    """Yields all pairs of a split, or ``limit`` drawn ones, in file order."""
     if limit is None or limit >= count:
         return read()
     chosen = np.zeros(count, dtype=np.bool_)
     chosen[drawn(count, limit, seed, 2)] = True
-    return (pair for pair, taken in zip(read(), chosen.tolist(), strict=True) if taken)
+    return (pair for pair, is_chosen in zip(read(), chosen.tolist(), strict=True) if is_chosen)
 
 
-def _of(arrays: dict[str, Ragged], tokenizer: Tokenizer) -> Encoded:
+def _of(arrays: dict[str, Ragged], tokenizer: Tokenizer) -> EncodedPairs:
     special = tokenizer.id("[CLS]"), tokenizer.id("[SEP]"), tokenizer.id("[PAD]")
-    return Encoded(sources=arrays["sources"], targets=arrays["targets"], special=special)
+    return EncodedPairs(sources=arrays["sources"], targets=arrays["targets"], special=special)

@@ -1,4 +1,4 @@
-"""Batches of pairs that hold alike many tokens and little padding."""
+"""Batches of pairs with similar numbers of tokens and little padding."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,30 +12,30 @@ from seqarena.common.data.batches import Batch, Indices, Ragged, Shuffled
 from seqarena.common.shapes import Mask, SourceMask, SourceTokens, Tokens
 
 GRAIN = 8
-"""Batches hold a multiple of so many pairs where the mean does, so that several processes can share each."""
+"""Batch sizes are multiples of this if the mean batch size is, so that several processes can share a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadlineBatch(Batch):
-    """Texts, [CLS] x [SEP], and headlines: a decoder reads [CLS] y and is to say y [SEP]."""
+    """Texts [CLS] x [SEP], and headlines: the decoder reads [CLS] y and predicts y [SEP]."""
 
     source: SourceTokens
     source_real: SourceMask
     target: Tokens
     target_real: Mask
     labels: Tokens
-    """The next token after each token of the target; arbitrary at padding."""
+    """The token after each target token; arbitrary at padding."""
 
     def weight(self) -> int:
-        """Returns the number of tokens to be said."""
+        """Returns the number of target tokens."""
         return int(self.target_real.sum())
 
     def token_count(self) -> int:
-        """Returns the number of real tokens that are read: texts and headlines."""
+        """Returns the number of tokens read, texts and headlines, without padding."""
         return int(self.source_real.sum()) + self.weight()
 
     def longer(self, length: int) -> "HeadlineBatch":
-        """Returns the batch with its texts padded to a length, which none may exceed."""
+        """Returns the batch with its texts padded to ``length``, at least their present length."""
         more = length - self.source.shape[1]
         if more < 0:
             raise ValueError(f"texts of {self.source.shape[1]} tokens cannot be padded to {length}")
@@ -43,8 +43,8 @@ class HeadlineBatch(Batch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """Pairs as tokens without special ones, cut to what the model reads."""
+class EncodedPairs:
+    """Tokenized pairs without special tokens, cut to the maximum lengths."""
 
     sources: Ragged
     targets: Ragged
@@ -61,21 +61,21 @@ class Encoded:
 
     @property
     def target_lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens that a decoder reads, or says, of each headline."""
+        """Number of decoder inputs, or targets, of each headline."""
         return self.targets.lengths + 1
 
     def batch(self, examples: Indices) -> HeadlineBatch:
-        """Returns some pairs."""
+        """Returns a batch of pairs."""
         start, end, pad = self.special
-        source, source_real = _between(self.sources, examples, (start, end), pad)
-        whole, real = _between(self.targets, examples, (start, end), pad)
+        source, source_real = _with_marks(self.sources, examples, (start, end), pad)
+        whole, real = _with_marks(self.targets, examples, (start, end), pad)
         return HeadlineBatch(
             source=source, source_real=source_real, target=whole[:, :-1], target_real=real[:, 1:], labels=whole[:, 1:]
         )
 
 
-def _between(some: Ragged, examples: Indices, marks: tuple[int, int], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns sequences between two marks, and which tokens are real."""
+def _with_marks(some: Ragged, examples: Indices, marks: tuple[int, int], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns sequences between a start and an end token, and a mask of the tokens that are not padding."""
     lengths = some.lengths[examples] + 2
     tokens = np.full((len(examples), int(lengths.max())), pad, dtype=np.int64)
     place = np.arange(tokens.shape[1])
@@ -87,33 +87,33 @@ def _between(some: Ragged, examples: Indices, marks: tuple[int, int], pad: int) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budgeted(Shuffled):
-    """Pools of ``pool`` batches, cut so that each costs as many tokens as the others, padding counted.
+class TokenBudgetOrder(Shuffled):
+    """Order of examples in pools of ``pool`` batches, split with nearly equal padded tokens per batch.
 
-    Texts and headlines differ in length apart from each other: a pool is cut into strips by the text's length, and a
-    strip sorted by the headline's, up in one strip and down in the next. ``batch_size`` is the mean number of pairs.
+    Lengths of texts and headlines vary independently: a pool is divided into strips by text length, and each strip is
+    sorted by headline length, alternately ascending and descending. ``batch_size`` is the mean number of pairs.
     """
 
     targets: npt.NDArray[np.int64]
     """Tokens of each headline; ``lengths`` are those of the texts."""
     processes: int = 1
-    """That share each batch; any number that divides 8 gets the same batches as one."""
+    """Number of processes that share each batch. Any divisor of 8 gives the same batches as 1."""
 
     @property
     def grain(self) -> int:
-        """The number of pairs in a batch is a multiple of this."""
+        """Divisor of every batch size."""
         return math.lcm(math.gcd(self.batch_size, GRAIN), self.processes)
 
     def cut(self, examples: Indices) -> list[Indices]:
-        """Returns the batches of a pool: for each the places of its examples among these."""
-        kept: tuple[Indices, list[Indices]] | None = self.__dict__.get("_cut")
-        if kept is None or not np.array_equal(kept[0], examples):
-            kept = self.__dict__["_cut"] = examples, self._cut_anew(examples)
-        return kept[1]
+        """Returns the batches of a pool, as indices into ``examples``; cached for the latest pool."""
+        cached: tuple[Indices, list[Indices]] | None = self.__dict__.get("_cut")
+        if cached is None or not np.array_equal(cached[0], examples):
+            cached = self.__dict__["_cut"] = examples, self._split(examples)
+        return cached[1]
 
-    def _cut_anew(self, examples: Indices) -> list[Indices]:
+    def _split(self, examples: Indices) -> list[Indices]:
         source, target = self.lengths[examples], self.targets[examples]
-        strips = round(2 * math.sqrt(self.pool))  # of 0.7 to 2.8 times the root, what left least padding
+        strips = round(2 * math.sqrt(self.pool))  # least padding among 0.7 to 2.8 times the root
         rank = np.empty(len(examples), dtype=np.int64)
         rank[np.lexsort((target, source))] = np.arange(len(examples))
         strip = rank * strips // len(examples)
@@ -122,13 +122,13 @@ class Budgeted(Shuffled):
         grains = len(examples) // self.grain
         wanted = np.searchsorted(cost, cost[-1] * np.arange(1, self.pool) / self.pool) / self.grain
         ends = np.rint(wanted).astype(np.int64)
-        for batch in range(self.pool - 1):  # none is empty
+        for batch in range(self.pool - 1):  # no batch may be empty
             ends[batch] = np.clip(ends[batch], (ends[batch - 1] if batch else 0) + 1, grains - (self.pool - 1 - batch))
         return np.split(order, ends * self.grain)
 
 
-def filled(order: Budgeted, steps: int) -> tuple[float, int, int]:
-    """Returns what share of the tokens of the first steps is real, and the mean and the most tokens of a batch."""
+def padding_statistics(order: TokenBudgetOrder, steps: int) -> tuple[float, int, int]:
+    """Returns the fraction of tokens in the first steps that are not padding, and mean and maximum tokens per batch."""
     real, padded = 0, []
     for step in range(steps):
         examples = order[step]
@@ -140,10 +140,10 @@ def filled(order: Budgeted, steps: int) -> tuple[float, int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadlineBatches:
-    """The batch of every training step."""
+    """Training batches by step."""
 
-    encoded: Encoded
-    order: Budgeted
+    encoded: EncodedPairs
+    order: TokenBudgetOrder
 
     def __getitem__(self, step: int) -> HeadlineBatch:
         """Returns the batch of a step."""

@@ -1,4 +1,4 @@
-"""The layouts in which Gigaword's headlines are handed on: two text files a split, or a table."""
+"""Published file layouts of Gigaword headlines: two text files per split, or a table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ TEXTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
         "test": (("Giga/input.txt", "Giga/task1_ref0.txt"), ("test.src.txt", "test.tgt.txt")),
     }
 )  # fmt: skip
-"""Texts and titles: of harvardnlp/sent-summary (sumdata), of microsoft/unilm (org_data)."""
+"""Files of texts and titles: of harvardnlp/sent-summary (sumdata), of microsoft/unilm (org_data)."""
 FOLDERS = ("", "sumdata", "org_data", "data")
-"""Subfolders in which they may be."""
+"""Subfolders that are searched."""
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
 )
 COLUMNS = ("document", "summary")
-"""Columns of a table; a .tsv without a heading has these two, in this order."""
+"""Columns of a table; a .tsv without a header has these two, in this order."""
 PACKED = ("", ".gz", ".xz")
 EXPECTED = (
     "train/train.article.txt with train.title.txt, train/valid.article.filter.txt, Giga/input.txt with task1_ref0.txt "
@@ -38,32 +38,32 @@ EXPECTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A text and its headline, as they were read."""
+    """A text and its headline, as read."""
 
     document: str
     summary: str
 
 
 Pairs = Callable[[], Iterator[Pair]]
-"""Reads a split from its beginning, whenever it is called."""
+"""Function that reads a split, from the start on each call."""
 
 
 def find(folder: Path) -> dict[str, Pairs]:
-    """Returns what reads each split of a folder.
+    """Returns a reader for each split of a folder.
 
     Raises:
-        BadDataError: no such folder, or a split in none of the layouts; names what was looked for.
+        BadDataError: the folder does not exist, or a split is in none of the layouts; names the expected files.
     """
     if not folder.is_dir():
         raise BadDataError(f"--data.path {folder}: no such folder; expected one with {EXPECTED}")
-    return {split: _found(folder, split) for split in SPLITS}
+    return {split: _reader(folder, split) for split in SPLITS}
 
 
-def _found(folder: Path, split: str) -> Pairs:
+def _reader(folder: Path, split: str) -> Pairs:
     roots = [folder / name for name in FOLDERS if (folder / name).is_dir()]
     for root in roots:
         for both in TEXTS[split]:
-            source, target = (_packed(root / name) for name in both)
+            source, target = (_existing(root / name) for name in both)
             if source is not None and target is not None:
                 return lambda one=source, two=target: _parallel(one, two)  # type: ignore[misc]
             if source is not None or target is not None:
@@ -73,17 +73,17 @@ def _found(folder: Path, split: str) -> Pairs:
             paths = _tables(root, split, kind)
             if paths:
                 return lambda paths=paths, read=read: (pair for path in paths for pair in read(path))  # type: ignore[misc]
-    raise BadDataError(f"{folder}: no {split} pairs; expected {EXPECTED}; packed by gzip or xz or not")
+    raise BadDataError(f"{folder}: no {split} pairs; expected {EXPECTED}, each optionally with .gz or .xz")
 
 
-def _packed(path: Path) -> Path | None:
+def _existing(path: Path) -> Path | None:
     return next((found for end in PACKED if (found := path.with_name(path.name + end)).exists()), None)
 
 
 def _tables(root: Path, split: str, kind: str) -> Sequence[Path]:
-    """Returns a split's table, or its parts as the hub cuts them (train-00000-of-00002.parquet), in order."""
+    """Returns a split's table, or its parts as named by the hub (train-00000-of-00002.parquet), in order."""
     for name in TABLES[split]:
-        whole = _packed(root / f"{name}.{kind}")
+        whole = _existing(root / f"{name}.{kind}")
         if whole is not None:
             return [whole]
         parts = sorted(root.glob(f"{name}-*-of-*.{kind}"))
@@ -96,17 +96,17 @@ def _tables(root: Path, split: str, kind: str) -> Sequence[Path]:
 
 
 def _parallel(source: Path, target: Path) -> Iterator[Pair]:
-    """Yields line by line.
+    """Yields the pairs of two parallel files, line by line.
 
     Raises:
-        BadDataError: one file has more lines; says how many both have.
+        BadDataError: the files have different numbers of lines; names both.
     """
     pairs = zip_longest(text_lines(source), text_lines(target))
     for number, (document, summary) in enumerate(pairs):
         if document is None or summary is None:
             longer = number + 1 + sum(1 for _ in pairs)
             both = (number, longer) if document is None else (longer, number)
-            raise BadDataError(f"{source} has {both[0]:,} lines and {target} {both[1]:,}; expected as many")
+            raise BadDataError(f"{source} has {both[0]:,} lines and {target} {both[1]:,}; expected the same number")
         yield Pair(document=document, summary=summary)
 
 
@@ -132,7 +132,7 @@ def _tabs(path: Path) -> Iterator[Pair]:
 
 
 def of_hub(source: str, hint: str) -> dict[str, Pairs]:
-    """Returns what reads each split of a data set of the hub, ID or ID:CONFIG."""
+    """Returns a reader for each split of a hub data set, ID or ID:CONFIG."""
     name, _, config = source.partition(":")
 
     def rows(split: str) -> Iterator[Pair]:

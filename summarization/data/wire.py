@@ -1,8 +1,8 @@
-"""Newswire that nobody sent: sentences and their headlines by Gigaword's conventions, generated.
+"""Generated news sentences and headlines in the style of Gigaword.
 
-Lower case, tokens apart, digits as #, rare names as UNK, brackets as -lrb- and -rrb-. A headline copies what happened
-to whom, leaves out who said so, when and what else happened, and turns it round: the first words of a sentence are not
-its headline. No headline is in two splits, numbers aside.
+Text is lower case, tokens are separated by spaces, digits are #, rare names UNK, brackets -lrb- and -rrb-. A headline
+states who did what; it omits source, time and background, and reorders the words, so the first words of a sentence
+are not its headline. Headlines differ across splits in more than numbers.
 """
 
 import re
@@ -24,7 +24,7 @@ BEGUN = ("ada", "bel", "cor", "dan", "esk", "fal", "gor", "hal", "ilm", "jor", "
 ENDED = ("berg", "dahl", "ero", "ford", "gren", "ic", "ko", "lund", "man", "nen", "off", "olo", "quist", "rup", "sen",
          "ska", "stra", "ton", "vic", "wen")  # fmt: skip
 PEOPLE = tuple(f"{first}{last}" for first in BEGUN for last in ENDED)
-"""So many that a model must learn to copy a name that it has seen a few times."""
+"""Large enough that a model must learn to copy names that occur only a few times."""
 FIRMS = ("acme", "borealis", "cobalt", "delta", "everest", "falcon", "granite", "helix", "ivory",
          "juniper", "kestrel", "lotus", "meridian", "nova", "orion", "pioneer")  # fmt: skip
 GOODS = ("cars", "copper", "corn", "engines", "fish", "gas", "grain", "oil", "phones", "planes", "rice",
@@ -41,18 +41,18 @@ SPEAKERS = ("a spokesman", "an official", "local media", "officials", "police", 
             "the government", "witnesses")  # fmt: skip
 AGENCIES = ("afp", "xinhua")
 UNKNOWN_NAMES = 12
-"""One name in so many is UNK, in the text and in its headline."""
+"""One name in this many is UNK, both in the text and in its headline."""
 NUMBER = re.compile("#+")
 
 
 class Story:
-    """Names and numbers of a sentence, drawn once and used in the text and in its headline."""
+    """Draws the names and numbers of a sentence, once each for the text and its headline."""
 
     def __init__(self, draws: Draws) -> None:
         self.draws = draws
 
     def name(self, names: tuple[str, ...]) -> str:
-        """Returns one of some names, now and then UNK in its place."""
+        """Returns one of ``names``, or UNK at the rate of ``UNKNOWN_NAMES``."""
         drawn = self.draws.one_of(names)
         return "UNK" if self.draws.below(UNKNOWN_NAMES) == 0 else drawn
 
@@ -62,33 +62,33 @@ class Story:
         return first, second
 
     def number(self) -> str:
-        """Returns a number of one to three digits, each a #."""
+        """Returns a number of one to three digits, each written as #."""
         return "#" * (1 + self.draws.below(3))
 
-    def said(self) -> str:
-        """Returns who said so and when."""
+    def attribution(self) -> str:
+        """Returns the source and day of a statement."""
         return f"{self.draws.one_of(SPEAKERS)} said {self.draws.one_of(DAYS)}"
 
 
 def crash(story: Story) -> tuple[str, str]:
-    """A crash: the number of the dead and the country, which come apart in the text, lead the headline."""
+    """A crash. The headline starts with the number of dead and the country, which are apart in the text."""
     killed, hurt = story.number(), story.number()
     vehicle, city, country = story.draws.one_of(VEHICLES), story.name(CITIES), story.draws.one_of(COUNTRIES)
     text = f"a {vehicle} crashed near {city} in {country} , killing at least {killed} people and injuring {hurt} more"
-    return f"{text} , {story.said()} .", f"{killed} killed in {country} {vehicle} crash"
+    return f"{text} , {story.attribution()} .", f"{killed} killed in {country} {vehicle} crash"
 
 
 def order(story: Story) -> tuple[str, str]:
-    """A firm's order: it buys, of a country, goods."""
+    """A firm's order of goods from another firm."""
     firm, country, goods = story.name(FIRMS), story.draws.one_of(COUNTRIES), story.draws.one_of(GOODS)
     count, adjective = story.number(), story.draws.one_of(ADJECTIVES)
     text = f"{adjective} {country} company {firm} will buy {count} million dollars worth of {goods} from"
     seller = story.name(FIRMS)
-    return f"{text} {seller} next year , {story.said()} .", f"{firm} to buy {goods} from {seller}"
+    return f"{text} {seller} next year , {story.attribution()} .", f"{firm} to buy {goods} from {seller}"
 
 
 def match(story: Story) -> tuple[str, str]:
-    """A match: winner, loser and round; the countries are left out."""
+    """A match: winner, loser and round; the headline omits the countries."""
     (winner, loser), (one, other) = story.two(PEOPLE), story.two(COUNTRIES)
     event, stage, city = story.draws.one_of(EVENTS), story.draws.one_of(ROUNDS), story.name(CITIES)
     text = f"{winner} of {one} beat {loser} of {other} #-# , #-# on {story.draws.one_of(DAYS)}"
@@ -96,7 +96,7 @@ def match(story: Story) -> tuple[str, str]:
 
 
 def closure(story: Story) -> tuple[str, str]:
-    """A government's order, said of the country though the text says its government."""
+    """A government's order; the headline names the country instead of the government."""
     country, buildings, reason = (story.draws.one_of(each) for each in (COUNTRIES, BUILDINGS, REASONS))
     city = story.name(CITIES)
     text = (
@@ -106,7 +106,7 @@ def closure(story: Story) -> tuple[str, str]:
 
 
 def shares(story: Story) -> tuple[str, str]:
-    """Prices: the direction is copied, the city moves to the front."""
+    """Share prices: the headline copies the direction and moves the city to the front."""
     city, goods, way = story.name(CITIES), story.draws.one_of(GOODS), story.draws.one_of(("higher", "lower"))
     text = f"shares closed #.# percent {way} in {city} -lrb- {story.draws.one_of(AGENCIES)} -rrb- on"
     return (
@@ -116,26 +116,28 @@ def shares(story: Story) -> tuple[str, str]:
 
 
 def treaty(story: Story) -> tuple[str, str]:
-    """A treaty: who signed with whom, about what; names of ministers are left out."""
+    """A treaty: parties and topic; the headline omits the minister's name."""
     (one, other), topic, city = story.two(COUNTRIES), story.draws.one_of(TOPICS), story.name(CITIES)
     minister = story.name(PEOPLE)
     text = f"foreign minister {minister} of {one} arrived in {city} on {story.draws.one_of(DAYS)} to sign a"
-    return f"{text} {topic} agreement with {other} , {story.said()} .", f"{one} and {other} to sign {topic} pact"
+    return f"{text} {topic} agreement with {other} , {story.attribution()} .", f"{one} and {other} to sign {topic} pact"
 
 
 def visit(story: Story) -> tuple[str, str]:
-    """A visit: the visitor is named last."""
+    """A visit; the text names the visitor last, the headline first."""
     host, guest = story.two(COUNTRIES)
     person, topic = story.name(PEOPLE), story.draws.one_of(TOPICS)
-    text = f"{host} is ready for talks on {topic} issues , {story.said()} , before a visit of {guest} 's president"
+    text = (
+        f"{host} is ready for talks on {topic} issues , {story.attribution()} , before a visit of {guest} 's president"
+    )
     return f"{text} {person} -lrb- his first in # years -rrb- .", f"{person} to visit {host} for {topic} talks"
 
 
 STORIES: tuple[Callable[[Story], tuple[str, str]], ...] = (crash, order, match, closure, shares, treaty, visit)
 
 
-def told(draws: Draws) -> tuple[str, str]:
-    """Returns a sentence and its headline; half of them tell of something else too, before or behind."""
+def compose(draws: Draws) -> tuple[str, str]:
+    """Returns a sentence and its headline; half of the sentences mention another event, before or after."""
     story = Story(draws)
     first = draws.below(len(STORIES))
     text, headline = STORIES[first](story)
@@ -148,19 +150,19 @@ def told(draws: Draws) -> tuple[str, str]:
 
 
 def pairs(count: int, seed: int, split: int) -> Iterator[tuple[str, str]]:
-    """Yields so many texts with their headlines, the same for the same seed and split on any machine."""
+    """Yields ``count`` texts with their headlines; deterministic given seed and split, on any machine."""
 
     def drawn(number: int, attempt: int) -> tuple[str, tuple[str, str]]:
-        text, headline = told(Draws(seed, split, number, attempt))
+        text, headline = compose(Draws(seed, split, number, attempt))
         return NUMBER.sub("#", headline), (text, headline)
 
     return (drawn_for(split, partial(drawn, number)) for number in range(count))
 
 
 def words() -> list[str]:
-    """Returns the words and marks of this wire, for a vocabulary."""
+    """Returns the words and punctuation marks of the generated text, for a vocabulary."""
     names = (COUNTRIES, CITIES, PEOPLE, FIRMS, GOODS, TOPICS, VEHICLES, EVENTS, ROUNDS, BUILDINGS, REASONS, DAYS,
              ADJECTIVES, SPEAKERS, AGENCIES, ("higher", "lower"))  # fmt: skip
-    samples = [text for number in range(200) for text in told(Draws(0, 0, number))]
+    samples = [text for number in range(200) for text in compose(Draws(0, 0, number))]
     pieces = re.findall(r"[a-z]+|[^A-Za-z\s]", " ".join([*(name for some in names for name in some), *samples]))
     return sorted(set(pieces))

@@ -1,4 +1,4 @@
-"""Stems of ROUGE-1.5.5 with ``-m``: WordNet's irregular forms, then its form of Porter's stemmer."""
+"""Stems of ROUGE-1.5.5 with ``-m``: WordNet's irregular forms, then the script's version of Porter's stemmer."""
 
 import functools
 import hashlib
@@ -10,7 +10,7 @@ from nltk.stem.porter import PorterStemmer  # type: ignore[import-untyped]
 from seqarena.common.errors import BadDataError
 
 FILE = Path(__file__).parent / "irregular.txt"
-"""5,593 words and the form that each stands for; where they come from: PROVENANCE.md."""
+"""5,593 irregular words with their base forms; for their origin see PROVENANCE.md."""
 SHA256 = "6f0d68735d349bc1e557536fd1dea6aa59dffd0cbfac1ae35838f3012b950e43"
 BEFORE = (
     "al",
@@ -30,15 +30,15 @@ BEFORE = (
     "ive",
     "ize",
 )
-"""Endings that the Perl script's step 4 tries first; then -ment, then -ent, each on what the one before has left."""
+"""Endings that the Perl script's step 4 tries first; it then tries -ment, then -ent, each on the previous result."""
 
 
 @functools.lru_cache(maxsize=100_000)
 def stem(word: str) -> str:
-    """Returns what the Perl script compares for a lower-case word: a word of up to three letters as it is.
+    """Returns the stem that the Perl script compares for a lower-case word; up to three letters stay unchanged.
 
-    The form that an irregular one stands for is not stemmed again, there as here: *happier* is ``happy`` and *happy*
-    ``happi``.
+    As in the script, the base form of an irregular word is not stemmed again: *happier* becomes ``happy``, but
+    *happy* becomes ``happi``.
     """
     if len(word) <= 3:
         return word
@@ -48,7 +48,7 @@ def stem(word: str) -> str:
 
 @functools.cache
 def irregular_forms() -> Mapping[str, str]:
-    """Returns the form that each irregular word stands for.
+    """Returns the base form of each irregular word.
 
     Raises:
         BadDataError: the installed file is damaged.
@@ -61,7 +61,7 @@ def irregular_forms() -> Mapping[str, str]:
 
 
 class _Stemmer(PorterStemmer):  # type: ignore[misc]
-    """Porter's stemmer as released in Perl, with the change of 2004 that ROUGE-1.5.5 has in step 4."""
+    """Porter's stemmer as released in Perl, with the change of 2004 to step 4 that ROUGE-1.5.5 has."""
 
     def __init__(self) -> None:
         super().__init__(self.MARTIN_EXTENSIONS)

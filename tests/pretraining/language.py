@@ -42,7 +42,7 @@ def measure(run: LanguageRun, folder: Path) -> tuple[Result, Path]:
 
 def loaded(run: LanguageRun, folder: Path) -> tuple[EncodedText, TransformerXL]:
     """The text, and a model whose numbers are far from those of all the same words."""
-    text = run.data.load(folder, run.task, told=False)
+    text = run.data.load(folder, run.task, report_differences=False)
     seed_torch(1)
     model = TransformerXL(run.model).eval()
     with torch.no_grad():

@@ -96,7 +96,7 @@ def test_every_format_gives_the_same_tokens(tmp_path: Path, vocabulary: Path, ki
 def test_the_hub_is_read_by_its_layout(tmp_path: Path) -> None:
     folder = write(tmp_path / "in", "parquet")
     assert list(from_hub(str(folder))) == TEXTS
-    with pytest.raises(BadDataError, match=r"cannot be read .*--data.path takes files"):
+    with pytest.raises(BadDataError, match=r"cannot be read .*--data.path to files"):
         next(iter(from_hub(str(tmp_path / "nothing"))))
     datasets.Dataset.from_dict({"title": ["a"]}).to_parquet(folder / "a.parquet")
     with pytest.raises(BadDataError, match="row 0: expected text in column text, found title"):
@@ -362,7 +362,7 @@ def test_another_vocabulary_for_the_book_is_trained() -> None:
 
 def test_settings_that_describe_no_text_are_refused() -> None:
     for changes, message in (
-        ({"path": "a", "hub": "b"}, "expected one of them"),
+        ({"path": "a", "hub": "b"}, "expected at most one of them"),
         ({"length": 4}, "expected 8 to 32,768 tokens, found 4"),
         ({"last_length": 7}, "found 7"),
         ({"held_out": 0.5}, "held_out"),
@@ -371,9 +371,9 @@ def test_settings_that_describe_no_text_are_refused() -> None:
         with pytest.raises(WrongUseError, match=message):
             MaskedText(**changes).check()
     model = BertConfig(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=9, max_length=64, token_types=1)
-    with pytest.raises(WrongUseError, match="max_length 64 is below the longest sequence, 128"):
+    with pytest.raises(WrongUseError, match="max_length 64: expected at least the longest sequence, 128"):
         check(model, MaskedText())
-    with pytest.raises(WrongUseError, match="no form for packed rows"):
+    with pytest.raises(WrongUseError, match="does not support packed rows"):
         check(replace(model, norm=NORMS["deescalated"]), MaskedText(length=64, building="packed"))
-    with pytest.raises(WrongUseError, match="token_types: pairs of segments need 2"):
+    with pytest.raises(WrongUseError, match="token_types: expected at least 2 for pairs of segments"):
         check(model, MaskedText(length=64, building="next"))

@@ -19,7 +19,14 @@ from seqarena.common.training.checkpoint import load_state, load_weights
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.pretraining.wikitext import trainer
 from seqarena.pretraining.wikitext.data import WikiText
-from seqarena.pretraining.wikitext.evaluator import evaluate, floors, in_clusters, kneser_ney, streams_of, token_losses
+from seqarena.pretraining.wikitext.evaluator import (
+    evaluate,
+    floors,
+    kneser_ney,
+    loss_by_cluster,
+    streams_of,
+    token_losses,
+)
 from seqarena.pretraining.wikitext.presets import BASE, PRESETS
 from seqarena.pretraining.wikitext.run import Scoring
 from seqarena.pretraining.wikitext.trainer import RememberingLoss
@@ -40,10 +47,10 @@ def test_a_score_is_that_of_the_model_read_token_by_token(tmp_path: Path, stream
     expected = []
     with torch.no_grad():
         for row in rows:
-            memory = model.empty(1)
+            memory = model.empty_memory(1)
             for at in range(0, len(row) - 1, 5):
                 tokens, targets = row[None, at : min(at + 5, len(row) - 1)], row[at + 1 : at + 6]
-                hidden, memory = model.read(tokens, memory, kept=9, clamp=7, window=9)
+                hidden, memory = model.read(tokens, memory, memory_length=9, clamp=7, window=9)
                 expected.append(model.softmax.losses(hidden[0], model.word.weight, targets))
     found = token_losses(model, streams_of(text, "test", scoring), scoring, make_accelerator("float32"))
     assert found.size == (len(text.ids["test"]) if streams == 1 else len(ids) - 3)
@@ -74,8 +81,8 @@ def test_scores_are_per_word_whatever_the_tokens_are(tmp_path: Path) -> None:
 
 def test_nats_by_cluster_are_those_of_its_words() -> None:
     losses, targets = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 4, 5, 3])
-    assert in_clusters(losses, targets, (4, 5)) == [(0.5, 2.5), (0.25, 2.0), (0.25, 3.0)]
-    shares = in_clusters(losses, targets, ())
+    assert loss_by_cluster(losses, targets, (4, 5)) == [(0.5, 2.5), (0.25, 2.0), (0.25, 3.0)]
+    shares = loss_by_cluster(losses, targets, ())
     assert shares == [(1.0, 2.5)]
 
 
@@ -184,8 +191,8 @@ def test_weights_are_scored_again_under_other_protocols(tmp_path: Path, capsys: 
     assert guarded(dispatch, [*command, "--final.streams", "1", "--split", "valid"]) == 0
     assert "312 of 312 tokens scored" in capsys.readouterr().out
     for wrong, message in (
-        (["--model.dim", "8"], "model.dim: a run's own"),
-        (["--data.path", str(rhymes(tmp_path / "more", 50))], "a checkpoint of another vocabulary"),
+        (["--model.dim", "8"], "model.dim: fixed by the run"),
+        (["--data.path", str(rhymes(tmp_path / "more", 50))], "another text, or another vocabulary"),
     ):
         assert guarded(dispatch, [*command, *wrong]) in (1, 2)
         assert message in capsys.readouterr().err
@@ -209,11 +216,11 @@ def command(tmp_path: Path, *more: str) -> list[str]:
         ("--validation.length 90", "validation, valid: a segment of 90 tokens is longer"),
         ("--segments.length 90", "a segment of 90 tokens is longer than the 79 targets of each of 4 streams"),
         ("--final.streams 400", "final, test: 304 tokens are too few for 400 streams"),
-        ("--train.length-pool 2", "train.length_pool: segments follow one another"),
-        ("--final.memory 0", "final.same_length: without a memory"),
+        ("--train.length-pool 2", "train.length_pool 2: expected 1"),
+        ("--final.memory 0", "final.same_length: needs final.memory"),
         ("--segments.clamp 0", "segments.clamp: expected at least 1, or none"),
         ("--norm deescalated --model.norm.mean sequence", "lets a causal model see the future"),
-        ("--data.kind piece --data.pieces 99", "data.pieces 99: expected more than the 256 bytes"),
+        ("--data.kind piece --data.pieces 99", "data.pieces 99: expected more than 256"),
     ],
 )
 def test_what_cannot_be_is_refused_before_it_begins(

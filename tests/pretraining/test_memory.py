@@ -51,12 +51,12 @@ def test_an_epoch_begins_without_a_memory_and_training_reads_as_it_is_told(tmp_p
     text, model = loaded(run, tmp_path)
     batches = Streams(ids=text.ids["train"], count=4, length=8)
     run = replace(run, segments=Segments(length=8, memory=6, clamp=4, same_length=True))
-    loss, memory = RememberingLoss(run.segments), model.empty(4)
+    loss, memory = RememberingLoss(run.segments), model.empty_memory(4)
     model.train()
     for step in range(2 * batches.segments):
         batch = batches[step]
-        memory = model.empty(4) if step % batches.segments == 0 else memory
-        total, memory = model(batch.tokens, batch.targets, memory, kept=6, clamp=4, window=6)
+        memory = model.empty_memory(4) if step % batches.segments == 0 else memory
+        total, memory = model(batch.tokens, batch.targets, memory, memory_length=6, clamp=4, window=6)
         assert loss(model, batch).item() == pytest.approx(total.item() / batch.targets.numel(), rel=1e-5)
 
 
@@ -90,7 +90,7 @@ def test_a_process_keeps_nothing_of_the_streams_of_others(tmp_path: Path) -> Non
     assert mine.restored == {}
     partial = RememberingLoss(run.segments)
     partial.load_state_dict({stream: layers for stream, layers in both.state_dict().items() if stream != 2})
-    with pytest.raises(BadDataError, match="the checkpoint remembers 3 of 4 streams; --overwrite"):
+    with pytest.raises(BadDataError, match="the checkpoint has the memory of 3 of 4 streams; --overwrite"):
         partial(model, batches[1])
 
 

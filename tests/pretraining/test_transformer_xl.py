@@ -98,10 +98,10 @@ def test_segments_with_a_memory_are_one_long_pass(attention: str, norm: NormConf
     """Also the first segment, a short last one, and memories longer than a segment."""
     model, tokens = made(attention, norm), words()
     with torch.no_grad():
-        whole, _ = model.read(tokens, model.empty(3), kept=0)
-        memory, parts = model.empty(3), []
+        whole, _ = model.read(tokens, model.empty_memory(3), memory_length=0)
+        memory, parts = model.empty_memory(3), []
         for part in tokens.split([5, 1, 4, 2], dim=1):
-            hidden, memory = model.read(part, memory, kept=12)
+            hidden, memory = model.read(part, memory, memory_length=12)
             parts.append(hidden)
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
     assert all(own.past.shape == (3, 12, 8) for own in memory)
@@ -114,9 +114,9 @@ def test_what_is_older_than_the_memory_is_forgotten(attention: str) -> None:
     other[:, :3] = (other[:, :3] + 1) % 11
 
     def last(sequence: torch.Tensor, kept: int) -> torch.Tensor:
-        memory = model.empty(3)
+        memory = model.empty_memory(3)
         for part in sequence.split(4, dim=1):
-            hidden, memory = model.read(part, memory, kept=kept)
+            hidden, memory = model.read(part, memory, memory_length=kept)
         return hidden
 
     assert not torch.allclose(last(tokens, 4), last(other, 4))  # through two layers it still came along
@@ -126,24 +126,24 @@ def test_what_is_older_than_the_memory_is_forgotten(attention: str) -> None:
 
 def test_the_memory_carries_no_gradient_and_is_cut_to_its_length() -> None:
     model, tokens = made("hnas", RUNNING), words()
-    _, memory = model.read(tokens, model.empty(3), kept=7)
+    _, memory = model.read(tokens, model.empty_memory(3), memory_length=7)
     for own in memory:
         assert isinstance(own, LayerMemory)
         assert own.past.shape[1] == 7
         assert own.mass is not None
         assert own.mass.shape[2] == 7
-        assert own.carried is not None
+        assert own.norm_state is not None
         assert not own.past.requires_grad
         assert not own.mass.requires_grad
-        assert not own.carried.total.requires_grad
+        assert not own.norm_state.total.requires_grad
 
 
 def test_clamped_distances_are_all_the_same() -> None:
     model, tokens = made(), words()
     with torch.no_grad():
-        far, _ = model.read(tokens, model.empty(3), kept=0)
-        same, _ = model.read(tokens, model.empty(3), kept=0, clamp=11)
-        near, _ = model.read(tokens, model.empty(3), kept=0, clamp=3)
+        far, _ = model.read(tokens, model.empty_memory(3), memory_length=0)
+        same, _ = model.read(tokens, model.empty_memory(3), memory_length=0, clamp=11)
+        near, _ = model.read(tokens, model.empty_memory(3), memory_length=0, clamp=3)
     assert torch.equal(far, same)
     torch.testing.assert_close(far[:, :4], near[:, :4])
     assert not torch.allclose(far[:, 5:], near[:, 5:])
@@ -156,12 +156,12 @@ NORM_LIST = [NORMS["post"], NORMS["pre"], PreNorm(final=False), Deescalated(mean
 def test_no_word_is_told_from_later_ones(attention: str) -> None:
     for norm in NORM_LIST if attention in ("softmax", "dnas") else NORM_LIST[:1]:
         model, tokens = made(attention, norm), words(6, 1)
-        _, memory = model.read(words(4, 1), model.empty(1), kept=4)
-        before, _ = model.read(tokens, memory, kept=0)
+        _, memory = model.read(words(4, 1), model.empty_memory(1), memory_length=4)
+        before, _ = model.read(tokens, memory, memory_length=0)
         for time in range(5):
             later = tokens.clone()
             later[:, time + 1 :] = (later[:, time + 1 :] + 3) % 11
-            after, _ = model.read(later, memory, kept=0)
+            after, _ = model.read(later, memory, memory_length=0)
             torch.testing.assert_close(after[:, : time + 1], before[:, : time + 1], rtol=0, atol=1e-12)
 
 
@@ -172,8 +172,8 @@ def test_the_mean_over_the_segment_lets_the_future_through() -> None:
     model, tokens = made(norm=Deescalated(leaky=True)), words(6, 1)
     later = tokens.clone()
     later[:, -1] = (later[:, -1] + 3) % 11
-    first, _ = model.read(tokens, model.empty(1), kept=0)
-    second, _ = model.read(later, model.empty(1), kept=0)
+    first, _ = model.read(tokens, model.empty_memory(1), memory_length=0)
+    second, _ = model.read(later, model.empty_memory(1), memory_length=0)
     assert not torch.allclose(first[:, 0], second[:, 0])
 
 
@@ -211,18 +211,18 @@ def test_the_adaptive_softmax_is_a_distribution_and_its_losses_keep_their_order(
 
 def test_cutoffs_that_cut_nothing_are_refused() -> None:
     for cutoffs in ((4, 4), (7, 4), (0, 4), (4, 11)):
-        with pytest.raises(WrongUseError, match="expected rising numbers"):
+        with pytest.raises(WrongUseError, match="expected increasing numbers"):
             replace(TINY, cutoffs=cutoffs).check()
 
 
 def test_a_step_gives_the_numbers_of_the_published_formulation() -> None:
     """Loss, memory and every gradient, of a segment behind a memory."""
     model, tokens = made(), words(9)
-    memory = model.empty(3)
+    memory = model.empty_memory(3)
     with torch.no_grad():
-        _, memory = model.read(tokens[:, :4], memory, kept=4)
+        _, memory = model.read(tokens[:, :4], memory, memory_length=4)
     segment, targets = tokens[:, 4:-1], tokens[:, 5:]
-    hidden, following = model.read(segment, memory, kept=8)
+    hidden, following = model.read(segment, memory, memory_length=8)
     ours = model.softmax(hidden.flatten(0, 1), model.word.weight, targets.flatten()) / targets.numel()
     theirs, streams = original.step(model, segment, targets, [own.past.transpose(0, 1) for own in memory])
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
@@ -239,12 +239,12 @@ def test_every_word_sees_equally_many_whatever_the_segments(attention: str) -> N
     """A window over one long pass, and over segments whose memory is just long enough for it."""
     model, tokens = made(attention), words()
     with torch.no_grad():
-        whole, _ = model.read(tokens, model.empty(3), kept=0, window=4)
-        memory, parts = model.empty(3), []
+        whole, _ = model.read(tokens, model.empty_memory(3), memory_length=0, window=4)
+        memory, parts = model.empty_memory(3), []
         for part in tokens.split([5, 1, 4, 2], dim=1):
-            hidden, memory = model.read(part, memory, kept=3, window=4)
+            hidden, memory = model.read(part, memory, memory_length=3, window=4)
             parts.append(hidden)
-        free, _ = model.read(tokens, model.empty(3), kept=0)
+        free, _ = model.read(tokens, model.empty_memory(3), memory_length=0)
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
     torch.testing.assert_close(whole[:, :4], free[:, :4])
     assert not torch.allclose(whole[:, 4:], free[:, 4:])
@@ -255,21 +255,21 @@ def test_every_word_sees_equally_many_whatever_the_segments(attention: str) -> N
 def test_keys_and_values_that_are_kept_are_those_that_would_be_made_anew(attention: str, norm: NormConfig) -> None:
     model, tokens = made(attention, norm), words()
     with torch.no_grad():
-        memory, projected = model.empty(3), model.projected(3, 5 + 4, 6)
+        memory, projected = model.empty_memory(3), model.projected_memory(3, 5 + 4, 6)
         for part in tokens.split([5, 1, 4, 2], dim=1):
-            expected, memory = model.read(part, memory, kept=4, clamp=6, window=4)
-            found, projected = model.read(part, projected, kept=4, clamp=6, window=4)
+            expected, memory = model.read(part, memory, memory_length=4, clamp=6, window=4)
+            found, projected = model.read(part, projected, memory_length=4, clamp=6, window=4)
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
             assert [own.length for own in projected] == [own.length for own in memory]
 
 
 def test_the_published_formulation_scores_a_window_and_clamped_distances_alike() -> None:
     model, tokens = made(), words(13)
-    own, theirs = model.empty(3), [torch.zeros(0, 3, 8, dtype=torch.float64)] * 2
+    own, theirs = model.empty_memory(3), [torch.zeros(0, 3, 8, dtype=torch.float64)] * 2
     with torch.no_grad():
         for at in range(0, 12, 4):
             segment, targets = tokens[:, at : at + 4], tokens[:, at + 1 : at + 5]
-            hidden, own = model.read(segment, own, kept=6, clamp=5, window=6)
+            hidden, own = model.read(segment, own, memory_length=6, clamp=5, window=6)
             losses = model.softmax.losses(hidden.flatten(0, 1), model.word.weight, targets.flatten())
             mean, streams = original.step(model, segment, targets, theirs, clamp=5, window=6)
             theirs = [each[-6:] for each in streams]
@@ -295,7 +295,7 @@ def test_dropout_falls_where_the_published_code_has_it() -> None:
     model.dropout = recorders[0]
     for number, layer in enumerate(model.layers):
         layer.dropout, layer.feed_forward[2] = recorders[1 + 2 * number : 3 + 2 * number]
-    model.read(tokens, model.empty(3), kept=5)
+    model.read(tokens, model.empty_memory(3), memory_length=5)
     ours = [sorted(each.given) for each in recorders]
     for each in recorders:
         each.given.clear()
@@ -319,7 +319,7 @@ def test_initial_values_are_the_published_ones() -> None:
 def test_layers_may_have_biases_of_their_own() -> None:
     torch.manual_seed(0)
     model, tokens = TransformerXL(replace(TINY, shared_biases=False)), words()
-    hidden, _ = model.read(tokens, model.empty(3), kept=0)
+    hidden, _ = model.read(tokens, model.empty_memory(3), memory_length=0)
     hidden.square().sum().backward()
     for bias in (model.content_bias, model.position_bias):
         assert bias.shape[0] == 2
@@ -338,9 +338,9 @@ def test_half_precision_goes_to_the_fused_function(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(softmax, "biased_softmax", watched)
     model, tokens = made().float(), words()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        memory = model.projected(3, 12, None)
+        memory = model.projected_memory(3, 12, None)
         for part in tokens.split(4, dim=1):
-            _, memory = model.read(part, memory, kept=8)
+            _, memory = model.read(part, memory, memory_length=8)
     assert seen == [{torch.bfloat16}] * 6
 
 
@@ -353,7 +353,7 @@ def advantage(norm: NormConfig, attention: str = "softmax", *, kinds: int = 8, l
 
     def loss(streams: int) -> torch.Tensor:
         drawn = torch.randint(kinds, (streams, length + 1))
-        hidden, _ = model.read(drawn[:, :-1], model.empty(streams), kept=0)
+        hidden, _ = model.read(drawn[:, :-1], model.empty_memory(streams), memory_length=0)
         found: torch.Tensor = model.softmax(hidden.flatten(0, 1), model.word.weight, drawn[:, 1:].flatten())
         return found / drawn[:, 1:].numel()
 

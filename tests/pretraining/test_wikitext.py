@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from seqarena.common.data.batches import TokenArray
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.pretraining.wikitext.data import PUBLISHED, EncodedText, WikiText, differing
-from seqarena.pretraining.wikitext.sources import HUB_SPLITS, of_book, of_path
+from seqarena.pretraining.wikitext.data import PUBLISHED, EncodedText, WikiText, differences
+from seqarena.pretraining.wikitext.sources import HUB_SPLITS, lines_of_book, lines_of_path
 from seqarena.pretraining.wikitext.streams import Streams
 from seqarena.pretraining.wikitext.vocabularies import Bytes, Pieces, Words
 from tests.pretraining.wiki import TRAIN, folder
@@ -22,7 +22,7 @@ REAL = Path(os.environ.get("SEQARENA_WIKITEXT2", "wikitext-2-v1.zip"))
 
 
 def load(path: Path, kept: Path, **fields: object) -> EncodedText:
-    return replace(WikiText(path=str(path)), **fields).load(kept, "wikitext2", told=False)
+    return replace(WikiText(path=str(path)), **fields).load(kept, "wikitext2", report_differences=False)
 
 
 def numbers(ids: TokenArray) -> list[int]:
@@ -30,7 +30,7 @@ def numbers(ids: TokenArray) -> list[int]:
 
 
 def test_words_are_numbered_by_frequency_then_by_first_appearance_behind_the_end(tmp_path: Path) -> None:
-    words = Words.counted(TRAIN.splitlines(), "here")
+    words = Words.from_lines(TRAIN.splitlines(), "here")
     assert words.words == ("<eos>", "the", "=", "Game", "game", "<unk>", "end")
     text = load(folder(tmp_path / "wiki"), tmp_path / "kept")
     assert numbers(text.ids["train"]) == [0, 2, 3, 2, 0, 0, 1, 4, 5, 1, 3, 0, 1, 6, 0]
@@ -52,7 +52,9 @@ def test_splits_of_different_sets_are_not_mixed(tmp_path: Path) -> None:
     folder(tmp_path / "both" / "wikitext-2")
     folder(tmp_path / "both" / "wikitext-103")
     (tmp_path / "both" / "wikitext-103" / "wiki.train.tokens").unlink()
-    with pytest.raises(BadDataError, match=r"several sets, in wikitext-(2|103), wikitext-(2|103); name one"):
+    with pytest.raises(
+        BadDataError, match=r"several sets of files, in wikitext-(2|103), wikitext-(2|103); name one folder"
+    ):
         load(tmp_path / "both", tmp_path / "kept")
 
 
@@ -93,9 +95,11 @@ def test_rows_of_the_hub_are_lines(tmp_path: Path) -> None:
         lines = (inside / f"wiki.{name}.tokens").read_text().splitlines(keepends=True)
         table = pa.table({"text": [" " + line if line.strip() else "" for line in lines]})
         pyarrow.parquet.write_table(table, hub / "wikitext-2-v1" / f"{split}-00000-of-00001.parquet")
-    theirs = WikiText(hub=f"{hub}:wikitext-2-v1").load(tmp_path / "kept", "wikitext2", told=False)
+    theirs = WikiText(hub=f"{hub}:wikitext-2-v1").load(tmp_path / "kept", "wikitext2", report_differences=False)
     assert theirs.checksum == load(inside, tmp_path / "kept").checksum
-    mine = WikiText(hub="nobody/nothing:x", path=str(inside)).load(tmp_path / "kept", "wikitext2", told=False)
+    mine = WikiText(hub="nobody/nothing:x", path=str(inside)).load(
+        tmp_path / "kept", "wikitext2", report_differences=False
+    )
     assert mine.checksum == theirs.checksum  # a path is read instead
 
 
@@ -109,7 +113,7 @@ def test_pieces_and_bytes_say_the_same_text_to_the_last_byte(tmp_path: Path) -> 
     assert bytes(np.asarray(said.ids["train"])).decode() == plain
     assert (said.vocabulary, said.end) == (256, 10)
     assert len(said.ids["train"]) == said.bytes["train"]
-    made = Pieces.trained(train.split("\n")[:-1], 260)
+    made = Pieces.train(train.split("\n")[:-1], 260)
     ids = made.encode(train.split("\n")[:-1], "here")
     assert made.inner.decode(ids.tolist(), skip_special_tokens=False).replace("<eos>", "\n") == plain.replace(
         "<eos>", "\n"
@@ -150,9 +154,9 @@ def test_what_is_no_wikitext_is_refused(tmp_path: Path) -> None:
         BadDataError, match=r"there is no wiki.test.tokens in it; expected a folder or zip with all three"
     ):
         load(tmp_path / "cut", kept)
-    with pytest.raises(BadDataError, match=r"wiki.valid.tokens is one of the three files; name their folder"):
+    with pytest.raises(BadDataError, match=r"wiki.valid.tokens is one of the three files; expected the folder"):
         load(tmp_path / "cut" / "wiki.valid.tokens", kept)
-    with pytest.raises(BadDataError, match=r"test: there is nothing in it"):
+    with pytest.raises(BadDataError, match=r"test: the split is empty"):
         load(folder(tmp_path / "empty", test=""), kept)
     whole = zipped(folder(tmp_path / "wiki", TRAIN * 50), tmp_path / "damaged.zip")
     packed = bytearray(whole.read_bytes())
@@ -160,25 +164,25 @@ def test_what_is_no_wikitext_is_refused(tmp_path: Path) -> None:
     whole.write_bytes(packed)
     with pytest.raises(BadDataError, match=r"damaged.zip: not a whole zip"):
         load(whole, kept)
-    with pytest.raises(WrongUseError, match="expected more than the 256 bytes"):
+    with pytest.raises(WrongUseError, match="expected more than 256"):
         WikiText(kind="piece", pieces=200).check()
     assert sorted(each.name for each in (kept / "pretraining").iterdir() if each.name.startswith(".")) == []
 
 
 def test_other_counts_than_the_published_ones_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    WikiText(path=str(folder(tmp_path / "wiki"))).load(tmp_path / "kept", "wikitext103", told=True)
+    WikiText(path=str(folder(tmp_path / "wiki"))).load(tmp_path / "kept", "wikitext103", report_differences=True)
     told = capsys.readouterr().err
-    assert "15 words of train; as published there are 103,227,021" in told
-    assert "7 words of vocabulary; as published there are 267,735" in told
+    assert "found 15 words of train, published 103,227,021" in told
+    assert "found 7 words of vocabulary, published 267,735" in told
     text = load(folder(tmp_path / "wiki"), tmp_path / "kept")
     whole = replace(text, vocabulary=33_278, words={name: PUBLISHED["wikitext2"][name] for name in text.words})
-    assert differing(whole, "word", "wikitext2") == []
+    assert differences(whole, "word", "wikitext2") == []
 
 
 def test_the_bundled_book_has_rare_words_unknown_and_chapters_in_one_split() -> None:
-    lines = of_book()
+    lines = lines_of_book()
     train = [line.split() for line in lines("train")]
-    words = Words.counted(lines("train"), "the book")
+    words = Words.from_lines(lines("train"), "the book")
     assert len(words) == 6_970
     counts = {name: sum(len(line.split()) + 1 for line in lines(name)) for name in ("train", "valid", "test")}
     assert counts == {"train": 857_522, "valid": 44_838, "test": 45_909}
@@ -191,8 +195,8 @@ def test_the_bundled_book_has_rare_words_unknown_and_chapters_in_one_split() -> 
 @pytest.mark.extras
 @pytest.mark.skipif(not REAL.exists(), reason="a check on the real WikiText-2, where SEQARENA_WIKITEXT2 names its zip")
 def test_the_real_wikitext2_has_the_published_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = WikiText(path=str(REAL)).load(tmp_path, "wikitext2", told=True)
-    assert differing(text, "word", "wikitext2") == []
+    text = WikiText(path=str(REAL)).load(tmp_path, "wikitext2", report_differences=True)
+    assert differences(text, "word", "wikitext2") == []
     assert "as published" not in capsys.readouterr().err
 
 
@@ -229,7 +233,7 @@ def test_streams_that_cannot_be_are_refused() -> None:
 
 
 def test_lines_without_words_are_an_end_alone() -> None:
-    words = Words.counted(["a <unk>", ""], "here")
+    words = Words.from_lines(["a <unk>", ""], "here")
     assert words.encode(["", "  ", "a"], "here").tolist() == [0, 0, 1, 0]
 
 
@@ -243,7 +247,7 @@ def test_a_zip_whose_directory_leaves_out_a_text_is_refused(tmp_path: Path) -> N
     for start, stop, expected in ((8, 24, "72"), (16, 28, "some")):  # no bytes, and their checksum, 0
         damaged = content[: entry + start] + bytes(stop - start) + content[entry + stop :]
         path.write_bytes(damaged)
-        lines = of_path(path, ("tokens",))
+        lines = lines_of_path(path, ("tokens",))
         with pytest.raises(BadDataError, match=rf"wiki\.train\.tokens: expected {expected} bytes, found 0"):
             list(lines("train"))
         assert len(list(lines("test"))) == 9

@@ -98,7 +98,7 @@ def test_an_interrupted_benchmark_keeps_what_it_measured(
     monkeypatch.setattr(attention, "measure", measured)
     command = "attention --lengths 8 16 --batch 1 --head-dim 4 --repeats 1 --attention x3 --no-memory --out"
     assert run([*command.split(), str(tmp_path)]) == 0
-    assert "interrupted; the lengths that were measured are kept: 8\n" in capsys.readouterr().err
+    assert "interrupted; keeping the measured lengths: 8\n" in capsys.readouterr().err
     record = json.loads((tmp_path / "attention-cpu-float32.json").read_text())
     assert {each["case"]["length"] for each in record["measurements"]} == {8}
 
@@ -127,9 +127,9 @@ def test_an_interrupted_step_benchmark_keeps_what_it_measured(
 
     monkeypatch.setattr(step.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=lambda *_: Pool()))
     own = PRESETS["listops"]["quick"].run
-    found = step.there_and_back("lra", [(name, own, step.OURS) for name in ("softmax", "x3")], Path(), 1)
+    found = step.measure_twice("lra", [(name, own, step.OURS) for name in ("softmax", "x3")], Path(), 1)
     assert [(each.attention, each.forward_seconds) for each in found] == [("softmax", 1), ("x3", 2.5)]
-    assert "once instead of twice: softmax\n" in capsys.readouterr().err
+    assert "measured once only: softmax\n" in capsys.readouterr().err
 
 
 def test_what_cannot_be_is_left_out() -> None:
@@ -199,7 +199,7 @@ def test_a_step_is_measured_beside_transformers(tmp_path: Path, capsys: pytest.C
         "softmax, encoder alone, transformers",
     ]  # fmt: skip
     assert all(each["training_seconds"] > 0 for each in steps)
-    with pytest.raises(WrongUseError, match="is for pretraining mlm and qa squad1"):
+    with pytest.raises(WrongUseError, match="expected a BERT"):
         forwards(torch.nn.Linear(1, 1), PRESETS["listops"]["quick"].run.model, 8)
 
 

@@ -39,7 +39,7 @@ def times(monkeypatch: pytest.MonkeyPatch, of: Callable[[dict[str, Any]], float]
     """Has runs take as long as ``of`` says of the tiles that are tried."""
     from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
-    monkeypatch.setattr(tiles, "timed", lambda *_: of(launch.TRIED))
+    monkeypatch.setattr(tiles, "time_run", lambda *_: of(launch.TRIED))
 
 
 def test_the_fastest_are_kept_and_used(
@@ -105,7 +105,7 @@ def test_without_a_gpu_nothing_is_measured(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "new" / "tiles.json"
     assert guarded(dispatch, ["benchmark", *SMALL, "--out", str(out)]) == 2
-    assert "tiles are measured on a GPU: PyTorch finds none here" in capsys.readouterr().err
+    assert "tiles are measured on a GPU, but PyTorch finds none" in capsys.readouterr().err
     assert not out.parent.exists()
 
 
@@ -118,9 +118,9 @@ def test_without_a_gpu_nothing_is_measured(
         (["tiles", "--length", "0"], "--length: expected at least 1, found 0"),
         (["tiles", "--out", "."], "--out .: expected a file of this command"),
         (["kernels", "--capability", "9"], "unknown capability '9'; did you mean '9.0' or '8.9'?"),
-        (["kernels", "--causal"], "--causal, --drops: expected elementwise variants alone"),
+        (["kernels", "--causal"], "--causal, --drops: supported by elementwise variants only"),
         (["kernels", "--attention", "hnas"], "--attention hnas: expected dnas or"),
-        (["kernels"], "TRITON_INTERPRET=1 is set, and the interpreter does not compile"),
+        (["kernels"], "TRITON_INTERPRET=1 is set, but the interpreter does not compile"),
     ],
 )
 def test_what_cannot_be_meant_is_told(command: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +165,7 @@ def test_a_search_that_is_stopped_leaves_nothing_behind(tmp_path: Path, monkeypa
     def stopped(*_: Any) -> float:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tiles, "timed", stopped)
+    monkeypatch.setattr(tiles, "time_run", stopped)
     with pytest.raises(KeyboardInterrupt):
         run([*SMALL, "--attention", "x3", "--out", str(tmp_path / "tiles.json")])
     assert launch.TRIED == {}

@@ -25,7 +25,7 @@ def test_curves_are_read_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture
     curves = read_curves(tmp_path)
     assert curves["loss"] == {"training": [(1, 2.0), (3, 1.0)], "validation": [(2, 1.5)]}
     assert curves["norm"] == {"layer 1": [(2, 1.0)], "layer 2": [(2, 2.0)]}
-    assert curves["trained shares"] == {"u": [(2, 0.4)]}
+    assert curves["bounded parameters"] == {"u": [(2, 0.4)]}
     assert run([str(tmp_path)]) == 0
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.strip() == str(tmp_path / "curves.png")
@@ -47,10 +47,10 @@ def test_a_picture_half_drawn_does_not_take_the_place_of_the_one_before(
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongUseError, match="does not exist; name the directory of a run"):
+    with pytest.raises(WrongUseError, match="does not exist; expected the directory of a run"):
         run([str(tmp_path)])
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(WrongUseError, match="recorded nothing yet"):
+    with pytest.raises(WrongUseError, match="not recorded anything yet"):
         run([str(tmp_path)])
     (tmp_path / "metrics.jsonl").write_text("nonsense\n{}\n")
     with pytest.raises(BadDataError, match="line 1: not a record"):

@@ -289,7 +289,7 @@ def test_all_are_drawn_and_written(
 
 def test_the_depth_experiment_trains_and_looks_at_every_layer(tmp_path: Path) -> None:
     """Each arm learns the ring of words; the memory goes on; what is looked at changes nothing."""
-    text = WikiText(path=str(rhymes(tmp_path / "wiki", 400))).load(tmp_path, "wikitext2", told=False)
+    text = WikiText(path=str(rhymes(tmp_path / "wiki", 400))).load(tmp_path, "wikitext2", report_differences=False)
     trial = depth.Trial(arm=depth.ARMS[0], depth=3, seed=0, steps=12, dim=16, text=text.checksum)
     for arm in depth.ARMS:
         course = depth.train(replace(trial, arm=arm), text)

@@ -13,10 +13,10 @@ from seqarena.common.attention import attention_name, find_attention
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.errors import BadDataError, guarded
 from seqarena.scripts.figures import depth, p1_training, p2_recall, p2_runs, p3_removal, vision
-from seqarena.scripts.figures.drawing import Look, Matrix, MissingError
-from seqarena.scripts.figures.p3_checkpoint import attentions, look_inside
-from seqarena.scripts.figures.trainings import curve, end_of, kept
-from seqarena.scripts.figures.vision import Course, Pictures, Trial, VisionTransformer
+from seqarena.scripts.figures.drawing import FigureOptions, Matrix, MissingError
+from seqarena.scripts.figures.p3_checkpoint import attentions, measure
+from seqarena.scripts.figures.trainings import cached, curve, end_of
+from seqarena.scripts.figures.vision import Pictures, TrainingRecord, Trial, VisionTransformer
 from seqarena.scripts.seqarena import dispatch
 
 TRIAL = Trial(seed=0, steps=100, layers=2, dim=32, looks=2, data="stripes")
@@ -75,8 +75,8 @@ def test_a_patch_is_a_rectangle_of_neighbours() -> None:
     assert torch.equal(pixels[2], picture[0, 8:16, :16].flatten())
 
 
-def made(norm: float, accuracy: float) -> Course:
-    return Course(
+def made(norm: float, accuracy: float) -> TrainingRecord:
+    return TrainingRecord(
         losses=[2.0, 1.0], looked=[1, 2], accuracy=[0.1, accuracy], norm=[[1.0], [norm]], jacobian=[[1.0], [norm]],
         heads=[[[1.0]]] * 2,
     )  # fmt: skip
@@ -105,15 +105,15 @@ def test_shares_of_negative_weights_are_told(
     monkeypatch.setattr(vision, "load", lambda _: stripes)
     signs = {"softmax": [[0.5, 0.5]], "x3": [[-0.5, 0.5]], "x1": [[-0.5, 0.1]]}
 
-    def pretended(trial: Trial, _: Pictures) -> Course:
+    def pretended(trial: Trial, _: Pictures) -> TrainingRecord:
         return replace(made(1.0, 0.5), heads=[signs.get(attention_name(trial.attention), [[1.0]])] * 2)
 
     monkeypatch.setattr(vision, "train", pretended)
-    drawn = p1_training.heads(Look(trainings=tmp_path))
+    drawn = p1_training.heads(FigureOptions(trainings=tmp_path))
     assert drawn.findings[0].agrees
     assert drawn.findings[0].found == "softmax 0%, x^3 / sqrt N 50%, x / sqrt N 50%"
     signs["softmax"] = [[-0.5, 0.5]]
-    assert not p1_training.heads(Look(trainings=tmp_path / "other")).findings[0].agrees
+    assert not p1_training.heads(FigureOptions(trainings=tmp_path / "other")).findings[0].agrees
 
 
 def test_the_best_scale_of_each_length_is_the_one_of_least_loss(
@@ -122,14 +122,14 @@ def test_the_best_scale_of_each_length_is_the_one_of_least_loss(
     """Trainings that end best where the scale is the root of the length are read as such."""
     monkeypatch.setattr(vision, "load", lambda _: stripes)
 
-    def pretended(trial: Trial, _: Pictures) -> Course:
+    def pretended(trial: Trial, _: Pictures) -> TrainingRecord:
         assert isinstance(trial.attention, Elementwise)
         assert trial.attention.scale is not None
         loss = 1 + abs(math.log2(trial.attention.scale) - math.log2(trial.length) / 2)
         return replace(made(1.0, 0.5), losses=[loss] * 10)
 
     monkeypatch.setattr(vision, "train", pretended)
-    drawn = p1_training.scales(Look(trainings=tmp_path))
+    drawn = p1_training.scales(FigureOptions(trainings=tmp_path))
     mean = drawn.panels[0].lines[1]  # type: ignore[union-attr]
     assert list(mean.x) == [8, 16, 64, 256]
     assert mean.y[1:] == pytest.approx([4, 8, 16])
@@ -158,7 +158,7 @@ def test_a_training_is_kept_and_not_repeated(tmp_path: Path) -> None:
             calls.append(seed)
             return Told(losses=[1.0, math.nan])
 
-        return kept(tmp_path, "name", QuestionBatch(seed=seed), Told, train)
+        return cached(tmp_path, "name", QuestionBatch(seed=seed), Told, train)
 
     first, again, other = told(0), told(0), told(1)
     assert calls == [0, 1]
@@ -167,7 +167,7 @@ def test_a_training_is_kept_and_not_repeated(tmp_path: Path) -> None:
         assert math.isnan(course.losses[1])
     for path in tmp_path.glob("*.json"):
         path.write_text(path.read_text()[:20])
-    with pytest.raises(BadDataError, match=r"is damaged .*; delete it, and it is trained again"):
+    with pytest.raises(BadDataError, match=r"is damaged .*; delete it to train again"):
         told(0)
 
 
@@ -193,7 +193,7 @@ def test_runs_are_read_and_said_to_keep_their_bound(tmp_path: Path, capsys: pyte
     a_run(tmp_path / "a", "softmax", 0, [0.5, 1e-5], 0.0, [])
     a_run(tmp_path / "b", "dnas", 0, [0.5, 0.03], 0.02, [])
     a_run(tmp_path / "c", "hnas", 0, [0.5, 0.01], 0.012, [0.5, 0.8])
-    drawn = p2_runs.make(Look(runs=tmp_path))
+    drawn = p2_runs.make(FigureOptions(runs=tmp_path))
     assert [each.claim.split(":")[0] for each in drawn.findings] == ["Figure 1", "Lemma 1", "Lemma 1", "Figure 3"]
     assert [each.agrees for each in drawn.findings] == [True, True, False, False]
     lines = {line.label: line.y for line in drawn.panels[0].lines}  # type: ignore[union-attr]
@@ -203,7 +203,7 @@ def test_runs_are_read_and_said_to_keep_their_bound(tmp_path: Path, capsys: pyte
     assert "softmax, seed 0: its bound" not in lines
     assert [line.y for line in drawn.panels[1].lines] == [[0.5, 0.8], [0.9, 0.9]]  # type: ignore[union-attr]
     a_run(tmp_path / "d", "dnas", 0, [0.5], 0.02, [])
-    with pytest.raises(MissingError, match="are not to be compared"):
+    with pytest.raises(MissingError, match="cannot be compared"):
         p2_runs.find_runs(tmp_path)
     assert guarded(dispatch, ["figures", "p2-runs", "--runs", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
@@ -218,7 +218,7 @@ def test_runs_that_do_not_go_together_are_refused(tmp_path: Path, broken: str) -
     a_run(tmp_path / "a", "softmax", 0, [0.5, 0.4], 0.0, [])
     if broken == "other task":
         a_run(tmp_path / "b", "dnas", 0, [0.5, 0.4], 0.02, [], task="text")
-        with pytest.raises(MissingError, match="are not to be compared"):
+        with pytest.raises(MissingError, match="cannot be compared"):
             p2_runs.find_runs(tmp_path)
         return
     path = tmp_path / "a" / "metrics.jsonl"
@@ -237,7 +237,7 @@ def test_what_is_said_of_depth_follows_the_numbers() -> None:
         ends = {(arm.label, layers): 5.0 for arm in (*depth.ARMS, *depth.SLOWER) for layers in size.depths}
         ends |= {(label, 48): 7.0 for label in last} | {(label, 48): end for label, end in deep.items()}
         courses = {
-            key: [depth.Course(losses=[9.0] * 9 + [end], looked=[], similarity=[], gradient=[])]
+            key: [depth.TrainingRecord(losses=[9.0] * 9 + [end], looked=[], similarity=[], gradient=[])]
             for key, end in ends.items()
         }
         return {each.claim: each.agrees for each in depth._findings(courses, size)}
@@ -245,11 +245,11 @@ def test_what_is_said_of_depth_follows_the_numbers() -> None:
     assert all(said().values())
     assert all(said(post=math.nan).values())
     assert not said(post=5.2)["post-norm fails with 48 layers"]
-    assert not said(**{"post, warm-up": 5.2})["with a warm-up too, which P3 did not try"]
+    assert not said(**{"post, warm-up": 5.2})["post-norm fails with a warm-up too, which P3 did not try"]
     assert not said(**{"de-escalated, running": math.nan})["de-escalated, running: trains like pre-norm"]
     assert said(**{"de-escalated, running": math.nan})["de-escalated, prefix: trains like pre-norm"]
     assert said(**{"de-escalated, prefix": 4.0})["de-escalated, prefix: trains like pre-norm"]
-    assert not said(**{depth.ARMS[-1].label: 4.0})["the leaky form owes nothing to the future"]
+    assert not said(**{depth.ARMS[-1].label: 4.0})["the leaky form gains nothing from the future"]
 
 
 def test_losses_of_seeds_are_drawn_as_far_as_all_went() -> None:
@@ -277,11 +277,13 @@ def test_inputs_are_looked_at_before_anything_is_made(tmp_path: Path, capsys: py
 
 def test_removal_balances_attention_where_its_odds_say() -> None:
     for tau in (0.1, 0.5, 0.9):
-        assert p3_removal.applied(0.7, tau) == pytest.approx(p3_removal.after(0.7, tau), abs=1e-12)
-    assert p3_removal.ended(0.15, 0, 24) > 0.5
-    assert p3_removal.ended(0.4, 0, 24) < 0.1
+        assert p3_removal.simulated(0.7, tau) == pytest.approx(p3_removal.after(0.7, tau), abs=1e-12)
+    assert p3_removal.final_similarity(0.15, 0, 24) > 0.5
+    assert p3_removal.final_similarity(0.4, 0, 24) < 0.1
     for tau in (0.0, 0.2, 0.4):
-        assert p3_removal.ended(tau, 0, 12) == pytest.approx(p3_removal.predicted(tau, 12), abs=0.15)
+        assert p3_removal.final_similarity(tau, 0, 12) == pytest.approx(
+            p3_removal.predicted_similarity(tau, 12), abs=0.15
+        )
 
 
 def test_a_matrix_is_drawn_and_listed(tmp_path: Path) -> None:
@@ -314,7 +316,7 @@ def test_checkpoints_of_the_transformers_library_are_looked_into(kind: str, tmp_
     model = getattr(transformers, f"{kind}Model")(config)
     model.save_pretrained(tmp_path)
     assert [len(parts) for parts in attentions(model)] == [3, 3]
-    inside = look_inside(tmp_path, texts=2, length=16)
+    inside = measure(tmp_path, texts=2, length=16)
     assert len(inside.similarity) == len(inside.stream) == 4
     assert all(0 < value < 1 for value in inside.similarity)
     assert len(inside.read) == len(inside.added) == (0 if kind == "Bert" else 3)
@@ -326,7 +328,7 @@ def test_checkpoints_of_the_transformers_library_are_looked_into(kind: str, tmp_
         assert hidden[-1].norm() > 3 * hidden[-2].norm()
     (tmp_path / "model.safetensors").write_bytes(b"0" * 100)
     with pytest.raises(BadDataError, match="could not load it"):
-        look_inside(tmp_path, texts=1, length=8)
+        measure(tmp_path, texts=1, length=8)
 
 
 def test_the_gain_by_recall_says_what_it_found() -> None:
@@ -355,7 +357,7 @@ def test_the_gain_by_recall_says_what_it_found() -> None:
 def test_a_scene_is_trained_as_a_run_is(tmp_path: Path) -> None:
     """The same numbers as ``vqa scenes`` with these settings."""
     scene = p2_recall.Scene(attention=find_attention("dnas"), seed=1, recall=0.5, scenes=30, tested=8, steps=3)
-    found = p2_recall.train(scene, Look(data=tmp_path))
+    found = p2_recall.train(scene, FigureOptions(data=tmp_path))
     command = [
         "vqa", "scenes", "--attention", "dnas", "--seed", "1", "--data.recall", "0.5", "--data.scenes", "30",
         "--data.held-out", "8",

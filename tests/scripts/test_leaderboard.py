@@ -20,7 +20,7 @@ from seqarena.common.runs.tasks import Published
 from seqarena.lra.presets import PRESETS
 from seqarena.lra.tasks import LISTOPS
 from seqarena.scripts import leaderboard
-from seqarena.scripts.leaderboard.cells import published
+from seqarena.scripts.leaderboard.cells import shown_figures
 from seqarena.scripts.leaderboard.records import missing_runs, newest
 from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.tables import latex
@@ -184,10 +184,10 @@ def test_few_seeds_are_said_to_be_few(
             each.write(tmp_path / f"{row_name(each.row)}{each.seed}")
     leaderboard.run(["--runs", str(tmp_path)])
     shown = capsys.readouterr().out
-    assert "seed variance is unknown" in shown
+    assert "the variance over seeds is unknown" in shown
     assert "+10.00 *" in shown
     assert "published: softmax 36.37 % (Tay" in shown
-    assert "published figures: of other data or settings than these" in shown
+    assert "published figures: measured on other data or with other settings" in shown
     assert "majority class 12.00 %" in shown
 
 
@@ -281,7 +281,7 @@ def test_norms_are_compared_at_their_own_depth() -> None:
     }  # fmt: skip
     table = only(tables(made, [], "softmax"))
     figures = [Published(name=name, value=0.5, source="s") for name in ("softmax, post, 80 layers", "softmax", "x3")]
-    assert published(replace(table, published=figures, comparable=False)) == figures[:2]
+    assert shown_figures(replace(table, published=figures, comparable=False)) == figures[:2]
 
 
 def test_the_baseline_is_not_compared_with_another_model_of_it() -> None:
@@ -378,7 +378,7 @@ def test_foreign_text_stays_text(
     assert leaderboard.run(["--runs", str(tmp_path), *arguments]) == 0
     told = capsys.readouterr()
     assert not CONTROL.search(told.out + told.err)
-    assert "the newest counts" in told.err
+    assert "using the newest" in told.err
     assert "not a seqarena result" in told.err
     if form == "csv":
         rows = list(csv.DictReader(io.StringIO(told.out)))
@@ -397,7 +397,7 @@ def test_two_results_that_claim_the_same_run_count_once(results: list[Result]) -
     folders = {Path(str(number)): each for number, each in enumerate([*results, again])}
     kept, messages = newest(folders)
     assert list(kept.values()) == [*results[1:], again]
-    assert messages == [f"two results of listops softmax seed 0: the newest counts, {len(results)}, and not 0"]
+    assert messages == [f"two results of listops softmax seed 0: using the newest, {len(results)}, and ignoring 0"]
 
 
 def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results: list[Result]) -> None:

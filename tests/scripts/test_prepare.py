@@ -4,7 +4,7 @@ import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.scripts.packages import PACKAGES, find_package
-from seqarena.scripts.prepare import chosen, run
+from seqarena.scripts.prepare import run, select_run
 
 
 def test_data_are_made_ahead_and_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +30,7 @@ def test_what_cannot_be_prepared_is_said(tmp_path: Path) -> None:
 
 
 def test_every_task_has_a_preset_to_prepare_even_where_there_is_but_one() -> None:
-    assert chosen(["summarization", "wire"])[1].preset == "quick"
+    assert select_run(["summarization", "wire"])[1].preset == "quick"
     for package in map(find_package, PACKAGES):
         for task in package.tasks:
-            assert chosen([package.name, task, "--preset", "quick"])[1].task == task
+            assert select_run([package.name, task, "--preset", "quick"])[1].task == task

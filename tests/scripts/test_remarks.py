@@ -79,12 +79,12 @@ def test_a_name_that_stands_for_other_values_is_split() -> None:
     plain = run("x3", "quick", 1000, 1)
     other = replace(made("x3", 1), run=plain | {"model": plain["model"] | {"attention": {"scale": 2.0}}})
     told = remarks(made("softmax", 0), made("x3", 0), other)
-    assert any("what the name stands for" in each for each in told)
+    assert any("the meaning of the name" in each for each in told)
 
 
 def test_segments_are_named() -> None:
     again = made("softmax", 0, segments=[{"after_step": 0}, {"after_step": 9}])
-    assert remarks(again, made("softmax", 1)) == ["begun in one environment and resumed in another: softmax seed 0"]
+    assert remarks(again, made("softmax", 1)) == ["started in one environment and resumed in another: softmax seed 0"]
 
 
 def test_what_changes_no_number_makes_no_protocol() -> None:

@@ -16,9 +16,9 @@ from seqarena.common.model.attention_maps import EDGES, FILE
 from seqarena.common.runs.results import Result, read_results
 from seqarena.scripts.leaderboard.records import PLANNED
 from seqarena.scripts.report.chart import thinned
-from seqarena.scripts.report.gathered import gather
+from seqarena.scripts.report.data import gather
 from seqarena.scripts.report.page import charts_of
-from seqarena.scripts.report.scored import interval
+from seqarena.scripts.report.scores import interval
 from seqarena.scripts.report.words import sentences
 from seqarena.scripts.seqarena import dispatch
 from tests.common.runs.test_cli import TINY
@@ -67,9 +67,9 @@ def test_a_page_holds_tables_runs_and_charts(trained: Path) -> None:
     assert "1 of 2 (1 missing)" in text
     assert "majority class" in text
     titles = [chart["title"] for chart in values["charts"]]
-    assert titles[:3] == ["Scores", "Difference from softmax", "What it costs"]
-    assert {"Accuracy on the validation set", "Training loss", "hnas, 1 layer: trained shares, layer by layer",
-            "Frobenius norm of the attention matrix", "How much attention keys get: all attentions",
+    assert titles[:3] == ["Scores", "Difference from softmax", "Score against speed"]
+    assert {"Accuracy on the validation set", "Training loss", "hnas, 1 layer: bounded parameters of each layer",
+            "Frobenius norm of the attention matrix", "Key masses: all attentions",
             "softmax, 1 layer, seed 0: trained attention",
             "hnas, 1 layer, seed 0: trained attention"} <= {*titles}  # fmt: skip
     (found, missing) = next(runs for runs in values["runs"] if len(runs) == 2 and "missing" in runs[1]["heading"])
@@ -82,7 +82,7 @@ def test_a_page_holds_tables_runs_and_charts(trained: Path) -> None:
     changes = {path: (before, after) for path, before, after in found["changes"]}
     assert changes["train.steps"][1] == str(kept.run["train"]["steps"])
     assert changes["model.attention.class"] == ("Softmax", "Hybrid")
-    assert missing["heading"] == "seed 1: missing, though a sweep planned it"
+    assert missing["heading"] == "seed 1: missing (planned by a sweep)"
     assert "--attention hnas --seed 1" in missing["command"]
 
 
@@ -138,7 +138,7 @@ def test_files_that_are_no_results_are_named_and_counted(
     told = capsys.readouterr().err
     assert "6 skipped" in text
     for name in ("metrics.jsonl, line 1", f"{runs[0].name}/{FILE}", f"{runs[1].name}/{FILE}", "cut/result.json",
-                 "foreign.json", "the newest counts", "measured.json"):  # fmt: skip
+                 "foreign.json", "using the newest", "measured.json"):  # fmt: skip
         assert name in told, name
         assert name in text.split("</section>")[-1], name
     assert text.count("3 finished runs") == 1
@@ -189,7 +189,7 @@ def test_scores_of_other_examples_are_named_and_skipped(tmp_path: Path) -> None:
     odd = replace(result("x3", 0, 90), example_scores=[0.45] * 199)
     text, _ = page(write(tmp_path, result("softmax", 0, 90), result("dnas", 0, 95), odd))
     assert "2 finished runs" in text
-    assert "2/result.json: scores of 199 test examples, where others of the same data have 200" in text
+    assert "2/result.json: scores of 199 test examples, but other results on the same data have 200" in text
     assert "+2.50 *" in text
 
 
@@ -236,7 +236,7 @@ def test_comparisons_are_said_in_words(scores: tuple[int, int], said: str, tmp_p
 def test_a_page_of_two_seeds_has_no_interval_and_no_p(tmp_path: Path) -> None:
     made = [result(name, seed, right + seed) for name, right in (("softmax", 50), ("x3", 150)) for seed in range(2)]
     text, values = page(write(tmp_path, *made))
-    assert "seed variance is unknown, so no interval and no p" in text
+    assert "the variance over seeds is unknown, so no interval and no p" in text
     assert "variance over seeds is unknown: no interval and no p." in text
     assert "95 % interval:" not in text
     assert "after Holm" not in text

@@ -13,9 +13,9 @@ from seqarena.common.model.attention_maps import EDGES, FILE
 from seqarena.scripts.leaderboard.cells import orders
 from seqarena.scripts.report import page as pages
 from seqarena.scripts.report.chart import Chart
-from seqarena.scripts.report.gathered import View, gather
+from seqarena.scripts.report.data import View, gather
 from seqarena.scripts.report.page import charts_of
-from seqarena.scripts.report.scored import interval
+from seqarena.scripts.report.scores import interval
 from seqarena.scripts.report.speed import speed
 from tests.scripts.test_leaderboard import CORRECT, result
 from tests.scripts.test_report import write
@@ -91,7 +91,7 @@ def test_differences_have_their_intervals_the_right_way_round(made: tuple[View, 
 
 
 def test_costs_are_speeds(made: tuple[View, list[Chart]]) -> None:
-    chart = named(made[1], "What it costs")
+    chart = named(made[1], "Score against speed")
     assert [line["x"] for line in chart.data] == [[row.tokens_per_second] for row in made[0].table.rows]
 
 
@@ -101,10 +101,10 @@ def test_curves_layers_and_masses_are_what_the_runs_told(made: tuple[View, list[
         assert dict(zip(line["x"], line["y"], strict=True)) == {step: pytest.approx(step / 10) for step in line["x"]}
         assert line["x"][-1] == 200
     assert {line["y"][0] for line in named(charts, "Training loss").data} == {0.1}
-    assert [line["y"][-1] for line in named(charts, "softmax: trained shares").data] == [0.5, 0.2] * 3
+    assert [line["y"][-1] for line in named(charts, "softmax: bounded parameters").data] == [0.5, 0.2] * 3
     for line in named(charts, "Frobenius norm of the attention matrix").data:
         assert line["y"] == [pytest.approx(1 + 200 + 1), 2.0]  # the last evaluation, the mean of seeds 0, 1, 2
-    for line in named(charts, "How much attention").data:
+    for line in named(charts, "Key masses").data:
         assert dict(zip(line["x"], line["y"], strict=True)) == {
             "< 0.3": pytest.approx(12.5), "< 1": pytest.approx(37.5), "< 3": pytest.approx(50),
         }  # fmt: skip
@@ -118,7 +118,7 @@ def test_masses_by_other_edges_are_not_added(tmp_path: Path) -> None:
     write_json(tmp_path / "1" / FILE, {"edges": [2.0], "attentions": [
         {"name": "a", "queries": 1, "keys": 1, "map": [[1]], "histogram": [100, 0]}]})  # fmt: skip
     (again,) = gather(tmp_path, "softmax").views
-    line = named(charts_of(again, 100, 5), "How much attention").data[0]
+    line = named(charts_of(again, 100, 5), "Key masses").data[0]
     assert sum(line["y"]) == pytest.approx(100)
     assert dict(zip(line["x"], line["y"], strict=True))["< 3"] == pytest.approx(50)
 
@@ -126,19 +126,19 @@ def test_masses_by_other_edges_are_not_added(tmp_path: Path) -> None:
 def test_limits_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "MOST_ROWS", 5)
     monkeypatch.setattr(pages, "MOST_ROWS_INSIDE", 2)
-    monkeypatch.setattr("seqarena.scripts.report.inside.MOST_LINES", 6)
+    monkeypatch.setattr("seqarena.scripts.report.training.MOST_LINES", 6)
     found = view(tmp_path, rows=["softmax", *(f"v{number}" for number in range(7))])
     charts = charts_of(found, 4, 100)
     assert named(charts, "Scores").note.endswith("The first 5 of 8 rows.")
     assert len(named(charts, "Scores").data[1]["x"]) == 5
     curves = named(charts, "Accuracy on")
     assert len(curves.data) == 5
-    assert "5 of 15 runs: one seed a row." in curves.note
+    assert "5 of 15 runs: one seed per row." in curves.note
     assert {len(line["x"]) for line in curves.data} == {4}
-    for kind in ("trained shares", "trained attention"):
+    for kind in ("bounded parameters", "trained attention"):
         some = [each for each in charts if kind in each.title]
         assert len(some) == 2
-        assert "3 more rows have such a chart, which is not drawn." in some[-1].note
+        assert "Not drawn: the same chart of 3 more rows." in some[-1].note
     assert not [each for each in charts_of(found, 4, 0) if "trained attention" in each.title]
 
 

@@ -20,7 +20,7 @@ from seqarena.scripts import sweep
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import dispatch
 from seqarena.scripts.sweep import on_ray
-from seqarena.scripts.sweep.planned import PlannedRun, from_description
+from seqarena.scripts.sweep.planned_run import PlannedRun, from_description
 from seqarena.scripts.sweep.progress import FAILED, FINISHED, MOST_SHOWN, RUNNING, Board, latest
 from tests.common.runs.test_cli import TINY
 
@@ -94,7 +94,7 @@ def test_another_process_is_told_all_of_a_run() -> None:
                 planned = PlannedRun(
                     package=package, run=preset.run, session=sweep.Session(runs=Path("/r"), command="c")
                 )
-                again = from_description(json.loads(json.dumps(planned.described())))
+                again = from_description(json.loads(json.dumps(planned.description())))
                 assert again.run == planned.run
                 assert again.folder == planned.folder
                 assert again.session.data.is_absolute()
@@ -102,7 +102,7 @@ def test_another_process_is_told_all_of_a_run() -> None:
 
 def test_a_run_of_another_version_is_refused() -> None:
     planned, _, _ = sweep.plan(arguments(Path("x"))[1:])
-    told = json.loads(json.dumps(planned[0].described()))
+    told = json.loads(json.dumps(planned[0].description()))
     told["run"]["train"]["later"] = 1
     with pytest.raises(WrongUseError, match="not a run of this version"):
         from_description(told)
@@ -112,9 +112,9 @@ def test_a_run_of_another_version_is_refused() -> None:
     ("options", "said"),
     [
         (["--launcher", "slurm"], "unknown launcher 'slurm'"),
-        (["--launcher", "ray", "--parallel", "2"], "fills its cluster itself"),
+        (["--launcher", "ray", "--parallel", "2"], "uses the whole cluster"),
         (["--parallel", "-1"], "expected at least 1"),
-        (["--cpus", "2"], "name --launcher ray"),
+        (["--cpus", "2"], "use them with --launcher ray"),
         (["--launcher", "ray", "--cpus", "0"], "--cpus: expected a number above 0, found 0"),
         (["--launcher", "ray", "--gpus", "-1"], "--gpus: expected a number of at least 0"),
     ],
@@ -139,9 +139,9 @@ def test_the_board_shows_what_matters(tmp_path: Path) -> None:
     planned, _, _ = sweep.plan([*arguments(tmp_path, attention="softmax")[1:], *longer])
     board = Board(planned)
     for number in range(20):
-        board.tell(number, FINISHED, "accuracy 0.5")
-    board.tell(28, RUNNING)
-    board.tell(29, FAILED, "[no] space left")
+        board.set_state(number, FINISHED, "accuracy 0.5")
+    board.set_state(28, RUNNING)
+    board.set_state(29, FAILED, "[no] space left")
     planned[28].folder.mkdir(parents=True)
     (planned[28].folder / "metrics.jsonl").write_text('{"step": 7, "validation": {"accuracy": 0.25}}\n{"step": 8, "lo')
     console = Console(file=io.StringIO(), width=150)
@@ -155,7 +155,7 @@ def test_the_board_shows_what_matters(tmp_path: Path) -> None:
     since, first = board.first[28]
     board.first[28] = (since - 60, 5)  # two steps a minute
     assert (first, planned[28].run.train.steps) == (7, 10)
-    assert board._left(28, 7).startswith("0:01:3")
+    assert board._time_left(28, 7).startswith("0:01:3")
 
 
 def test_a_copy_of_a_run_is_whole(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from seqarena.common.data.tokenization import Tokenizer, load_tokenizer, word_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.summarization.data import Data, wire
-from seqarena.summarization.data.batches import Budgeted, HeadlineBatch, filled
+from seqarena.summarization.data.batches import HeadlineBatch, TokenBudgetOrder, padding_statistics
 from seqarena.summarization.data.layouts import Pair, find
 from seqarena.summarization.data.text import decode, encode
 from tests.summarization.tiny import PAIRS, write_sumdata
@@ -72,7 +72,9 @@ def test_files_that_are_not_what_they_promise_are_refused(tmp_path: Path) -> Non
         find(tmp_path)
     folder = write_sumdata(tmp_path / "a")
     (folder / "sumdata/train/train.title.txt").write_text("one\ntwo\n")
-    with pytest.raises(BadDataError, match=r"train.article.txt has 4 lines and .*train.title.txt 2; expected as many"):
+    with pytest.raises(
+        BadDataError, match=r"train.article.txt has 4 lines and .*train.title.txt 2; expected the same number"
+    ):
         list(find(folder)["train"]())
     (folder / "sumdata/train/train.title.txt").write_text("one\n" * 7)
     with pytest.raises(BadDataError, match=r"train.article.txt has 4 lines and .*train.title.txt 7"):
@@ -91,7 +93,7 @@ def test_files_that_are_not_what_they_promise_are_refused(tmp_path: Path) -> Non
     (folder / "sumdata/Giga/input.txt").write_bytes(b"fine\n\xff\n")
     with pytest.raises(BadDataError, match=r"input.txt, line 2: expected UTF-8"):
         list(find(folder)["test"]())
-    with pytest.raises(WrongUseError, match=r"data.path and data.hub both"):
+    with pytest.raises(WrongUseError, match=r"data.path and data.hub both set"):
         Data(path="a", hub="b").check()
 
 
@@ -112,8 +114,8 @@ def test_counts_are_compared_and_what_is_cut_is_counted(tmp_path: Path, capsys: 
     folder = write_sumdata(tmp_path / "giga", (*PAIRS, ("", "an empty text")))
     splits = Data(path=str(folder), source_length=16, target_length=6).load(words(), tmp_path / "data")
     said = capsys.readouterr().err
-    assert "test: 5 pairs; Gigaword as published has 1,951" in said
-    assert "train: 5 pairs; Gigaword as published has 3,803,957" in said
+    assert "test: 5 pairs, but published Gigaword has 1,951" in said
+    assert "train: 5 pairs, but published Gigaword has 3,803,957" in said
     assert "test, texts cut to 16 tokens: 2" in said
     assert "test, headlines cut to 6 tokens: 4" in said
     assert "test, empty texts: 1" in said
@@ -130,13 +132,13 @@ def test_tokens_to_train_on_are_kept_and_known_by_what_made_them(
     first = data.load(tokenizer, tmp_path / "data")
     assert first.train.sources.tokens.dtype == np.uint16
     made = []
-    real = Data._encoded
+    real = Data._encode
 
-    def encoded(self: Data, pairs: object, tokenizer: Tokenizer, name: str, told: bool) -> object:
+    def encoded(self: Data, pairs: object, tokenizer: Tokenizer, name: str, verbose: bool) -> object:
         made.append(name)
-        return real(self, pairs, tokenizer, name, told)  # type: ignore[arg-type]
+        return real(self, pairs, tokenizer, name, verbose)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Data, "_encoded", encoded)
+    monkeypatch.setattr(Data, "_encode", encoded)
     again = data.load(tokenizer, tmp_path / "data")
     assert again.checksum == first.checksum
     assert np.array_equal(again.train.targets.tokens, first.train.targets.tokens)
@@ -211,10 +213,12 @@ def test_a_word_that_begins_in_its_middle_is_no_digit() -> None:
     assert decode([vocabulary.id("[UNK]"), plural], vocabulary) == "UNK s"
 
 
-def order(batch_size: int, pool: int, count: int = 999, seed: int = 0) -> Budgeted:
+def order(batch_size: int, pool: int, count: int = 999, seed: int = 0) -> TokenBudgetOrder:
     draws = np.random.default_rng(7)
     lengths = draws.integers(8, 90, count)
-    return Budgeted(lengths=lengths, targets=draws.integers(2, 30, count), batch_size=batch_size, seed=seed, pool=pool)
+    return TokenBudgetOrder(
+        lengths=lengths, targets=draws.integers(2, 30, count), batch_size=batch_size, seed=seed, pool=pool
+    )
 
 
 @settings(max_examples=30)
@@ -241,11 +245,14 @@ def test_any_number_of_processes_shares_what_the_batch_size_can(processes: int) 
 def test_batches_cost_alike_and_hold_little_padding() -> None:
     lengths = np.random.default_rng(1).gamma(6, 6, 40_000).astype(np.int64) + 4
     targets = np.random.default_rng(2).gamma(6, 2, 40_000).astype(np.int64) + 2
-    batches = Budgeted(lengths=lengths, targets=targets, batch_size=128, seed=0, pool=200)
-    share, mean, most = filled(batches, 200)
+    batches = TokenBudgetOrder(lengths=lengths, targets=targets, batch_size=128, seed=0, pool=200)
+    share, mean, most = padding_statistics(batches, 200)
     assert share > 0.9
     assert most < 1.6 * mean
-    assert filled(Budgeted(lengths=lengths, targets=targets, batch_size=128, seed=0, pool=1), 100)[0] < 0.6
+    assert (
+        padding_statistics(TokenBudgetOrder(lengths=lengths, targets=targets, batch_size=128, seed=0, pool=1), 100)[0]
+        < 0.6
+    )
 
 
 def test_the_wire_keeps_the_conventions() -> None:

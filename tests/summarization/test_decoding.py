@@ -21,8 +21,8 @@ def following(summarizer: Summarizer, source: torch.Tensor, real: torch.Tensor, 
     """Log probabilities of what follows, for one text: the whole decoder, nothing remembered."""
     tokens = torch.tensor([[START, *said]])
     with torch.no_grad():
-        context = summarizer.encoded(source[None], real[None])
-        hidden = summarizer.decoded(tokens, torch.ones_like(tokens, dtype=torch.bool), context, real[None])
+        context = summarizer.encode(source[None], real[None])
+        hidden = summarizer.decode(tokens, torch.ones_like(tokens, dtype=torch.bool), context, real[None])
         scores = summarizer.masked(hidden[0, -1:], summarizer.bert.embeddings.table)
     return scores[0].float().log_softmax(dim=-1)
 

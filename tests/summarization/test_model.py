@@ -65,15 +65,15 @@ def test_no_score_depends_on_a_later_token_or_on_padding(places: tuple[str, str]
     source, real = texts(3)
     target = torch.randint(3, 12, (3, 6))
     whole = torch.ones_like(target, dtype=torch.bool)
-    before = summarizer.decoded(target, whole, summarizer.encoded(source, real), real)
+    before = summarizer.decode(target, whole, summarizer.encode(source, real), real)
     for time in range(5):
         later = target.clone()
         later[:, time + 1 :] = torch.randint(3, 12, (3, 5 - time))
-        after = summarizer.decoded(later, whole, summarizer.encoded(source, real), real)
+        after = summarizer.decode(later, whole, summarizer.encode(source, real), real)
         torch.testing.assert_close(before[:, : time + 1], after[:, : time + 1], rtol=0, atol=1e-12)
     wider = F.pad(source, (0, 3), value=7), F.pad(real, (0, 3))
     padded = torch.cat([target, torch.full((3, 2), 5)], dim=1)
-    seen = summarizer.decoded(padded, torch.arange(8).expand(3, -1) < 6, summarizer.encoded(*wider), wider[1])
+    seen = summarizer.decode(padded, torch.arange(8).expand(3, -1) < 6, summarizer.encode(*wider), wider[1])
     torch.testing.assert_close(seen[:, :6], before, rtol=0, atol=1e-12)
 
 
@@ -87,8 +87,8 @@ def test_the_text_is_read() -> None:
     for layer in summarizer.decoder.layers:
         for part in ("query", "key", "value", "output"):
             assert getattr(layer.cross, part).weight.grad.any()
-    turned = summarizer.decoded(target, whole, summarizer.encoded(source.flip(0), real.flip(0)), real.flip(0))
-    assert not torch.allclose(turned, summarizer.decoded(target, whole, summarizer.encoded(source, real), real))
+    turned = summarizer.decode(target, whole, summarizer.encode(source.flip(0), real.flip(0)), real.flip(0))
+    assert not torch.allclose(turned, summarizer.decode(target, whole, summarizer.encode(source, real), real))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -135,7 +135,7 @@ def test_the_loss_is_a_mean_over_what_is_said_and_parts_of_a_batch_add_up() -> N
         found: torch.Tensor = summarizer(source[rows], real[rows], target[rows], target_real[rows], labels[rows], 0.1)
         return found
 
-    stream = summarizer.decoded(target, target_real, summarizer.encoded(source, real), real)
+    stream = summarizer.decode(target, target_real, summarizer.encode(source, real), real)
     scores = summarizer.masked(stream[target_real], summarizer.bert.embeddings.table)
     expected = F.cross_entropy(scores, labels[target_real], label_smoothing=0.1)
     torch.testing.assert_close(loss(slice(None)), expected)

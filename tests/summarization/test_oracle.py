@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from seqarena.common.model.blocks import NORMS
-from seqarena.scripts.benchmark.headlines import as_transformers, generated
+from seqarena.scripts.benchmark.headlines import as_transformers, generate
 from seqarena.summarization.decoding import Decoding, search
 from seqarena.summarization.model import Summarizer
 from tests.summarization.tiny import model, texts
@@ -40,7 +40,7 @@ def test_scores_are_those_of_its_encoder_decoder() -> None:
     target = torch.randint(3, 20, (5, 7))
     whole = torch.ones_like(target, dtype=torch.bool)
     with torch.no_grad():
-        hidden = summarizer.decoded(target, whole, summarizer.encoded(source, real), real)
+        hidden = summarizer.decode(target, whole, summarizer.encode(source, real), real)
         ours = summarizer.masked(hidden.flatten(0, 1), summarizer.bert.embeddings.table).view(5, 7, -1)
         expected = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=target).logits
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-10)
@@ -60,4 +60,4 @@ def test_headlines_are_those_of_generate(how: Decoding, banned: tuple[int, ...])
             assert [some[0] for some in found] == [
                 some[0] for some in search(summarizer, source, real, wide, start=START, end=END, banned=banned)
             ]
-        assert [some[0].tokens for some in found] == generated(theirs, batch, how, SPECIAL, banned)
+        assert [some[0].tokens for some in found] == generate(theirs, batch, how, SPECIAL, banned)

@@ -42,5 +42,5 @@ def test_its_own_test_texts_get_the_headlines_and_scores_of_its_test(
     assert "data.source_length: settled when the run was trained; here decoding. may be set" in capsys.readouterr().err
     references.write_text("one\n")
     assert predicted(folder, documents, tmp_path / "other", "--references", str(references)) == 1
-    assert f"{references} has 1 lines and {documents} 20; expected as many" in capsys.readouterr().err
+    assert f"{references} has 1 lines and {documents} 20; expected the same number" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

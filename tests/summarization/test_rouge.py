@@ -18,12 +18,12 @@ from seqarena.common.data.tokenization import Tokenizer, word_tokenizer
 from seqarena.common.errors import BadDataError, guarded
 from seqarena.scripts.seqarena import dispatch
 from seqarena.summarization.data import Split, Splits
-from seqarena.summarization.data.batches import Encoded
+from seqarena.summarization.data.batches import EncodedPairs
 from seqarena.summarization.data.layouts import Pair
 from seqarena.summarization.data.text import encode, normalized, without_unknown
 from seqarena.summarization.floors import best_constant, floors, lead, nearest_headlines
 from seqarena.summarization.metric import RougeMetric
-from seqarena.summarization.rouge import METRICS, described, dropped, intervals, rows
+from seqarena.summarization.rouge import METRICS, drop_unknown, intervals, rows, text_statistics
 
 STEMS = {
     "officials": "offici",
@@ -80,14 +80,14 @@ def test_one_rule_for_what_is_unknown() -> None:
     assert without_unknown("unk in [UNK] talks UNKNOWN <unk>-led") == "in talks UNKNOWN -led"
     assert rows(["<unk> talks"], ["UNK talks"])["rouge1"][0] == 1.0
     assert rows(["talks"], ["UNK talks"])["rouge1"][0] == pytest.approx(2 / 3)
-    assert dropped(["<unk> talks", "UNK"]) == ["talks", ""]
+    assert drop_unknown(["<unk> talks", "UNK"]) == ["talks", ""]
     assert rows(["up #.# percent"], ["up ## percent"])["rouge2"][0] == 1.0
 
 
 def test_an_empty_hypothesis_scores_nothing_and_is_counted() -> None:
     found = rows(["", "a b"], ["a b", "a b"])
     assert found["rouge1"].tolist() == [0.0, 1.0]
-    assert described(["", "a b"], ["a b", "a b"])["empty"] == 0.5
+    assert text_statistics(["", "a b"], ["a b", "a b"])["empty"] == 0.5
 
 
 def test_intervals_hold_the_mean_and_come_back() -> None:
@@ -102,7 +102,7 @@ def test_intervals_hold_the_mean_and_come_back() -> None:
 
 
 def test_what_else_is_said_of_headlines() -> None:
-    found = described(["up up [UNK]", "oil - talks"], ["up .", "a b c"], ["up <unk> down", "talks on oil"])
+    found = text_statistics(["up up [UNK]", "oil - talks"], ["up .", "a b c"], ["up <unk> down", "talks on oil"])
     assert found == pytest.approx(
         {"length_ratio": 5 / 4, "unknown": 1 / 5, "with_unknown": 0.5, "empty": 0.0, "repeats": 1 / 5, "novel_1": 0.0,
          "novel_2": 2 / 3}
@@ -129,13 +129,13 @@ def test_floors_are_the_first_words_one_headline_for_all_and_the_nearest_ones() 
     assert nearest_headlines(splits.train, splits.test.encoded, tokenizer) == ["us rain", "a b"]
 
 
-def encoded(pairs: list[Pair], tokenizer: Tokenizer) -> Encoded:
+def encoded(pairs: list[Pair], tokenizer: Tokenizer) -> EncodedPairs:
     """Pairs as tokens."""
     sources, targets = (
         Ragged.of(encode(texts, tokenizer), [0] * len(pairs))
         for texts in ([each.document for each in pairs], [each.summary for each in pairs])
     )
-    return Encoded(sources=sources, targets=targets, special=(0, 1, 2))
+    return EncodedPairs(sources=sources, targets=targets, special=(0, 1, 2))
 
 
 @pytest.mark.extras  # several processes
@@ -179,13 +179,13 @@ def test_any_system_is_scored_from_its_file(tmp_path: Path, capsys: pytest.Captu
     assert "3 rows" in printed.out
     assert "60.00 [0.00, 100.00]" in printed.out
     assert "minus the baseline" in printed.out
-    assert "empty hypotheses, which score 0: 1" in printed.err
+    assert "empty hypotheses (score 0): 1" in printed.err
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = files(tmp_path, hypotheses=["a", "b"], references=["a"])
     assert guarded(dispatch, ["summarization", "score", *given]) == 1
-    assert re.search(r"hypotheses has 2 lines and \S+references 1; expected as many", capsys.readouterr().err)
+    assert re.search(r"hypotheses has 2 lines and \S+references 1; expected the same number", capsys.readouterr().err)
     assert guarded(dispatch, ["summarization", "score", *files(tmp_path, hypotheses=[], references=["a"])]) == 1
     assert "hypotheses is empty" in capsys.readouterr().err
     assert guarded(dispatch, ["summarization", "score", "--hypotheses", str(tmp_path / "no"), *given[2:]]) == 1

@@ -19,7 +19,7 @@ from seqarena.scripts.seqarena import dispatch
 from seqarena.summarization import trainer
 from seqarena.summarization.__main__ import PACKAGE
 from seqarena.summarization.data.text import encode
-from seqarena.summarization.evaluator import cross_entropy, never_said, write
+from seqarena.summarization.evaluator import banned_tokens, cross_entropy, generate
 from seqarena.summarization.model import Summarizer
 from seqarena.summarization.presets import QUICK
 from seqarena.summarization.run import Run
@@ -65,8 +65,8 @@ def test_it_learns_to_copy_and_to_leave_out(tmp_path: Path) -> None:
 def test_a_finished_run_leaves_its_headlines_and_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result, folder = measure(TINY, tmp_path)
     said = capsys.readouterr().err
-    assert "% of them are real" in said
-    for label in ("emit (headline figure)", "drop", "ban", "greedy", "first 8 words", "best constant headline"):
+    assert "% of the tokens are not padding" in said
+    for label in ("emit (reported score)", "drop", "ban", "greedy", "first 8 words", "best constant headline"):
         assert label in said
     session = Session(runs=tmp_path / "runs", data=tmp_path / "data", overwrite=True)
     outputs = folder / "outputs"
@@ -106,8 +106,8 @@ def test_cross_entropy_is_a_mean_over_all_tokens_without_smoothing(tmp_path: Pat
     accelerator = make_accelerator("float32")
     batch = splits.validation.encoded.batch(np.arange(len(splits.validation.pairs)))
     with torch.no_grad():
-        context = model.encoded(batch.source, batch.source_real)
-        stream = model.decoded(batch.target, batch.target_real, context, batch.source_real)
+        context = model.encode(batch.source, batch.source_real)
+        stream = model.decode(batch.target, batch.target_real, context, batch.source_real)
         scores = model.masked(stream[batch.target_real], model.bert.embeddings.table)
     expected = torch.nn.functional.cross_entropy(scores, batch.labels[batch.target_real])
     how = replace(TINY.decoding, batch_size=3)
@@ -115,15 +115,15 @@ def test_cross_entropy_is_a_mean_over_all_tokens_without_smoothing(tmp_path: Pat
     assert found == pytest.approx(expected.item(), rel=1e-5)
     with torch.no_grad():
         model.masked.bias[tokenizer.id("[SEP]")] = 4.0
-    greedy = write(model, splits.validation, tokenizer, replace(how, beam=1, n_best=1, max_length=4), accelerator)
+    greedy = generate(model, splits.validation, tokenizer, replace(how, beam=1, n_best=1, max_length=4), accelerator)
     lengths = [len(encode([text], tokenizer)[0]) for text in greedy.first]
     assert 0 < greedy.unended < len(lengths)
     assert greedy.unended == sum(length == 4 for length in lengths)
 
 
-def test_what_is_never_said_is_marks_and_numbers_without_a_token() -> None:
+def test_banned_tokens_are_marks_and_numbers_without_a_token() -> None:
     tokenizer = word_tokenizer(["up"])
-    assert never_said(tokenizer, 8, (2, 3, 0)) == [0, 2, 4, 6, 7]
+    assert banned_tokens(tokenizer, 8, (2, 3, 0)) == [0, 2, 4, 6, 7]
     assert [tokenizer.id(token) for token in ("[PAD]", "[CLS]", "[MASK]", "[UNK]", "[SEP]", "up")] == [0, 2, 4, 1, 3, 5]
 
 
@@ -131,8 +131,8 @@ def test_interrupted_and_started_again_it_ends_the_same(tmp_path: Path, monkeypa
     run = replace(TINY, model=replace(TINY.model, dropout=0.1, attention_dropout=0.1),
                   train=replace(TINY.train, checkpoint_seconds=0.0))  # fmt: skip
     whole, first = measure(run, tmp_path / "whole")
-    real = trainer.smoothed
-    monkeypatch.setattr(trainer, "smoothed", lambda smoothing: stops_after(4, real(smoothing)))
+    real = trainer.smoothed_loss
+    monkeypatch.setattr(trainer, "smoothed_loss", lambda smoothing: stops_after(4, real(smoothing)))
     with pytest.raises(KeyboardInterrupt):
         measure(run, tmp_path / "cut")
     monkeypatch.undo()
@@ -167,8 +167,8 @@ def test_from_the_command_line_with_files_of_ones_own(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (["wire", "--data.path", "x"], "wire is generated; --data.path and --data.hub belong to the task gigaword"),
-        (["gigaword", "--preset", "quick", "--data.path", "nowhere"], "without a checkpoint there is no vocabulary"),
+        (["wire", "--data.path", "x"], "task wire is generated: omit --data.path and --data.hub"),
+        (["gigaword", "--preset", "quick", "--data.path", "nowhere"], "no vocabulary: set --data.tokenizer"),
         (["gigaword", "--data.source-length", "90"], "data.source_length 90 is above model.max_length 80"),
         (["wire", "--decoding.max-length", "30"], "decoding.max_length 30 is above data.target_length 24"),
         (["wire", "--model.label-smoothing", "1"], "model.label_smoothing: expected 0 up to below 1, found 1.0"),
@@ -189,7 +189,7 @@ def test_the_help_shows_fields_presets_and_how_a_decoder_attends(capsys: pytest.
     for text in (
         "--model.cross-attention chooses a variant by its name",
         "--decoding.beam",
-        "open in P2",
+        "not stated in P2",
         "low-resource",
     ):
         assert text in shown

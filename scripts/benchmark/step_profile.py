@@ -1,4 +1,4 @@
-"""Time of each part of a training step: the batch, each operator of forward and backward, the update."""
+"""Measures the time of each part of a training step: batch, operators of forward and backward, update."""
 
 import time
 from collections import defaultdict
@@ -14,20 +14,20 @@ from seqarena.common.runs.cli import Parser
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.training.runtime import device_name
-from seqarena.scripts.benchmark.chosen import add_run_options, at_least_one, build, chosen, title
+from seqarena.scripts.benchmark.selection import add_run_options, at_least_one, build, chosen, title
 from seqarena.scripts.tables import render
 
 BATCH, COMPUTATION, UPDATE = PARTS = ("making the batch", "forward and backward", "update")
-"""The gradient's norm and its clipping count as backward."""
+"""Parts of a step; the gradient's norm and clipping count as backward."""
 SHOWN = 12
-"""Operators with a line of their own."""
+"""Number of operators listed individually."""
 
 
-def profiled(package: Package, run: BaseRun, data: Path, steps: int) -> tuple[dict[tuple[str, str], float], float]:
-    """Returns (part, operator) -> seconds a step in the operator itself, and the seconds of a step without profiler."""
+def profile_step(package: Package, run: BaseRun, data: Path, steps: int) -> tuple[dict[tuple[str, str], float], float]:
+    """Returns (part, operator) -> own seconds per step, and the seconds per step without the profiler."""
     assembly, stepper = build(package, run, data)
     if stepper.accelerator.device.type != "cpu":
-        raise WrongUseError("profile knows CPUs alone; hide the GPU from it: CUDA_VISIBLE_DEVICES= seqarena ...")
+        raise WrongUseError("profile supports CPUs only; hide the GPU: CUDA_VISIBLE_DEVICES= seqarena ...")
 
     def step(number: int) -> None:
         with record_function(BATCH):
@@ -52,9 +52,9 @@ def profiled(package: Package, run: BaseRun, data: Path, steps: int) -> tuple[di
 
 
 def _part(event: Any) -> str | None:
-    """Returns which part of the step an event belongs to; None: it is outside."""
+    """Returns the part of the step that contains an event; None if it is outside."""
     while event is not None:
-        if event.name.startswith("Optimizer.step"):  # PyTorch's own name for the update
+        if event.name.startswith("Optimizer.step"):  # PyTorch's name of the update
             return UPDATE
         if event.name in PARTS:
             return str(event.name)
@@ -67,7 +67,7 @@ def parser() -> Parser:
     made = Parser(prog="seqarena benchmark profile", description=f"{__doc__}\nFields are set as --path value.")
     add_run_options(made)
     made.add_argument("--attention", help="variant (default: the preset's)")
-    made.add_argument("--steps", type=int, default=4, help="steps to look at (default: 4)")
+    made.add_argument("--steps", type=int, default=4, help="number of profiled steps (default: 4)")
     return made
 
 
@@ -76,20 +76,20 @@ def run(arguments: Sequence[str]) -> int:
     options, fields = parser().parse_known_args(arguments)
     at_least_one(options, "steps")
     package, run = chosen(options, options.attention, fields, "seqarena benchmark profile")
-    found, seconds = profiled(package, run, options.data_folder, options.steps)
+    found, seconds = profile_step(package, run, options.data_folder, options.steps)
     total = sum(found.values())
     rows = []
     for part in PARTS:
         inside = {name: spent for (where, name), spent in found.items() if where == part}
         shown = [(part, sum(inside.values()))]
         if part == COMPUTATION:
-            inside["what no operator is"] = inside.pop(part)
+            inside["outside of operators"] = inside.pop(part)
             most = sorted(inside.items(), key=lambda each: -each[1])[:SHOWN]
             shown += [(f"  {name.removeprefix('aten::')}", spent) for name, spent in most]
         rows += [[name, f"{100 * spent / total:.1f} %", f"{1e3 * spent:.1f}"] for name, spent in shown]
     notes = [
-        f"{options.steps} steps after 2, on {device_name(torch.device('cpu'))}; operators without what they call",
-        f"without the profiler a step takes {1e3 * seconds:.0f} ms",
+        f"{options.steps} steps after 2, on {device_name(torch.device('cpu'))}; own time of each operator",
+        f"{1e3 * seconds:.0f} ms per step without the profiler",
     ]
     print(render(title(options, run.preset, fields), ["part", "share", "ms"], rows, notes, "terminal"))
     return 0

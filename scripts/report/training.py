@@ -1,4 +1,4 @@
-"""Charts of what happened inside runs: learning curves, trained shares, layers, key masses, heat maps."""
+"""Charts of training: learning curves, bounded parameters, diagnostics by layer, key masses, heat maps."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,30 +7,31 @@ from typing import Any
 import numpy as np
 
 from seqarena.common.runs.tasks import Unit
+from seqarena.scripts.curves import BOUNDED
 from seqarena.scripts.report.chart import Chart, colour, label, percent, rounded, scaled, sentence, thinned
-from seqarena.scripts.report.gathered import ReportRun, View
+from seqarena.scripts.report.data import ReportRun, View
 
 LAYERS = ("#5a2a8a", "#3b6fb6", "#21918c", "#4fb35a", "#c8a020")
 """Colours of layers, from the first to the last."""
-SEEDS = "Kinds of lines are seeds."
+SEEDS = "Line styles are seeds."
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""Kinds of lines, of seeds."""
-BINS = "Each bin ends where its label says and begins where the one before ends; what is negative is in the first."
+"""Line styles, by seed."""
+BINS = "A bin reaches from the previous bin's label to its own. Negative values are in the first bin."
 MOST_LINES = 60
-"""In a chart; beyond it one seed a row is drawn."""
+"""Maximum lines per chart; beyond it only one seed per row is drawn."""
 MOST_MAPS = 6
-"""Layers of a run that are drawn: the first, the last, and some between."""
+"""Maximum heat maps per run: of the first and last layer and some between."""
 LAYERED = {
-    "token similarity": "token similarity after each layer (1: all tokens alike)",
+    "token similarity": "token similarity after each layer (1: all tokens identical)",
     "attention norm": "Frobenius norm of the attention matrix",
-    "attention jacobian norm": "Frobenius norm of its derivative by the scores",
-    "smallest key mass": "smallest attention that a key gets",
+    "attention jacobian norm": "Frobenius norm of the attention matrix's derivative by the scores",
+    "smallest key mass": "smallest key mass",
 }
 """Panels of ``seqarena curves`` that are drawn against the layer."""
 
 
 def curves(view: View, panel: str, line: str, title: str, points: int, unit: Unit) -> Chart | None:
-    """Returns one quantity of all runs against the step; a colour a row, a kind of line a seed."""
+    """Returns one quantity of all runs by step, with a colour per row and a line style per seed."""
     found = [
         (name, run, run.curves[panel][line])
         for name, runs in view.runs.items()
@@ -41,8 +42,8 @@ def curves(view: View, panel: str, line: str, title: str, points: int, unit: Uni
     note = SEEDS if any(run.result and run.result.seed for _, run, _ in found) else ""
     if len(found) > MOST_LINES:
         first = {name: run for name, run, _ in reversed(found)}
-        kept = [each for each in found if first[each[0]] is each[1]][:MOST_LINES]
-        note, found = f"{len(kept)} of {len(found)} runs: one seed a row.", kept
+        drawn = [each for each in found if first[each[0]] is each[1]][:MOST_LINES]
+        note, found = f"{len(drawn)} of {len(found)} runs: one seed per row.", drawn
     if not found:
         return None
     data, named = [], set()
@@ -66,8 +67,8 @@ def curves(view: View, panel: str, line: str, title: str, points: int, unit: Uni
 
 
 def shares(name: str, runs: Sequence[ReportRun], points: int) -> Chart | None:
-    """Returns the trained shares of a row against the step: u of hnas, tau; a colour a layer."""
-    found = [(run, run.curves["trained shares"]) for run in runs if run.result and "trained shares" in run.curves]
+    """Returns the bounded parameters of a row by step (u of hnas, tau), with a colour per layer."""
+    found = [(run, run.curves[BOUNDED]) for run in runs if run.result and BOUNDED in run.curves]
     if not found:
         return None
     order = list(dict.fromkeys(line for _, lines in found for line in lines))
@@ -86,10 +87,10 @@ def shares(name: str, runs: Sequence[ReportRun], points: int) -> Chart | None:
                     "hovertemplate": f"%{{y:.3f}} at step %{{x:,}}, seed {run.result.seed}",
                 }
             )  # fmt: skip
-    layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "share"}, "range": [-0.02, 1.02]}}
+    layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "value"}, "range": [-0.02, 1.02]}}
     drawn = max(1, MOST_LINES // len(order))
     note = (SEEDS if len(found) > 1 else "") + (f" {drawn} of {len(found)} seeds." if drawn < len(found) else "")
-    return Chart(title=f"{name}: trained shares, layer by layer", data=data, layout=layout, note=note)
+    return Chart(title=f"{name}: {BOUNDED} of each layer", data=data, layout=layout, note=note)
 
 
 def _of_layer(layer: int, layers: int) -> str:
@@ -97,7 +98,7 @@ def _of_layer(layer: int, layers: int) -> str:
 
 
 def layered(view: View, panel: str, title: str) -> Chart | None:
-    """Returns the last values of a diagnostic against the layer, a line a row: the mean of its seeds."""
+    """Returns the last values of a diagnostic by layer, with a line per row: the mean over its seeds."""
     data: list[dict[str, Any]] = []
     for number, (name, runs) in enumerate(view.runs.items()):
         ends = [[line[-1][1] for line in run.curves[panel].values()] for run in runs if panel in run.curves]
@@ -124,7 +125,7 @@ def layered(view: View, panel: str, title: str) -> Chart | None:
 
 
 def masses(view: View) -> Iterator[Chart]:
-    """Yields a chart for each kind of keys: which share of them gets how much attention, a colour a row."""
+    """Yields a histogram of key masses per kind of keys, with a colour per row."""
     for kind in dict.fromkeys(kind for runs in view.runs.values() for run in runs for kind in run.masses):
         data: list[dict[str, Any]] = []
         edges: list[float] = []
@@ -149,14 +150,14 @@ def masses(view: View) -> Iterator[Chart]:
             layout = {
                 "barmode": "group",
                 "xaxis": {
-                    "title": {"text": "attention that a key gets, summed over queries"},
+                    "title": {"text": "key mass: attention to a key, summed over queries"},
                     "type": "category",
                     "tickangle": -30,
                 },
                 "yaxis": {"title": {"text": "keys, %"}},
             }
             yield Chart(
-                title=f"How much attention keys get: {kind}",
+                title=f"Key masses: {kind}",
                 data=data,
                 layout=layout,
                 note=BINS,
@@ -164,12 +165,12 @@ def masses(view: View) -> Iterator[Chart]:
 
 
 def _bins(edges: Sequence[float]) -> list[str]:
-    """Returns a word for each bin: below which edge its masses are."""
+    """Returns the label of each bin: its upper edge."""
     return [*(f"< {edge:g}" for edge in edges), f"≥ {edges[-1]:g}"]
 
 
 def maps(name: str, run: ReportRun) -> Chart:
-    """Returns the heat maps of some of a run's attentions, side by side on one scale."""
+    """Returns the heat maps of some of a run's attentions, side by side on one colour scale."""
     count = min(MOST_MAPS, len(run.maps))
     chosen = [run.maps[round(at * (len(run.maps) - 1) / max(1, count - 1))] for at in range(count)]
     data: list[dict[str, Any]] = []
@@ -201,7 +202,7 @@ def maps(name: str, run: ReportRun) -> Chart:
     seed = run.result.seed if run.result is not None else 0
     some = f" {count} of {len(run.maps)} attentions." if count < len(run.maps) else ""
     note = (
-        "Queries from above, keys from the left, the mean over heads; 1 is as if all keys got alike. One training "
+        "Queries from top to bottom, keys from left to right, mean over heads. 1: uniform attention. One training "
         f"example.{some}"
     )
     return Chart(

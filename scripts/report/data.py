@@ -18,26 +18,26 @@ from seqarena.scripts.leaderboard.table import Table, table_of
 from seqarena.scripts.packages import PACKAGES, find_package
 
 KEY_MASSES = Path(OUTPUTS) / "key_masses.json"
-"""File with key masses, in outputs of vqa's runs."""
+"""File of key masses in the outputs of vqa's runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportRun:
-    """One run of a row: its result, or what a sweep planned, and what it left beside."""
+    """One run of a row: its result or sweep plan entry, and its recorded curves and maps."""
 
     folder: str
-    """Below the folder of all runs."""
+    """Path relative to the folder of all runs."""
     result: Result | None
     planned: dict[str, Any] | None
-    """The entry of a sweep's plan, where there is no result."""
+    """Entry of a sweep's plan, if there is no result."""
     curves: Curves
-    """The curves that ``seqarena curves`` draws; empty where there are none."""
+    """Curves drawn by ``seqarena curves``; empty if there are none."""
     maps: list[dict[str, Any]]
-    """Heat maps and histograms of key masses, an attention each."""
+    """Heat map and histogram of key masses of each attention."""
     masses: dict[str, list[int]]
     """Kind of keys -> histogram of their masses."""
     edges: list[float]
-    """Edges of the histograms."""
+    """Bin edges of the histograms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,26 +50,26 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportData:
-    """All that a page shows."""
+    """Everything shown on a page."""
 
     folder: Path
     views: list[View]
     problems: list[str]
-    """Which files were skipped, and why."""
+    """Skipped files, each with the reason."""
     remarks: list[str]
-    """Further remarks for a reader: results that claim the same run."""
+    """Further messages, on results that are of the same run."""
 
     @property
-    def shown(self) -> list[ReportRun]:
-        """All runs."""
+    def runs(self) -> list[ReportRun]:
+        """All runs of all protocols."""
         return [run for view in self.views for runs in view.runs.values() for run in runs]
 
 
 def gather(folder: Path, baseline: str) -> ReportData:
-    """Returns everything below a folder of runs.
+    """Loads everything below a folder of runs.
 
     Raises:
-        WrongUseError: no such folder, or nothing in it.
+        WrongUseError: the folder does not exist or has no results.
     """
     found = measurements(folder)
     problems = list(found.problems)
@@ -86,14 +86,14 @@ def _view(table: Table, group: Group, root: Path, folders: Mapping[int, Path], p
     names = {row.parts: row.name for row in table.rows}
     runs: dict[str, list[ReportRun]] = {name: [] for name in names.values()}
     for result in sorted(group.results, key=lambda each: each.seed):
-        runs[names[result.row]].append(_shown(folders[id(result)], root, result, problems))
+        runs[names[result.row]].append(_load_run(folders[id(result)], root, result, problems))
     for entry in sorted(group.missing, key=lambda each: each["seed"]):
         nothing = ReportRun(folder=entry["folder"], result=None, planned=entry, curves={}, maps=[], masses={}, edges=[])
         runs[names[entry["row"]]].append(nothing)
     return View(table=table, runs=runs)
 
 
-def _shown(path: Path, root: Path, result: Result, problems: list[str]) -> ReportRun:
+def _load_run(path: Path, root: Path, result: Result, problems: list[str]) -> ReportRun:
     curves: Curves = {}
     if (path / "metrics.jsonl").exists():
         try:
@@ -120,7 +120,7 @@ def _read(path: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{path}: not readable as JSON ({error})")
         return {}
     if not isinstance(values, dict) or not _are_numbers(values.get("edges")) or not values["edges"]:
-        problems.append(f"{path}: not what a run leaves under this name")
+        problems.append(f"{path}: unexpected content; expected an object with a list of numbers in edges")
         return {}
     return values | {"edges": [float(each) for each in values["edges"]]}
 
@@ -149,7 +149,7 @@ def _maps(path: Path, problems: list[str]) -> tuple[list[dict[str, Any]], list[f
         for each in maps
     )
     if not whole:
-        problems.append(f"{path}: not what a run leaves under this name")
+        problems.append(f"{path}: unexpected content; expected attentions with name, queries, keys, histogram and map")
     return (maps, edges) if whole else ([], [])
 
 
@@ -160,15 +160,15 @@ def _masses(path: Path, problems: list[str]) -> tuple[dict[str, list[int]], list
         kind: each["histogram"] for kind, each in values.items() if isinstance(each, dict) and "histogram" in each
     }
     if not all(_are_counts(each, len(edges) + 1) for each in histograms.values()):
-        problems.append(f"{path}: not what a run leaves under this name")
+        problems.append(f"{path}: unexpected content; expected histograms of one count per bin")
         return {}, []
     return histograms, edges
 
 
 def differences(shown: ReportRun) -> list[tuple[str, Any, Any]]:
-    """Returns every field in which a run differs from its preset, what its row is about included: path, preset's, own.
+    """Returns (path, preset's value, own value) of every field in which a run differs from its preset, row included.
 
-    Empty where the preset is not known here any more.
+    Empty if this version does not know the preset.
     """
     package, task, preset, own = (
         (shown.result.package, shown.result.task, shown.result.preset, shown.result.run)
@@ -197,5 +197,5 @@ def _flat(values: Any, path: str = "") -> dict[str, Any]:
 
 
 def of_status(runs: Sequence[ReportRun], status: str) -> int:
-    """Returns how many runs are finished, diverged or missing."""
+    """Returns the number of finished, diverged or missing runs."""
     return sum((run.result.status if run.result else "missing") == status for run in runs)

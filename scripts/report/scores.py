@@ -1,4 +1,4 @@
-"""Charts of scores: means with their intervals, differences, what they cost."""
+"""Charts of scores: means with intervals, differences from the baseline, score against speed."""
 
 import math
 from collections.abc import Sequence
@@ -7,28 +7,28 @@ from typing import Any
 import numpy as np
 
 from seqarena.common.runs.metrics import FEWEST_SEEDS
-from seqarena.scripts.leaderboard.cells import published
+from seqarena.scripts.leaderboard.cells import shown_figures
 from seqarena.scripts.leaderboard.rows import Row
 from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.report.chart import COLOURS, REFERENCE, Chart, colour, label, percent, scaled, short
-from seqarena.scripts.report.gathered import ReportRun
+from seqarena.scripts.report.data import ReportRun
 
 
 def interval(values: Sequence[float]) -> float | None:
-    """Returns half the 95 % interval of a mean over seeds by Student's t; none with fewer than three seeds."""
+    """Returns half the width of Student's 95 % interval of a mean over seeds; None with fewer than three seeds."""
     if len(values) < FEWEST_SEEDS:
         return None
-    from scipy import stats  # noqa: PLC0415  # takes half a second
+    from scipy import stats  # noqa: PLC0415  # importing it takes half a second
 
     half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
     return float(half)
 
 
 def scores(table: Table, runs: dict[str, list[ReportRun]]) -> Chart:
-    """Returns the means with their intervals, every seed, and what they are to be seen beside."""
+    """Returns means with intervals, the score of every seed, floors and published figures."""
     references = [(f"floor: {name}", value) for name, value in table.floors.items()]
     references += [("chance", table.chance)] if table.chance is not None else []
-    references += [(f"{each.name}: {each.source}", each.value) for each in published(table)]
+    references += [(f"{each.name}: {each.source}", each.value) for each in shown_figures(table)]
     seeds = [
         (place, scaled(run.result.score, table.unit), f"{short(row.name)}, seed {run.result.seed}")
         for place, row in enumerate(table.rows) for run in runs[row.name]
@@ -36,27 +36,32 @@ def scores(table: Table, runs: dict[str, list[ReportRun]]) -> Chart:
     ]  # fmt: skip
     means = [(place, row, scaled(row.mean, table.unit)) for place, row in enumerate(table.rows) if row.mean is not None]
     halves = [interval([score for at, score, _ in seeds if at == place]) for place, _, _ in means]
-    spoken = [(place, mean, _told(row, mean, half)) for (place, row, mean), half in zip(means, halves, strict=True)]
+    mean_points = [
+        (place, mean, _mean_label(row, mean, half)) for (place, row, mean), half in zip(means, halves, strict=True)
+    ]
     places = range(len(table.rows), len(table.rows) + len(references))
-    told = [(place, scaled(value, table.unit), name) for place, (name, value) in zip(places, references, strict=True)]
+    reference_points = [
+        (place, scaled(value, table.unit), name) for place, (name, value) in zip(places, references, strict=True)
+    ]
     data = [
-        _points("a seed", seeds, "%{x:.2f}, %{text}", {"size": 6, "color": REFERENCE, "opacity": 0.7}),
+        _points("single seeds", seeds, "%{x:.2f}, %{text}", {"size": 6, "color": REFERENCE, "opacity": 0.7}),
         _points(
-            "mean, 95 % interval over seeds", spoken, "%{text}", {"size": 9, "symbol": "diamond", "color": COLOURS[0]}
+            "mean, 95 % interval over seeds", mean_points, "%{text}",
+                {"size": 9, "symbol": "diamond", "color": COLOURS[0]},
         )
         | {"error_x": {"type": "data", "thickness": 2, "width": 5, "color": COLOURS[0],
                        "array": [half or 0.0 for half in halves]}},
         _points(
-            "floors and published figures", told, "%{text}: %{x:.2f}",
+            "floors and published figures", reference_points, "%{text}: %{x:.2f}",
             {"size": 11, "symbol": "line-ns-open", "color": COLOURS[1], "line": {"width": 2}},
         )
         | {"legendgroup": "references"},
-        _uprights([value for _, value, _ in told], len(table.rows) + len(told)),
+        _uprights([value for _, value, _ in reference_points], len(table.rows) + len(reference_points)),
     ]  # fmt: skip
     labels = [_row_label(row) for row in table.rows] + [short(name) for name, _ in references]
     ends = [mean + sign * half for (_, _, mean), half in zip(means, halves, strict=True) for sign in (-1, 1)
             if half is not None]  # fmt: skip
-    shown = [*(value for _, value, _ in (*seeds, *told)), *ends]
+    shown = [*(value for _, value, _ in (*seeds, *reference_points)), *ends]
     margin = 0.04 * (max(shown) - min(shown)) or 1.0 if shown else 0.0
     layout = {
         "xaxis": {"title": {"text": f"{table.metric.replace('_', ' ')} on the test set{percent(table.unit)}"}}
@@ -65,7 +70,9 @@ def scores(table: Table, runs: dict[str, list[ReportRun]]) -> Chart:
     }
     notes = [
         "" if table.higher_is_better else "Lower is better.",
-        "" if table.comparable or not published(table) else "Published figures: of other data or settings than these.",
+        ""
+        if table.comparable or not shown_figures(table)
+        else "Published figures: measured on other data or settings.",
     ]
     return Chart(
         title="Scores", data=data, layout=layout, height=80 + 22 * len(labels), is_wide=True,
@@ -74,7 +81,7 @@ def scores(table: Table, runs: dict[str, list[ReportRun]]) -> Chart:
 
 
 def _points(name: str, points: Sequence[tuple[int, float, str]], hover: str, marker: dict[str, Any]) -> dict[str, Any]:
-    """Returns points by the place of their row, their value, and what they are."""
+    """Returns points at (value, row index), with their hover texts."""
     return {
         "type": "scatter", "mode": "markers", "name": name, "showlegend": bool(points), "marker": marker,
         "y": [place for place, _, _ in points], "x": [value for _, value, _ in points],
@@ -82,12 +89,12 @@ def _points(name: str, points: Sequence[tuple[int, float, str]], hover: str, mar
     }  # fmt: skip
 
 
-def _told(row: Row, mean: float, half: float | None) -> str:
+def _mean_label(row: Row, mean: float, half: float | None) -> str:
     return f"{short(row.name)}: {mean:.2f}" + ("" if half is None else f" ± {half:.2f}")
 
 
 def _rows(labels: Sequence[str]) -> dict[str, Any]:
-    """Returns an axis with a row a label, from above. Places are numbers: a name may be anything."""
+    """Returns an axis with one row per label, from the top. Positions are numbers, because names are arbitrary."""
     return {
         "tickmode": "array", "tickvals": list(range(len(labels))), "ticktext": [label(each) for each in labels],
         "range": [len(labels) - 0.4, -0.6], "automargin": True, "zeroline": False,
@@ -95,7 +102,7 @@ def _rows(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _uprights(values: Sequence[float], rows: int) -> dict[str, Any]:
-    """Returns dotted lines through all rows, that go and come with the marks they belong to."""
+    """Returns dotted lines through all rows, toggled together with the marks they belong to."""
     return {
         "type": "scatter", "mode": "lines", "legendgroup": "references", "showlegend": False, "hoverinfo": "skip",
         "x": [at for value in values for at in (value, value, None)],
@@ -106,12 +113,12 @@ def _uprights(values: Sequence[float], rows: int) -> dict[str, Any]:
 
 def _row_label(row: Row) -> str:
     missed = ((row.diverged, "diverged"), (row.missing, "missing"))
-    told = ", ".join(f"{len(seeds)} {what}" for seeds, what in missed if seeds)
-    return short(row.name) + (f" ({told})" if told else "")
+    counts = ", ".join(f"{len(seeds)} {what}" for seeds, what in missed if seeds)
+    return short(row.name) + (f" ({counts})" if counts else "")
 
 
 def comparisons(table: Table) -> Chart | None:
-    """Returns the differences from the rows compared with, and their intervals."""
+    """Returns the differences from the compared rows, with their intervals."""
     rows = [(row, row.comparison) for row in table.rows if row.comparison is not None]
     if not rows:
         return None
@@ -152,7 +159,7 @@ def _reach(middle: float, end: float | None, table: Table) -> float:
 
 
 def price(table: Table) -> Chart | None:
-    """Returns what a score costs in speed."""
+    """Returns scores against training speed."""
     rows = [(place, row) for place, row in enumerate(table.rows) if row.mean is not None and row.tokens_per_second]
     if len(rows) < 2:
         return None
@@ -167,9 +174,9 @@ def price(table: Table) -> Chart | None:
     ]  # fmt: skip
     layout = {
         "xaxis": {
-            "title": {"text": "tokens a second while training"},
+            "title": {"text": "tokens per second in training"},
             "range": [0, 1.15 * max(row.tokens_per_second or 0.0 for _, row in rows)],
         },
         "yaxis": {"title": {"text": f"{table.metric.replace('_', ' ')}{percent(table.unit)}"}},
     }
-    return Chart(title="What it costs", data=data, layout=layout)
+    return Chart(title="Score against speed", data=data, layout=layout)

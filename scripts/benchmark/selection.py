@@ -1,4 +1,4 @@
-"""The run whose step is measured: chosen as any run is, its data made, model and optimiser built."""
+"""Selects the run whose step is measured, and builds its data, model and optimiser."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from seqarena.scripts.packages import find_package
 
 
 def add_run_options(parser: Parser) -> None:
-    """Adds package, task, preset and the folder of data, whatever is measured of the run."""
+    """Adds the options package, task, preset, norm and data folder."""
     parser.add_argument("package", help="task package")
     parser.add_argument("task", help="task of the package")
     parser.add_argument("--preset", help="named run to start from (default: quick)")
@@ -27,17 +27,17 @@ def add_run_options(parser: Parser) -> None:
 def chosen(
     options: argparse.Namespace, attention: str | None, fields: Sequence[str], prog: str
 ) -> tuple[Package, BaseRun]:
-    """Returns the package and the checked run that the options of ``add_run_options`` name.
+    """Returns the package and the checked run that the options describe.
 
     Raises:
-        WrongUseError: a name or field that is unknown, or a run that could not work.
+        WrongUseError: an unknown name or field, or an invalid run.
     """
     package = find_package(options.package)
     return package, described(package, options.task, options.preset, attention, options.norm, 0, fields, prog)
 
 
 def title(options: argparse.Namespace, preset: str, fields: Sequence[str]) -> str:
-    """Returns what the table is about."""
+    """Returns the title of the table."""
     return f"a step of {options.package} {options.task}, preset {preset}{' '.join(['', *fields])}"
 
 
@@ -48,7 +48,7 @@ def at_least_one(options: argparse.Namespace, name: str) -> None:
 
 
 def build(package: Package, run: BaseRun, folder: Path) -> tuple[Assembly, Stepper]:
-    """Returns what the package brings to the run, and what takes its steps."""
+    """Returns the run's assembly, and the stepper that trains it."""
     accelerator = make_accelerator(run.train.precision)
     seed_torch(run.seed, 0)
     assembly = package.assembly(run, folder, accelerator)

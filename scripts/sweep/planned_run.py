@@ -1,4 +1,4 @@
-"""One run of a sweep: its place, the command that makes it alone, and how another process is told of it."""
+"""One run of a sweep: its directory, the command that runs it alone, and its description for another process."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from seqarena.common.runs.sources import Sources, changed_sources, listed
 from seqarena.scripts.packages import find_package
 
 IN_USE = 3
-"""Exit code of a worker whose run another process holds."""
+"""Exit code of a worker whose run is in use by another process."""
 HELD = "another sweep or command is running it"
-"""Reason that is printed for such a run."""
+"""Reason printed for a run in use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """One run of a sweep, and the command that makes it alone."""
+    """One run of a sweep, and the session that would run it alone."""
 
     package: Package
     run: BaseRun
@@ -33,21 +33,21 @@ class PlannedRun:
 
     @property
     def folder(self) -> Path:
-        """The directory the run will be in."""
+        """Directory of the run."""
         return run_folder(self.run, self.package.name, self.session.runs, self.sources)
 
     @property
     def sources(self) -> Sources:
-        """The sources that it will be measured by."""
+        """Source files that the run's numbers depend on, with hashes."""
         return self.package.sources(self.run)
 
     @property
     def title(self) -> str:
-        """Name for people."""
+        """Name of the run in tables and messages."""
         return f"{self.run.task} {row_name(row_of(self.run, self.package.preset(self.run)))} seed {self.run.seed}"
 
     def entry(self) -> dict[str, Any]:
-        """Returns what the saved plan says of this run, enough to show it as missing."""
+        """Returns the run's entry in the saved plan, enough to show it as missing."""
         preset = self.package.preset(self.run)
         changes = changed_from(preset, self.run)
         return {
@@ -64,18 +64,18 @@ class PlannedRun:
         }
 
     def result(self) -> Result | None:
-        """Returns the result that is there; none where there is none that can be read."""
+        """Returns the stored result; None if there is none or it is unreadable."""
         try:
             return Result.read(self.folder)
-        except BadDataError:  # the run itself says what is wrong with it
+        except BadDataError:  # reported when the run is started
             return None
 
     def finished(self) -> Result | None:
-        """Returns the result that is there and is not to be made anew."""
+        """Returns the stored result, unless it is to be overwritten."""
         return None if self.session.overwrite else self.result()
 
     def reason(self) -> str:
-        """Returns why there is something to measure: ``new``, or which sources changed; empty: it is finished."""
+        """Returns why the run will be measured: ``new``, or the changed sources; empty if it is finished."""
         if self.finished() is not None:
             return ""
         if self.session.overwrite:
@@ -89,8 +89,8 @@ class PlannedRun:
         """Runs it, or returns its result if it is finished."""
         return execute(self.package, self.run, self.session)
 
-    def described(self) -> dict[str, Any]:
-        """Returns plain values from which ``from_description`` makes the same on another machine: paths are whole."""
+    def description(self) -> dict[str, Any]:
+        """Returns JSON values for ``from_description`` on another machine; paths are absolute."""
         session = self.session
         return {
             "package": self.package.name,
@@ -102,15 +102,17 @@ class PlannedRun:
 
 
 def from_description(values: Mapping[str, Any]) -> PlannedRun:
-    """Returns the run that ``described`` told of.
+    """Returns the run of a description from ``description``.
 
     Raises:
-        WrongUseError: of another version of seqarena, or by other sources than the sweep's.
+        WrongUseError: the description is of another version of seqarena, or the sources differ from the sweep's.
     """
     package = find_package(values["package"])
-    told = values["session"]
+    session_values = values["session"]
     session = Session(
-        **told | {name: Path(told[name]) for name in ("runs", "data")} | {"trackers": tuple(told["trackers"])}
+        **session_values
+        | {name: Path(session_values[name]) for name in ("runs", "data")}
+        | {"trackers": tuple(session_values["trackers"])}
     )
     try:
         kind = type(package.presets[values["run"]["task"]][values["run"]["preset"]].run)
@@ -120,7 +122,7 @@ def from_description(values: Mapping[str, Any]) -> PlannedRun:
     changed = changed_sources(values["sources"], made.sources)
     if changed:
         raise WrongUseError(
-            f"other sources here than where the sweep began ({listed(changed)}); install the same on all machines, and "
-            "type the sweep again where a file was edited meanwhile"
+            f"the sources here differ from the sweep's ({listed(changed)}); install the same version on all machines, "
+            "and start the sweep again if a file was edited meanwhile"
         )
     return made
