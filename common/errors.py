@@ -1,4 +1,4 @@
-"""Errors of whoever runs a command, each in one sentence that says what to do."""
+"""Errors caused by the user or the machine, and how the command line reports them: one sentence, with advice."""
 
 import contextlib
 import difflib
@@ -16,7 +16,7 @@ Entry = TypeVar("Entry")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that move a terminal's cursor, break a line, or change the direction of writing."""
 DEEPEST = 40
-"""Levels of nesting in a file of ours."""
+"""Maximum number of nested levels in a file read by this project."""
 
 
 MACHINE: Mapping[int | None, str] = MappingProxyType(
@@ -28,36 +28,36 @@ MACHINE: Mapping[int | None, str] = MappingProxyType(
         errno.EDQUOT: "the quota of this disk is used up; make room and run again",
         errno.EACCES: "no permission",
         errno.EPERM: "no permission",
-        errno.EIO: "the device could not read or write; look into the system's log",
+        errno.EIO: "the device could not read or write; see the system log",
     }
 )
-"""Errors that say nothing of a file's content, in words."""
+"""Message of each system error that is unrelated to a file's content."""
 
 
 SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
-"""All that NumPy says of an array that did not fit on the disk."""
+"""Message of NumPy for an array that did not fit on the disk; it has no error number."""
 
 
 class WrongUseError(Exception):
-    """A command, a name or a setting that cannot be meant; the command line ends with exit code 2.
+    """An invalid command, name or setting; the command line ends with exit code 2.
 
-    Not a ``ValueError``: those are what parsers swallow and rephrase.
+    Not a ``ValueError``, because parsers catch and rephrase those.
     """
 
 
 class InUseError(WrongUseError):
-    """A run directory in which another process is running."""
+    """A run directory that is in use by another process."""
 
 
 class BadDataError(ValueError):
-    """A file whose content is not what its format promises; names the file and the line."""
+    """A file whose content does not match its format. The message names the file and the line."""
 
 
 def printable(values: Any, depth: int = DEEPEST) -> Any:
-    """Returns plain values of a foreign file, in whose text line breaks are spaces and other controls are U+FFFD.
+    """Returns plain values with line breaks in strings replaced by spaces, and other control characters by U+FFFD.
 
     Raises:
-        ValueError: values that are nested more than ``depth`` levels deep.
+        ValueError: the values are nested more than ``depth`` levels deep.
     """
     if isinstance(values, str):
         return CONTROLS.sub(lambda found: " " if found.group().isspace() else "\N{REPLACEMENT CHARACTER}", values)
@@ -71,7 +71,7 @@ def printable(values: Any, depth: int = DEEPEST) -> Any:
 
 
 def machine_error(error: Exception, where: object) -> OSError | None:
-    """Returns an error of the machine, not of a file's content, in words and with a file's name; None: it is none."""
+    """Returns a readable ``OSError`` with a file's name for an error of the machine; None for any other error."""
     if not isinstance(error, OSError):
         return None
     number = error.errno
@@ -84,11 +84,11 @@ def machine_error(error: Exception, where: object) -> OSError | None:
 
 @contextlib.contextmanager
 def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
-    """Says of every error that a library raises which file it is of: each kind of damage has a class of its own.
+    """Converts any error that a library raises while it reads a file into one that names the file.
 
     Raises:
-        BadDataError: the file is no whole one of its kind; ends in ``advice``.
-        OSError: the machine could not read or write it.
+        BadDataError: the file is damaged or of another kind. The message ends with ``advice``.
+        OSError: the machine could not read or write the file.
     """
     try:
         yield
@@ -103,22 +103,22 @@ def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Returns ``did you mean 'dnas'?``, or nothing if nothing is near."""
+    """Returns ``did you mean 'dnas'?``, or an empty string if no choice is similar."""
     close = difflib.get_close_matches(name, sorted(choices), n=3, cutoff=0.5)
     return f"did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Returns ``did you mean 'dnas'?`` if something is near, and the choices in either case."""
+    """Returns ``did you mean 'dnas'?`` if a choice is similar, followed by all choices."""
     choices = sorted(choices)
     return f"{did_you_mean(name, choices)} choices: {', '.join(choices)}".lstrip()
 
 
 def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
-    """Returns the entry of a table by its name.
+    """Returns the table's entry of a name.
 
     Raises:
-        WrongUseError: no such entry; names the nearest ones.
+        WrongUseError: no such entry. The message lists similar names.
     """
     if name not in table:
         raise WrongUseError(f"unknown {kind} {name!r}; {nearest(name, table)}")
@@ -127,7 +127,7 @@ def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
 
 @contextlib.contextmanager
 def advising(advice: Callable[[], str]) -> Iterator[None]:
-    """Adds to an interrupt what to do after it, for ``guarded`` to say."""
+    """Adds advice to a ``KeyboardInterrupt``, which ``run_command`` prints."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -136,21 +136,21 @@ def advising(advice: Callable[[], str]) -> Iterator[None]:
 
 
 def _told(error: Exception) -> str:
-    """Returns a message, whose lines may quote a foreign file."""
+    """Returns the message to print; control characters quoted from a file are replaced."""
     return "\n".join(printable(line) for line in f"seqarena: {error}".split("\n"))
 
 
 def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else, each said in one message."""
+    """Runs a command, prints its error if any, and returns the exit code: 0 success, 2 wrong use, 1 other errors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed, as by `2>&-`: errors would be printed among results or into a file
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as the process lives
+        if getattr(sys, name) is None:  # closed, as by `2>&-`: errors could end up in another file
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # open until the process ends
     code = _guarded(command, arguments)
     try:
-        sys.stdout.flush()  # Python would do so as it exits, and print an error that no one can read
+        sys.stdout.flush()  # otherwise Python flushes at exit and prints an obscure error
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # whoever read it, `head` perhaps, has seen enough
+        if not isinstance(error, BrokenPipeError):  # the reader, such as `head`, has stopped reading: no error
             code = code or 1
             print(_told(OSError(f"standard output: {error.strerror}")), file=sys.stderr)
     return code
@@ -158,7 +158,7 @@ def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -
 
 def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # under an ASCII locale letters that it lacks become question marks
+        if isinstance(stream, io.TextIOWrapper):  # under an ASCII locale other letters become question marks
             stream.reconfigure(errors="replace")
     try:
         return command(arguments)
@@ -172,6 +172,6 @@ def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) 
         return 0
     except (BadDataError, OSError) as error:
         print(_told(error), file=sys.stderr)
-    except Exception:  # a defect of ours: whoever reports it needs the trace
+    except Exception:  # a defect of this project: the traceback is needed for a report
         traceback.print_exc()
     return 1

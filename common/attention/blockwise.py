@@ -1,7 +1,7 @@
-"""Exact attention of any variant in linear memory, block of queries by block of queries, on any device.
+"""Exact attention of any variant with a ``Rule``, by blocks of queries in linear memory, on any device.
 
-A variant gives its ``Rule``; nothing of size N x M is kept. The backward pass computes each block again, dropout
-included, and hands the rule the gradient of the block's weights.
+Nothing of size N x M is stored. The backward pass recomputes each block, dropout included, and passes the gradient of
+the block's weights to the rule.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from seqarena.common.attention.rule import NOTHING, ScoreGradient, pull_softmax_
 from seqarena.common.attention.tiles import Call, Sums, Tile, left
 
 CARRIED_BYTES = 2**24
-"""Masses that the backward pass keeps at once for a few heads; the rest it computes again."""
+"""Maximum bytes of states stored at once by the backward pass for a group of heads; other states are recomputed."""
 
 
 def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the output (L N E), each round's masses over all queries (L rounds M) and those after the last (L 1 M).
+    """Returns the output (L N E), column logsumexps over all queries (L rounds M), and the last state (L 1 M).
 
-    Masses that the variant does not have are empty.
+    The latter two are empty for variants without them.
     """
     columns, ordered = call.column_rounds > 0, call.is_prefix
     sums = Sums(call.query, call.value.shape[2], call.blocking.rows)
@@ -46,7 +46,7 @@ def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def backward(call: Call, grad: Tensor, masses: Tensor, state: Tensor | None, bias_grad: bool) -> "Gradients":
-    """Returns the gradients, given that of the output (L N E) and the masses that ``forward`` returned."""
+    """Returns the gradients, given that of the output (L N E) and the column logsumexps returned by ``forward``."""
     gradients = Gradients(call, grad * call.row_scale, bias_grad)
     start = carried(call, state) if call.is_prefix else None
     for heads in call.head_blocks():
@@ -60,13 +60,13 @@ def backward(call: Call, grad: Tensor, masses: Tensor, state: Tensor | None, bia
 
 
 def shifted_softmax(call: Call, scores: Tensor, mass: Tensor) -> Tensor:
-    """Returns softmax_j(s_ij - mass_j); overwrites the scores if nobody reads them any more."""
+    """Returns softmax_j(s_ij - c_j). Overwrites the scores if the rule does not read them."""
     room = call.scratch.like("doubly", scores) if call.rule.reads_scores else scores
     return softmax_(torch.sub(scores, mass, out=room))
 
 
 def carried(call: Call, state: Tensor | None) -> Tensor:
-    """Returns the masses before the first query; L 1 M. Keys that the state does not know start with none."""
+    """Returns the column logsumexps before the first query; L 1 M. Keys not in ``state`` start with an empty sum."""
     heads, keys = call.key.shape[:2]
     carry = call.key.new_full((heads, 1, keys), NOTHING)
     if state is not None:
@@ -77,7 +77,7 @@ def carried(call: Call, state: Tensor | None) -> Tensor:
 
 
 class Gradients:
-    """The gradients of one call, added up tile by tile."""
+    """Gradients of one call, accumulated tile by tile."""
 
     def __init__(self, call: Call, grad: Tensor, bias_grad: bool) -> None:
         self.call = call
@@ -90,10 +90,10 @@ class Gradients:
         self.share = None if call.share is None else torch.zeros_like(call.share)
 
     def block(self, tile: Tile, scores: Tensor, doubly: Tensor | None) -> ScoreGradient:
-        """Adds what a tile gives to value and share; returns the gradients of its scores and of ``doubly``."""
+        """Accumulates a tile's gradients of value and mixing weight; returns those of its scores and of ``doubly``."""
         call, grad = self.call, self.grad[tile.heads, tile.rows]
         share = None if call.share is None else call.share[tile.heads]
-        if call.bias_hides:  # all of some rows, as its scores have told by now
+        if call.bias_hides:  # rows without a visible key, known since the scores were computed
             grad = grad * (call.row_scale[tile.heads, tile.rows] != 0)
         weights, kept = call.rule.apply(scores, doubly, share, call.scratch)
         if not call.rule.whole_rows:
@@ -108,7 +108,7 @@ class Gradients:
         return pulled
 
     def row_blocks(self, heads: slice) -> None:
-        """All blocks of some heads, for a rule that reads nothing but its own rows."""
+        """Accumulates the gradients of a group of heads, for rules without column logsumexps."""
         for rows in self.call.row_blocks():
             for tile in self.call.tiles(heads, rows):
                 pulled = self.block(tile, self.call.scores(tile), None)
@@ -117,7 +117,7 @@ class Gradients:
                 self.scores(tile, grad, pulled.factor)
 
     def scores(self, tile: Tile, grad: Tensor, factor: float = 1.0) -> None:
-        """Adds what a gradient of a tile's scores, times ``factor``, gives to query, key and bias."""
+        """Accumulates gradients of query, key and bias, given ``factor`` and the gradient of a tile's scores."""
         call = self.call
         self.query.add(tile.heads, tile.rows, grad, call.key[tile.heads, tile.keys], factor)
         self.key.add(tile.heads, tile.keys, grad.transpose(1, 2), call.query[tile.heads, tile.rows], factor)
@@ -125,7 +125,7 @@ class Gradients:
             call.add_bias_gradient(self.bias, grad.mul_(factor), tile)
 
     def column_blocks(self, heads: slice, masses: Tensor) -> None:
-        """All blocks of some heads, whose masses come from all queries."""
+        """Accumulates the gradients of a group of heads, with column logsumexps over all queries."""
         grad = torch.zeros_like(masses[:, -1:])
         for rows in self.call.row_blocks():
             for tile in self.call.tiles(heads, rows):
@@ -139,10 +139,10 @@ class Gradients:
         pull_columns(self.call, heads, masses, grad, self.scores)
 
     def prefix_blocks(self, heads: slice, start: Tensor) -> None:
-        """All blocks of some heads, last to first, whose masses come from the queries so far.
+        """Accumulates the gradients of a group of heads, in a prefix form, from the last block to the first.
 
-        What was carried into each block is computed again, a stretch of blocks at a time: kept for all of them it
-        would take memory quadratic in the length.
+        The state before each block is recomputed, for a stretch of blocks at a time. Storing all states would take
+        memory quadratic in the length.
         """
         rows = list(self.call.row_blocks())
         stretch = max(1, CARRIED_BYTES // (start.numel() * start.element_size()))
@@ -166,7 +166,7 @@ class Gradients:
                 self.scores(tile, of_scores if pulled.scores is None else of_scores.add_(pulled.scores))
 
     def _carries(self, heads: slice, rows: list[slice], carry: Tensor, every: int) -> Iterator[Tensor]:
-        """Yields what is carried into every so many-th block of rows."""
+        """Yields the state before every ``every``-th block of rows."""
         for index, each in enumerate(rows):
             if index % every == 0:
                 yield carry

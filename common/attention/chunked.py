@@ -1,4 +1,4 @@
-"""The formula of any variant in linear memory: some queries at a time, computed again for the gradient."""
+"""The formula of any variant in linear memory: a chunk of queries at a time, recomputed for the gradient."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,16 +12,16 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Query, Value
 
 CHUNK_BYTES = 2**23
-"""Scores of a chunk in float32."""
+"""Bytes of a chunk's scores in float32."""
 FEWEST = 64
-"""Queries of a chunk at least: a variant with a state keeps one of them for each chunk."""
+"""Minimum number of queries per chunk; a variant with a state stores one state per chunk."""
 
 Evaluate = Callable[[EarlierMass | None, Query, Key, Value, Visibility, Bias | None], tuple[Output, KeyMass | None]]
 """Evaluates a formula on some queries, given the state after the queries before them; returns the state after them."""
 
 
 def chunks(query: Query, key: Key) -> list[slice]:
-    """Returns the queries of each chunk."""
+    """Returns the range of queries of each chunk."""
     batch, heads, queries, _ = query.shape
     rows = max(FEWEST, CHUNK_BYTES // (4 * batch * heads * key.shape[2]))
     return [slice(start, min(start + rows, queries)) for start in range(0, queries, rows)]
@@ -30,9 +30,9 @@ def chunks(query: Query, key: Key) -> list[slice]:
 def attend_in_chunks(
     evaluate: Evaluate, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
 ) -> Output:
-    """Returns what ``evaluate`` gives for all queries at once; nothing of size N x M is kept but what the bias is.
+    """Computes the output of all queries chunk by chunk. Apart from the bias, nothing of size N x M is stored.
 
-    In order ``causal`` the keys of later queries are left out of a chunk.
+    In order ``causal`` a chunk excludes keys newer than its last query.
     """
     outputs, state = list[Tensor](), None
     for some in parts(query, key, value, visibility, bias, chunks(query, key)):
@@ -44,7 +44,7 @@ def attend_in_chunks(
 
 
 class Part(NamedTuple):
-    """Some queries of a call, and the keys that they may see."""
+    """Inputs of a chunk: some queries of a call, and the keys visible to any of them."""
 
     rows: slice
     query: Query
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 def parts(
     query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, rows: Sequence[slice]
 ) -> Iterator[Part]:
-    """Yields the parts of a call, given the queries of each."""
+    """Yields the chunks of a call, given their ranges of queries."""
     for some in rows:
         seen = visibility.memory + some.stop if visibility.order == "causal" else key.shape[2]
         yield Part(
@@ -67,7 +67,7 @@ def parts(
 
 
 def _of_queries(visibility: Visibility, rows: slice, seen: int) -> Visibility:
-    """Returns what some queries see of the first so many keys."""
+    """Returns the visibility of the first ``seen`` keys to the queries ``rows``."""
     query_real, key_real, segments = visibility.query_real, visibility.key_real, visibility.segments
     return replace(
         visibility,

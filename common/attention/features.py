@@ -1,7 +1,7 @@
 """Powers of scores in time linear in the length: s^p = <phi(q), phi(k)>, phi the p-fold products of coordinates.
 
-sum_j (q_i . k_j)^p v_j = phi(q_i) . S, S = sum_j phi(k_j) v_j^T, a state of head_dim^p x width numbers a head. Keys
-that only some queries see are taken in chunks: by the state for earlier chunks, by the scores inside one.
+sum_j (q_i . k_j)^p v_j = phi(q_i) . S, S = sum_j phi(k_j) v_j^T, a state of head_dim^p x width numbers per head. In
+causal order keys are processed in chunks: earlier chunks through the state, the query's own chunk through scores.
 """
 
 from typing import Any
@@ -12,9 +12,9 @@ from torch import Tensor
 from seqarena.common.attention.tiles import blocks, full_precision
 
 CANCELLATION = 2.0**10
-"""Float32 loses up to so many units of rounding where features are that many times as large as what they sum up to."""
+"""Largest accepted ratio of the features' size to their sum in float32; rounding errors grow by this factor."""
 FEATURE_NUMBERS = 2**19
-"""Features computed at once: a few such tensors stay in second-level cache."""
+"""Number of features computed at once; a few such tensors fit into the second-level cache."""
 
 
 def features(tokens: Tensor, power: int) -> Tensor:
@@ -23,7 +23,7 @@ def features(tokens: Tensor, power: int) -> Tensor:
 
 
 def pull_features(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
-    """Returns the gradient of the tokens, given one of their features that is symmetric in the two coordinates."""
+    """Returns the gradient of the tokens, given that of their features, symmetric in both coordinates."""
     if power == 1:
         return grad
     pairs = grad.view(*tokens.shape, tokens.shape[2])
@@ -31,13 +31,13 @@ def pull_features(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
 
 
 def _exact(query: Tensor, key: Tensor, power: int, *others: Tensor) -> tuple[Tensor, ...]:
-    """Returns all in float64 where some query's scores are far smaller than it and the keys: then x^2 cancels.
+    """Returns all tensors in float64 if the sum of features of x^2 cancels for some query, otherwise unchanged.
 
-    sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, of which the features are made. A direction
-    that all keys share and a query does not have makes them differ. Scores themselves lose the root of that alone.
+    sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, the magnitude of the features. They differ
+    if all keys share a direction orthogonal to the query. The scores themselves lose only the root of this ratio.
     """
     given = (query, key, *others)
-    captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # nobody can look at a number there
+    captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # values cannot be read during capture
     if power == 1 or query.dtype == torch.float64 or captured:
         return given
     gram = key.transpose(1, 2) @ key  # L D D
@@ -48,7 +48,7 @@ def _exact(query: Tensor, key: Tensor, power: int, *others: Tensor) -> tuple[Ten
 
 
 def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
-    """Returns the groups of heads, and how many tokens are taken at once."""
+    """Returns the groups of heads, and the number of tokens per chunk."""
     width = tokens.shape[2] ** power
     group = len(tokens) if power == 1 else 2
     size = max(64, FEATURE_NUMBERS // (group * width))
@@ -58,9 +58,10 @@ def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
 @torch.library.custom_op("seqarena::power_features", mutates_args=())
 @full_precision
 def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: int) -> Tensor:
-    """Returns sum_j (q_i . k_j)^power v_j; L N E. The last ``own`` keys are the queries' own: i sees those up to i.
+    """Returns sum_j (q_i . k_j)^power v_j; L N E.
 
-    ``own`` is 0, where every query sees all keys, or the number of queries.
+    ``own`` is 0 if every query attends to all keys. In causal order it is the number of queries: the last ``own`` keys
+    are at the positions of the queries, and query i attends to those up to i.
     """
     output = torch.empty(*query.shape[:2], value.shape[2], dtype=query.dtype, device=query.device)
     query, key, value = _exact(query, key, power, value)
@@ -82,7 +83,7 @@ def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: i
 def power_features_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, power: int, own: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of query, key and value. States are computed again, in the order of time."""
+    """Returns the gradients of query, key and value. States are recomputed from first to last."""
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
     query, key, value, grad = _exact(query, key, power, value, grad)
     groups, size = _chunks(query, power, own)
@@ -125,7 +126,7 @@ def _state(key: Tensor, value: Tensor, power: int, keys: int, size: int) -> Tens
 
 
 def _own(tokens: Tensor, rows: slice, own: int) -> Tensor:
-    """Returns the keys that stand where these queries do."""
+    """Returns the keys (or values) at the positions of these queries."""
     earlier = tokens.shape[1] - own
     return tokens[:, earlier + rows.start : earlier + rows.stop]
 

@@ -1,12 +1,12 @@
-"""Doubly-normalised and hybrid attention (P2) by PyTorch's fused softmax operator for CPUs, both halves in one pass.
+"""Doubly-normalised and hybrid attention (P2) in two passes of PyTorch's fused softmax operator for CPUs.
 
-With c_j = logsumexp_i s_ij and e_j = exp(-c_j): a first pass, the queries as keys and as values, gives c_j and
-m_j = sum_i X_ij q_i, X the softmax over queries. A second, S the softmax over keys, gives the sum over j of
-S_ij [v_j, e_j v_j, e_j]: its first part is softmax attention, its second over its third sum_j P_ij v_j,
-P_ij = softmax_j(s_ij - c_j).
+Let c_j = logsumexp_i s_ij and e_j = exp(-c_j). The first pass attends from keys to queries, with the queries as values.
+It returns c_j and m_j = sum_i X_ij q_i, where X is the softmax over queries. The second pass attends from queries to
+keys: with S the softmax over keys it returns sum_j S_ij [v_j, e_j v_j, e_j]. The first part is softmax attention. The
+second part divided by the third is sum_j P_ij v_j, P_ij = softmax_j(s_ij - c_j).
 
-Backward, the second pass's own gives the gradient of e_j and so of c_j, which reaches the keys through m_j and the
-queries through one more forward pass, since X_ij = S_ij e_j exp(logsumexp_j s_ij).
+The backward of the second pass returns the gradient of e_j, and so of c_j. From c_j it flows to the keys through m_j,
+and to the queries through one more forward pass, since X_ij = S_ij e_j exp(logsumexp_j s_ij).
 """
 
 import math
@@ -24,9 +24,9 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.shapes import Key, Output, Query, Value
 
 RANGE = 30.0
-"""Largest range of c_j over keys: a key whose S_ij underflows float32 then has no more than 1e-24 of its row."""
+"""Largest supported range of c_j over keys. A key whose S_ij underflows float32 then has P_ij below 1e-24."""
 GROUP_NUMBERS = 2**19
-"""Numbers of each tensor that are in work at once: few enough to stay in cache, and never many beside the inputs."""
+"""Number of elements of each tensor processed at once: fits into the cache, and is small beside the inputs."""
 flash_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -34,13 +34,13 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 def fused_doubly_normalized(
     rule: Rule, query: Query, key: Key, value: Value, visibility: Visibility, u: Tensor | None = None
 ) -> Output:
-    """Returns u DNAS + (1 - u) softmax (None: u = 1) by fused passes, where ``conditions`` has nothing against them.
+    """Computes u DNAS + (1 - u) softmax (None: u = 1); ``conditions.fused_doubly_normalized`` must be None.
 
-    ``rule`` says the same for the engine, which takes over where the c_j of some head range too far.
+    If the range of c_j is too large in some head, the blockwise engine computes the call by ``rule``.
     """
-    # In half precision the operator adds up its gradients in half.
+    # In half precision the operator would accumulate its gradients in half precision.
     wide = torch.promote_types(query.dtype, torch.float32)
-    # It reads its last axis as if it were contiguous.
+    # The operator assumes that the last axis is contiguous.
     inputs = [each.to(wide).contiguous() for each in visibility.cleared(query, key, value)]
     share = None if u is None else u.to(wide)
     exact, *_ = fused_passes(*inputs, visibility.query_real, visibility.key_real, share, rule.text)
@@ -49,7 +49,7 @@ def fused_doubly_normalized(
 
 
 class FusedArguments(NamedTuple):
-    """Arguments of both operators. Padded queries, keys and values are 0."""
+    """Arguments of both operators. Padded queries, keys and values must be 0."""
 
     query: Tensor
     key: Tensor
@@ -60,7 +60,7 @@ class FusedArguments(NamedTuple):
     rule: str
 
     def arguments(self) -> Arguments:
-        """Returns the same for the engine."""
+        """Returns the arguments of the blockwise engine."""
         return Arguments(
             query=self.query, key=self.key, value=self.value, bias=None, query_real=self.query_real,
             key_real=self.key_real, segments=None, state=None, share=self.u, seed=torch.zeros((), dtype=torch.int64),
@@ -68,14 +68,14 @@ class FusedArguments(NamedTuple):
         )  # fmt: skip
 
     def groups(self) -> Iterator[slice]:
-        """Yields groups of examples, with as many heads as keep all threads busy: backward each takes whole ones."""
+        """Yields groups of examples whose heads are a multiple of the threads, because backward splits work by head."""
         batch, heads, keys, width = self.key.shape
         threads = torch.get_num_threads()
         step = threads // math.gcd(threads, heads)
         return blocks(batch, max(step, GROUP_NUMBERS // (2 * heads * keys * width) // step * step))
 
     def ranges_far(self, mass: Tensor) -> bool:
-        """Returns whether some head's c_j (B H M) do."""
+        """Returns whether the range of c_j (B H M) exceeds ``RANGE`` in some head."""
         least, most = (
             mass if self.key_real is None else mass.masked_fill(~self.key_real[:, None], end)
             for end in (math.inf, -math.inf)
@@ -84,26 +84,26 @@ class FusedArguments(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Some examples of a call."""
+    """Inputs of a group of examples."""
 
     query: Tensor
     key: Tensor
     value: Tensor
     hidden: Tensor | None
-    """Added to the scores; B 1 1 M."""
+    """Bias that hides padded keys; B 1 1 M."""
     least: Tensor
-    """The least c_j of real keys; B H 1."""
+    """Minimum of c_j over real keys; B H 1."""
     factor: Tensor
-    """exp(least - c_j), 0 for padding, in place of e_j: the same in every quotient; B H M 1."""
+    """exp(least - c_j), 0 for padding; used instead of e_j, with the same quotients; B H M 1."""
     u: Tensor | None
 
     @classmethod
     def of(cls, given: FusedArguments, mass: Tensor, some: slice) -> "Group":
-        """Returns the examples ``some``, given all c_j."""
+        """Returns the group of examples ``some``, given c_j of the whole call."""
         mass, real = mass[some], None if given.key_real is None else given.key_real[some]
         if real is not None:
             mass = mass.masked_fill(~real[:, None], math.inf)
-        least = mass.amin(dim=2, keepdim=True).clamp_(max=-NOTHING)  # all padding: any number
+        least = mass.amin(dim=2, keepdim=True).clamp_(max=-NOTHING)  # of padding alone: any finite number
         return cls(
             query=given.query[some],
             key=given.key[some],
@@ -115,16 +115,16 @@ class Group(NamedTuple):
         )
 
     def values(self) -> Tensor:
-        """Returns [v_j, e_j v_j, e_j], without the first where there is no softmax half; B H M W."""
+        """Returns [v_j, e_j v_j, e_j], without the first part if there is no softmax half; B H M W."""
         first = [] if self.u is None else [self.value]
         return torch.cat([*first, self.factor * self.value, self.factor], dim=3)
 
     def doubly(self, second: Tensor) -> Tensor:
-        """Returns the doubly-normalised half of the second pass's output; B H N E."""
+        """Returns the doubly-normalised half, given the output of the second pass; B H N E."""
         return second[..., -self.value.shape[3] - 1 : -1] / _divisor(second)
 
     def padded(self, width: int) -> tuple[Tensor, Tensor]:
-        """Returns queries and keys as wide as the values: the operator has one width for all."""
+        """Returns queries and keys padded to the width of the values: the operator needs one width for all."""
         query, key = (F.pad(each, (0, width - each.shape[3])) for each in (self.query, self.key))
         return query, key
 
@@ -135,7 +135,7 @@ def _hidden(real: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 def _divisor(second: Tensor) -> Tensor:
     divisor = second[..., -1:]
-    return divisor + (divisor == 0)  # of a row that sees nothing
+    return divisor + (divisor == 0)  # 1 for rows without a visible key
 
 
 @torch.library.custom_op("seqarena::fused_passes", mutates_args=())
@@ -144,13 +144,13 @@ def fused_passes(
     query: Tensor, key: Tensor, value: Tensor, query_real: Tensor | None, key_real: Tensor | None, u: Tensor | None,
     rule: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Returns the output, and for the gradient the second pass's (B H N W), its logsumexp, m_j and c_j.
+    """Returns the output; and for the gradient the second pass's output (B H N W), its logsumexp, m_j and c_j.
 
-    What padded queries get has no meaning.
+    The output of padded queries is undefined.
     """
     given = FusedArguments(query, key, value, query_real, key_real, u, rule)
     mean_query, mass = flash_forward(key, query, query, attn_mask=_hidden(query_real, query.dtype))
-    mass = mass.contiguous()  # heads are innermost in the operator's
+    mass = mass.contiguous()  # the operator returns it with heads as the innermost axis
     second, row = query.new_zeros(*query.shape[:3], _second_width(given)), query.new_zeros(query.shape[:3])
     if given.ranges_far(mass):
         return forward_operator(*given.arguments())[0], second, row, mean_query, mass
@@ -174,7 +174,7 @@ def fused_passes_backward(
     query: Tensor, key: Tensor, value: Tensor, query_real: Tensor | None, key_real: Tensor | None, u: Tensor | None,
     rule: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Returns the gradients of query, key, value and u, the last empty where there is none."""
+    """Returns the gradients of query, key, value and u; the last is empty without u."""
     given = FusedArguments(query, key, value, query_real, key_real, u, rule)
     if given.ranges_far(mass):
         hidden = mass if key_real is None else mass.masked_fill(~key_real[:, None], NOTHING)
@@ -191,7 +191,7 @@ def fused_passes_backward(
         through, _ = flash_forward(group.query, group.key, of_mass * group.factor * group.key, attn_mask=group.hidden)
         through *= (row[some] - group.least).exp_()[..., None]
         if query_real is not None:
-            through *= query_real[some, None, :, None]  # they have no part in c_j
+            through *= query_real[some, None, :, None]  # padded queries do not contribute to c_j
         scale = query.shape[3] ** -0.5
         of_query[some].add_(through, alpha=scale)
         of_key[some].addcmul_(of_mass, mean_query[some], value=scale)
@@ -199,7 +199,7 @@ def fused_passes_backward(
 
 
 def _pull_halves(group: Group, second: Tensor, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Returns the gradient of the second pass's output, and that of u by head, given that of the mixture."""
+    """Returns the gradients of the second pass's output and of u per head, given that of the mixture."""
     width, doubly, divisor = grad.shape[3], group.doubly(second), _divisor(second)
     of_second, of_doubly, of_u = torch.empty_like(second), grad, None
     if group.u is not None:
@@ -212,7 +212,7 @@ def _pull_halves(group: Group, second: Tensor, grad: Tensor) -> tuple[Tensor, Te
 
 
 def _pull_second(group: Group, grad: Tensor, second: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns what the second pass gives to query, key, value and c_j (B H M 1)."""
+    """Returns the gradients of query, key, value and c_j (B H M 1) through the second pass."""
     width = group.value.shape[3]
     of_query, of_key, of_values = flash_backward(
         grad, *group.padded(second.shape[3]), group.values(), second, row, 0.0, False,

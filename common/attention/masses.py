@@ -1,7 +1,7 @@
-"""Doubly-normalised weights of a block, from the masses its keys have received, and their gradients.
+"""Column logsumexps of the scores, and with them the doubly-normalised weights of a block and their gradients.
 
-The mass of key j is the sum of exp s_ij over the queries that see it: over all of them (P2), or over those up to query
-i (the prefix form, ours), where each block carries on from the one before. All are held as logarithms.
+The column logsumexp of key j is c_j = log sum_i exp s_ij over the queries to which it is visible: over all of them
+(P2), or over those up to the current query (the prefix form, ours), where c_j is the state passed from block to block.
 """
 
 import math
@@ -15,18 +15,18 @@ from seqarena.common.attention.rule import NOTHING, Scratch, pull_softmax_, soft
 from seqarena.common.attention.tiles import Call, Tile
 
 RANGE = 60.0
-"""Largest difference of logarithms for which sums of exponentials are taken as they are: exp(60) is far inside
-float32, and what is lost below is 1e-12 of the sum."""
+"""Maximum difference of logarithms for which exponentials are summed directly: exp(60) is well within float32, and the
+terms that are lost are below 1e-12 of the sum."""
 WIDE_COLUMNS = 256
-"""Such columns whose rows are taken pair by pair at once."""
+"""Number of wide columns whose gradient is computed at once, in a tensor over all pairs of rows."""
 LEAST = 1e-30
-"""Below exp(-RANGE): the sum of a column of which the row sees nothing yet."""
+"""Lower bound of column sums, below exp(-RANGE); reached where no key of a column is visible yet."""
 
 Accumulate = Callable[[Tile, Tensor], None]
 
 
 def column_masses(call: Call, heads: slice) -> Tensor:
-    """Returns the masses of each round of Sinkhorn's algorithm, over all queries; G rounds M."""
+    """Returns the column logsumexp over all queries in each round of Sinkhorn's algorithm; G rounds M."""
     found: list[Tensor] = []
     for _ in range(call.rule.rounds):
         group = call.key[heads]
@@ -39,7 +39,7 @@ def column_masses(call: Call, heads: slice) -> Tensor:
 
 
 def pull_columns(call: Call, heads: slice, masses: Tensor, grad: Tensor, accumulate: Accumulate) -> None:
-    """Gives ``accumulate`` the gradient of each tile's scores, given that of the last round's masses; G 1 M."""
+    """Passes the gradient of each tile's scores to ``accumulate``, given that of the last round's logsumexp; G 1 M."""
     for last in reversed(range(masses.shape[1])):
         mass, before = masses[:, last : last + 1], masses[:, last - 1 : last] if last else None
         earlier = torch.zeros_like(grad)
@@ -57,9 +57,10 @@ def pull_columns(call: Call, heads: slice, masses: Tensor, grad: Tensor, accumul
 
 
 def exp_(exponents: Tensor, masked: bool) -> Tensor:
-    """Returns the exponentials, in place; 0 where they are below the least normal number.
+    """Computes exponentials in place.
 
-    ``masked`` says that many are: on a CPU exp takes those that underflow one by one, a hundred times as slowly.
+    ``masked`` means that many of them underflow; these are set to 0 without exp, which is a hundred times as slow for
+    them on a CPU.
     """
     if not masked:
         return exponents.exp_()
@@ -68,7 +69,7 @@ def exp_(exponents: Tensor, masked: bool) -> Tensor:
 
 
 def added(carry: Tensor, scores: Tensor, masked: bool) -> Tensor:
-    """Returns the masses with a block's added to them; G 1 W. Overwrites the scores."""
+    """Returns the column logsumexp with the rows of a block included; G 1 W. Overwrites the scores."""
     top = torch.maximum(carry, scores.amax(dim=1, keepdim=True))
     total = exp_(scores.sub_(top), masked).sum(dim=1, keepdim=True)
     return total.add_((carry - top).exp_()).log_().add_(top)
@@ -79,39 +80,39 @@ def _blocks(call: Call, heads: slice) -> Iterator[Tile]:
 
 
 def _row_normalized(scores: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns s_ij - logsumexp_j(s_ij - mass_j), and the softmax that is its gradient."""
+    """Returns s_ij - logsumexp_j(s_ij - c_j), and softmax_j(s_ij - c_j), its derivative."""
     shifted = scores - mass
     row = shifted.logsumexp(dim=2, keepdim=True).clamp_(min=NOTHING)
     return scores - row, shifted.sub_(row).exp_()
 
 
 class Prefix(NamedTuple):
-    """The prefix-normalised weights of a block of rows, and what their gradient needs."""
+    """Prefix-normalised weights of a block of rows, and the tensors needed for their gradient."""
 
     doubly: Tensor
-    """The weights: xi_ij / sum_j xi_ij, xi_ij = exp(s_ij - c_ij); G R W."""
+    """Weights xi_ij / sum_j xi_ij, xi_ij = exp(s_ij - c_ij); G R W."""
     scores: Tensor
     carry: Tensor
-    """Masses before the block; G 1 W."""
+    """Column logsumexp before the block; G 1 W."""
     last: Tensor
-    """Masses after it; G 1 W."""
+    """Column logsumexp after the block; G 1 W."""
     top: Tensor
-    """Each column's largest logarithm; G 1 W."""
+    """Maximum of each column over the scores and the state; G 1 W."""
     exponentials: Tensor
-    """exp(s_ij - top_j)."""
+    """exp(s_ij - top_j); G R W."""
     sums: Tensor
-    """exp(c_ij - top_j)."""
+    """exp(c_ij - top_j); G R W."""
     wide: Tensor
-    """Indices of columns that range too far for sums of exponentials."""
+    """Indices of columns whose range exceeds ``RANGE``."""
 
 
 def prefix(scores: Tensor, carry: Tensor, late: int, masked: bool, scratch: Scratch) -> Prefix:
-    """Returns the weights of a block of rows, where c_ij = log(exp carry_j + sum over i' <= i of exp s_i'j).
+    """Returns the weights of a block of rows, where c_ij = log(exp state_j + sum over i' <= i of exp s_i'j).
 
-    The sums are a product with a triangle of ones. In columns where one could be so much smaller than the column's
-    largest exponential that float32 would lose it, they are a true cumulative logsumexp; and where a score is no finite
-    number, which then reaches no earlier row. The last ``late`` columns belong to keys as new as the block's last
-    queries: the first of them is seen by the second row, and so on.
+    The sums are a product with a triangular matrix of ones. Columns where float32 could lose a sum next to the largest
+    exponential are computed by a cumulative logsumexp instead. So are columns with a score that is not finite, which
+    must not affect earlier rows. The last ``late`` columns are keys newer than the first query of the block: the first
+    of them is visible from the second row on, and so on.
     """
     rows, columns = scores.shape[1:]
     top = torch.maximum(scores.amax(dim=1, keepdim=True), carry)
@@ -120,7 +121,7 @@ def prefix(scores: Tensor, carry: Tensor, late: int, masked: bool, scratch: Scra
         newest = scores[:, 1:, columns - late :].diagonal(dim1=1, dim2=2)[:, None]
         first = torch.cat([first[..., : columns - late], newest], dim=2)
     spread = top - torch.maximum(first, carry)
-    wide = (~(spread <= RANGE)).any(dim=0).flatten().nonzero().flatten()  # so is a NaN
+    wide = (~(spread <= RANGE)).any(dim=0).flatten().nonzero().flatten()  # also selects NaN
     exponentials = exp_(torch.sub(scores, top, out=scratch.like("exponentials", scores)), masked)
     until = scores.new_ones(rows, rows).tril_().expand(len(scores), rows, rows)
     sums = torch.bmm(until, exponentials, out=scratch.like("sums", scores))
@@ -133,7 +134,7 @@ def prefix(scores: Tensor, carry: Tensor, late: int, masked: bool, scratch: Scra
         doubly[:, :, wide] = (scores[:, :, wide] - masses).exp_()
         last[:, :, wide] = masses[:, -1:]
     total = doubly.sum(dim=2, keepdim=True)
-    if bool((total < LEAST).any()):  # no key's latest query is this row's own: all may lie far below the masses
+    if bool((total < LEAST).any()):  # in such a row all scores may be far below the column logsumexps
         logarithms = sums.log().add_(top)
         if masses is not None:
             logarithms[:, :, wide] = masses
@@ -144,15 +145,16 @@ def prefix(scores: Tensor, carry: Tensor, late: int, masked: bool, scratch: Scra
 
 
 def pull_prefix(block: Prefix, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of a block's scores, given that of its weights, and ``later`` for the block before it.
+    """Returns the gradient of a block's scores, given that of its weights, and ``later`` for the previous block.
 
-    ``later`` is the sum over later rows i of dT_ij exp(c_j - c_ij), dT the gradient of s - c, c_j the mass after this
-    block (G 1 W): what those rows owe to every earlier score, in a form that neither over- nor underflows.
+    ``later`` (G 1 W) is the sum over later rows i of dT_ij exp(c_j - c_ij), where dT is the gradient of s - c and c_j
+    the column logsumexp after this block. It is the contribution of those rows to the gradient of every earlier score,
+    in a form that neither overflows nor underflows.
     """
     rows = grad.shape[1]
     grad = pull_softmax_(block.doubly, grad)
     since = grad.new_ones(rows, rows).triu_().expand(len(grad), rows, rows)
-    # The weights and the sums have done their service: their room is taken.
+    # The weights and the sums are no longer needed: their memory is reused.
     torch.div(grad, block.sums, out=block.doubly)
     owed = torch.bmm(since, block.doubly, out=block.sums).add_((block.top - block.last).exp_().mul_(later))
     before = owed[:, :1] * (block.carry - block.top).exp_()
@@ -168,10 +170,10 @@ def _wide_masses(scores: Tensor, carry: Tensor) -> Tensor:
 
 
 def _pull_wide(scores: Tensor, carry: Tensor, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns what a block's scores owe, and ``later`` for the block before, pair of rows by pair of rows."""
+    """Returns the gradient of a block's scores through c_ij, and ``later`` for the previous block, by pairs of rows."""
     masses, rows = _wide_masses(scores, carry), scores.shape[1]
     order = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu_()[:, :, None]
-    # No score exceeds a later mass, but where that row does not see the key.
+    # A score exceeds a later logsumexp only in rows to which the key is not visible.
     owed = (scores[:, :, None] - masses[:, None]).clamp_(max=0.0).exp_().mul_(order).mul_(grad[:, None])  # G R R W
     whole = owed.sum(dim=2) + (scores - masses[:, -1:]).clamp_(max=0.0).exp_() * later
     before = ((carry - masses).clamp_(max=0.0).exp_() * grad).sum(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The blockwise engine as two operators of PyTorch: one node each to ``torch.compile``, checkpointing and profilers."""
+"""The blockwise engine as two PyTorch operators, each a single node for torch.compile, checkpointing and profilers."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ ARGUMENTS = """Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? que
 
 
 class Arguments(NamedTuple):
-    """Arguments of both operators: tensors as kernels take them, the rest as types that an operator's schema allows."""
+    """Arguments of both operators: tensors in the shapes of ``Kernel``, the rest in types that a schema allows."""
 
     query: Tensor
     key: Tensor
@@ -35,11 +35,11 @@ class Arguments(NamedTuple):
     order: Order
     memory: int
     window: int
-    """0: none."""
+    """0 for no window."""
     dropout: float
 
     def call(self) -> Call:
-        """Returns the call that the words mean."""
+        """Returns the arguments as a ``Call``."""
         rule, (batch, heads, queries, _), keys = rule_of(self.rule), self.query.shape, self.key.shape[2]
         blocking = Blocking.choose(rule, batch * heads, queries, keys, self.order, self.dropout, self.query.device)
         visibility = Visibility(
@@ -57,12 +57,12 @@ class Arguments(NamedTuple):
 
 
 TENSORS = Arguments._fields.index("rule")
-"""So many tensors come before the words."""
+"""Number of tensor arguments, which come first."""
 
 
 @functools.lru_cache
 def rule_of(text: str) -> Rule:
-    """Returns the rule that wrote this text."""
+    """Parses a rule from ``Rule.text``."""
     return from_json(Rule, json.loads(text))  # type: ignore[type-abstract]
 
 
@@ -78,10 +78,10 @@ def attend_blockwise(
     dropout: float = 0.0,
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the output (B H N E) in the dtype of ``value``, and for prefix masses the state after the last query.
+    """Returns the output (B H N E) in the dtype of ``value``, and for prefix forms the state after the last query.
 
-    ``share`` is the rule's mixing share, (H or 1) 1 1; ``state`` the logarithm of the masses that earlier queries gave
-    the keys. Dropout draws one seed from PyTorch's generator.
+    ``mixing_weight`` has the shape (H or 1) 1 1. ``state`` is each key's logsumexp over earlier queries. Dropout draws
+    one seed from PyTorch's generator.
     """
     seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64)
     arguments = Arguments(
@@ -97,7 +97,7 @@ def attend_blockwise(
 )
 @full_precision
 def forward_operator(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the output (B H N E), the masses over all queries (L rounds M), and those after the last (B H M)."""
+    """Returns the output (B H N E), column logsumexps over all queries (L rounds M), and the last state (B H M)."""
     arguments = Arguments(*given)
     call = arguments.call()
     output, masses, last = forward(call, arguments.state)
@@ -129,7 +129,7 @@ def _(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
 )
 @full_precision
 def backward_operator(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any) -> tuple[Tensor, ...]:
-    """Returns the gradients of query, key, value, bias and share; the last two empty where nobody wants them."""
+    """Returns the gradients of query, key, value, bias and mixing weight; the last two are empty if not needed."""
     arguments = Arguments(*given)
     call = arguments.call()
     query, key, value, bias, share = arguments.query, arguments.key, arguments.value, arguments.bias, arguments.share
@@ -139,7 +139,7 @@ def backward_operator(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any
         total.reshape(tensor.shape).to(tensor.dtype)
         for total, tensor in zip(gradients.finished(), (query, key, value), strict=True)
     ]
-    found = list(call.visibility.cleared(found[0], found[1], found[2]))  # padding gets no gradient
+    found = list(call.visibility.cleared(found[0], found[1], found[2]))  # no gradient at padding
     of_bias = of_share = None
     if gradients.bias is not None and bias is not None:
         of_bias = gradients.bias.to(bias.dtype)
@@ -161,7 +161,7 @@ def _(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any) -> tuple[Tenso
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Keeps the inputs and the masses; everything else is computed again."""
+    """Saves the inputs and the column logsumexps; everything else is recomputed."""
     ctx.save_for_backward(*inputs[:TENSORS], output[1])
     ctx.settings = inputs[TENSORS:]
     ctx.mark_non_differentiable(output[1], output[2])

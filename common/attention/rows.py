@@ -1,6 +1,6 @@
-"""Rows of attention weights, some queries at a time, for whoever looks at a whole matrix without keeping it.
+"""Attention weights, a block of queries at a time, for diagnostics that must not store the whole matrix.
 
-Beside them the size of their derivative by the scores, where a variant's rule says how to compute it.
+Variants with a rule also return the norm of the derivative of the weights by the scores.
 """
 
 from collections.abc import Iterator
@@ -17,28 +17,28 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.shapes import Bias, Key, Query
 
 MOST_ROWS = 64
-"""Queries whose weights are computed at once, at most."""
+"""Maximum number of queries whose weights are computed at once."""
 
 
 class WeightRows(NamedTuple):
-    """The weights of some queries, before dropout, in float32 at least. G of the B H heads, R queries, W keys."""
+    """Weights of a block of queries, before dropout, in float32 or wider. G of the B H heads, R queries, W keys."""
 
     heads: slice
-    """Among the heads of all examples, one example after the other."""
+    """Range within the heads of all examples, in the order of the examples."""
     queries: slice
     keys: slice
-    """The keys that these queries may see; other weights are 0."""
+    """Range of keys; weights of all other keys are 0."""
     weights: Tensor
-    """G R W; 0 for pairs that are not visible."""
+    """Weights; G R W; 0 for invisible pairs."""
     slope: Tensor | None
-    """Squared Frobenius norm of their derivative by the scores, G; None where it is not defined: iterated and prefix
-    forms, formulas without a rule."""
+    """Squared Frobenius norm of the derivative by the scores; G. None if not available: for iterated and prefix forms,
+    and for variants without a rule."""
 
 
 def rows_by_rule(
     rule: Rule, share: Tensor | None, query: Query, key: Key, visibility: Visibility, bias: Bias | None
 ) -> Iterator[WeightRows]:
-    """Yields the weights of a variant with a rule, by the engine's own tiles: memory is linear in the length."""
+    """Yields the weights of a variant with a rule, by the engine's tiles, in memory linear in the length."""
     batch, heads, queries, _ = query.shape
     keys = key.shape[2]
     blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, 0.0, query.device)
@@ -52,9 +52,9 @@ def rows_by_rule(
 
 
 def _whole_rows(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor]]:
-    """Yields whole rows of weights (G rows keys), and the squared norm of their derivative by the scores (G).
+    """Yields whole rows of weights (G R W), and the squared norm of their derivative by the scores (G).
 
-    The norm is 0 where it is not defined.
+    The norm is 0 if it is not available.
     """
     mass = column_masses(call, heads)[:, -1:] if call.column_rounds else None
     carry = carried(call, None)[heads] if call.is_prefix else None
@@ -91,7 +91,7 @@ def _whole_rows(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor
 
 
 def _elementwise(call: Call, tile: Tile, scores: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the weights of whole rows, and the squared norm of their derivative: elementwise, like they."""
+    """Returns whole rows of elementwise weights, and the squared norm of their derivative, also elementwise."""
     real = call.visibility.key_real
     seen = scale if real is None else scale * real[:, tile.keys].repeat_interleave(call.heads, dim=0)[tile.heads, None]
     weights, kept = call.rule.apply(scores, None, None, call.scratch)
@@ -102,29 +102,33 @@ def _elementwise(call: Call, tile: Tile, scores: Tensor, scale: Tensor) -> tuple
 
 
 def jacobian_softmax(weights: Tensor) -> Tensor:
-    """Returns the squared Frobenius norm of d softmax / d scores, given whole rows of weights (... R M); ... .
+    """Returns the squared Frobenius norm of d softmax / d scores over the last two axes, given weights P (... R M).
 
-    Per row sum over l of P_il^2 (1 - 2 P_il + ||P_i.||^2), which is P1's Jacobian summed over j.
+    Per row it is the sum over l of P_il^2 (1 - 2 P_il + ||P_i.||^2), from P1's Jacobian.
     """
     return _own_rows(weights, weights).sum(dim=(-2, -1))
 
 
 def jacobian_doubly(weights: Tensor, columns: Tensor, column_norm: Tensor) -> Tensor:
-    """Returns that of d dnas / d scores; ``columns`` X = exp(s - c), ``column_norm`` ||X_.l||^2 over all queries.
+    """Returns the squared Frobenius norm of d dnas / d scores, given weights P.
 
-    The sum over i, l of P_il^2 (1 - 2 P_il + ||P_i.||^2) (1 - 2 X_il + ||X_.l||^2).
+    ``columns`` is X = exp(s - c), ``column_norm`` is ||X_.l||^2 over all queries. The norm is the sum over i, l of
+    P_il^2 (1 - 2 P_il + ||P_i.||^2) (1 - 2 X_il + ||X_.l||^2).
     """
     return (_own_rows(weights, weights) * (1 - 2 * columns + column_norm)).sum(dim=(-2, -1))
 
 
 def jacobian_mixed(share: Tensor, softmax: Tensor, doubly: Tensor, columns: Tensor, column_norm: Tensor) -> Tensor:
-    """Returns that of d hnas / d scores: u^2 and (1 - u)^2 of the halves' own, and twice u (1 - u) their product."""
+    """Returns the squared Frobenius norm of d hnas / d scores.
+
+    It is u^2 and (1 - u)^2 times those of the halves, plus 2 u (1 - u) times the inner product of their derivatives.
+    """
     inner = (_own_rows(doubly, softmax) * (1 - columns)).sum(dim=(-2, -1))
     own = share**2 * jacobian_doubly(doubly, columns, column_norm) + (1 - share) ** 2 * jacobian_softmax(softmax)
     return own + 2 * share * (1 - share) * inner
 
 
 def _own_rows(one: Tensor, other: Tensor) -> Tensor:
-    """Returns sum_j of dP_ij/ds_il dQ_ij/ds_il for two softmaxes P, Q of the row's scores; ... R M."""
+    """Returns sum_j dP_ij/ds_il dQ_ij/ds_il for two softmaxes P, Q over the row's scores; ... R M."""
     product = one * other
     return product * (1 - one - other + product.sum(dim=-1, keepdim=True))

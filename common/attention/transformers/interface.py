@@ -1,4 +1,4 @@
-"""The attention function that models of the transformers library call, and the models that would not call it."""
+"""The attention function called by models of the transformers library; models that would not call it are refused."""
 
 import functools
 import inspect
@@ -20,18 +20,18 @@ from seqarena.common.errors import WrongUseError
 KERNEL = "attention_kernel"
 """Name of the module that ``attach`` adds to each attention module of a model."""
 ASKS = "ALL_ATTENTION_FUNCTIONS.get_interface("
-"""How a module of the library asks for its attention."""
+"""Source text by which a module of the library looks up its attention function."""
 REFUSED = (
     "softcap", "position_bias", "alibi", "s_aux", "sinks", "cu_seq_lens_q", "cu_seq_lens_k", "block_table",
     "block_indices",
 )  # fmt: skip
-"""Arguments of features that ours does not have: soft caps, biases, sinks, sequences end to end, blocks."""
+"""Arguments of unsupported features: soft caps, biases, sinks, packed sequences, blocks."""
 Kernels = dict[float, Kernel]
-"""Dropout -> the kernel that all modules share; models that are compiled must find it made."""
+"""Dropout -> the kernel shared by all modules. A compiled model cannot create one."""
 
 
 class AttachedKernel(nn.Module):
-    """A variant's kernel that belongs to one attention module of a model, and what it was built from."""
+    """The kernel attached to one attention module of a model, with the name and config of its variant."""
 
     def __init__(self, name: str, config: AttentionConfig, heads: int) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class AttachedKernel(nn.Module):
 
 
 def register(dropouts: tuple[float, ...] = (0.0, 0.1)) -> None:
-    """Makes every variant an attention implementation of the library, by its name.
+    """Registers every variant as an attention implementation of the library, by its name.
 
-    From then on a model that does not ask for its attention by name is refused when it is to have one of ours: the
-    library would run the model's own and say nothing. ``dropouts``: those of models that are compiled before they ran
-    once.
+    Afterwards a variant is refused for models that do not use the library's attention interface: the library would
+    silently run the model's own attention. ``dropouts`` lists the dropout probabilities of models that will be compiled
+    before their first call.
     """
     for name, config in ATTENTIONS.items():
-        # Parameters and other state belong to a model, and to one module of it: only what has none is shared.
+        # A kernel with parameters or other state belongs to one module of a model; only kernels without are shared.
         shared = None if config.build(heads=1).state_dict() else {each: _built(config, each) for each in dropouts}
         AttentionInterface.register(name, functools.partial(attend, name, config, shared))
         AttentionMaskInterface.register(name, real_tokens)
@@ -60,7 +60,7 @@ def _built(config: AttentionConfig, dropout: float) -> Kernel:
 
 
 def _refuse_models() -> None:
-    """Makes the library refuse a model that would not ask for our attention: by its class, and once it is built."""
+    """Patches the library to refuse models that would not call a variant: by class, and after construction."""
     check, complete, choose = (
         getattr(PreTrainedModel, name)
         for name in ("get_correct_attn_implementation", "post_init", "set_attn_implementation")
@@ -90,25 +90,25 @@ def _refuse_models() -> None:
 
 
 def _require_class_asks(kind: Any, name: str | None) -> None:
-    """Raises a ``WrongUseError`` for a class of models that computes its attention itself, or some of it."""
+    """Raises a ``WrongUseError`` for a model class that computes some or all of its attention itself."""
     if name in ATTENTIONS and (not kind._can_set_attn_implementation() or _own_softmax(kind)):
         raise WrongUseError(
-            f"{kind.__name__} computes its attention itself, or some of it, and would not ask for {name!r}; expected a "
-            "model that uses the library's AttentionInterface, such as BERT, RoBERTa or ModernBERT"
+            f"{kind.__name__} computes some or all of its attention itself, not by {name!r}; expected a model "
+            "that uses the library's AttentionInterface, such as BERT, RoBERTa or ModernBERT"
         )
 
 
 def _require_asks(model: nn.Module, name: str | None) -> None:
-    """Raises a ``WrongUseError`` for a model none of whose modules asks for its attention, such as FNet or Mamba."""
+    """Raises a ``WrongUseError`` for a model without modules that look up their attention, such as FNet or Mamba."""
     if name in ATTENTIONS and not asking_modules(model):
         raise WrongUseError(
-            f"{type(model).__name__}: none of its modules asks for its attention by name, {name!r} would change "
-            "nothing; expected a model that uses the library's AttentionInterface, such as BERT, RoBERTa or ModernBERT"
+            f"{type(model).__name__}: none of its modules uses the library's AttentionInterface, {name!r} would change "
+            "nothing; expected a model that does, such as BERT, RoBERTa or ModernBERT"
         )
 
 
 def _own_softmax(kind: type) -> list[str]:
-    """Returns the attention classes beside a model's that take a softmax themselves: the library looks at files."""
+    """Returns the attention classes in a model's module that compute a softmax themselves."""
     beside = vars(sys.modules[kind.__module__])
     return [
         name
@@ -120,7 +120,7 @@ def _own_softmax(kind: type) -> list[str]:
 
 
 def asking_modules(model: nn.Module) -> list[nn.Module]:
-    """Returns the modules of a model that ask for their attention by name."""
+    """Returns the modules of a model that look up their attention function by name."""
     return [module for module in model.modules() if _asks(type(module).forward)]
 
 
@@ -128,12 +128,12 @@ def asking_modules(model: nn.Module) -> list[nn.Module]:
 def _asks(forward: Callable[..., Any]) -> bool:
     try:
         return ASKS in inspect.getsource(forward)
-    except (OSError, TypeError):  # made without a file, or not in Python
+    except (OSError, TypeError):  # without a source file, or not in Python
         return False
 
 
 def _is_part(model: nn.Module) -> bool:
-    """Returns whether a model is being built as a part of another, which may ask where this one has no attention."""
+    """Returns whether a model is being built as a part of another; the part itself may have no attention."""
     frame = inspect.currentframe()
     while frame is not None:
         owner = frame.f_locals.get("self") if frame.f_code.co_name == "__init__" else None
@@ -157,14 +157,14 @@ def attend(
     scaling: float | None = None,
     **further: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns attention as the library wants it (batch, queries, heads, head_dim), and the weights where asked for.
+    """Computes attention in the library's layout (batch, queries, heads, head_dim), and the weights if requested.
 
-    ``attention_mask``: of the kinds that ``masks`` knows. Where there is one it alone says who sees whom, as in the
-    library; whether the module is causal matters without one, and to variants whose weights depend on the order. Of a
-    mask over all pairs a query is real that sees itself.
+    The kinds of ``attention_mask`` are described in ``masks``. As in the library, a mask alone determines visibility.
+    Whether the module is causal matters only without a mask, and to variants whose weights depend on the order. In a
+    mask over all pairs, a query counts as real if it is visible to itself.
 
     Raises:
-        WrongUseError: something is asked for that the variant has not.
+        WrongUseError: the model uses a feature that the variant does not support.
     """
     kernel, config = _kernel_of(name, config, shared, module, dropout)
     causal = _is_causal(module, query.shape[2], attention_mask, further)
@@ -186,7 +186,7 @@ def attend(
 
 
 def _is_causal(module: nn.Module, queries: int, mask: Tensor | None, further: dict[str, Any]) -> bool:
-    """Returns whether queries and keys are one sequence in the order of time: by default yes, as in the library."""
+    """Returns whether attention is causal; by default True, as in the library."""
     if mask is not None and mask.dim() == 2:
         return True
     causal = further.get("is_causal")
@@ -198,40 +198,45 @@ def _require_honoured(
     name: str, config: AttentionConfig, module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None,
     causal: bool, further: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Raises a ``WrongUseError`` for what would be silently left out, or would let the future through."""
+    """Raises a ``WrongUseError`` for features that would be ignored, or would leak later tokens."""
     asked = [each for each in REFUSED if further.get(each) is not None]
     if asked:
-        raise WrongUseError(f"attention {name!r} has no {', '.join(asked)}, which this model asks for")
+        raise WrongUseError(f"attention {name!r} does not support {', '.join(asked)}, which this model passes")
     queries, keys = query.shape[2], key.shape[2]
     windowed = mask is not None and mask.dim() == 4 and not hides_no_order(mask, queries)
     if further.get("sliding_window") is not None and not windowed:
-        raise WrongUseError(f"attention {name!r}: this model asks for a sliding window without a mask that has it")
+        raise WrongUseError(f"attention {name!r}: this model has a sliding window, but passes no mask that applies it")
     require_order(config, "causal" if causal else "none")
     if not config.sums_over_queries:
         return
     crosses = "Cross" in type(module).__name__ or (getattr(module, "is_decoder", False) and not causal)
     if crosses or (not causal and queries != keys):
-        raise WrongUseError(f"attention {name!r} between two sequences must know both's padding, and is told one's")
+        raise WrongUseError(
+            f"attention {name!r} is not supported in cross-attention: it needs the padding masks of both sequences; "
+            "the library passes one"
+        )
     if queries != keys:
         raise WrongUseError(
-            f"attention {name!r} in a causal model normalises over the queries so far, which a cache does not keep: "
-            "use_cache=False goes without"
+            f"attention {name!r} in a causal model normalises over all queries so far, which a cache does not store; "
+            "set use_cache=False"
         )
 
 
 def _kernel_of(
     name: str, config: AttentionConfig, shared: Kernels | None, module: nn.Module, dropout: float
 ) -> tuple[Kernel, AttentionConfig]:
-    """Returns the kernel and its config: the module's own if attached, else the one made for that dropout."""
+    """Returns the kernel and its config: the attached one, or else the shared one for this dropout."""
     own = getattr(module, KERNEL, None)
     if isinstance(own, AttachedKernel) and own.name == name:
         own.kernel.dropout = dropout
         return own.kernel, own.config
     if shared is None:
-        raise WrongUseError(f"attention {name!r} has parameters of its own, which this model lacks: attach(model)")
+        raise WrongUseError(f"attention {name!r} has parameters, which this model lacks; call attach(model) first")
     if dropout not in shared:
         if torch.compiler.is_compiling():
-            raise WrongUseError(f"a compiled model with dropout {dropout}: register(dropouts=(0.0, {dropout})) first")
+            raise WrongUseError(
+                f"a compiled model with dropout {dropout}: call register(dropouts=(0.0, {dropout})) first"
+            )
         shared[dropout] = _built(config, dropout)
     return shared[dropout], config
 
@@ -239,10 +244,10 @@ def _kernel_of(
 def _visibility(
     config: AttentionConfig, query: Tensor, key: Tensor, mask: Tensor | None, causal: bool
 ) -> Visibility | None:
-    """Returns who sees whom, or None if only a matrix over all pairs can say.
+    """Returns the visibility, or None if the mask is a matrix over all pairs.
 
-    Where the weights depend on which queries are real, queries and keys are one sequence. In cross-attention, which
-    may have as many of both, they are not.
+    A variant that sums over queries marks padded queries by the mask of the keys: cross-attention, where that would be
+    wrong, was refused before.
     """
     queries, keys = query.shape[2], key.shape[2]
     memory = keys - queries if causal else 0

@@ -1,12 +1,12 @@
-"""Kernels of doubly-normalised attention: each key's logsumexp over the queries, then a softmax less that.
+"""Kernels of doubly-normalised attention: column logsumexps, then a softmax of the scores minus these.
 
-Names: c_j = logsumexp_i s_ij over real queries; T_ij = s_ij - c_j; rho_i = logsumexp_j T_ij over real keys;
-P_ij = exp(T_ij - rho_i) are the weights, X_ij = exp(T_ij) = P_ij exp(rho_i) the shares of a key's queries. Tensors are
-flat, as in ``elementwise.py``; statistics are float32.
+Notation: c_j = logsumexp_i s_ij over real queries (``column_lse``). T_ij = s_ij - c_j. rho_i = logsumexp_j T_ij over
+real keys (``row_lse``). The weights are P_ij = exp(T_ij - rho_i). X_ij = exp(T_ij) = P_ij exp(rho_i) is the softmax
+over queries. Tensors are flat, as in ``elementwise.py``; statistics are float32.
 
-Beside its products a kernel does as little for each pair as can be. So logarithms have the base 2, the exponential
-that a GPU has; and what is hidden costs a pair nothing: c_j of a padded key and rho_i of a padded query are ``FAR``,
-which leaves a weight of 0.
+Beside the matrix products a kernel does as few operations per pair as possible. Logarithms have the base 2, because
+GPUs compute exp2. Padding needs no operations per pair: c_j of a padded key and rho_i of a padded query are ``FAR``, so
+that their weights are 0.
 """
 
 import triton
@@ -15,13 +15,13 @@ import triton.language as tl
 from seqarena.common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
 
 FAR: tl.constexpr = tl.constexpr(1e30)
-"""Subtracted from the score of a hidden pair. It is finite, so that no difference of two is NaN."""
+"""Number subtracted from the scores of hidden pairs; finite, so that the difference of two is not NaN."""
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def scores_of(upright, others, scale):
-    """Returns s_ij of a tile, to the base 2."""
+    """Returns s_ij of a tile, times log2(e)."""
     return product(upright, tl.trans(others)) * (scale * LOG2_E)
 
 
@@ -30,7 +30,7 @@ def column_logsumexp(
     query, key, query_less, key_less, mass, heads, rows, keys, width, scale,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes c_j (L M) of a block of keys; ``less`` are FAR of padding, else 0."""
+    """Computes c_j (L M) of a block of keys; ``query_less`` and ``key_less`` are FAR for padding, otherwise 0."""
     start, head = block_of(keys, KEYS)
     place = start + tl.arange(0, KEYS)
     own = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
@@ -41,7 +41,7 @@ def column_logsumexp(
         less = load_numbers(query_less + (head // heads) * rows, rows, first, ROWS, FAR)
         scores = scores_of(own, queries, scale) - less[None, :]
         higher = tl.maximum(top, tl.max(scores, 1))
-        # Of nothing but padding so far, this counts it; the first real query makes that 0.
+        # As long as all queries are padding, this counts them; the first real query scales the count to 0.
         total = total * tl.exp2(top - higher) + tl.sum(tl.exp2(scores - higher[:, None]), 1)
         top = higher
     found = tl.where(top > -0.5 * FAR, top + tl.log2(total), 0.0)
@@ -55,7 +55,7 @@ def normalized_forward(
     heads, rows, keys, width, value_width, scale,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes sum_j P_ij value_j and rho_i (L N) of a block of queries; 0 and FAR of padded ones."""
+    """Computes sum_j P_ij value_j and rho_i (L N) of a block of queries; 0 and FAR for padded queries."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
@@ -83,7 +83,7 @@ def normalized_forward(
 def row_products(
     grad, out, row_sum, delta, row_share, rows, value_width, ROWS: tl.constexpr, VALUE_WIDTH: tl.constexpr
 ):
-    """Writes delta_i = grad_i . out_i (L N) of a block of queries, and exp(rho_i), 0 of padded ones."""
+    """Computes delta_i = grad_i . out_i (L N) and exp(rho_i) of a block of queries; exp(rho_i) is 0 for padding."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH).to(tl.float32)
@@ -99,10 +99,10 @@ def normalized_backward_keys(
     rows, keys, width, value_width, scale,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes the gradients of a block of keys and values, and g_j = sum_i dT_ij (L M), which is less that of c_j.
+    """Computes the gradients of a block of keys and values, and g_j = sum_i dT_ij (L M), minus the gradient of c_j.
 
-    dK_j = scale (sum_i dT_ij q_i - g_j sum_i X_ij q_i): the second sum costs one product more, and no pass. Keys stand
-    upright, so that weights and their gradients are factors as they are, and need not be turned.
+    dK_j = scale (sum_i dT_ij q_i - g_j sum_i X_ij q_i): the second sum needs one more product, but no further pass.
+    Tiles have keys as rows, so that weights and their gradients need not be transposed for the products.
     """
     start, head = block_of(keys, KEYS)
     place = start + tl.arange(0, KEYS)
@@ -137,7 +137,7 @@ def normalized_backward_queries(
     rows, keys, width, value_width, scale,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes scale sum_j P_ij (dP_ij - delta_i - exp(rho_i) g_j) k_j of a block of queries; 0 of padded ones."""
+    """Computes dq_i = scale sum_j P_ij (dP_ij - delta_i - exp(rho_i) g_j) k_j; 0 for padded queries."""
     first, head = block_of(rows, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)

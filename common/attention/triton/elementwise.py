@@ -1,12 +1,12 @@
-"""Kernels of the elementwise variants: phi(s_ij)^power, no row statistics, and without phi no exponential.
+"""Kernels of the elementwise variants, phi(s_ij)^power: no row statistics, and for polynomials no exponential.
 
-Tensors are flat: L heads of all examples, N queries, M keys, D and E numbers of a head. Scores and sums are float32;
-products of float32 tensors are never rounded to tf32. Padding in queries, keys and values is 0 before it comes here, so
-that no mask is needed but that of time, and that only where some keys of a tile are hidden.
+Tensors are flat: L heads of all examples, N queries, M keys, widths D and E of a head. Scores and sums are float32.
+Products of float32 tensors are never rounded to tf32. Callers set padding in queries, keys and values to 0, so that the
+only mask is the causal one, applied to tiles in which some keys are hidden.
 
-Beside its products a kernel does as little for each pair as can be. So polynomials leave
-the scale of scores to the rows' share (scale^power), and a row's share is taken out of the sum over its keys, but in
-float16, where a cube alone may be too large.
+Beside the matrix products a kernel does as few operations per pair as possible. For polynomials the scale of the scores
+is part of the row factor (scale^power). The row factor multiplies the sum over keys, except in float16, where a cube
+without it may overflow.
 """
 
 import triton
@@ -20,7 +20,7 @@ ROOT_OF_TWO_PI: tl.constexpr = tl.constexpr(2.5066282746310002)
 
 @triton.jit
 def tanh(scores):
-    """Returns the hyperbolic tangent; of small scores by its series, for the difference would lose their digits."""
+    """Returns the hyperbolic tangent; for small scores by its series, because the difference would cancel."""
     square = scores * scores
     series = scores * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315))))
     return tl.where(square < 0.01, series, 2.0 * tl.sigmoid(2.0 * scores) - 1.0)
@@ -28,12 +28,14 @@ def tanh(scores):
 
 @triton.jit
 def activated(scores, PHI: tl.constexpr):
-    """Returns phi of the scores; the polynomials use no exponential."""
+    """Returns phi of the scores; no exponential for polynomials."""
     if PHI == "relu":
         return tl.maximum(scores, 0.0)
     elif PHI == "elu":
         series = scores * (1.0 + scores * (1 / 2 + scores * (1 / 6 + scores * (1 / 24 + scores * (1 / 120)))))
-        lower = tl.where(scores > -0.05, series, tl.exp(tl.minimum(scores, 0.0)) - 1.0)  # which would lose their digits
+        lower = tl.where(
+            scores > -0.05, series, tl.exp(tl.minimum(scores, 0.0)) - 1.0
+        )  # which cancels for small scores
         return tl.where(scores > 0, scores, lower)
     elif PHI == "gelu":
         return 0.5 * scores * (1.0 + tl.erf(scores * ROOT_OF_HALF))
@@ -47,7 +49,7 @@ def activated(scores, PHI: tl.constexpr):
 
 @triton.jit
 def derivative(scores, PHI: tl.constexpr):
-    """Returns phi' of the scores, but that of x, which is 1."""
+    """Returns phi' of the scores; not called for x, where it is 1."""
     if PHI == "relu":
         return tl.where(scores > 0, 1.0, 0.0)
     elif PHI == "elu":
@@ -64,7 +66,7 @@ def derivative(scores, PHI: tl.constexpr):
 
 @triton.jit
 def power(values, POWER: tl.constexpr):
-    """Returns an integer power by products."""
+    """Returns an integer power by repeated multiplication."""
     found = values
     for _ in tl.static_range(POWER - 1):
         found = found * values
@@ -73,7 +75,7 @@ def power(values, POWER: tl.constexpr):
 
 @triton.jit
 def kept(row_bits, key_bits, limit):
-    """Returns which weights dropout leaves: of seed, head, query and key, the function of ``Call.kept``."""
+    """Returns which weights dropout keeps: the same function of the bits as ``Call.dropout_mask``."""
     mixed = (row_bits ^ key_bits) * 0x7FEB352D
     mixed = (mixed ^ (mixed >> 15)) * -2073254261
     return limit - (mixed >> 1) < 0
@@ -81,7 +83,7 @@ def kept(row_bits, key_bits, limit):
 
 @triton.jit
 def left(weights, row, place, row_bits, key_bits, memory, limit, HIDES: tl.constexpr, DROPS: tl.constexpr):
-    """Returns weights, 0 where time hides a key or dropout drops it; of rows and keys one stands upright."""
+    """Sets weights to 0 at later keys and where dropout drops them; ``row`` and ``position`` are broadcast."""
     if HIDES:
         weights = tl.where(place <= memory + row, weights, 0.0)
     if DROPS:
@@ -91,7 +93,7 @@ def left(weights, row, place, row_bits, key_bits, memory, limit, HIDES: tl.const
 
 @triton.jit
 def seen_by(first, keys, memory, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
-    """Returns how many keys every row of a block sees, in whole tiles, and how many its last does."""
+    """Returns the number of keys visible to all rows of a block, in whole tiles, and the number visible to its last."""
     if CAUSAL:
         return tl.minimum(keys, memory + first + 1) // KEYS * KEYS, tl.minimum(keys, memory + first + ROWS)
     else:
@@ -100,7 +102,7 @@ def seen_by(first, keys, memory, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL:
 
 @triton.jit
 def bits_of(bits, head, length, place, DROPS: tl.constexpr):
-    """Returns dropout's bits of positions; without dropout anything."""
+    """Returns the random bits of positions for dropout; an unused value without dropout."""
     if DROPS:
         return tl.load(bits + head * length + place, mask=place < length, other=0)
     else:
@@ -109,7 +111,7 @@ def bits_of(bits, head, length, place, DROPS: tl.constexpr):
 
 @triton.jit
 def scores_of(upright, others, scale, PHI: tl.constexpr):
-    """Returns s_ij of a tile; of polynomials without the scale, which is in the rows' share."""
+    """Returns s_ij of a tile; for polynomials without the scale, which is part of the row factor."""
     scores = product(upright, tl.trans(others))
     if PHI != "x":
         scores = scores * scale
@@ -118,13 +120,13 @@ def scores_of(upright, others, scale, PHI: tl.constexpr):
 
 @triton.jit
 def narrowed(of_weights, share, scale, PHI: tl.constexpr, POWER: tl.constexpr):
-    """Returns the gradient of the weights with all that float16 would lose if it came later."""
+    """Multiplies the gradient of the weights by all factors at once, before a cast to float16 could underflow."""
     return of_weights * (share * (POWER / scale if PHI == "x" else POWER))
 
 
 @triton.jit
 def finished(total, scale, IS_NARROW: tl.constexpr, PHI: tl.constexpr, POWER: tl.constexpr):
-    """Returns gradients of queries or keys with the factors that they have not yet."""
+    """Multiplies the gradients of queries or keys by the remaining factors."""
     if IS_NARROW or PHI != "x":
         total *= scale
     if not IS_NARROW:
@@ -134,7 +136,7 @@ def finished(total, scale, IS_NARROW: tl.constexpr, PHI: tl.constexpr, POWER: tl
 
 @triton.jit
 def pulled(scores, of_weights, PHI: tl.constexpr, POWER: tl.constexpr):
-    """Returns the gradient of the scores given that of the weights, less what ``finished`` gives."""
+    """Returns the gradient of the scores, given that of the weights, without the factors of ``apply_factors``."""
     if POWER > 1:
         of_weights = of_weights * power(activated(scores, PHI), POWER - 1)
     if PHI != "x":
@@ -149,7 +151,7 @@ def elementwise_forward(
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes sum_j phi(s_ij)^power value_j times the row's share, for a block of rows of a head."""
+    """Computes sum_j phi(s_ij)^power value_j times the row factor, for a block of rows of a head."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
@@ -180,9 +182,10 @@ def elementwise_backward_keys(
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes the gradients of a block of keys and values of a head; ``grad`` has the rows' share, but in float16.
+    """Computes the gradients of a block of keys and values of a head.
 
-    Keys stand upright, so that weights and their gradients are factors as they are, and need not be turned.
+    ``grad`` includes the row factor, except in float16. Tiles have keys as rows, so that weights and their gradients
+    need not be transposed for the products.
     """
     start, head = block_of(keys, KEYS)
     place = start + tl.arange(0, KEYS)
@@ -191,7 +194,7 @@ def elementwise_backward_keys(
     own_bits = bits_of(key_bits, head, keys, place, DROPS)[:, None]
     keys_total = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
-    begin = tl.maximum(start - memory, 0) // ROWS * ROWS  # the first row that sees a key of the block
+    begin = tl.maximum(start - memory, 0) // ROWS * ROWS  # the first row to which a key of the block is visible
     all_seen = tl.minimum(rows, tl.cdiv(tl.maximum(start + KEYS - 1 - memory, 0), ROWS) * ROWS) if CAUSAL else 0
     for hides in tl.static_range(2 if CAUSAL else 1):
         for first in range(begin if hides else all_seen, all_seen if hides else rows, ROWS):
@@ -222,7 +225,7 @@ def elementwise_backward_queries(
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes the gradient of a block of queries of a head; ``grad`` has the rows' share, but in float16."""
+    """Computes the gradient of a block of queries of a head; ``grad`` includes the row factor, except in float16."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)

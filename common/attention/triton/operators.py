@@ -1,6 +1,6 @@
-"""The kernels as operators of PyTorch, with their gradients: one node each to ``torch.compile`` and checkpointing.
+"""The kernels as PyTorch operators with gradients, each a single node for torch.compile and checkpointing.
 
-Operators of ``custom_op``, not of ``triton_op``: those fail PyTorch's own check under Triton's interpreter.
+They are made by ``custom_op``, because ``triton_op`` fails PyTorch's ``opcheck`` under Triton's interpreter.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ class ElementwiseCall(NamedTuple):
     """Arguments of the elementwise operators."""
 
     query: Tensor
-    """B H N D, padding 0; so are keys and values."""
+    """B H N D; padding is 0, also in keys and values."""
     key: Tensor
     value: Tensor
     row_scale: Tensor
-    """Factor of each row (B, N), float32. For x^power it includes the scale of the scores to that power."""
+    """Factor of each row (B, N), float32. For x^power it includes scale^power."""
     seed: Tensor
-    """Seed of dropout, on the CPU."""
+    """Seed of dropout; a CPU tensor."""
     dropout: float
     phi: str
     power: int
@@ -35,7 +35,7 @@ class ElementwiseCall(NamedTuple):
     memory: int
 
     def launcher(self) -> Callable[..., None]:
-        """Returns what runs a kernel on tensors."""
+        """Returns a function that launches a kernel on tensors."""
         (batch, heads, rows, _), keys = self.query.shape, self.key.shape[2]
         drops, device = self.dropout > 0, self.query.device
         bits = (
@@ -56,10 +56,10 @@ class ElementwiseCall(NamedTuple):
 def attend_elementwise(
     rule: ElementwiseRule, query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, dropout: float
 ) -> Tensor:
-    """Returns phi(s_ij)^power value_j summed over keys, each row over its divisor; drops what blockwise drops."""
+    """Returns sum_j phi(s_ij)^power value_j, divided by the row divisor; same dropout mask as the blockwise engine."""
     counts = visibility.counts(query.shape[0], query.shape[2], key.shape[2], query.device).float()
     scale = (counts > 0) / rule.row_divisor(counts) / (1 - dropout)
-    if rule.phi == "x":  # then the kernels leave the scores as they are
+    if rule.phi == "x":  # for which the kernels do not scale the scores
         scale = scale * query.shape[3] ** (-0.5 * rule.power)
     seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64, device=query.device)
     query, key, value = (each.contiguous() for each in visibility.cleared(query, key, value))
@@ -92,7 +92,7 @@ def elementwise_backward(
     query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
     call = ElementwiseCall(query, key, value, row_scale, seed, dropout, phi, power, causal, memory)
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
-    if grad.dtype != torch.float16:  # whose small numbers would be lost
+    if grad.dtype != torch.float16:  # in which the product could underflow
         grad = torch.mul(grad, row_scale[:, None, :, None], out=torch.empty_like(grad))
     launch, given = call.launcher(), (query, key, value, grad.contiguous())
     launch(elementwise.elementwise_backward_queries, "queries", *given, of_query)
@@ -125,11 +125,11 @@ elementwise_forward.register_autograd(_pull_elementwise, setup_context=_keep_ele
 
 
 ROWS_OF_PRODUCTS = 64
-"""Rows of a program of ``row_products``, which only moves numbers."""
+"""Rows per program of ``row_products``, which is bound by memory."""
 
 
 def attend_doubly_normalized(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
-    """Returns doubly-normalised attention without an order; padded queries give 0."""
+    """Computes doubly-normalised attention without an order; 0 for padded queries."""
     (batch, _, rows, _), keys = query.shape, key.shape[2]
     less = [
         torch.zeros(batch, length, device=query.device) if mask is None
@@ -145,14 +145,14 @@ def attend_doubly_normalized(query: Tensor, key: Tensor, value: Tensor, visibili
 def doubly_normalized_forward(
     query: Tensor, key: Tensor, value: Tensor, query_less: Tensor, key_less: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the output (B H N E) in the dtype of ``value``, c_j (B H M) and rho_i (B H N) to the base 2, float32.
+    """Returns the output (B H N E) in the dtype of ``value``; c_j (B H M) and rho_i (B H N) times log2(e), float32.
 
     Args:
-        query: B H N D, padding 0; so are keys and values.
+        query: B H N D; padding is 0, also in keys and values.
         key: B H M D.
         value: B H M E.
-        query_less: 0 of real queries (B, N), ``FAR`` of padding; float32.
-        key_less: So of keys (B, M).
+        query_less: 0 for real queries, ``FAR`` for padding; (B, N), float32.
+        key_less: The same for keys; (B, M).
     """
     query, key, value, query_less, key_less = (each.contiguous() for each in (query, key, value, query_less, key_less))
     out = value.new_empty(*query.shape[:3], value.shape[3])

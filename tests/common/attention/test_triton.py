@@ -285,9 +285,9 @@ def test_where_they_cannot_run_the_reason_is_told(
     plain = Visibility()
     assert conditions.triton(Inputs(query, key, value, plain, None, 0.0)) is None
     for changed, words in (
-        ((query.double(), key, value, plain, None), "torch.float64 is none of"),
-        ((query, key.half(), value, plain, None), "expected one type"),
-        ((query, key, value.double(), plain, None), "expected one type"),
+        ((query.double(), key, value, plain, None), "torch.float64 is not supported"),
+        ((query, key.half(), value, plain, None), "expected one dtype"),
+        ((query, key, value.double(), plain, None), "expected one dtype"),
         ((query[..., :8], key, value, plain, None), "heads are 8 and 16 wide, expected 16 to 128"),
         ((query, key, value, plain, torch.zeros(1, 1, 20, 20)), "a bias is not supported"),
         (
@@ -327,7 +327,7 @@ def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypa
     attend = "attend_elementwise" if name == "x3" else "attend_doubly_normalized"
     right = getattr(operators, attend)
     monkeypatch.setattr(operators, attend, lambda *three: right(*three) * 1.001)
-    assert "differs from the engine on this GPU" in look(rule, *given)
+    assert "are wrong on this GPU" in look(rule, *given)
 
     def fails(*_: Any) -> None:
         raise RuntimeError("out of shared memory")

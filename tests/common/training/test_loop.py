@@ -141,7 +141,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, hard))
-        with pytest.raises(OSError, match=r"could not write .*; what was there before is whole"):
+        with pytest.raises(OSError, match=r"could not write .*; the previous content is unchanged"):
             toy_fit(tmp_path / "full")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
