@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 Entry = TypeVar("Entry")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that move a terminal's cursor, break a line, or change the direction of writing."""
-DEEPEST = 40
+MAX_DEPTH = 40
 """Maximum number of nested levels in a file read by this project."""
 
 
-MACHINE: Mapping[int | None, str] = MappingProxyType(
+MACHINE_ERRORS: Mapping[int | None, str] = MappingProxyType(
     {
         errno.EMFILE: "too many open files; raise the limit of this process (ulimit -n)",
         errno.ENFILE: "too many open files on this machine",
@@ -53,7 +53,7 @@ class BadDataError(ValueError):
     """A file whose content does not match its format. The message names the file and the line."""
 
 
-def printable(values: Any, depth: int = DEEPEST) -> Any:
+def printable(values: Any, depth: int = MAX_DEPTH) -> Any:
     """Returns plain values with line breaks in strings replaced by spaces, and other control characters by U+FFFD.
 
     Raises:
@@ -64,7 +64,7 @@ def printable(values: Any, depth: int = DEEPEST) -> Any:
     if not isinstance(values, dict | list):
         return values
     if depth == 0:
-        raise ValueError(f"nested more than {DEEPEST} levels deep")
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(values, dict):
         return {printable(name): printable(value, depth - 1) for name, value in values.items()}
     return [printable(value, depth - 1) for value in values]
@@ -77,9 +77,9 @@ def machine_error(error: Exception, where: object) -> OSError | None:
     number = error.errno
     if number is None and SHORT_WRITE.search(str(error)):
         number = errno.ENOSPC
-    if number not in MACHINE:
+    if number not in MACHINE_ERRORS:
         return None
-    return OSError(number, MACHINE[number], error.filename or str(where))
+    return OSError(number, MACHINE_ERRORS[number], error.filename or str(where))
 
 
 @contextlib.contextmanager
@@ -126,7 +126,7 @@ def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
 
 
 @contextlib.contextmanager
-def advising(advice: Callable[[], str]) -> Iterator[None]:
+def interrupt_advice(advice: Callable[[], str]) -> Iterator[None]:
     """Adds advice to a ``KeyboardInterrupt``, which ``run_command`` prints."""
     try:
         yield
@@ -135,35 +135,35 @@ def advising(advice: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def _told(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Returns the message to print; control characters quoted from a file are replaced."""
     return "\n".join(printable(line) for line in f"seqarena: {error}".split("\n"))
 
 
-def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command, prints its error if any, and returns the exit code: 0 success, 2 wrong use, 1 other errors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as by `2>&-`: errors could end up in another file
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # open until the process ends
-    code = _guarded(command, arguments)
+    code = _run_command(command, arguments)
     try:
         sys.stdout.flush()  # otherwise Python flushes at exit and prints an obscure error
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):  # the reader, such as `head`, has stopped reading: no error
             code = code or 1
-            print(_told(OSError(f"standard output: {error.strerror}")), file=sys.stderr)
+            print(_format_error(OSError(f"standard output: {error.strerror}")), file=sys.stderr)
     return code
 
 
-def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+def _run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # under an ASCII locale other letters become question marks
             stream.reconfigure(errors="replace")
     try:
         return command(arguments)
     except WrongUseError as error:
-        print(_told(error), file=sys.stderr)
+        print(_format_error(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         advice = getattr(error, "__notes__", [])[:1]
@@ -171,7 +171,7 @@ def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) 
     except BrokenPipeError:
         return 0
     except (BadDataError, OSError) as error:
-        print(_told(error), file=sys.stderr)
+        print(_format_error(error), file=sys.stderr)
     except Exception:  # a defect of this project: the traceback is needed for a report
         traceback.print_exc()
     return 1

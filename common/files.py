@@ -13,7 +13,7 @@ from typing import Any
 
 from seqarena.common.errors import InUseError, machine_error
 
-LONGEST_INTEGER = 20
+MAX_DIGITS = 20
 """Length of a 64-bit integer in decimal, sign included."""
 
 
@@ -31,7 +31,7 @@ def write_atomically(path: Path, write: Callable[[BufferedRandom], object], *, b
         raise OSError(f"{path} is a folder, a pipe or a device; name a file to write")
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
-        with held(unfinished) as file:
+        with open_locked(unfinished) as file:
             try:
                 file.truncate()  # a killed process may have left content
                 write(file)
@@ -49,7 +49,7 @@ def write_atomically(path: Path, write: Callable[[BufferedRandom], object], *, b
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[BufferedRandom]:
+def open_locked(path: Path) -> Iterator[BufferedRandom]:
     """Opens a file with an exclusive lock, and creates it if absent. Other processes wait.
 
     The holder of the lock may delete or rename the file; the next process then creates a new one. The lock is released
@@ -59,10 +59,10 @@ def held(path: Path) -> Iterator[BufferedRandom]:
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
-                is_there = path.stat().st_ino == os.fstat(file.fileno()).st_ino
+                is_current = path.stat().st_ino == os.fstat(file.fileno()).st_ino
             except FileNotFoundError:
-                is_there = False
-            if is_there:
+                is_current = False
+            if is_current:
                 yield file
                 return
 
@@ -115,28 +115,28 @@ def _number(text: str) -> float:
 
 
 def _integer(text: str) -> int:
-    if len(text) > LONGEST_INTEGER:
+    if len(text) > MAX_DIGITS:
         raise ValueError(f"{text[:10]}... has more than 64 bits")
     return int(text)
 
 
 @contextlib.contextmanager
-def whole(folder: Path) -> Iterator[Path | None]:
+def new_folder(folder: Path) -> Iterator[Path | None]:
     """Yields a temporary folder, which is renamed to ``folder`` once filled; yields None if ``folder`` exists.
 
     One process fills the folder at a time, and others wait. Remains of killed processes in the parent are deleted.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _only_process(folder.with_name(f".{folder.name}.lock")):
+    with _exclusive(folder.with_name(f".{folder.name}.lock")):
         shutil.rmtree(unfinished, ignore_errors=True)
         if folder.exists():
             yield None
             return
-        _sweep_up(folder.parent)
+        _delete_unfinished(folder.parent)
         unfinished.mkdir()
         try:
-            with _named(folder):
+            with _name_folder(folder):
                 yield unfinished
             os.replace(unfinished, folder)
         finally:
@@ -144,7 +144,7 @@ def whole(folder: Path) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def _named(folder: Path) -> Iterator[None]:
+def _name_folder(folder: Path) -> Iterator[None]:
     """Adds the folder's name to an error of the machine that names no file, such as a full disk."""
     try:
         yield
@@ -155,7 +155,7 @@ def _named(folder: Path) -> Iterator[None]:
         raise machine from error
 
 
-def _sweep_up(parent: Path) -> None:
+def _delete_unfinished(parent: Path) -> None:
     """Deletes the unfinished folders of killed processes, recognised by a lock that no process holds."""
     for unfinished in parent.glob(".*.unfinished"):
         lock = unfinished.with_name(f"{unfinished.stem}.lock")
@@ -169,9 +169,9 @@ def _sweep_up(parent: Path) -> None:
 
 
 @contextlib.contextmanager
-def _only_process(path: Path) -> Iterator[None]:
+def _exclusive(path: Path) -> Iterator[None]:
     """Acquires a lock, waiting if necessary; at the end deletes its file."""
-    with held(path):
+    with open_locked(path):
         try:
             yield
         finally:
@@ -179,7 +179,7 @@ def _only_process(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Locks a run directory for this process. The lock is released when the process ends, however it ends.
 
     Raises:

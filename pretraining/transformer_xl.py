@@ -19,7 +19,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.model.blocks import Activation, Deescalated, feed_forward
 from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.model.transformer import EncoderConfig
-from seqarena.common.shapes import Context, EarlierMass, Hidden, Key, KeyMass, Tokens, Total, Value
+from seqarena.common.shapes import ColumnLse, Context, EarlierLse, Hidden, Key, Tokens, Total, Value
 from seqarena.pretraining.adaptive_softmax import AdaptiveSoftmax
 
 STD = 0.02
@@ -76,7 +76,7 @@ class LayerMemory(NamedTuple):
 
     past: Context | ProjectedMemory
     """The stream; or, to evaluate, what attention makes of it."""
-    mass: KeyMass | None
+    mass: ColumnLse | None
     carried: DeescalationState | None
 
     @property
@@ -150,8 +150,8 @@ class RelativeAttention(nn.Module):
         self.kernel = variant.build(config.heads, config.attention_dropout)
 
     def forward(
-        self, hidden: Hidden, past: Context | ProjectedMemory, seen: Distances, mass: EarlierMass | None
-    ) -> tuple[Hidden, KeyMass | None, ProjectedMemory | None]:
+        self, hidden: Hidden, past: Context | ProjectedMemory, seen: Distances, mass: EarlierLse | None
+    ) -> tuple[Hidden, ColumnLse | None, ProjectedMemory | None]:
         """Returns what is found, what the variant carries on from ``mass``, and a projected past with the segment."""
         query = self._split(self.query(hidden))
         key, value, position = self._seen(hidden, past, seen)
@@ -203,7 +203,7 @@ class Layer(nn.Module):
 
     def forward(self, hidden: Hidden, memory: LayerMemory, seen: Distances, kept: int) -> tuple[Hidden, LayerMemory]:
         """Returns the layer's output, and the memory of the newest ``kept`` tokens that it has read, detached."""
-        known: list[tuple[KeyMass | None, ProjectedMemory | None]] = []
+        known: list[tuple[ColumnLse | None, ProjectedMemory | None]] = []
 
         def attention(tokens: Tensor) -> Tensor:
             past = memory.past if isinstance(memory.past, ProjectedMemory) else self.residual.recalled(memory.past)

@@ -17,9 +17,9 @@ class Activation(NamedTuple):
     """An activation of the scores, and its gradient."""
 
     apply: Callable[[Tensor], Tensor]
-    into: Callable[[Tensor, Tensor], Tensor]
+    apply_out: Callable[[Tensor, Tensor], Tensor]
     """Computes the activation. Arguments: the scores, and a tensor for the output."""
-    pull: Callable[[Tensor, Tensor, Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
     """Computes the gradient of the scores. Arguments: the output's gradient (overwritten), the scores, the output."""
 
 
@@ -73,18 +73,18 @@ class ElementwiseRule(Rule):
         return counts.clamp(min=1).sqrt() if self.scale is None else torch.full_like(counts, self.scale)
 
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the weights before division."""
-        activated = weights = PHI[self.phi].into(scores, scratch.like("activated", scores))
+        activated = weights = PHI[self.phi].apply_out(scores, scratch.like("activated", scores))
         if self.power > 1:
             weights = torch.pow(activated, self.power, out=scratch.like("power", scores))
         return weights, (scores, activated, weights)
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradient of the scores; the factor ``power`` is returned separately."""
-        scores, activated, weights = kept
+        scores, activated, weights = saved
         if self.power > 1:
             lower = activated if self.power == 2 else torch.pow(activated, self.power - 1, out=weights)
             grad.mul_(lower)
-        return ScoreGradient(PHI[self.phi].pull(grad, scores, activated), factor=float(self.power))
+        return ScoreGradient(PHI[self.phi].backward(grad, scores, activated), factor=float(self.power))

@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqarena.common.attention import conditions
-from seqarena.common.attention.chunked import attend_in_chunks, chunks, parts
+from seqarena.common.attention.chunked import attend_in_chunks, chunks, split
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rows import WeightRows, rows_by_rule
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.triton.available import say_once
+from seqarena.common.attention.triton.available import warn_once
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility, clear_padding
 from seqarena.common.errors import WrongUseError
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 Implementation = Literal["features", "triton", "fused", "blockwise", "chunked", "reference"]
 """Implementations in the order in which a kernel tries them."""
@@ -56,7 +56,7 @@ class Kernel(nn.Module, ABC):
 
     rule: Rule | None = None
     """Weights and gradients of a block; None if the variant has only the formula."""
-    is_tried = False
+    is_chunking_checked = False
     """Whether ``_check_chunks`` has verified that ``normalize`` may be evaluated chunk by chunk."""
 
     def __init__(self, config: "AttentionConfig", dropout: float) -> None:
@@ -68,15 +68,15 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         """Returns the weights, exactly 0 where ``visible`` is False, and the state after the last query."""
 
-    def share(self) -> Tensor | None:
+    def mixing_weight(self) -> Tensor | None:
         """Returns the mixing weight that ``rule`` needs, (heads or 1) 1 1; None for rules without one."""
         return None
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
         """Returns why an implementation does not support a call of this variant, or None; see ``reason_against``."""
         match implementation:
             case "blockwise":
@@ -111,15 +111,15 @@ class Kernel(nn.Module, ABC):
             WrongUseError: the formula gives different weights chunk by chunk, although the config lists the order in
                 ``stepwise``.
         """
-        if not self.is_tried and not torch.compiler.is_compiling():
-            self._try_chunks(query, visibility)
-        query, key, value = visibility.cleared(query, key, value)
+        if not self.is_chunking_checked and not torch.compiler.is_compiling():
+            self._check_chunks(query, visibility)
+        query, key, value = visibility.clear(query, key, value)
         return attend_in_chunks(self._by_formula, query, key, value, visibility, bias)
 
-    def _try_chunks(self, query: Query, visibility: Visibility) -> None:
+    def _check_chunks(self, query: Query, visibility: Visibility) -> None:
         """Compares the weights of six queries in one call with those in two calls of three, on random scores."""
-        drawn = torch.Generator().manual_seed(0)
-        scores = torch.randn(1, query.shape[1], 6, 6, generator=drawn).to(query.device)
+        generator = torch.Generator().manual_seed(0)
+        scores = torch.randn(1, query.shape[1], 6, 6, generator=generator).to(query.device)
         visible = Visibility(order=visibility.order).pairs(6, 6, query.device)
         found, state = list[Tensor](), None
         with torch.no_grad():
@@ -135,7 +135,7 @@ class Kernel(nn.Module, ABC):
                 f"{type(self).__name__}: a query's weights depend on other queries, but its config does not say so: "
                 f"remove {visibility.order!r} from stepwise, or return the state from normalize"
             )
-        self.is_tried = True
+        self.is_chunking_checked = True
 
     def reference(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by the formula on the full matrix."""
@@ -157,18 +157,18 @@ class Kernel(nn.Module, ABC):
         """Yields the weights before dropout, a block of queries at a time; by the formula if there is no rule."""
         self.check(visibility, bias, query=query, key=key)
         if self.rule is not None:
-            return rows_by_rule(self.rule, self.share(), query, key, visibility, bias)
+            return rows_by_rule(self.rule, self.mixing_weight(), query, key, visibility, bias)
         return self._rows_by_formula(query, key, visibility, bias)
 
     def _rows_by_formula(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None
     ) -> Iterator[WeightRows]:
-        query, key, _ = visibility.cleared(query, key, key)
+        query, key, _ = visibility.clear(query, key, key)
         inputs, rows = Inputs(query, key, key, visibility, bias, 0.0), chunks(query, key)
         if conditions.chunked(inputs, self.stepwise, len(rows)) is not None:
             rows = [slice(0, query.shape[2])]
         state = None
-        for some in parts(query, key, key, visibility, bias, rows):
+        for some in split(query, key, key, visibility, bias, rows):
             weights, state = self._weights(some.query, some.key, some.visibility, some.bias, state)
             yield WeightRows(
                 slice(0, query.shape[0] * query.shape[1]), some.rows, slice(0, some.key.shape[2]),
@@ -179,18 +179,18 @@ class Kernel(nn.Module, ABC):
         """Returns sum_j pi_ij value_j in the dtype of ``value``; exactly 0 for padded queries."""
         self.check(visibility, bias, query=query, key=key, value=value)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
-        chosen = self._chosen(inputs)
+        chosen = self._choose(inputs)
         if query.is_cuda and not torch.compiler.is_compiling() and chosen in ("blockwise", "chunked", "reference"):
-            reason = self.against("triton", inputs)
+            reason = self.reason_against("triton", inputs)
             if reason is not None and reason != conditions.ABSENT:
-                say_once(reason)
-        return self._computed(chosen, query, key, value, visibility, bias)
+                warn_once(reason)
+        return self._run(chosen, query, key, value, visibility, bias)
 
-    def against(self, implementation: Implementation, inputs: Inputs) -> str | None:
+    def reason_against(self, implementation: Implementation, inputs: Inputs) -> str | None:
         """Returns why an implementation cannot compute a call; None if it can."""
         if implementation != "reference" and needs_formula():
             return conditions.FORMULA_ONLY
-        return self.lack(implementation, inputs)
+        return self.limitation(implementation, inputs)
 
     def explain(
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None
@@ -198,15 +198,17 @@ class Kernel(nn.Module, ABC):
         """Returns the implementation that computes a call, and the reason against each other one."""
         self.check(visibility, bias, query=query, key=key, value=value)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
-        chosen = self._chosen(inputs)
+        chosen = self._choose(inputs)
         others = {
-            each: self.against(each, inputs) or f"{chosen} comes first" for each in IMPLEMENTATIONS if each != chosen
+            each: self.reason_against(each, inputs) or f"{chosen} comes first"
+            for each in IMPLEMENTATIONS
+            if each != chosen
         }
         return Explanation(chosen, others)
 
-    def _chosen(self, inputs: Inputs) -> Implementation:
+    def _choose(self, inputs: Inputs) -> Implementation:
         for implementation in IMPLEMENTATIONS:
-            if self.against(implementation, inputs) is None:
+            if self.reason_against(implementation, inputs) is None:
                 return implementation
         raise AssertionError("nothing is against the reference")
 
@@ -221,11 +223,12 @@ class Kernel(nn.Module, ABC):
     ) -> Output | None:
         """Computes ``forward`` by the given implementation; returns None if that implementation cannot."""
         self.check(visibility, bias, query=query, key=key, value=value)
-        if self.against(implementation, Inputs(query, key, value, visibility, bias, self.active_dropout)) is not None:
+        inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
+        if self.reason_against(implementation, inputs) is not None:
             return None
-        return self._computed(implementation, query, key, value, visibility, bias)
+        return self._run(implementation, query, key, value, visibility, bias)
 
-    def _computed(
+    def _run(
         self,
         implementation: Implementation,
         query: Query,
@@ -246,13 +249,13 @@ class Kernel(nn.Module, ABC):
 
     def step(
         self,
-        state: EarlierMass | None,
+        state: EarlierLse | None,
         query: Query,
         key: Key,
         value: Value,
         visibility: Visibility,
         bias: Bias | None = None,
-    ) -> tuple[Output, KeyMass | None]:
+    ) -> tuple[Output, ColumnLse | None]:
         """Computes the output of the next queries, given the state after the earlier ones (None at the start).
 
         ``key`` and ``value`` hold everything visible so far, ``visibility.memory`` of them earlier than these queries.
@@ -275,8 +278,8 @@ class Kernel(nn.Module, ABC):
                 f"keys) on {query.device}; found {tuple(state.shape)} on {state.device}"
             )
         rule = None if needs_formula() else self.rule
-        output, mass = self._evaluate(rule, state, query, key, value, visibility, bias)
-        return self._clear(output, visibility), None if mass is None else mass.detach()
+        output, new_state = self._evaluate(rule, state, query, key, value, visibility, bias)
+        return self._clear(output, visibility), None if new_state is None else new_state.detach()
 
     def check(
         self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None
@@ -298,9 +301,9 @@ class Kernel(nn.Module, ABC):
             raise WrongUseError(
                 f"query, key, value, bias: expected floating-point numbers on one device; found {found}"
             )
-        share = self.share()
-        if share is not None and share.shape[0] not in (1, q[1]):
-            raise WrongUseError(f"this kernel was built for {share.shape[0]} heads; query has {q[1]}")
+        mixing_weight = self.mixing_weight()
+        if mixing_weight is not None and mixing_weight.shape[0] not in (1, q[1]):
+            raise WrongUseError(f"this kernel was built for {mixing_weight.shape[0]} heads; query has {q[1]}")
         visibility.check(query, key)
         full = (*q[:3], k[2])
         if bias is not None and (
@@ -319,32 +322,40 @@ class Kernel(nn.Module, ABC):
     def _evaluate(
         self,
         rule: Rule | None,
-        state: EarlierMass | None,
+        state: EarlierLse | None,
         query: Query,
         key: Key,
         value: Value,
         visibility: Visibility,
         bias: Bias | None,
-    ) -> tuple[Output, KeyMass | None]:
+    ) -> tuple[Output, ColumnLse | None]:
         """Returns the output and the state, by the rule or, without one, by the formula on the full matrix."""
         if rule is not None:
             return attend_blockwise(
-                rule, query, key, value, visibility, bias, share=self.share(), dropout=self.active_dropout, state=state
+                rule,
+                query,
+                key,
+                value,
+                visibility,
+                bias,
+                mixing_weight=self.mixing_weight(),
+                dropout=self.active_dropout,
+                state=state,
             )
-        return self._by_formula(state, *visibility.cleared(query, key, value), visibility, bias)
+        return self._by_formula(state, *visibility.clear(query, key, value), visibility, bias)
 
     def _by_formula(
         self,
-        state: EarlierMass | None,
+        state: EarlierLse | None,
         query: Query,
         key: Key,
         value: Value,
         visibility: Visibility,
         bias: Bias | None,
-    ) -> tuple[Output, KeyMass | None]:
+    ) -> tuple[Output, ColumnLse | None]:
         """Returns the output by the formula on the full matrix, and the state; padding must be cleared."""
-        weights, mass = self._weights(query, key, visibility, bias, state)
-        return F.dropout(weights, self.active_dropout).to(value.dtype) @ value, mass
+        weights, new_state = self._weights(query, key, visibility, bias, state)
+        return F.dropout(weights, self.active_dropout).to(value.dtype) @ value, new_state
 
     @staticmethod
     def _clear(output: Output, visibility: Visibility) -> Output:
@@ -352,8 +363,8 @@ class Kernel(nn.Module, ABC):
         return output if visibility.query_real is None else clear_padding(output, visibility.query_real)
 
     def _weights(
-        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         visible = visibility.pairs(query.shape[2], key.shape[2], query.device)
         return self.normalize(scaled_scores(query, key, bias), visible, visibility, state)
 

@@ -14,11 +14,11 @@ from seqarena.common.attention.triton.available import DTYPES, INSTALLED, LEAST_
 from seqarena.common.attention.visibility import Visibility
 
 ABSENT = "not available for this variant"
-FORMULA_ONLY = "forward-mode derivatives and transforms of torch.func are computed by the formula only"
+FORMULA_ONLY = "only the formula computes forward-mode derivatives and transforms of torch.func"
 
 FUSED_PAIRS = 2**19
 """Number of pairs of query and key from which fused passes are faster than tiles; measured for head_dim 32 and 64."""
-FEATURE_SHARE = 1.5
+KEYS_PER_FEATURE = 1.5
 """Keys per feature from which linear forms are faster than scores; measured for head_dim 16 to 64 on a CPU."""
 
 
@@ -53,8 +53,8 @@ def features(inputs: Inputs, phi: str, power: int) -> str | None:
         return "a linear form has no scores to add a bias to"
     if visibility.segments is not None or visibility.window is not None:
         return "segments and windows are not supported by linear forms"
-    if key.shape[2] <= FEATURE_SHARE * query.shape[-1] ** power:
-        return f"scores are faster for fewer than {FEATURE_SHARE} head_dim^{power} keys"
+    if key.shape[2] <= KEYS_PER_FEATURE * query.shape[-1] ** power:
+        return f"scores are faster for fewer than {KEYS_PER_FEATURE} head_dim^{power} keys"
     return None
 
 

@@ -13,10 +13,10 @@ from seqarena.common.attention.base import AttentionConfig, Implementation, Kern
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.fused import fused_doubly_normalized
 from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch
-from seqarena.common.attention.triton.proof import fault_of
+from seqarena.common.attention.triton.self_test import fault_of
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,8 @@ class DoublyNormalized(AttentionConfig):
 
 
 def doubly_normalized_weights(
-    scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None, iterations: int
-) -> tuple[Weights, KeyMass | None]:
+    scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None, iterations: int
+) -> tuple[Weights, ColumnLse | None]:
     """Returns the weights, in the prefix form for ordered queries, and the state of that form."""
     if visibility.order == "none":
         return reference.doubly_normalized(scores, visible, iterations), None
@@ -73,13 +73,13 @@ class DoublyNormalizedRule(Rule):
     rounds: int = 1
 
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the weights."""
         assert doubly is not None
         return doubly, None
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradient of the weights as that of ``doubly``."""
         return ScoreGradient(None, grad)
 
@@ -94,12 +94,12 @@ class DoublyNormalizedKernel(Kernel):
         self.rule = DoublyNormalizedRule(rounds=config.iterations)
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         """Returns the weights and, for ordered queries, the column logsumexp of each key."""
         return doubly_normalized_weights(scores, visible, visibility, state, self.rule.rounds)
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
         """Returns the reason why an implementation does not support a call, or None."""
         match implementation:
             case "triton":
@@ -108,7 +108,7 @@ class DoublyNormalizedKernel(Kernel):
             case "fused":
                 return conditions.fused_doubly_normalized(inputs, self.rule.rounds)
             case _:
-                return super().lack(implementation, inputs)
+                return super().limitation(implementation, inputs)
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by the kernels in ``triton/doubly_normalized.py``."""

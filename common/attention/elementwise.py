@@ -13,10 +13,10 @@ from seqarena.common.attention.base import AttentionConfig, Implementation, Kern
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.features import power_features
-from seqarena.common.attention.triton.proof import fault_of
+from seqarena.common.attention.triton.self_test import fault_of
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ class ElementwiseKernel(Kernel):
         self.rule = ElementwiseRule(phi=config.phi, power=config.power, scale=config.scale)
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         """Returns the weights, which may be negative; there is no state."""
         phi = PHI[self.rule.phi].apply
         return reference.elementwise(scores, visible, phi, self.rule.power, self.rule.scale), None
@@ -80,7 +80,7 @@ class ElementwiseKernel(Kernel):
                 )
         return output
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
         """Returns the reason why an implementation does not support a call, or None."""
         match implementation:
             case "features":
@@ -88,7 +88,7 @@ class ElementwiseKernel(Kernel):
             case "triton":
                 return conditions.triton(inputs) or fault_of(self.rule, inputs)
             case _:
-                return super().lack(implementation, inputs)
+                return super().limitation(implementation, inputs)
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by the kernels in ``triton/elementwise.py``."""
@@ -99,7 +99,7 @@ class ElementwiseKernel(Kernel):
     def features(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output of x^1 and x^2 by products of features."""
         wide = torch.promote_types(query.dtype, torch.float32)
-        flat = [each.to(wide).flatten(0, 1) for each in visibility.cleared(query, key, value)]
+        flat = [each.to(wide).flatten(0, 1) for each in visibility.clear(query, key, value)]
         (batch, _, queries, head_dim), keys = query.shape, key.shape[2]
         own = queries if visibility.order == "causal" else 0
         output = power_features(flat[0] * head_dim**-0.5, flat[1], flat[2], self.rule.power, own)

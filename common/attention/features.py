@@ -22,7 +22,7 @@ def features(tokens: Tensor, power: int) -> Tensor:
     return tokens if power == 1 else (tokens[..., :, None] * tokens[..., None, :]).flatten(2)
 
 
-def pull_features(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
+def features_backward(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
     """Returns the gradient of the tokens, given that of their features, symmetric in both coordinates."""
     if power == 1:
         return grad
@@ -30,21 +30,21 @@ def pull_features(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
     return torch.mul(pairs, tokens[..., None, :], out=pairs).sum(dim=3).mul_(2)
 
 
-def _exact(query: Tensor, key: Tensor, power: int, *others: Tensor) -> tuple[Tensor, ...]:
+def _avoid_cancellation(query: Tensor, key: Tensor, power: int, *others: Tensor) -> tuple[Tensor, ...]:
     """Returns all tensors in float64 if the sum of features of x^2 cancels for some query, otherwise unchanged.
 
     sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, the magnitude of the features. They differ
     if all keys share a direction orthogonal to the query. The scores themselves lose only the root of this ratio.
     """
-    given = (query, key, *others)
+    tensors = (query, key, *others)
     captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # values cannot be read during capture
     if power == 1 or query.dtype == torch.float64 or captured:
-        return given
+        return tensors
     gram = key.transpose(1, 2) @ key  # L D D
     squares = torch.linalg.vecdot(query @ gram, query)
     sizes = query.square().sum(dim=2) * key.square().sum(dim=(1, 2))[:, None]
     cancels = bool((sizes > CANCELLATION * squares).any())
-    return tuple(each.double() for each in given) if cancels else given
+    return tuple(each.double() for each in tensors) if cancels else tensors
 
 
 def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
@@ -64,7 +64,7 @@ def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: i
     are at the positions of the queries, and query i attends to those up to i.
     """
     output = torch.empty(*query.shape[:2], value.shape[2], dtype=query.dtype, device=query.device)
-    query, key, value = _exact(query, key, power, value)
+    query, key, value = _avoid_cancellation(query, key, power, value)
     groups, size = _chunks(query, power, own)
     for heads in groups:
         q, k, v = query[heads], key[heads], value[heads]
@@ -72,7 +72,7 @@ def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: i
         for rows in blocks(q.shape[1], size):
             output[heads, rows] = features(q[:, rows], power) @ state
             if own:
-                k_own, v_own = _own(k, rows, own), _own(v, rows, own)
+                k_own, v_own = _at_queries(k, rows, own), _at_queries(v, rows, own)
                 output[heads, rows] += _scores(q[:, rows], k_own).pow_(power) @ v_own
                 state += features(k_own, power).transpose(1, 2) @ v_own
     return output
@@ -84,37 +84,37 @@ def power_features_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, power: int, own: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of query, key and value. States are recomputed from first to last."""
-    of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
-    query, key, value, grad = _exact(query, key, power, value, grad)
+    grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
+    query, key, value, grad = _avoid_cancellation(query, key, power, value, grad)
     groups, size = _chunks(query, power, own)
     for heads in groups:
         q, k, v, g = query[heads], key[heads], value[heads], grad[heads]
         earlier = k.shape[1] - own
         state = _state(k, v, power, earlier, size)
         for rows in blocks(q.shape[1], size):
-            of_query[heads, rows] = pull_features(g[:, rows] @ state.transpose(1, 2), q[:, rows], power)
+            grad_query[heads, rows] = features_backward(g[:, rows] @ state.transpose(1, 2), q[:, rows], power)
             if own:
-                k_own, v_own = _own(k, rows, own), _own(v, rows, own)
+                k_own, v_own = _at_queries(k, rows, own), _at_queries(v, rows, own)
                 state += features(k_own, power).transpose(1, 2) @ v_own
                 scores = _scores(q[:, rows], k_own)
-                of_scores = torch.tril(g[:, rows] @ v_own.transpose(1, 2))
+                grad_scores = torch.tril(g[:, rows] @ v_own.transpose(1, 2))
                 if power > 1:
-                    of_scores.mul_(scores ** (power - 1)).mul_(power)
-                of_query[heads, rows] += of_scores @ k_own
-                _own(of_key[heads], rows, own)[:] = of_scores.transpose(1, 2) @ q[:, rows]
-                _own(of_value[heads], rows, own)[:] = scores.pow_(power).transpose(1, 2) @ g[:, rows]
-        of_state = torch.zeros_like(state)
+                    grad_scores.mul_(scores ** (power - 1)).mul_(power)
+                grad_query[heads, rows] += grad_scores @ k_own
+                _at_queries(grad_key[heads], rows, own)[:] = grad_scores.transpose(1, 2) @ q[:, rows]
+                _at_queries(grad_value[heads], rows, own)[:] = scores.pow_(power).transpose(1, 2) @ g[:, rows]
+        grad_state = torch.zeros_like(state)
         for rows in reversed(list(blocks(q.shape[1], size))):
             if own:
-                k_own, v_own = _own(k, rows, own), _own(v, rows, own)
-                pulled = pull_features(v_own @ of_state.transpose(1, 2), k_own, power)
-                _own(of_key[heads], rows, own)[:] += pulled
-                _own(of_value[heads], rows, own)[:] += features(k_own, power) @ of_state
-            of_state += features(q[:, rows], power).transpose(1, 2) @ g[:, rows]
+                k_own, v_own = _at_queries(k, rows, own), _at_queries(v, rows, own)
+                grad_own = features_backward(v_own @ grad_state.transpose(1, 2), k_own, power)
+                _at_queries(grad_key[heads], rows, own)[:] += grad_own
+                _at_queries(grad_value[heads], rows, own)[:] += features(k_own, power) @ grad_state
+            grad_state += features(q[:, rows], power).transpose(1, 2) @ g[:, rows]
         for keys in blocks(earlier, size):
-            of_key[heads, keys] = pull_features(v[:, keys] @ of_state.transpose(1, 2), k[:, keys], power)
-            of_value[heads, keys] = features(k[:, keys], power) @ of_state
-    return of_query, of_key, of_value
+            grad_key[heads, keys] = features_backward(v[:, keys] @ grad_state.transpose(1, 2), k[:, keys], power)
+            grad_value[heads, keys] = features(k[:, keys], power) @ grad_state
+    return grad_query, grad_key, grad_value
 
 
 def _state(key: Tensor, value: Tensor, power: int, keys: int, size: int) -> Tensor:
@@ -125,7 +125,7 @@ def _state(key: Tensor, value: Tensor, power: int, keys: int, size: int) -> Tens
     return state
 
 
-def _own(tokens: Tensor, rows: slice, own: int) -> Tensor:
+def _at_queries(tokens: Tensor, rows: slice, own: int) -> Tensor:
     """Returns the keys (or values) at the positions of these queries."""
     earlier = tokens.shape[1] - own
     return tokens[:, earlier + rows.start : earlier + rows.stop]
@@ -147,14 +147,14 @@ def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, power: int, own: 
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     del output
     ctx.save_for_backward(*inputs[:3])
     ctx.power, ctx.own = inputs[3:]
 
 
-def _pull(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return (*power_features_backward(grad.contiguous(), *ctx.saved_tensors, ctx.power, ctx.own), None, None)
 
 
-power_features.register_autograd(_pull, setup_context=_keep)
+power_features.register_autograd(_backward, setup_context=_setup_context)

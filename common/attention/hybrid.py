@@ -15,13 +15,13 @@ from seqarena.common.attention.doubly_normalized import (
     doubly_normalized_weights,
 )
 from seqarena.common.attention.fused import fused_doubly_normalized
-from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch, softmax_, softmax_backward_
 from seqarena.common.attention.softmax import fused_softmax
-from seqarena.common.attention.triton.proof import fault_of
+from seqarena.common.attention.triton.self_test import fault_of
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bounded import Bounded
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 DOUBLY = DoublyNormalizedRule()
 """Rule to test the Triton kernels of the doubly-normalised half; created at import, outside compiled code."""
@@ -67,22 +67,22 @@ class HybridRule(Rule):
     rounds: int = 1
 
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the mixed weights; saves both halves and u."""
         softmax = softmax_(scores)
         assert doubly is not None
-        assert share is not None
-        weights = torch.lerp(softmax, doubly, share, out=scratch.like("halves", softmax))
-        return weights, (softmax, doubly, share)
+        assert mixing_weight is not None
+        weights = torch.lerp(softmax, doubly, mixing_weight, out=scratch.like("halves", softmax))
+        return weights, (softmax, doubly, mixing_weight)
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradients of scores, doubly-normalised weights and u."""
-        softmax, doubly, share = kept
+        softmax, doubly, mixing_weight = saved
         difference = torch.sub(doubly, softmax, out=scratch.like("halves", softmax))
-        of_share = difference.mul_(grad).sum(dim=2, keepdim=True)
-        of_doubly = torch.mul(grad, share, out=difference)
-        return ScoreGradient(pull_softmax_(softmax, grad.sub_(of_doubly)), of_doubly, of_share)
+        grad_mixing_weight = difference.mul_(grad).sum(dim=2, keepdim=True)
+        grad_doubly = torch.mul(grad, mixing_weight, out=difference)
+        return ScoreGradient(softmax_backward_(softmax, grad.sub_(grad_doubly)), grad_doubly, grad_mixing_weight)
 
 
 class HybridKernel(Kernel):
@@ -96,14 +96,14 @@ class HybridKernel(Kernel):
         self.u = Bounded(torch.full(shape, config.u, dtype=torch.float64), low=0.0, high=1.0)
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         """Returns the mixed weights and, for ordered queries, the column logsumexp of each key."""
         doubly, state = doubly_normalized_weights(scores, visible, visibility, state, self.rule.rounds)
         u = self.u().to(scores.dtype)
         return u * doubly + (1 - u) * reference.softmax(scores, visible), state
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
         """Returns the reason why an implementation does not support a call, or None."""
         match implementation:
             case "triton":
@@ -113,7 +113,7 @@ class HybridKernel(Kernel):
             case "fused":
                 return conditions.fused_doubly_normalized(inputs, self.rule.rounds)
             case _:
-                return super().lack(implementation, inputs)
+                return super().limitation(implementation, inputs)
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the doubly-normalised half by Triton kernels, softmax by PyTorch's function, and mixes both."""
@@ -134,10 +134,10 @@ class HybridKernel(Kernel):
 
     def _is_softmax(self, visibility: Visibility) -> bool:
         """Returns whether the call is softmax attention: u is 0, without gradients, compilation or dropout."""
-        looked_at = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or self.active_dropout)
-        return looked_at and visibility.order == "none" and not self.u().any()
+        is_inference = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or self.active_dropout)
+        return is_inference and visibility.order == "none" and not self.u().any()
 
-    def share(self) -> Tensor | None:
+    def mixing_weight(self) -> Tensor | None:
         """Returns u."""
         u: Tensor = self.u()
         return u

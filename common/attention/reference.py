@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.rule import HIDDEN
-from seqarena.common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
+from seqarena.common.shapes import ColumnLse, EarlierLse, Pairs, Scores, Weights
 
 
 def lowest(scores: Scores) -> float:
@@ -55,8 +55,8 @@ def doubly_normalized(scores: Scores, visible: Pairs, iterations: int = 1) -> We
 
 
 def prefix_normalized(
-    scores: Scores, visible: Pairs, state: EarlierMass | None, earlier: int
-) -> tuple[Weights, KeyMass]:
+    scores: Scores, visible: Pairs, state: EarlierLse | None, earlier: int
+) -> tuple[Weights, ColumnLse]:
     """Returns the weights of prefix-normalised DNAS and the state after the last query.
 
     For row i the column sum of key j runs over the visible queries up to i. This form is ours: the paper's sum includes
@@ -65,14 +65,14 @@ def prefix_normalized(
     """
     seen = unhidden(scores, visible)
     hidden = scores.masked_fill(~seen, lowest(scores))
-    mass = hidden.logcumsumexp(dim=-2)  # B H N M
+    lse = hidden.logcumsumexp(dim=-2)  # B H N M
     if state is not None:
         known = min(earlier, state.shape[-1])
         before = state.new_full((*state.shape[:2], scores.shape[-1]), lowest(scores))  # B H M
         before[..., earlier - known : earlier] = state[..., state.shape[-1] - known :]
-        mass = torch.logaddexp(mass, before[..., None, :])
-    shifted = (scores - mass).masked_fill(~seen, lowest(scores))
-    return softmax(shifted, visible), mass[..., -1, :]
+        lse = torch.logaddexp(lse, before[..., None, :])
+    shifted = (scores - lse).masked_fill(~seen, lowest(scores))
+    return softmax(shifted, visible), lse[..., -1, :]
 
 
 def elementwise(

@@ -14,7 +14,7 @@ from seqarena.common.runs.config import to_json
 HIDDEN = -1e30
 """Score of a hidden pair: its exponential is 0, and unlike minus infinity it never produces a NaN. A bias that lowers a
 score to this or below, such as minus infinity or the lowest number of a dtype, hides its pair too."""
-NOTHING = -1e29
+EMPTY_LOGSUMEXP = -1e29
 """Lowest value of a column logsumexp, larger than ``HIDDEN``: a hidden score minus this is still hidden."""
 
 
@@ -52,7 +52,7 @@ class ScoreGradient(NamedTuple):
     """Gradient of the scores; G R W. None if it flows through ``doubly`` alone."""
     doubly: Tensor | None = None
     """Gradient of the doubly-normalised weights; G R W."""
-    share: Tensor | None = None
+    mixing_weight: Tensor | None = None
     """Gradient of the mixing weight, summed over each row; G R 1."""
     factor: float = 1.0
     """Constant factor of ``scores``, folded into the next matrix product."""
@@ -92,12 +92,12 @@ class Rule(ABC):
 
     @abstractmethod
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the weights, and the values to save for ``backward``."""
 
     @abstractmethod
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradients, given the values that ``apply`` saved and the gradient of the weights."""
 
 
@@ -106,7 +106,7 @@ def softmax_(scores: Tensor) -> Tensor:
     return torch.softmax(scores, dim=-1, out=scores)
 
 
-def pull_softmax_(weights: Tensor, grad: Tensor) -> Tensor:
+def softmax_backward_(weights: Tensor, grad: Tensor) -> Tensor:
     """Computes the gradient of the scores of a softmax over the last axis, in place of the weights' gradient."""
-    pulled: Tensor = torch.ops.aten._softmax_backward_data.out(grad, weights, -1, weights.dtype, grad_input=grad)
-    return pulled
+    grad_scores: Tensor = torch.ops.aten._softmax_backward_data.out(grad, weights, -1, weights.dtype, grad_input=grad)
+    return grad_scores

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from seqarena.common.attention import conditions, reference
 from seqarena.common.attention.base import AttentionConfig, Implementation, Kernel
 from seqarena.common.attention.conditions import Inputs
-from seqarena.common.attention.rule import HIDDEN, Rule, ScoreGradient, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.rule import HIDDEN, Rule, ScoreGradient, Scratch, softmax_, softmax_backward_
 from seqarena.common.attention.visibility import Order, Visibility
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +55,15 @@ class SoftmaxRule(Rule):
     is_mixture: ClassVar[bool] = True
 
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the softmax, also as the tensor saved for ``backward``."""
         weights = softmax_(scores)
         return weights, weights
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradient of the scores."""
-        return ScoreGradient(pull_softmax_(kept, grad))
+        return ScoreGradient(softmax_backward_(saved, grad))
 
 
 def fused_softmax(
@@ -72,33 +72,33 @@ def fused_softmax(
     """Computes softmax attention by PyTorch's fused function; ``conditions.fused_softmax`` must be None."""
     causal = visibility.order == "causal"
     query, key, value = (
-        each if each.stride(-1) == 1 else each.contiguous() for each in visibility.cleared(query, key, value)
+        each if each.stride(-1) == 1 else each.contiguous() for each in visibility.clear(query, key, value)
     )
-    mask, blind, real = None, None, visibility.key_real
+    mask, empty_rows, real = None, None, visibility.key_real
     if real is not None:
         # A row without any visible key would be 0/0. It attends to all keys instead: their values are 0.
         mask = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]  # B 1 1 M
     if bias is not None:
-        told = (
+        clean_bias = (
             bias if real is None else bias.masked_fill(~real[:, None, None, :], 0.0)
         )  # the bias may be NaN at padding
-        mask, blind = _mask_of(told.to(query.dtype), mask)
+        mask, empty_rows = _bias_mask(clean_bias.to(query.dtype), mask)
     with torch.autocast(
         query.device.type, enabled=False
     ):  # computes in the inputs' precision, as every other variant does
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-    return output if blind is None else output.masked_fill(blind, 0.0)
+    return output if empty_rows is None else output.masked_fill(empty_rows, 0.0)
 
 
-def _mask_of(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+def _bias_mask(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
     """Returns the bias with minus infinity where ``seen`` is False, and which rows have no visible key; #B #H #N 1.
 
     The caller must clear the output of those rows. On a GPU their bias is set to 0, because some fused softmax
     implementations compute 0/0 for them.
     """
     mask = bias if seen is None else bias.masked_fill(~seen, float("-inf"))
-    blind = mask.detach().amax(dim=-1, keepdim=True) <= HIDDEN
-    return mask.masked_fill(blind, 0.0) if mask.is_cuda else mask, blind
+    empty_rows = mask.detach().amax(dim=-1, keepdim=True) <= HIDDEN
+    return mask.masked_fill(empty_rows, 0.0) if mask.is_cuda else mask, empty_rows
 
 
 def biased_softmax(query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias, dropout: float) -> Output:
@@ -108,11 +108,11 @@ def biased_softmax(query: Query, key: Key, value: Value, visibility: Visibility,
     """
     width = query.shape[-1]
     seen = visibility.pairs(query.shape[2], key.shape[2], query.device)
-    mask, blind = _mask_of(bias.to(query.dtype), seen)
+    mask, empty_rows = _bias_mask(bias.to(query.dtype), seen)
     query, key, value = (F.pad(each, (0, -width % 8)) for each in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=width**-0.5)
-    return found[..., :width].masked_fill(blind, 0.0)
+    return found[..., :width].masked_fill(empty_rows, 0.0)
 
 
 class SoftmaxKernel(Kernel):
@@ -121,15 +121,15 @@ class SoftmaxKernel(Kernel):
     rule = SoftmaxRule()
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         """Returns softmax weights; there is no state."""
         return reference.softmax(scores, visible), None
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
         """Returns the reason against an implementation; for ``fused``, against both forms of PyTorch's function."""
         if implementation != "fused":
-            return super().lack(implementation, inputs)
+            return super().limitation(implementation, inputs)
         return conditions.biased_softmax(inputs) and conditions.fused_softmax(inputs)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
@@ -147,7 +147,7 @@ class RecencyKernel(Kernel):
     rule = SoftmaxRule(recency=True)
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         """Returns recency-biased weights; there is no state."""
         return reference.recency(scores, visible, visibility.memory), None

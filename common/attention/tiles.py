@@ -19,9 +19,9 @@ def full_precision(function: Function) -> Function:
     """Disables autocast in the body of an operator, whose first argument is a tensor."""
 
     @functools.wraps(function)
-    def body(*given: Any) -> Any:
-        with torch.autocast(given[0].device.type, enabled=False):
-            return function(*given)
+    def body(*arguments: Any) -> Any:
+        with torch.autocast(arguments[0].device.type, enabled=False):
+            return function(*arguments)
 
     return cast("Function", body)
 
@@ -59,13 +59,13 @@ class Blocking:
         return cls(heads=min(heads, max(2, size * 2**18 // (rows * wide))), rows=rows, keys=wide)
 
 
-def left(weights: Tensor, kept: Tensor | None, out: Tensor | None = None) -> Tensor:
+def apply_dropout(weights: Tensor, mask: Tensor | None, out: Tensor | None = None) -> Tensor:
     """Sets the elements of weights or their gradient that dropout drops to 0; in place if ``out`` is None."""
-    if kept is None:
+    if mask is None:
         return weights
     room = weights if out is None else out
     bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
-    torch.bitwise_and(weights.view(bits), kept.to(bits), out=room.view(bits))
+    torch.bitwise_and(weights.view(bits), mask.to(bits), out=room.view(bits))
     return room
 
 
@@ -77,19 +77,19 @@ class Sums:
 
     def __init__(self, like: Tensor, width: int, block: int) -> None:
         self.block, self.length = block, like.shape[1]
-        self.parts = like.new_zeros(-(-self.length // block), len(like), block, width)
+        self.split = like.new_zeros(-(-self.length // block), len(like), block, width)
 
     def add(self, heads: slice, where: slice, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
         """Adds factor times the products of left and right to the positions ``where``, which must be within a block."""
-        part = self.parts[where.start // self.block, heads, : where.stop - where.start]
+        part = self.split[where.start // self.block, heads, : where.stop - where.start]
         if part.is_contiguous():
             part.baddbmm_(left, right, alpha=factor)
         else:
             part.add_(torch.bmm(left, right), alpha=factor)
 
-    def whole(self) -> Tensor:
+    def tensor(self) -> Tensor:
         """Returns the sums of all positions; L length width."""
-        return self.parts.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
+        return self.split.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
 
 
 def blocks(length: int, size: int) -> Iterator[slice]:
@@ -115,7 +115,7 @@ class Call:
     visibility: Visibility
     batch: int
     rule: Rule
-    share: Tensor | None
+    mixing_weight: Tensor | None
     """L 1 1."""
     blocking: Blocking
     dropout: float
@@ -131,7 +131,7 @@ class Call:
         bias: Tensor | None,
         visibility: Visibility,
         rule: Rule,
-        share: Tensor | None,
+        mixing_weight: Tensor | None,
         blocking: Blocking,
         dropout: float,
         seed: int,
@@ -141,7 +141,7 @@ class Call:
         batch, heads, _, width = query.shape
 
         query, key, value = (
-            each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in visibility.cleared(query, key, value)
+            each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in visibility.clear(query, key, value)
         )
         return cls(
             query=query * width**-0.5,
@@ -151,7 +151,9 @@ class Call:
             visibility=visibility,
             batch=batch,
             rule=rule,
-            share=None if share is None else share.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1),
+            mixing_weight=None
+            if mixing_weight is None
+            else mixing_weight.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1),
             blocking=blocking,
             dropout=dropout,
             seed=seed,
@@ -235,7 +237,7 @@ class Call:
         """Sets pairs hidden by order, window or segments to 0, in place; padding is 0 by other means."""
         return self._hide_pairs(tensor, tile, 0.0)
 
-    def kept(self, tile: Tile) -> Tensor | None:
+    def dropout_mask(self, tile: Tile) -> Tensor | None:
         """Returns the dropout mask of a tile: integers with all bits 1 (kept) or 0 (dropped); None without dropout.
 
         The mask is a function of seed, head, query and key only, so it is the same in the backward pass, for any
@@ -308,8 +310,8 @@ class Call:
         if visibility.window is not None:
             oldest = visibility.memory - visibility.window + 1
             first = oldest + torch.arange(tile.rows.start, tile.rows.stop, device=tensor.device)
-            places = torch.arange(tile.keys.start, tile.keys.stop, device=tensor.device)
-            tensor.masked_fill_(places < first[:, None], hidden)
+            positions = torch.arange(tile.keys.start, tile.keys.stop, device=tensor.device)
+            tensor.masked_fill_(positions < first[:, None], hidden)
         if visibility.segments is not None:
             examples = torch.arange(tile.heads.start, tile.heads.stop, device=tensor.device) // self.heads
             shift = self.key.shape[1] - self.query.shape[1]

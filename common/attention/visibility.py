@@ -112,7 +112,7 @@ class Visibility:
                 f"found {self.segments.dtype} of shape {tuple(self.segments.shape)} with order {self.order!r}"
             )
 
-    def cleared(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def clear(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sets padding in the tensors (B H length width) to 0, so that not even a NaN there spreads."""
         if self.query_real is not None:
             query = clear_padding(query, self.query_real)

@@ -19,7 +19,7 @@ import tyro
 
 from seqarena.common.attention import ALIASES, ATTENTIONS, find_attention
 from seqarena.common.attention.base import AttentionConfig
-from seqarena.common.errors import WrongUseError, did_you_mean, guarded, look_up, nearest
+from seqarena.common.errors import WrongUseError, did_you_mean, look_up, nearest, run_command
 from seqarena.common.model.blocks import NORMS, find_norm
 from seqarena.common.runs.config import field_paths
 from seqarena.common.runs.package import Package
@@ -393,4 +393,4 @@ def print_result(result: Result, measured: str, *, as_json: bool) -> None:
 def main(package: Package, arguments: Sequence[str] | None = None) -> int:
     """Runs one package's command line and returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return guarded(lambda rest: run_package(package, rest, f"python -m seqarena.{package.name}"), given)
+    return run_command(lambda rest: run_package(package, rest, f"python -m seqarena.{package.name}"), given)

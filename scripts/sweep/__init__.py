@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqarena.common.errors import InUseError, WrongUseError, advising, look_up
+from seqarena.common.errors import InUseError, WrongUseError, interrupt_advice, look_up
 from seqarena.common.files import write_json
 from seqarena.common.runs.cli import Parser, add_session_options, described, session_of
 from seqarena.common.runs.config import fingerprint, to_json
@@ -147,7 +147,7 @@ def run(arguments: Sequence[str]) -> int:
     logs = path.with_suffix("")
     parallel = fitting() if options.parallel == math.inf else options.parallel or 1
     prepare_all(planned, at_once=parallel > 1 or options.launcher == "ray")
-    with advising(lambda: "the same sweep goes on with what is missing"):
+    with interrupt_advice(lambda: "the same sweep goes on with what is missing"):
         results = _measured(planned, session, logs, parallel, options)
     if options.json:
         print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results if each]}))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.attention.transformers.interface import KERNEL, AttachedKernel, asking_modules, register
+from seqarena.common.attention.transformers.interface import KERNEL, AttachedKernel, attention_modules, register
 from seqarena.common.data.readers import member, read_json
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import write_atomically, write_json
@@ -35,10 +35,10 @@ def attach(model: nn.Module, **settings: Any) -> nn.Module:
         WrongUseError: the model does not use the library's attention interface, is set to another attention, has
             attached kernels already, or the variant has no such setting.
     """
-    asking, kind = asking_modules(model), type(model).__name__
-    if not asking:
+    modules, kind = attention_modules(model), type(model).__name__
+    if not modules:
         raise WrongUseError(f"{kind}: none of its modules uses the library's AttentionInterface")
-    if any(hasattr(module, KERNEL) for module in asking):
+    if any(hasattr(module, KERNEL) for module in modules):
         raise WrongUseError(f"{kind} has attached kernels already; attaching again would discard their parameters")
     name: Any = getattr(model.config, "_attn_implementation", None)
     if name not in ATTENTIONS:
@@ -50,7 +50,7 @@ def attach(model: nn.Module, **settings: Any) -> nn.Module:
     except TypeError as error:
         known = ", ".join(asdict(ATTENTIONS[name])) or "none"
         raise WrongUseError(f"attention {name!r}: {error}; its settings are: {known}") from error
-    for module, heads in [(module, _heads(module, model)) for module in asking]:
+    for module, heads in [(module, _heads(module, model)) for module in modules]:
         device = next(module.parameters()).device
         module.add_module(KERNEL, AttachedKernel(name, config, heads).to(device).train(module.training))
     return model
@@ -65,7 +65,7 @@ def _heads(module: nn.Module, model: nn.Module) -> int:
     raise WrongUseError(f"{type(module).__name__}: its number of heads is unknown; set its attribute {HEADS[0]} first")
 
 
-def _attached(model: nn.Module) -> dict[str, AttachedKernel]:
+def _attached_kernels(model: nn.Module) -> dict[str, AttachedKernel]:
     return {name: module for name, module in model.named_modules() if isinstance(module, AttachedKernel)}
 
 
@@ -80,17 +80,17 @@ def optimizer_of(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
 
     They have ``bounded_lr_multiplier`` times the learning rate and no weight decay.
     """
-    made = build_optimizer(optim, model)
-    for group in made.param_groups:
+    optimizer = build_optimizer(optim, model)
+    for group in optimizer.param_groups:
         group["lr"] = optim.lr * group["multiplier"]
-    made.register_step_post_hook(lambda *_: clamp(model))
-    return made
+    optimizer.register_step_post_hook(lambda *_: clamp(model))
+    return optimizer
 
 
 def save(model: Any, folder: Path) -> None:
     """Saves a model by ``save_pretrained``, and its attention, which that function omits."""
     clamp(model)
-    attached = _attached(model)
+    attached = _attached_kernels(model)
     own = _parameters(attached)
     weights = {name: value for name, value in model.state_dict().items() if name not in own}
     model.save_pretrained(folder, state_dict=weights)
@@ -126,7 +126,7 @@ def load(kind: Any, folder: Path, **named: Any) -> Any:
         stored = safetensors.torch.load_file(folder / PARAMETERS)
     except Exception as error:  # the error class of safetensors cannot be imported in every version
         raise BadDataError(f"{folder}: {SAVED} and {PARAMETERS} cannot be read ({error})") from error
-    own = _parameters(_attached(model))
+    own = _parameters(_attached_kernels(model))
     shapes, found = ({name: tuple(each.shape) for name, each in some.items()} for some in (own, stored))
     if shapes != found:
         raise BadDataError(f"{folder / PARAMETERS}: expected the parameters {shapes}, found {found}")

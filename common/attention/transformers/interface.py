@@ -19,9 +19,9 @@ from seqarena.common.errors import WrongUseError
 
 KERNEL = "attention_kernel"
 """Name of the module that ``attach`` adds to each attention module of a model."""
-ASKS = "ALL_ATTENTION_FUNCTIONS.get_interface("
+LOOKUP = "ALL_ATTENTION_FUNCTIONS.get_interface("
 """Source text by which a module of the library looks up its attention function."""
-REFUSED = (
+UNSUPPORTED = (
     "softcap", "position_bias", "alibi", "s_aux", "sinks", "cu_seq_lens_q", "cu_seq_lens_k", "block_table",
     "block_indices",
 )  # fmt: skip
@@ -48,14 +48,14 @@ def register(dropouts: tuple[float, ...] = (0.0, 0.1)) -> None:
     """
     for name, config in ATTENTIONS.items():
         # A kernel with parameters or other state belongs to one module of a model; only kernels without are shared.
-        shared = None if config.build(heads=1).state_dict() else {each: _built(config, each) for each in dropouts}
+        shared = None if config.build(heads=1).state_dict() else {each: _build(config, each) for each in dropouts}
         AttentionInterface.register(name, functools.partial(attend, name, config, shared))
         AttentionMaskInterface.register(name, real_tokens)
     if not hasattr(PreTrainedModel.post_init, "refuses"):
         _refuse_models()
 
 
-def _built(config: AttentionConfig, dropout: float) -> Kernel:
+def _build(config: AttentionConfig, dropout: float) -> Kernel:
     return config.build(heads=1, dropout=dropout).train(dropout > 0)
 
 
@@ -67,29 +67,29 @@ def _refuse_models() -> None:
     )
 
     @functools.wraps(check)
-    def checked(self: Any, requested: str | None, *rest: Any, **named: Any) -> Any:
-        _require_class_asks(type(self), requested)
+    def check_model(self: Any, requested: str | None, *rest: Any, **named: Any) -> Any:
+        _check_class(type(self), requested)
         return check(self, requested, *rest, **named)
 
     @functools.wraps(complete)
-    def completed(self: Any) -> None:
+    def finish_init(self: Any) -> None:
         if not _is_part(self):
-            _require_asks(self, self.config._attn_implementation)
+            _check_modules(self, self.config._attn_implementation)
         complete(self)
 
     @functools.wraps(choose)
-    def chosen(self: Any, name: Any, *rest: Any, **named: Any) -> None:
+    def set_implementation(self: Any, name: Any, *rest: Any, **named: Any) -> None:
         if isinstance(name, str):
-            _require_class_asks(type(self), name)
-            _require_asks(self, name)
+            _check_class(type(self), name)
+            _check_modules(self, name)
         choose(self, name, *rest, **named)
 
-    completed.refuses = True  # type: ignore[attr-defined]
-    for method in (checked, completed, chosen):
+    finish_init.refuses = True  # type: ignore[attr-defined]
+    for method in (check_model, finish_init, set_implementation):
         setattr(PreTrainedModel, method.__name__, method)
 
 
-def _require_class_asks(kind: Any, name: str | None) -> None:
+def _check_class(kind: Any, name: str | None) -> None:
     """Raises a ``WrongUseError`` for a model class that computes some or all of its attention itself."""
     if name in ATTENTIONS and (not kind._can_set_attn_implementation() or _own_softmax(kind)):
         raise WrongUseError(
@@ -98,9 +98,9 @@ def _require_class_asks(kind: Any, name: str | None) -> None:
         )
 
 
-def _require_asks(model: nn.Module, name: str | None) -> None:
+def _check_modules(model: nn.Module, name: str | None) -> None:
     """Raises a ``WrongUseError`` for a model without modules that look up their attention, such as FNet or Mamba."""
-    if name in ATTENTIONS and not asking_modules(model):
+    if name in ATTENTIONS and not attention_modules(model):
         raise WrongUseError(
             f"{type(model).__name__}: none of its modules uses the library's AttentionInterface, {name!r} would change "
             "nothing; expected a model that does, such as BERT, RoBERTa or ModernBERT"
@@ -109,25 +109,25 @@ def _require_asks(model: nn.Module, name: str | None) -> None:
 
 def _own_softmax(kind: type) -> list[str]:
     """Returns the attention classes in a model's module that compute a softmax themselves."""
-    beside = vars(sys.modules[kind.__module__])
+    siblings = vars(sys.modules[kind.__module__])
     return [
         name
-        for name, each in beside.items()
+        for name, each in siblings.items()
         if "Attention" in name and isinstance(each, type) and issubclass(each, nn.Module)
         for source in [inspect.getsource(each)]
-        if "softmax" in source and ASKS not in source
+        if "softmax" in source and LOOKUP not in source
     ]
 
 
-def asking_modules(model: nn.Module) -> list[nn.Module]:
+def attention_modules(model: nn.Module) -> list[nn.Module]:
     """Returns the modules of a model that look up their attention function by name."""
-    return [module for module in model.modules() if _asks(type(module).forward)]
+    return [module for module in model.modules() if _looks_up_attention(type(module).forward)]
 
 
 @functools.cache
-def _asks(forward: Callable[..., Any]) -> bool:
+def _looks_up_attention(forward: Callable[..., Any]) -> bool:
     try:
-        return ASKS in inspect.getsource(forward)
+        return LOOKUP in inspect.getsource(forward)
     except (OSError, TypeError):  # without a source file, or not in Python
         return False
 
@@ -155,7 +155,7 @@ def attend(
     *,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **further: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Computes attention in the library's layout (batch, queries, heads, head_dim), and the weights if requested.
 
@@ -167,14 +167,14 @@ def attend(
         WrongUseError: the model uses a feature that the variant does not support.
     """
     kernel, config = _kernel_of(name, config, shared, module, dropout)
-    causal = _is_causal(module, query.shape[2], attention_mask, further)
-    _require_honoured(name, config, module, query, key, attention_mask, causal, further)
+    causal = _is_causal(module, query.shape[2], attention_mask, kwargs)
+    _check_supported(name, config, module, query, key, attention_mask, causal, kwargs)
     groups = getattr(module, "num_key_value_groups", 1)
     if groups > 1:
         key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
     if scaling is not None:
         query = query * (scaling * query.shape[-1] ** 0.5)
-    visibility, wanted = _visibility(config, query, key, attention_mask, causal), further.get("output_attentions")
+    visibility, wanted = _visibility(config, query, key, attention_mask, causal), kwargs.get("output_attentions")
     weights: Tensor | None
     if visibility is None:
         assert attention_mask is not None
@@ -185,26 +185,26 @@ def attend(
     return output.transpose(1, 2).contiguous(), weights if wanted else None
 
 
-def _is_causal(module: nn.Module, queries: int, mask: Tensor | None, further: dict[str, Any]) -> bool:
+def _is_causal(module: nn.Module, queries: int, mask: Tensor | None, kwargs: dict[str, Any]) -> bool:
     """Returns whether attention is causal; by default True, as in the library."""
     if mask is not None and mask.dim() == 2:
         return True
-    causal = further.get("is_causal")
+    causal = kwargs.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
     return causal and (mask is None or not hides_no_order(mask, queries))
 
 
-def _require_honoured(
+def _check_supported(
     name: str, config: AttentionConfig, module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None,
-    causal: bool, further: dict[str, Any],
+    causal: bool, kwargs: dict[str, Any],
 ) -> None:  # fmt: skip
     """Raises a ``WrongUseError`` for features that would be ignored, or would leak later tokens."""
-    asked = [each for each in REFUSED if further.get(each) is not None]
-    if asked:
-        raise WrongUseError(f"attention {name!r} does not support {', '.join(asked)}, which this model passes")
+    unsupported = [each for each in UNSUPPORTED if kwargs.get(each) is not None]
+    if unsupported:
+        raise WrongUseError(f"attention {name!r} does not support {', '.join(unsupported)}, which this model passes")
     queries, keys = query.shape[2], key.shape[2]
     windowed = mask is not None and mask.dim() == 4 and not hides_no_order(mask, queries)
-    if further.get("sliding_window") is not None and not windowed:
+    if kwargs.get("sliding_window") is not None and not windowed:
         raise WrongUseError(f"attention {name!r}: this model has a sliding window, but passes no mask that applies it")
     require_order(config, "causal" if causal else "none")
     if not config.sums_over_queries:
@@ -237,7 +237,7 @@ def _kernel_of(
             raise WrongUseError(
                 f"a compiled model with dropout {dropout}: call register(dropouts=(0.0, {dropout})) first"
             )
-        shared[dropout] = _built(config, dropout)
+        shared[dropout] = _build(config, dropout)
     return shared[dropout], config
 
 

@@ -29,7 +29,7 @@ BIAS = -25.0
 def real_tokens(
     *, mask_function: Callable[..., Any], attention_mask: Tensor | None, q_length: int, kv_length: int,
     q_offset: int | Tensor = 0, allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
-    **further: Any,
+    **kwargs: Any,
 ) -> Tensor | None:  # fmt: skip
     """Returns the mask of real tokens, (batch, keys) if causal, else (batch, 1, 1, keys); None without a mask.
 
@@ -49,9 +49,9 @@ def real_tokens(
     at_the_end = isinstance(q_offset, int) and q_offset + q_length == kv_length
     if mask_function is causal_mask_function and allow_is_causal_skip and at_the_end:
         return attention_mask
-    further |= {"q_offset": q_offset, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    kwargs |= {"q_offset": q_offset, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     mask: Tensor | None = sdpa_mask(
-        q_length=q_length, kv_length=kv_length, mask_function=mask_function, attention_mask=attention_mask, **further
+        q_length=q_length, kv_length=kv_length, mask_function=mask_function, attention_mask=attention_mask, **kwargs
     )
     return mask
 
@@ -94,10 +94,10 @@ def visible_pairs(mask: Tensor, name: str, bias_hides: bool, sums_over_queries: 
     """
     visible = mask.clone() if mask.dtype == torch.bool else mask > (ALWAYS_HIDES if bias_hides else HIDES)
     if mask.is_floating_point() and not bias_hides:
-        doubtful = ~((mask <= HIDES) | (mask > BIAS))
-        if bool(doubtful.any()):
+        ambiguous = ~((mask <= HIDES) | (mask > BIAS))
+        if bool(ambiguous.any()):
             raise WrongUseError(
-                f"attention {name!r}: the mask has {float(mask[doubtful][0]):.4g}, which may be a bias or hide its "
+                f"attention {name!r}: the mask has {float(mask[ambiguous][0]):.4g}, which may be a bias or hide its "
                 f"pair; expected numbers above {BIAS:g} (a bias) or at most {HIDES:g} (hidden), or True and False"
             )
     if sums_over_queries:

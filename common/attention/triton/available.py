@@ -21,6 +21,6 @@ def interprets() -> bool:
 
 
 @functools.cache
-def say_once(reason: str) -> None:
+def warn_once(reason: str) -> None:
     """Warns that the kernels are not used, once per reason."""
     warnings.warn(f"using a slower implementation, not a Triton kernel: {reason}", stacklevel=4)

@@ -38,7 +38,7 @@ class Tiles(NamedTuple):
         return {"ROWS": rows, "KEYS": keys}
 
 
-ROOMY = 227 * 1024
+LARGE_SHARED_MEMORY = 227 * 1024
 """Bytes of shared memory per block on data-centre GPUs since Hopper; other GPUs since 2020 have 99 KiB."""
 WIDTHS = (64, 128)
 TABLE: dict[tuple[int, bool], dict[Role, tuple[Tiles, Tiles]]] = {
@@ -63,25 +63,25 @@ TABLE: dict[tuple[int, bool], dict[Role, tuple[Tiles, Tiles]]] = {
 """(Bytes per element, whether the GPU has large shared memory) -> role -> tiles of heads up to each of ``WIDTHS``.
 Chosen from the compiled kernels (``seqarena benchmark kernels``): they fit into shared memory, spill few registers, and
 have few instructions beside the products. Their speed was not measured, for want of a GPU."""
-KNOWN = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), range(1, 9))
+VALID_SIZES = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), range(1, 9))
 """Valid values of each field of ``Tiles``."""
-TRIED: dict[str, Tiles] = {}
+OVERRIDES: dict[str, Tiles] = {}
 """Tiles by name that override all others; set while ``seqarena benchmark tiles`` measures them."""
 
 
-def room(width: int) -> int:
+def tile_width(width: int) -> int:
     """Returns the width of a tile: the next power of two, at least 16."""
     return max(16, 1 << (width - 1).bit_length())
 
 
-def tiles_of(role: Role, element_size: int, width: int, *, roomy: bool) -> Tiles:
+def tiles_of(role: Role, element_size: int, width: int, *, large_shared_memory: bool) -> Tiles:
     """Returns the tiles of the table, given bytes per element and the larger of both head widths."""
-    return TABLE[element_size, roomy][role][width > WIDTHS[0]]
+    return TABLE[element_size, large_shared_memory][role][width > WIDTHS[0]]
 
 
 def name_of(kernel: Any, dtype: torch.dtype, width: int) -> str:
     """Returns the name of a kernel's tiles in a file."""
-    return f"{kernel.fn.__name__} {str(dtype).removeprefix('torch.')} {room(width)}"
+    return f"{kernel.fn.__name__} {str(dtype).removeprefix('torch.')} {tile_width(width)}"
 
 
 @functools.cache
@@ -94,7 +94,7 @@ def read_tiles(path: Path, card: str) -> dict[str, Tiles]:
     try:
         found = {name: Tiles(*numbers) for name, numbers in read_strict_json(path).get(card, {}).items()}
         for name, tiles in found.items():
-            if not all(type(each) is int and each in known for each, known in zip(tiles, KNOWN, strict=True)):
+            if not all(type(each) is int and each in known for each, known in zip(tiles, VALID_SIZES, strict=True)):
                 raise ValueError(f"{name}: invalid tiles {list(tiles)}")
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise WrongUseError(
@@ -107,20 +107,25 @@ def read_tiles(path: Path, card: str) -> dict[str, Tiles]:
 
 
 @functools.cache
-def is_roomy(device: torch.device) -> bool:
+def has_large_shared_memory(device: torch.device) -> bool:
     """Returns whether a block has as much shared memory as on Hopper."""
     if device.type != "cuda":
         return False
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)) >= ROOMY
+    return (
+        int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
+        >= LARGE_SHARED_MEMORY
+    )
 
 
-def chosen(kernel: Any, role: Role, query: Tensor, width: int) -> Tiles:
+def choose_tiles(kernel: Any, role: Role, query: Tensor, width: int) -> Tiles:
     """Returns the tiles of a kernel for tensors like ``query``; ``width`` is the larger of both head widths."""
     name, file = name_of(kernel, query.dtype, width), os.environ.get(TILES)
-    if name in TRIED:
-        return TRIED[name]
+    if name in OVERRIDES:
+        return OVERRIDES[name]
     found = read_tiles(Path(file), device_name(query.device)).get(name) if file else None
-    return found or tiles_of(role, query.element_size(), width, roomy=is_roomy(query.device))
+    return found or tiles_of(
+        role, query.element_size(), width, large_shared_memory=has_large_shared_memory(query.device)
+    )
 
 
 def run(kernel: Any, role: Role, query: Tensor, value: Tensor, tensors: Sequence[Tensor], **settings: Any) -> None:
@@ -136,9 +141,9 @@ def run(kernel: Any, role: Role, query: Tensor, value: Tensor, tensors: Sequence
     """
     (batch, heads, rows, width), (keys, value_width) = query.shape, value.shape[2:]
     settings |= {"heads": heads, "rows": rows, "keys": keys, "width": width, "value_width": value_width}
-    settings |= {"scale": width**-0.5, "WIDTH": room(width), "VALUE_WIDTH": room(value_width)}
+    settings |= {"scale": width**-0.5, "WIDTH": tile_width(width), "VALUE_WIDTH": tile_width(value_width)}
     with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
-        tiles = chosen(kernel, role, query, max(width, value_width))
+        tiles = choose_tiles(kernel, role, query, max(width, value_width))
         blocks = triton.cdiv(rows if role in BY_ROWS else keys, tiles.own)
         settings |= tiles.sizes(role)
         kernel[(blocks * batch * heads,)](

@@ -27,8 +27,8 @@ def load_tile(start, rows, width, first, ROWS: tl.constexpr, WIDTH: tl.constexpr
 @triton.jit
 def load_numbers(start, length, first, SIZE: tl.constexpr, other):
     """Loads SIZE numbers from ``first`` on; ``other`` out of bounds."""
-    place = first + tl.arange(0, SIZE)
-    return tl.load(start + place, mask=place < length, other=other)
+    position = first + tl.arange(0, SIZE)
+    return tl.load(start + position, mask=position < length, other=other)
 
 
 @triton.jit

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import locked, write_atomically
+from seqarena.common.files import lock_folder, write_atomically
 from seqarena.common.training import checkpoint, loop
 from seqarena.common.training.checkpoint import load_state, load_weights, save_state
 from seqarena.common.training.loop import DivergedError
@@ -232,9 +232,9 @@ def test_weights_that_the_disk_changed_are_not_counted(tmp_path: Path, monkeypat
 
 
 def test_one_process_a_directory(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(WrongUseError, match="another process is running"), locked(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(WrongUseError, match="another process is running"), lock_folder(tmp_path):
         pass
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 

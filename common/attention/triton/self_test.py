@@ -12,16 +12,16 @@ from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.derivatives import assume_constant_result
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, say_once
+from seqarena.common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, warn_once
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 
-LOOKS = ((200, 5), (208, 0))
+TEST_LENGTHS = ((200, 5), (208, 0))
 """Numbers of queries and, in causal order, of memory keys in the tests: several tiles and part of one. Triton
 specialises kernels on divisibility by 16, so one length is divisible and the other is not."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Maximum difference from the engine's results in float64, relative to their maximum."""
-LOOKED_AT: dict[str, str | None] = {}
+FAULTS: dict[str, str | None] = {}
 """Tested kind of call in this process -> the fault found; None if it passed."""
 
 
@@ -34,34 +34,34 @@ def fault_of(rule: Rule, inputs: Inputs) -> str | None:
     if torch.compiler.is_compiling():  # a width may be symbolic; comparing it with each number makes it concrete
         widths = [number for each in widths for number in range(LEAST_WIDTH, MOST_WIDTH + 1) if number == each]
     causal, dropout = inputs.visibility.order == "causal", 0.1 if inputs.dropout > 0 else 0.0
-    found: str | None = looked_at(rule, query.dtype, query.device, widths[0], widths[1], causal, dropout)
+    found: str | None = cached_fault(rule, query.dtype, query.device, widths[0], widths[1], causal, dropout)
     return found
 
 
 @assume_constant_result  # computed while a model is compiled
-def looked_at(
+def cached_fault(
     rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float
 ) -> str | None:
     """Returns the result of ``find_fault``, cached."""
-    asked = f"{rule.text} {dtype} {device} {width} {value_width} {causal} {dropout > 0}"
-    if asked not in LOOKED_AT:
+    kind = f"{rule.text} {dtype} {device} {width} {value_width} {causal} {dropout > 0}"
+    if kind not in FAULTS:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # a test cannot run during capture
             return (
                 "the kernel has not been tested yet and cannot be while a CUDA graph is captured; call it once before"
             )
-        LOOKED_AT[asked] = fault(rule, dtype, device, width, value_width, causal, dropout)
-        if LOOKED_AT[asked] is not None:
-            say_once(str(LOOKED_AT[asked]))
-    return LOOKED_AT[asked]
+        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, causal, dropout)
+        if FAULTS[kind] is not None:
+            warn_once(str(FAULTS[kind]))
+    return FAULTS[kind]
 
 
-def fault(
+def find_fault(
     rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float
 ) -> str | None:
     """Tests the kernels of a rule on small examples; returns a description of the fault, or None."""
     try:
         both = []
-        for length, memory in LOOKS:
+        for length, memory in TEST_LENGTHS:
             lengths = (length, length + (memory if causal else 0))
             both += examples(rule, dtype, device, (width, value_width), lengths, causal, dropout)
     except WrongUseError:
@@ -90,19 +90,19 @@ def examples(
         order: Order = "causal" if causal else "none"
         visibility = Visibility(query_real=key_real[:, memory:], key_real=key_real, order=order, memory=memory)
         torch.manual_seed(0)
-        given = [
+        qkv = [
             torch.randn(2, 2, each, width, device=device).to(dtype).requires_grad_()
             for each, width in ((rows, widths[0]), (keys, widths[0]), (keys, widths[1]))
         ]
-        wide = [each.detach().double().requires_grad_() for each in given]
+        wide = [each.detach().double().requires_grad_() for each in qkv]
         torch.manual_seed(1)
         ours = (
-            operators.attend_doubly_normalized(given[0], given[1], given[2], visibility) if rule.rounds
-            else operators.attend_elementwise(cast("Any", rule), given[0], given[1], given[2], visibility, dropout)
+            operators.attend_doubly_normalized(qkv[0], qkv[1], qkv[2], visibility) if rule.rounds
+            else operators.attend_elementwise(cast("Any", rule), qkv[0], qkv[1], qkv[2], visibility, dropout)
         )  # fmt: skip
         torch.manual_seed(1)
         theirs, _ = attend_blockwise(rule, wide[0], wide[1], wide[2], visibility, dropout=dropout)
         weight = torch.randn_like(ours)
-        of_ours = torch.autograd.grad(ours, given, weight)
-        of_theirs = torch.autograd.grad(theirs, wide, weight.double())
-        return list(zip([ours, *of_ours], [theirs, *of_theirs], strict=True))
+        grad_ours = torch.autograd.grad(ours, qkv, weight)
+        grad_theirs = torch.autograd.grad(theirs, wide, weight.double())
+        return list(zip([ours, *grad_ours], [theirs, *grad_theirs], strict=True))

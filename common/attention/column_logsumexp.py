@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seqarena.common.attention.rule import NOTHING, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, Scratch, softmax_, softmax_backward_
 from seqarena.common.attention.tiles import Call, Tile
 
 RANGE = 60.0
@@ -25,34 +25,34 @@ LEAST = 1e-30
 Accumulate = Callable[[Tile, Tensor], None]
 
 
-def column_masses(call: Call, heads: slice) -> Tensor:
+def column_logsumexp(call: Call, heads: slice) -> Tensor:
     """Returns the column logsumexp over all queries in each round of Sinkhorn's algorithm; G rounds M."""
     found: list[Tensor] = []
     for _ in range(call.rule.rounds):
         group = call.key[heads]
-        carry = group.new_full((len(group), 1, group.shape[1]), NOTHING)
+        state = group.new_full((len(group), 1, group.shape[1]), EMPTY_LOGSUMEXP)
         for tile in _blocks(call, heads):
             scores = call.scores(tile)
-            carry = added(carry, _row_normalized(scores, found[-1])[0] if found else scores, call.masked)
-        found.append(carry)
+            state = add_block(state, _row_normalized(scores, found[-1])[0] if found else scores, call.masked)
+        found.append(state)
     return torch.cat(found, dim=1)
 
 
-def pull_columns(call: Call, heads: slice, masses: Tensor, grad: Tensor, accumulate: Accumulate) -> None:
+def columns_backward(call: Call, heads: slice, lses: Tensor, grad: Tensor, accumulate: Accumulate) -> None:
     """Passes the gradient of each tile's scores to ``accumulate``, given that of the last round's logsumexp; G 1 M."""
-    for last in reversed(range(masses.shape[1])):
-        mass, before = masses[:, last : last + 1], masses[:, last - 1 : last] if last else None
+    for last in reversed(range(lses.shape[1])):
+        lse, before = lses[:, last : last + 1], lses[:, last - 1 : last] if last else None
         earlier = torch.zeros_like(grad)
         for tile in _blocks(call, heads):
             scores = call.scores(tile)
             if before is None:
-                accumulate(tile, exp_(scores.sub_(mass), call.masked).mul_(grad))
+                accumulate(tile, exp_(scores.sub_(lse), call.masked).mul_(grad))
                 continue
             normalized, weights = _row_normalized(scores, before)
-            pulled = exp_(normalized.sub_(mass), call.masked).mul_(grad)
-            weights *= pulled.sum(dim=2, keepdim=True)
+            grad_scores = exp_(normalized.sub_(lse), call.masked).mul_(grad)
+            weights *= grad_scores.sum(dim=2, keepdim=True)
             earlier += weights.sum(dim=1, keepdim=True)
-            accumulate(tile, pulled.sub_(weights))
+            accumulate(tile, grad_scores.sub_(weights))
         grad = earlier
 
 
@@ -68,21 +68,21 @@ def exp_(exponents: Tensor, masked: bool) -> Tensor:
     return torch.threshold_(exponents.clamp_(min=math.log(tiny) + 1).exp_(), 4 * tiny, 0.0)
 
 
-def added(carry: Tensor, scores: Tensor, masked: bool) -> Tensor:
+def add_block(state: Tensor, scores: Tensor, masked: bool) -> Tensor:
     """Returns the column logsumexp with the rows of a block included; G 1 W. Overwrites the scores."""
-    top = torch.maximum(carry, scores.amax(dim=1, keepdim=True))
+    top = torch.maximum(state, scores.amax(dim=1, keepdim=True))
     total = exp_(scores.sub_(top), masked).sum(dim=1, keepdim=True)
-    return total.add_((carry - top).exp_()).log_().add_(top)
+    return total.add_((state - top).exp_()).log_().add_(top)
 
 
 def _blocks(call: Call, heads: slice) -> Iterator[Tile]:
     return (tile for rows in call.row_blocks() for tile in call.tiles(heads, rows))
 
 
-def _row_normalized(scores: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+def _row_normalized(scores: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Returns s_ij - logsumexp_j(s_ij - c_j), and softmax_j(s_ij - c_j), its derivative."""
-    shifted = scores - mass
-    row = shifted.logsumexp(dim=2, keepdim=True).clamp_(min=NOTHING)
+    shifted = scores - lse
+    row = shifted.logsumexp(dim=2, keepdim=True).clamp_(min=EMPTY_LOGSUMEXP)
     return scores - row, shifted.sub_(row).exp_()
 
 
@@ -92,7 +92,7 @@ class Prefix(NamedTuple):
     doubly: Tensor
     """Weights xi_ij / sum_j xi_ij, xi_ij = exp(s_ij - c_ij); G R W."""
     scores: Tensor
-    carry: Tensor
+    state: Tensor
     """Column logsumexp before the block; G 1 W."""
     last: Tensor
     """Column logsumexp after the block; G 1 W."""
@@ -106,7 +106,7 @@ class Prefix(NamedTuple):
     """Indices of columns whose range exceeds ``RANGE``."""
 
 
-def prefix(scores: Tensor, carry: Tensor, late: int, masked: bool, scratch: Scratch) -> Prefix:
+def prefix(scores: Tensor, state: Tensor, late: int, masked: bool, scratch: Scratch) -> Prefix:
     """Returns the weights of a block of rows, where c_ij = log(exp state_j + sum over i' <= i of exp s_i'j).
 
     The sums are a product with a triangular matrix of ones. Columns where float32 could lose a sum next to the largest
@@ -115,36 +115,36 @@ def prefix(scores: Tensor, carry: Tensor, late: int, masked: bool, scratch: Scra
     of them is visible from the second row on, and so on.
     """
     rows, columns = scores.shape[1:]
-    top = torch.maximum(scores.amax(dim=1, keepdim=True), carry)
+    top = torch.maximum(scores.amax(dim=1, keepdim=True), state)
     first = scores[:, :1]
     if late:
         newest = scores[:, 1:, columns - late :].diagonal(dim1=1, dim2=2)[:, None]
         first = torch.cat([first[..., : columns - late], newest], dim=2)
-    spread = top - torch.maximum(first, carry)
+    spread = top - torch.maximum(first, state)
     wide = (~(spread <= RANGE)).any(dim=0).flatten().nonzero().flatten()  # also selects NaN
     exponentials = exp_(torch.sub(scores, top, out=scratch.like("exponentials", scores)), masked)
     until = scores.new_ones(rows, rows).tril_().expand(len(scores), rows, rows)
     sums = torch.bmm(until, exponentials, out=scratch.like("sums", scores))
-    sums.add_((carry - top).exp_()).clamp_(min=LEAST)
+    sums.add_((state - top).exp_()).clamp_(min=LEAST)
     doubly = torch.div(exponentials, sums, out=scratch.like("doubly", scores))
     last = sums[:, -1:].log().add_(top)
-    masses = None
+    lses = None
     if len(wide):
-        masses = _wide_masses(scores[:, :, wide], carry[:, :, wide])
-        doubly[:, :, wide] = (scores[:, :, wide] - masses).exp_()
-        last[:, :, wide] = masses[:, -1:]
+        lses = _wide_logsumexp(scores[:, :, wide], state[:, :, wide])
+        doubly[:, :, wide] = (scores[:, :, wide] - lses).exp_()
+        last[:, :, wide] = lses[:, -1:]
     total = doubly.sum(dim=2, keepdim=True)
     if bool((total < LEAST).any()):  # in such a row all scores may be far below the column logsumexps
         logarithms = sums.log().add_(top)
-        if masses is not None:
-            logarithms[:, :, wide] = masses
+        if lses is not None:
+            logarithms[:, :, wide] = lses
         doubly = softmax_(scores - logarithms)
     else:
         doubly /= total
-    return Prefix(doubly, scores, carry, last, top, exponentials, sums, wide)
+    return Prefix(doubly, scores, state, last, top, exponentials, sums, wide)
 
 
-def pull_prefix(block: Prefix, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
+def prefix_backward(block: Prefix, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the gradient of a block's scores, given that of its weights, and ``later`` for the previous block.
 
     ``later`` (G 1 W) is the sum over later rows i of dT_ij exp(c_j - c_ij), where dT is the gradient of s - c and c_j
@@ -152,29 +152,29 @@ def pull_prefix(block: Prefix, grad: Tensor, later: Tensor) -> tuple[Tensor, Ten
     in a form that neither overflows nor underflows.
     """
     rows = grad.shape[1]
-    grad = pull_softmax_(block.doubly, grad)
+    grad = softmax_backward_(block.doubly, grad)
     since = grad.new_ones(rows, rows).triu_().expand(len(grad), rows, rows)
     # The weights and the sums are no longer needed: their memory is reused.
     torch.div(grad, block.sums, out=block.doubly)
-    owed = torch.bmm(since, block.doubly, out=block.sums).add_((block.top - block.last).exp_().mul_(later))
-    before = owed[:, :1] * (block.carry - block.top).exp_()
-    owed *= block.exponentials
+    through = torch.bmm(since, block.doubly, out=block.sums).add_((block.top - block.last).exp_().mul_(later))
+    before = through[:, :1] * (block.state - block.top).exp_()
+    through *= block.exponentials
     for wide in torch.split(block.wide, WIDE_COLUMNS):
-        some = [tensor[:, :, wide] for tensor in (block.scores, block.carry, grad, later)]
-        owed[:, :, wide], before[:, :, wide] = _pull_wide(*some)
-    return grad.sub_(owed), before
+        some = [tensor[:, :, wide] for tensor in (block.scores, block.state, grad, later)]
+        through[:, :, wide], before[:, :, wide] = _wide_backward(*some)
+    return grad.sub_(through), before
 
 
-def _wide_masses(scores: Tensor, carry: Tensor) -> Tensor:
-    return torch.logaddexp(scores.logcumsumexp(dim=1), carry).clamp_(min=NOTHING)
+def _wide_logsumexp(scores: Tensor, state: Tensor) -> Tensor:
+    return torch.logaddexp(scores.logcumsumexp(dim=1), state).clamp_(min=EMPTY_LOGSUMEXP)
 
 
-def _pull_wide(scores: Tensor, carry: Tensor, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
+def _wide_backward(scores: Tensor, state: Tensor, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the gradient of a block's scores through c_ij, and ``later`` for the previous block, by pairs of rows."""
-    masses, rows = _wide_masses(scores, carry), scores.shape[1]
+    lses, rows = _wide_logsumexp(scores, state), scores.shape[1]
     order = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu_()[:, :, None]
     # A score exceeds a later logsumexp only in rows to which the key is not visible.
-    owed = (scores[:, :, None] - masses[:, None]).clamp_(max=0.0).exp_().mul_(order).mul_(grad[:, None])  # G R R W
-    whole = owed.sum(dim=2) + (scores - masses[:, -1:]).clamp_(max=0.0).exp_() * later
-    before = ((carry - masses).clamp_(max=0.0).exp_() * grad).sum(dim=1, keepdim=True)
-    return whole, before + (carry - masses[:, -1:]).clamp_(max=0.0).exp_() * later
+    through = (scores[:, :, None] - lses[:, None]).clamp_(max=0.0).exp_().mul_(order).mul_(grad[:, None])  # G R R W
+    whole = through.sum(dim=2) + (scores - lses[:, -1:]).clamp_(max=0.0).exp_() * later
+    before = ((state - lses).clamp_(max=0.0).exp_() * grad).sum(dim=1, keepdim=True)
+    return whole, before + (state - lses[:, -1:]).clamp_(max=0.0).exp_() * later
