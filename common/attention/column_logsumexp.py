@@ -59,8 +59,8 @@ def columns_backward(call: Call, heads: slice, lses: Tensor, grad: Tensor, accum
 def exp_(exponents: Tensor, masked: bool) -> Tensor:
     """Computes exponentials in place.
 
-    ``masked`` means that many of them underflow; these are set to 0 without exp, which is a hundred times as slow for
-    them on a CPU.
+    ``masked`` means that many of them underflow, for which exp on a CPU is a hundred times as slow. Then exponents are
+    clamped first, and results below the least normal number are set to 0.
     """
     if not masked:
         return exponents.exp_()

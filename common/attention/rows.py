@@ -118,18 +118,14 @@ def jacobian_doubly(weights: Tensor, columns: Tensor, column_norm: Tensor) -> Te
     return (_own_rows(weights, weights) * (1 - 2 * columns + column_norm)).sum(dim=(-2, -1))
 
 
-def jacobian_mixed(
-    mixing_weight: Tensor, softmax: Tensor, doubly: Tensor, columns: Tensor, column_norm: Tensor
-) -> Tensor:
+def jacobian_mixed(u: Tensor, softmax: Tensor, doubly: Tensor, columns: Tensor, column_norm: Tensor) -> Tensor:
     """Returns the squared Frobenius norm of d hnas / d scores.
 
     It is u^2 and (1 - u)^2 times those of the halves, plus 2 u (1 - u) times the inner product of their derivatives.
     """
     inner = (_own_rows(doubly, softmax) * (1 - columns)).sum(dim=(-2, -1))
-    own = mixing_weight**2 * jacobian_doubly(doubly, columns, column_norm) + (
-        1 - mixing_weight
-    ) ** 2 * jacobian_softmax(softmax)
-    return own + 2 * mixing_weight * (1 - mixing_weight) * inner
+    own = u**2 * jacobian_doubly(doubly, columns, column_norm) + (1 - u) ** 2 * jacobian_softmax(softmax)
+    return own + 2 * u * (1 - u) * inner
 
 
 def _own_rows(one: Tensor, other: Tensor) -> Tensor:

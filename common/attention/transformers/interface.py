@@ -13,7 +13,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from seqarena.common.attention import ATTENTIONS, Order, require_order
 from seqarena.common.attention.base import AttentionConfig, Kernel
-from seqarena.common.attention.transformers.masks import attend_pairs, hides_no_order, over_pairs, real_tokens
+from seqarena.common.attention.transformers.masks import attend_pairs, is_key_mask, over_pairs, real_tokens
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 
@@ -191,7 +191,7 @@ def _is_causal(module: nn.Module, queries: int, mask: Tensor | None, kwargs: dic
         return True
     causal = kwargs.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
-    return causal and (mask is None or not hides_no_order(mask, queries))
+    return causal and (mask is None or not is_key_mask(mask, queries))
 
 
 def _check_supported(
@@ -203,8 +203,8 @@ def _check_supported(
     if unsupported:
         raise WrongUseError(f"attention {name!r} does not support {', '.join(unsupported)}, which this model passes")
     queries, keys = query.shape[2], key.shape[2]
-    windowed = mask is not None and mask.dim() == 4 and not hides_no_order(mask, queries)
-    if kwargs.get("sliding_window") is not None and not windowed:
+    has_window_mask = mask is not None and mask.dim() == 4 and not is_key_mask(mask, queries)
+    if kwargs.get("sliding_window") is not None and not has_window_mask:
         raise WrongUseError(f"attention {name!r}: this model has a sliding window, but passes no mask that applies it")
     require_order(config, "causal" if causal else "none")
     if not config.sums_over_queries:
@@ -246,8 +246,8 @@ def _visibility(
 ) -> Visibility | None:
     """Returns the visibility, or None if the mask is a matrix over all pairs.
 
-    A variant that sums over queries marks padded queries by the mask of the keys: cross-attention, where that would be
-    wrong, was refused before.
+    For variants that sum over queries, the mask of the keys also marks padded queries. ``_check_supported`` refuses
+    their cross-attention, where the two masks differ.
     """
     queries, keys = query.shape[2], key.shape[2]
     memory = keys - queries if causal else 0

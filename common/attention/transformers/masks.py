@@ -21,7 +21,8 @@ from seqarena.common.shapes import Key, Query, Value
 ALWAYS_HIDES = -1e4
 """A number in a mask at or below which a pair is hidden under every variant; most models use this or less."""
 HIDES = -50.0
-"""A number at or below which a pair is hidden under variants where adding it would not hide it; Swin uses -100."""
+"""A number at or below which a pair is hidden under variants where adding it would not hide it. Swin's masks have -100
+plus biases of a few units."""
 BIAS = -25.0
 """A number above this is a bias. Numbers between this and ``HIDES`` are ambiguous."""
 
@@ -56,7 +57,7 @@ def real_tokens(
     return mask
 
 
-def hides_no_order(mask: Tensor, queries: int) -> bool:
+def is_key_mask(mask: Tensor, queries: int) -> bool:
     """Returns whether a mask over pairs is the same for all of several queries, so that it is not causal."""
     return mask.dim() == 4 and mask.shape[2] == 1 and queries > 1
 
