@@ -359,7 +359,7 @@ class Kernel(nn.Module, ABC):
 
     @staticmethod
     def _clear(output: Output, visibility: Visibility) -> Output:
-        """Sets the output of padded queries to 0, which also keeps NaN gradients there from spreading."""
+        """Returns the output with 0 for padded queries, which also keeps NaN gradients there from spreading."""
         return output if visibility.query_real is None else clear_padding(output, visibility.query_real)
 
     def _weights(

@@ -14,7 +14,7 @@ BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def clear_padding(tensor: Tensor, real: Tensor) -> Tensor:
-    """Sets a tensor (B H length width) to 0 where ``real`` (B length) is False, and so its gradient."""
+    """Returns a tensor (B H length width) with 0 where ``real`` (B length) is False; its gradient is 0 there too."""
     if needs_formula():
         return tensor.masked_fill(~real[:, None, :, None], 0.0)
     cleared: Tensor = ClearPadding.apply(tensor, real)  # type: ignore[no-untyped-call]
@@ -113,7 +113,7 @@ class Visibility:
             )
 
     def clear(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sets padding in the tensors (B H length width) to 0, so that not even a NaN there spreads."""
+        """Returns the tensors (B H length width) with 0 at padding, so that not even a NaN there spreads."""
         if self.query_real is not None:
             query = clear_padding(query, self.query_real)
         if self.key_real is not None:
