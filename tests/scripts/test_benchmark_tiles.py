@@ -143,7 +143,7 @@ def test_a_file_that_is_none_is_told(text: str | None, tmp_path: Path, monkeypat
     if text is not None:
         file.write_text(text.replace("%s", device_name(torch.device("cpu"))))
     monkeypatch.setenv(launch.TILES, str(file))
-    with pytest.raises(WrongUseError, match=r"SEQARENA_TILES=.*expected a file of `seqarena benchmark tiles`"):
+    with pytest.raises(WrongUseError, match=r"SEQARENA_TILES=.*expected a file written by `seqarena benchmark tiles`"):
         find_attention("x3").build(heads=1).compute("triton", *torch.randn(3, 1, 1, 40, 16), Visibility())
 
 
@@ -152,7 +152,7 @@ def test_a_file_of_other_cards_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
     (tmp_path / "tiles.json").write_text('{"another card": {"normalized_forward float32 16": [64, 64, 4, 2]}}')
     monkeypatch.setenv(launch.TILES, str(tmp_path / "tiles.json"))
-    with pytest.warns(UserWarning, match="has no tiles of"):
+    with pytest.warns(UserWarning, match="has no tiles for"):
         assert (
             find_attention("x3").build(heads=1).compute("triton", *torch.randn(3, 1, 1, 40, 16), Visibility())
             is not None

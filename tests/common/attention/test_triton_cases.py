@@ -188,7 +188,7 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
     del tried
     query, key, value = inputs(20, 20, value_width=24)
     long = torch.empty(1, 1, 1, 16).expand(1, 1, 2**28, 16)
-    assert conditions.triton(Inputs(long, key, value, Visibility(), None, 0.0)) == "a head has 2^31 numbers or more"
+    assert conditions.triton(Inputs(long, key, value, Visibility(), None, 0.0)) == "a head has 2^31 elements or more"
     assert "segments and windows are not supported" in str(
         conditions.triton(Inputs(query, key, value, Visibility(order="causal", window=4), None, 0.0))
     )
