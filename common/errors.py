@@ -1,4 +1,4 @@
-"""Errors of whoever runs a command, each in one sentence that says what to do."""
+"""Errors caused by the user or the machine, and how the command line reports them: one sentence, with advice."""
 
 import contextlib
 import difflib
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 Entry = TypeVar("Entry")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that move a terminal's cursor, break a line, or change the direction of writing."""
-DEEPEST = 40
-"""Levels of nesting in a file of ours."""
+MAX_DEPTH = 40
+"""Maximum number of nested levels in a file read by this project."""
 
 
-MACHINE: Mapping[int | None, str] = MappingProxyType(
+MACHINE_ERRORS: Mapping[int | None, str] = MappingProxyType(
     {
         errno.EMFILE: "too many open files; raise the limit of this process (ulimit -n)",
         errno.ENFILE: "too many open files on this machine",
@@ -28,67 +28,67 @@ MACHINE: Mapping[int | None, str] = MappingProxyType(
         errno.EDQUOT: "the quota of this disk is used up; make room and run again",
         errno.EACCES: "no permission",
         errno.EPERM: "no permission",
-        errno.EIO: "the device could not read or write; look into the system's log",
+        errno.EIO: "the device could not read or write; see the system log",
     }
 )
-"""Errors that say nothing of a file's content, in words."""
+"""Message of each system error that is unrelated to a file's content."""
 
 
 SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
-"""All that NumPy says of an array that did not fit on the disk."""
+"""Message of NumPy for an array that did not fit on the disk; it has no error number."""
 
 
 class WrongUseError(Exception):
-    """A command, a name or a setting that cannot be meant; the command line ends with exit code 2.
+    """An invalid command, name or setting; the command line ends with exit code 2.
 
-    Not a ``ValueError``: those are what parsers swallow and rephrase.
+    Not a ``ValueError``, because parsers catch and rephrase those.
     """
 
 
 class InUseError(WrongUseError):
-    """A run directory in which another process is running."""
+    """A run directory that is in use by another process."""
 
 
 class BadDataError(ValueError):
-    """A file whose content is not what its format promises; names the file and the line."""
+    """A file whose content does not match its format. The message names the file and the line."""
 
 
-def printable(values: Any, depth: int = DEEPEST) -> Any:
-    """Returns plain values of a foreign file, in whose text line breaks are spaces and other controls are U+FFFD.
+def printable(values: Any, depth: int = MAX_DEPTH) -> Any:
+    """Returns plain values with line breaks in strings replaced by spaces, and other control characters by U+FFFD.
 
     Raises:
-        ValueError: values that are nested more than ``depth`` levels deep.
+        ValueError: the values are nested more than ``depth`` levels deep.
     """
     if isinstance(values, str):
         return CONTROLS.sub(lambda found: " " if found.group().isspace() else "\N{REPLACEMENT CHARACTER}", values)
     if not isinstance(values, dict | list):
         return values
     if depth == 0:
-        raise ValueError(f"nested more than {DEEPEST} levels deep")
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(values, dict):
         return {printable(name): printable(value, depth - 1) for name, value in values.items()}
     return [printable(value, depth - 1) for value in values]
 
 
 def machine_error(error: Exception, where: object) -> OSError | None:
-    """Returns an error of the machine, not of a file's content, in words and with a file's name; None: it is none."""
+    """Returns a readable ``OSError`` with a file's name for an error of the machine; None for any other error."""
     if not isinstance(error, OSError):
         return None
     number = error.errno
     if number is None and SHORT_WRITE.search(str(error)):
         number = errno.ENOSPC
-    if number not in MACHINE:
+    if number not in MACHINE_ERRORS:
         return None
-    return OSError(number, MACHINE[number], error.filename or str(where))
+    return OSError(number, MACHINE_ERRORS[number], error.filename or str(where))
 
 
 @contextlib.contextmanager
 def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
-    """Says of every error that a library raises which file it is of: each kind of damage has a class of its own.
+    """Converts any error that a library raises while it reads a file into one that names the file.
 
     Raises:
-        BadDataError: the file is no whole one of its kind; ends in ``advice``.
-        OSError: the machine could not read or write it.
+        BadDataError: the file is damaged or of another kind. The message ends with ``advice``.
+        OSError: the machine could not read or write the file.
     """
     try:
         yield
@@ -103,22 +103,22 @@ def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Returns ``did you mean 'dnas'?``, or nothing if nothing is near."""
+    """Returns ``did you mean 'dnas'?``, or an empty string if no choice is similar."""
     close = difflib.get_close_matches(name, sorted(choices), n=3, cutoff=0.5)
     return f"did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Returns ``did you mean 'dnas'?`` if something is near, and the choices in either case."""
+    """Returns ``did you mean 'dnas'?`` if a choice is similar, followed by all choices."""
     choices = sorted(choices)
     return f"{did_you_mean(name, choices)} choices: {', '.join(choices)}".lstrip()
 
 
 def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
-    """Returns the entry of a table by its name.
+    """Returns the table's entry of a name.
 
     Raises:
-        WrongUseError: no such entry; names the nearest ones.
+        WrongUseError: no such entry. The message lists similar names.
     """
     if name not in table:
         raise WrongUseError(f"unknown {kind} {name!r}; {nearest(name, table)}")
@@ -126,8 +126,8 @@ def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
 
 
 @contextlib.contextmanager
-def advising(advice: Callable[[], str]) -> Iterator[None]:
-    """Adds to an interrupt what to do after it, for ``guarded`` to say."""
+def interrupt_advice(advice: Callable[[], str]) -> Iterator[None]:
+    """Adds advice to a ``KeyboardInterrupt``, which ``run_command`` prints."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -135,35 +135,35 @@ def advising(advice: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def _told(error: Exception) -> str:
-    """Returns a message, whose lines may quote a foreign file."""
+def _format_error(error: Exception) -> str:
+    """Returns the message to print; control characters quoted from a file are replaced."""
     return "\n".join(printable(line) for line in f"seqarena: {error}".split("\n"))
 
 
-def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Runs a command and returns its exit code: 0 done, 2 wrong use, 1 anything else, each said in one message."""
+def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Runs a command, prints its error if any, and returns the exit code: 0 success, 2 wrong use, 1 other errors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed, as by `2>&-`: errors would be printed among results or into a file
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as the process lives
-    code = _guarded(command, arguments)
+        if getattr(sys, name) is None:  # closed, as by `2>&-`: errors could end up in another file
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # open until the process ends
+    code = _run_command(command, arguments)
     try:
-        sys.stdout.flush()  # Python would do so as it exits, and print an error that no one can read
+        sys.stdout.flush()  # otherwise Python flushes at exit and prints an obscure error
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # whoever read it, `head` perhaps, has seen enough
+        if not isinstance(error, BrokenPipeError):  # the reader, such as `head`, has stopped reading: no error
             code = code or 1
-            print(_told(OSError(f"standard output: {error.strerror}")), file=sys.stderr)
+            print(_format_error(OSError(f"standard output: {error.strerror}")), file=sys.stderr)
     return code
 
 
-def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+def _run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # under an ASCII locale letters that it lacks become question marks
+        if isinstance(stream, io.TextIOWrapper):  # under an ASCII locale other letters become question marks
             stream.reconfigure(errors="replace")
     try:
         return command(arguments)
     except WrongUseError as error:
-        print(_told(error), file=sys.stderr)
+        print(_format_error(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         advice = getattr(error, "__notes__", [])[:1]
@@ -171,7 +171,7 @@ def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) 
     except BrokenPipeError:
         return 0
     except (BadDataError, OSError) as error:
-        print(_told(error), file=sys.stderr)
-    except Exception:  # a defect of ours: whoever reports it needs the trace
+        print(_format_error(error), file=sys.stderr)
+    except Exception:  # a defect of this project: the traceback is needed for a report
         traceback.print_exc()
     return 1

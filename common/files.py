@@ -1,4 +1,4 @@
-"""Files and folders that are whole or absent whatever happens, and locks that go with their process."""
+"""Atomic writing of files and folders, and locks that are released when their process ends."""
 
 import contextlib
 import fcntl
@@ -13,27 +13,27 @@ from typing import Any
 
 from seqarena.common.errors import InUseError, machine_error
 
-LONGEST_INTEGER = 20
-"""Digits and sign of a number of 64 bits."""
+MAX_DIGITS = 20
+"""Length of a 64-bit integer in decimal, sign included."""
 
 
 def write_atomically(path: Path, write: Callable[[BufferedRandom], object], *, before: Path | None = None) -> None:
-    """Writes a file so that ``path`` holds the old content or the whole new one, whatever happens in between.
+    """Writes a file atomically: ``path`` has either the old content or the complete new content, even after a crash.
 
-    ``before`` names the file that then holds the old content, if it is to be kept. Of several processes that write
-    one file each waits for the one before. Where ``path`` is a link, the file that it leads to is written.
+    The old content is moved to the file ``before``, if given. Processes that write the same file wait for each other.
+    If ``path`` is a symbolic link, its target is written.
 
     Raises:
-        OSError: it could not be written (a full disk, a read-only folder, a device); the old file is whole.
+        OSError: the file could not be written (a full disk, a read-only folder, a device). The old file is unchanged.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise OSError(f"{path} is a folder, a pipe or a device; name a file to write")
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
-        with held(unfinished) as file:
+        with open_locked(unfinished) as file:
             try:
-                file.truncate()  # a kill may have left it
+                file.truncate()  # a killed process may have left content
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -49,26 +49,26 @@ def write_atomically(path: Path, write: Callable[[BufferedRandom], object], *, b
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[BufferedRandom]:
-    """Opens a file, made where there is none, that one process holds at a time; the others wait.
+def open_locked(path: Path) -> Iterator[BufferedRandom]:
+    """Opens a file with an exclusive lock, and creates it if absent. Other processes wait.
 
-    Whoever holds it may delete or rename it: then the next one makes another. The lock goes with the process, however
-    it ends.
+    The holder of the lock may delete or rename the file; the next process then creates a new one. The lock is released
+    when the process ends, however it ends.
     """
     while True:
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
-                is_there = path.stat().st_ino == os.fstat(file.fileno()).st_ino
+                is_current = path.stat().st_ino == os.fstat(file.fileno()).st_ino
             except FileNotFoundError:
-                is_there = False
-            if is_there:
+                is_current = False
+            if is_current:
                 yield file
                 return
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes new names last through a power failure, where the file system can."""
+    """Flushes a folder's entries to disk, so that new names survive a power failure, if the file system supports it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # some network file systems do not sync folders
@@ -78,14 +78,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_error(error: BaseException, path: Path) -> BaseException:
-    """Returns what a failed write is to be reported as; torch and safetensors wrap what their file raises."""
+    """Returns the error to report for a failed write; torch and safetensors wrap the original one."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
     if any(isinstance(each, KeyboardInterrupt) for each in causes):
         return KeyboardInterrupt()
     reason = next((each for each in causes if isinstance(each, OSError)), error)
-    return OSError(f"could not write {path}: {reason}; what was there before is whole")
+    return OSError(f"could not write {path}: {reason}; the previous content is unchanged")
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -95,11 +95,11 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def read_strict_json(path: Path) -> Any:
-    """Returns the plain values in a JSON file, which may come from anybody.
+    """Returns the plain values in a JSON file from an untrusted source.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no JSON, or holds what JSON has no word for (NaN, infinities), or is nested without end.
+        OSError: the file cannot be read.
+        ValueError: the file is not valid JSON, contains NaN, infinities or huge integers, or is nested too deeply.
     """
     try:
         return json.loads(path.read_bytes(), parse_constant=_number, parse_float=_number, parse_int=_integer)
@@ -110,33 +110,33 @@ def read_strict_json(path: Path) -> Any:
 def _number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is no number that JSON has")
+        raise ValueError(f"{text} is not a number in JSON")
     return value
 
 
 def _integer(text: str) -> int:
-    if len(text) > LONGEST_INTEGER:
-        raise ValueError(f"{text[:10]}... is larger than any number of ours")
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"{text[:10]}... has more than 64 bits")
     return int(text)
 
 
 @contextlib.contextmanager
-def whole(folder: Path) -> Iterator[Path | None]:
-    """Gives a folder to fill, which then becomes ``folder``: whole or not at all. None: another process made it.
+def new_folder(folder: Path) -> Iterator[Path | None]:
+    """Yields a temporary folder, which is renamed to ``folder`` once filled; yields None if ``folder`` exists.
 
-    One process fills it at a time, and others wait for it. What killed ones left beside it is deleted.
+    One process fills the folder at a time, and others wait. Remains of killed processes in the parent are deleted.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _only_process(folder.with_name(f".{folder.name}.lock")):
+    with _exclusive(folder.with_name(f".{folder.name}.lock")):
         shutil.rmtree(unfinished, ignore_errors=True)
         if folder.exists():
             yield None
             return
-        _sweep_up(folder.parent)
+        _delete_unfinished(folder.parent)
         unfinished.mkdir()
         try:
-            with _named(folder):
+            with _name_folder(folder):
                 yield unfinished
             os.replace(unfinished, folder)
         finally:
@@ -144,8 +144,8 @@ def whole(folder: Path) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    """Names the folder in an error of the machine that names no file: a disk that is full."""
+def _name_folder(folder: Path) -> Iterator[None]:
+    """Adds the folder's name to an error of the machine that names no file, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -155,20 +155,23 @@ def _named(folder: Path) -> Iterator[None]:
         raise machine from error
 
 
-def _sweep_up(parent: Path) -> None:
-    """Deletes what killed processes left of other folders: those whose locks nobody holds."""
+def _delete_unfinished(parent: Path) -> None:
+    """Deletes the unfinished folders of killed processes, recognised by a lock that no process holds."""
     for unfinished in parent.glob(".*.unfinished"):
         lock = unfinished.with_name(f"{unfinished.stem}.lock")
-        with contextlib.suppress(OSError), lock.open("r+") as file:  # held, or just deleted by whoever finished
+        with (
+            contextlib.suppress(OSError),
+            lock.open("r+") as file,
+        ):  # locked, or just deleted by the process that finished
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(unfinished, ignore_errors=True)
             lock.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _only_process(path: Path) -> Iterator[None]:
-    """Waits until no other process holds a lock, holds it, and deletes its file."""
-    with held(path):
+def _exclusive(path: Path) -> Iterator[None]:
+    """Acquires a lock, waiting if necessary; at the end deletes its file."""
+    with open_locked(path):
         try:
             yield
         finally:
@@ -176,11 +179,11 @@ def _only_process(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds a run directory for this process; the lock goes with the process, however it ends.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Locks a run directory for this process. The lock is released when the process ends, however it ends.
 
     Raises:
-        InUseError: another process is running in the directory.
+        InUseError: another process uses the directory.
     """
     with (folder / ".lock").open("w") as file:
         try:

@@ -1,16 +1,16 @@
-"""The tensors of the suite and their shapes; one letter, one meaning, everywhere.
+"""Type aliases of tensors with their shapes. Each letter has one meaning in the whole project.
 
 B  batch: sequences computed together            H  heads
 N  queries                                       M  keys (and values), memory included
 D  width of one head (``head_dim``)              E  width of one value head
 T  tokens of a sequence, padding included        C  width of the model (``dim``)
-S  tokens of another sequence attended to        K  keys that a state remembers
-P  places in a batch that something is asked of  V  tokens of the vocabulary
-W  hypotheses of one source (a beam)            I  pictures, R views of one, Q boxes of a view
+S  tokens of another sequence attended to        K  keys covered by a state
+P  selected positions of a batch                 V  tokens of the vocabulary
+W  hypotheses of one source (a beam)             I  pictures, R views per picture, Q boxes per view
 
-Masks are True where a token is real, False where it is padding. An axis marked ``#`` may be 1 and is broadcast.
-``*some`` is no axis, or one of the sequences that make an example together.
-Signatures name the alias; the tests check every call against it, production does not.
+Masks are True for real tokens and False for padding. An axis marked ``#`` may have size 1 and is broadcast.
+``*some`` is no axis, or one axis over the sequences that form an example.
+Functions are annotated with these aliases. Shapes are checked in tests only, not in production.
 """
 
 from jaxtyping import Bool, Float, Int, Shaped
@@ -24,8 +24,8 @@ Scores = Float[Tensor, "B H N M"]
 Weights = Float[Tensor, "B H N M"]
 Bias = Float[Tensor, "#B #H #N #M"]
 Pairs = Bool[Tensor, "#B #H #N #M"]
-KeyMass = Float[Tensor, "B H M"]
-EarlierMass = Float[Tensor, "B H K"]
+ColumnLse = Float[Tensor, "B H M"]
+EarlierLse = Float[Tensor, "B H K"]
 QueryMask = Bool[Tensor, "B N"]
 KeyMask = Bool[Tensor, "B M"]
 Segments = Int[Tensor, "B M"]
@@ -76,6 +76,6 @@ BeamLogits = Float[Tensor, "B W V"]
 BeamParents = Int[Tensor, "B W"]
 BeamScores = Float[Tensor, "B W"]
 Ancestry = Int[Tensor, "B W T"]
-BeamMass = Float[Tensor, "rows H known"]
-EarlierBeamMass = Float[Tensor, "rows H earlier"]
+BeamLse = Float[Tensor, "rows H known"]
+EarlierBeamLse = Float[Tensor, "rows H earlier"]
 Sources = Int[Tensor, "kept"]

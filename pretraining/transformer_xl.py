@@ -19,7 +19,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.model.blocks import Activation, Deescalated, feed_forward
 from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.model.transformer import EncoderConfig
-from seqarena.common.shapes import Context, EarlierMass, Hidden, Key, KeyMass, Tokens, Total, Value
+from seqarena.common.shapes import ColumnLse, Context, EarlierLse, Hidden, Key, Tokens, Total, Value
 from seqarena.pretraining.adaptive_softmax import AdaptiveSoftmax
 
 STD = 0.02
@@ -78,7 +78,7 @@ class LayerMemory(NamedTuple):
 
     past: Context | ProjectedMemory
     """The layer's input stream; in evaluation, its projections."""
-    mass: KeyMass | None
+    mass: ColumnLse | None
     norm_state: DeescalationState | None
 
     @property
@@ -152,8 +152,8 @@ class RelativeAttention(nn.Module):
         self.kernel = variant.build(config.heads, config.attention_dropout)
 
     def forward(
-        self, hidden: Hidden, past: Context | ProjectedMemory, distances: Distances, mass: EarlierMass | None
-    ) -> tuple[Hidden, KeyMass | None, ProjectedMemory | None]:
+        self, hidden: Hidden, past: Context | ProjectedMemory, distances: Distances, mass: EarlierLse | None
+    ) -> tuple[Hidden, ColumnLse | None, ProjectedMemory | None]:
         """Returns the output, the variant's updated state (``mass``), and the extended ``ProjectedMemory`` if used."""
         query = self._split(self.query(hidden))
         key, value, position = self._keys_and_values(hidden, past, distances)
@@ -209,7 +209,7 @@ class Layer(nn.Module):
         self, hidden: Hidden, memory: LayerMemory, distances: Distances, memory_length: int
     ) -> tuple[Hidden, LayerMemory]:
         """Returns the layer's output, and the detached memory of the last ``memory_length`` tokens it has read."""
-        known: list[tuple[KeyMass | None, ProjectedMemory | None]] = []
+        known: list[tuple[ColumnLse | None, ProjectedMemory | None]] = []
 
         def attention(tokens: Tensor) -> Tensor:
             past = memory.past if isinstance(memory.past, ProjectedMemory) else self.residual.recalled(memory.past)

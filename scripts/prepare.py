@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqarena.common.errors import advising, look_up
+from seqarena.common.errors import interrupt_advice, look_up
 from seqarena.common.runs.cli import Parser, described
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.run import BaseRun
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     if len(arguments) > 1 and arguments[0] in PACKAGES and arguments[1] in find_package(arguments[0]).preparations:
         return find_package(arguments[0]).commands[arguments[1]](arguments[2:])
     package, wanted, folder = select_run(arguments)
-    with advising(lambda: "the same command resumes with the missing data"):
+    with interrupt_advice(lambda: "the same command resumes with the missing data"):
         assembly = package.assembly(wanted, folder, make_accelerator(wanted.train.precision))
     print(f"{package.name} {wanted.task}, preset {wanted.preset}: sha256 {assembly.data_checksum}")
     print("computing floors ...", file=sys.stderr)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from seqarena import __version__
-from seqarena.common.errors import guarded, look_up
+from seqarena.common.errors import look_up, run_command
 from seqarena.scripts.packages import PACKAGES, find_package
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
@@ -62,7 +62,7 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 def main() -> int:
     """Runs the command line and returns its exit code."""
-    return guarded(dispatch, sys.argv[1:])
+    return run_command(dispatch, sys.argv[1:])
 
 
 if __name__ == "__main__":

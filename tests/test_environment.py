@@ -12,7 +12,7 @@ import numba
 import pytest
 
 from seqarena.common.data.compiled import compiled
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.scripts.seqarena import dispatch
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent.parent / "results"
 def test_a_terminal_without_letters_shows_the_table(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr("sys.stdout", shown)
-    assert guarded(dispatch, ["leaderboard", "--runs", str(RESULTS / "hour")]) == 0
+    assert run_command(dispatch, ["leaderboard", "--runs", str(RESULTS / "hour")]) == 0
     shown.seek(0)
     text = shown.read()
     assert ("+---" in text) == (encoding == "ascii")

@@ -18,7 +18,7 @@ import pytest
 from safetensors.torch import load_file
 
 from seqarena.common import files
-from seqarena.common.errors import WrongUseError, guarded
+from seqarena.common.errors import WrongUseError, run_command
 from seqarena.common.runs.results import Result
 from seqarena.lra.run import Run
 from seqarena.lra.trainer import loss
@@ -137,7 +137,7 @@ def test_a_place_that_takes_no_files_is_one_message(tmp_path: Path, capsys: pyte
         given = {"--runs": str(tmp_path / "runs"), "--data-folder": str(tmp_path / "data")}
         given[option] = str(tmp_path / "file" / "below")
         words = [word for pair in given.items() for word in pair]
-        assert guarded(dispatch, ["lra", "listops", *TINY_FIELDS, *words]) == 1
+        assert run_command(dispatch, ["lra", "listops", *TINY_FIELDS, *words]) == 1
         told = capsys.readouterr().err.splitlines()
         assert told[-1].startswith("seqarena: [Errno 20] Not a directory")
 

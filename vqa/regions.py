@@ -19,7 +19,7 @@ import numpy.typing as npt
 from numpy.lib.format import open_memmap
 
 from seqarena.common.errors import BadDataError, WrongUseError, damage
-from seqarena.common.files import locked, write_json
+from seqarena.common.files import lock_folder, write_json
 from seqarena.common.training.log import tracked
 
 VERSION = 1
@@ -115,7 +115,7 @@ def write(
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
     header = Header(detector=detector, pictures=pictures, boxes=boxes, width=width)
-    with locked(unfinished):
+    with lock_folder(unfinished):
         arrays, done = _opened(unfinished, header, source)
         for row, each in enumerate(tracked(found, f"{folder.name}: pictures", pictures)):
             if row < done:

@@ -1,4 +1,4 @@
-"""Every attention variant, declared once: one file beside this one, one line in ``ATTENTIONS``."""
+"""Table of all attention variants. Each has one file in this folder and one or more entries in ``ATTENTIONS``."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from seqarena.common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 __all__ = ["ALIASES", "ATTENTIONS", "AttentionConfig", "Kernel", "Order", "Visibility", "attend", "attention_name",
            "find_attention", "require_order"]  # fmt: skip
 
-# Scales 14 and 16 and the unscaled controls are the paper's (P1); they do not follow the length.
+# Scales 14 and 16 and the unscaled controls are from P1. They do not depend on the sequence length.
 ATTENTIONS: Mapping[str, AttentionConfig] = MappingProxyType(
     {
         "softmax": Softmax(),
@@ -48,30 +48,30 @@ ALIASES: Mapping[str, str] = MappingProxyType({"lnas": "softmax"})
 
 
 def find_attention(name: str) -> AttentionConfig:
-    """Returns the variant of that name or alias.
+    """Returns the variant of a name or alias.
 
     Raises:
-        WrongUseError: no such variant; names the nearest ones.
+        WrongUseError: no such variant. The message lists similar names.
     """
     return look_up(ATTENTIONS, ALIASES.get(name, name), "attention")
 
 
 def attention_name(config: AttentionConfig) -> str:
-    """Returns the variant's name in the table, with what differs: ``x3``, ``x3[scale=8.0]``, ``hnas[u=0.1]``."""
+    """Returns the variant's name in the table with changed settings: ``x3``, ``x3[scale=8.0]``, ``hnas[u=0.1]``."""
     return name_in(ATTENTIONS, config)
 
 
 def require_order(config: AttentionConfig, order: Order) -> None:
-    """Refuses a variant that is not defined for an order.
+    """Checks that a variant is defined for an order.
 
     Raises:
-        WrongUseError: names the variants that are.
+        WrongUseError: it is not. The message lists the variants that are.
     """
     if order not in config.orders:
         able = [name for name, entry in ATTENTIONS.items() if order in entry.orders]
         raise WrongUseError(
             f"attention {attention_name(config)!r} is not defined for order {order!r} "
-            f"(it has {', '.join(config.orders)}); these are: {', '.join(able)}"
+            f"(only for {', '.join(config.orders)}); variants defined for it: {', '.join(able)}"
         )
 
 
@@ -86,15 +86,15 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Output:
-    """Returns the attention of any variant, by name or config; ``Hybrid(u=0.3)`` fixes the mixture.
+    """Computes attention by any variant, given its name or config; ``Hybrid(u=0.3)`` fixes the mixing weight.
 
     Shapes: query (batch, heads, queries, head_dim), key and value (batch, heads, keys, head_dim), masks
-    (batch, length) with True = real. With ``causal``, keys beyond the number of queries are an earlier memory.
-    ``dropout`` is the probability of dropping a weight, and acts whenever it is above 0. Nothing is trained: the
-    variant's own numbers are constants, in the precision of ``query``.
+    (batch, length) with True = real. With ``causal``, keys in excess of the queries are memory: positions before the
+    first query. ``dropout`` is the probability of dropping a weight; it is applied whenever it is above 0. Nothing is
+    trained: the variant's own parameters are constants, in the precision of ``query``.
 
     Raises:
-        WrongUseError: an unknown variant, a mask that does not fit, or a variant that has no causal form.
+        WrongUseError: an unknown variant, a mask of the wrong shape, or a variant without a causal form.
     """
     config = find_attention(variant) if isinstance(variant, str) else variant
     visibility = Visibility(
@@ -111,11 +111,11 @@ def attend(
 
 
 def _freeze(kernel: Kernel, device: torch.device, precision: torch.dtype) -> None:
-    """Makes parameters constants of a precision. Transforms of ``torch.func`` do not allow ``Module.to``."""
+    """Replaces parameters by constants in ``precision``. Transforms of ``torch.func`` do not allow ``Module.to``."""
     for module in kernel.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             delattr(module, name)
-            # The initial value of a bounded number is in float64, its parameter is rounded.
+            # The initial value of a bounded parameter is in float64, the parameter itself is rounded.
             number = module.initial if isinstance(module, Bounded) else parameter.detach()
             setattr(module, name, number.to(device, precision))
         for name, buffer in module.named_buffers(recurse=False):

@@ -1,4 +1,4 @@
-"""Activations of the scores with their gradients, and the block rule of weights that are made of them (P1)."""
+"""Activations of the scores with their gradients, and the rule of the elementwise variants (P1)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ class Activation(NamedTuple):
     """An activation of the scores, and its gradient."""
 
     apply: Callable[[Tensor], Tensor]
-    into: Callable[[Tensor, Tensor], Tensor]
-    """Computes the activation; arguments: the scores, and a tensor for the output."""
-    pull: Callable[[Tensor, Tensor, Tensor], Tensor]
-    """Computes the gradient of the scores; arguments: the output's gradient (overwritten), the scores, the output."""
+    apply_out: Callable[[Tensor, Tensor], Tensor]
+    """Computes the activation. Arguments: the scores, and a tensor for the output."""
+    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Computes the gradient of the scores. Arguments: the output's gradient (overwritten), the scores, the output."""
 
 
 aten = torch.ops.aten
-# A plain dict: torch.compile follows no MappingProxyType once the model has changed any dict of its own.
+# A plain dict: torch.compile cannot trace a MappingProxyType once the model has changed any dict of its own.
 PHI: Mapping[str, Activation] = {
     "x": Activation(
         lambda scores: scores,
@@ -61,7 +61,7 @@ PHI: Mapping[str, Activation] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ElementwiseRule(Rule):
-    """phi(s_ij)^power of any tile; the rows are divided at last."""
+    """Weights phi(s_ij)^power of a tile; the engine divides each row of the output."""
 
     whole_rows: ClassVar[bool] = False
     phi: Phi
@@ -69,22 +69,22 @@ class ElementwiseRule(Rule):
     scale: float | None
 
     def row_divisor(self, counts: Tensor) -> Tensor:
-        """Returns the scale, or the square root of the number of keys a query sees."""
+        """Returns the scale, or the square root of the number of keys visible to a query."""
         return counts.clamp(min=1).sqrt() if self.scale is None else torch.full_like(counts, self.scale)
 
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
-        """Returns the weights before they are divided."""
-        activated = weights = PHI[self.phi].into(scores, scratch.like("activated", scores))
+        """Returns the weights before division."""
+        activated = weights = PHI[self.phi].apply_out(scores, scratch.like("activated", scores))
         if self.power > 1:
             weights = torch.pow(activated, self.power, out=scratch.like("power", scores))
         return weights, (scores, activated, weights)
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
-        """Returns the gradient of the scores, all but the factor ``power``."""
-        scores, activated, weights = kept
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+        """Returns the gradient of the scores; the factor ``power`` is returned separately."""
+        scores, activated, weights = saved
         if self.power > 1:
             lower = activated if self.power == 2 else torch.pow(activated, self.power - 1, out=weights)
             grad.mul_(lower)
-        return ScoreGradient(PHI[self.phi].pull(grad, scores, activated), factor=float(self.power))
+        return ScoreGradient(PHI[self.phi].backward(grad, scores, activated), factor=float(self.power))

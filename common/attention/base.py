@@ -1,4 +1,4 @@
-"""The contract every attention variant keeps: its config, and the kernel that evaluates it.
+"""Base classes of every attention variant: its config, and the kernel that computes it.
 
 Scores are s_ij = query_i . key_j / sqrt(head_dim) + bias_ij; i runs over queries, j over keys.
 """
@@ -13,24 +13,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqarena.common.attention import conditions
-from seqarena.common.attention.chunked import attend_in_chunks, chunks, parts
+from seqarena.common.attention.chunked import attend_in_chunks, chunks, split
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rows import WeightRows, rows_by_rule
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.triton.available import say_once
+from seqarena.common.attention.triton.available import warn_once
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility, clear_padding
 from seqarena.common.errors import WrongUseError
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 Implementation = Literal["features", "triton", "fused", "blockwise", "chunked", "reference"]
-"""In the order in which a kernel prefers them."""
+"""Implementations in the order in which a kernel tries them."""
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 
 def scaled_scores(query: Query, key: Key, bias: Bias | None) -> Scores:
-    """Returns s_ij in float32 at least, also under autocast: cubes and exponentials do not fit half precision."""
+    """Returns s_ij in float32 or wider, also under autocast: cubes and exponentials overflow half precision."""
     with torch.autocast(query.device.type, enabled=False):
         wide = torch.promote_types(query.dtype, torch.float32)
         scores: Tensor = (query.to(wide) * query.shape[-1] ** -0.5) @ key.to(wide).transpose(-1, -2)  # B H N M
@@ -38,25 +38,26 @@ def scaled_scores(query: Query, key: Key, bias: Bias | None) -> Scores:
 
 
 class Explanation(NamedTuple):
-    """Which implementation computes a call."""
+    """Implementation that computes a call, and the reasons against the others."""
 
     implementation: Implementation
     others: Mapping[Implementation, str]
-    """Why each other does not."""
+    """Reason against each other implementation."""
 
 
 class Kernel(nn.Module, ABC):
-    """Evaluates one variant. ``dropout`` falls on the weights, in training only.
+    """Computes one variant. ``dropout`` is applied to the weights, in training only.
 
-    A variant gives ``normalize``, its formula on the full matrix, which long calls evaluate for some queries at a time:
-    then nothing of size N x M is kept. ``rule`` is the same block by block, and faster. Where there is a still faster
-    exact form it overrides ``features``, ``triton`` or ``fused``, and ``lack``, which tells what that form cannot do.
+    A variant defines ``normalize``, its formula on the full matrix. Long calls evaluate it for a chunk of queries at a
+    time, so that nothing of size N x M is stored. ``rule`` is the same block by block, and faster. A variant with a
+    still faster exact form overrides ``features``, ``triton`` or ``fused``, and ``limitation``, which returns the
+    reason if that form does not support a call.
     """
 
     rule: Rule | None = None
-    """None: only the formula."""
-    is_tried = False
-    """Whether ``normalize`` was seen to give some queries what it gives them among others."""
+    """Weights and gradients of a block; None if the variant has only the formula."""
+    is_chunking_checked = False
+    """Whether ``_check_chunks`` has verified that ``normalize`` may be evaluated chunk by chunk."""
 
     def __init__(self, config: "AttentionConfig", dropout: float) -> None:
         super().__init__()
@@ -67,16 +68,16 @@ class Kernel(nn.Module, ABC):
 
     @abstractmethod
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
-        """Returns the weights, exactly 0 wherever ``visible`` is False, and the state after the last query."""
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
+        """Returns the weights, exactly 0 where ``visible`` is False, and the state after the last query."""
 
-    def share(self) -> Tensor | None:
-        """Returns the mixing share that ``rule`` takes, (heads or 1) 1 1; None for rules without one."""
+    def mixing_weight(self) -> Tensor | None:
+        """Returns the mixing weight that ``rule`` needs, (heads or 1) 1 1; None for rules without one."""
         return None
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns what an implementation lacks for a call; None: nothing. ``against`` is the whole answer."""
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns why an implementation does not support a call of this variant, or None; see ``reason_against``."""
         match implementation:
             case "blockwise":
                 return conditions.ABSENT if self.rule is None else conditions.blockwise(inputs, self.rule.rounds)
@@ -88,37 +89,37 @@ class Kernel(nn.Module, ABC):
                 return conditions.ABSENT
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output by PyTorch's fused attention."""
+        """Computes the output by PyTorch's fused attention."""
         raise AssertionError(conditions.ABSENT)
 
     def features(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output in time linear in the length."""
+        """Computes the output in time linear in the length."""
         raise AssertionError(conditions.ABSENT)
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output by a CUDA kernel of ours."""
+        """Computes the output by this project's Triton kernels."""
         raise AssertionError(conditions.ABSENT)
 
     def blockwise(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output block by block, in linear memory."""
+        """Computes the output block by block, in linear memory."""
         return self._evaluate(self.rule, None, query, key, value, visibility, bias)[0]
 
     def chunked(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output by the formula, some queries at a time, in linear memory.
+        """Computes the output by the formula, a chunk of queries at a time, in linear memory.
 
         Raises:
-            WrongUseError: the formula gives other weights for some queries at a time, though its config says that it
-                can go on step by step.
+            WrongUseError: the formula gives different weights chunk by chunk, although the config lists the order in
+                ``stepwise``.
         """
-        if not self.is_tried and not torch.compiler.is_compiling():
-            self._try_chunks(query, visibility)
-        query, key, value = visibility.cleared(query, key, value)
+        if not self.is_chunking_checked and not torch.compiler.is_compiling():
+            self._check_chunks(query, visibility)
+        query, key, value = visibility.clear(query, key, value)
         return attend_in_chunks(self._by_formula, query, key, value, visibility, bias)
 
-    def _try_chunks(self, query: Query, visibility: Visibility) -> None:
-        """Compares the weights of six queries at once with those of twice three, on scores drawn for the purpose."""
-        drawn = torch.Generator().manual_seed(0)
-        scores = torch.randn(1, query.shape[1], 6, 6, generator=drawn).to(query.device)
+    def _check_chunks(self, query: Query, visibility: Visibility) -> None:
+        """Compares the weights of six queries in one call with those in two calls of three, on random scores."""
+        generator = torch.Generator().manual_seed(0)
+        scores = torch.randn(1, query.shape[1], 6, 6, generator=generator).to(query.device)
         visible = Visibility(order=visibility.order).pairs(6, 6, query.device)
         found, state = list[Tensor](), None
         with torch.no_grad():
@@ -131,43 +132,43 @@ class Kernel(nn.Module, ABC):
                 found.append(F.pad(weights, (0, 6 - seen)))
         if not torch.allclose(torch.cat(found, dim=2), whole, atol=1e-5, rtol=1e-4):
             raise WrongUseError(
-                f"{type(self).__name__}: a query's weights depend on other queries; its config must say so: "
-                f"leave {visibility.order!r} out of stepwise, or return the state from normalize"
+                f"{type(self).__name__}: a query's weights depend on other queries, but its config does not say so: "
+                f"remove {visibility.order!r} from stepwise, or return the state from normalize"
             )
-        self.is_tried = True
+        self.is_chunking_checked = True
 
     def reference(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output by the formula on the full matrix."""
+        """Computes the output by the formula on the full matrix."""
         return self._evaluate(None, None, query, key, value, visibility, bias)[0]
 
     @property
     def active_dropout(self) -> float:
-        """The probability of dropping a weight now: in evaluation none."""
+        """Probability of dropping a weight in the current mode; 0 in evaluation."""
         return self.dropout if self.training else 0.0
 
     def weights(self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None) -> Weights:
-        """Returns the attention weights before dropout, in float32 at least; padded rows and columns are 0."""
+        """Returns the attention weights before dropout, in float32 or wider; padded rows and columns are 0."""
         self.check(visibility, bias, query=query, key=key)
         return self._weights(query, key, visibility, bias, None)[0]
 
     def weight_rows(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None
     ) -> Iterator[WeightRows]:
-        """Yields the weights before dropout, some queries at a time; by the formula where there is no rule."""
+        """Yields the weights before dropout, a block of queries at a time; by the formula if there is no rule."""
         self.check(visibility, bias, query=query, key=key)
         if self.rule is not None:
-            return rows_by_rule(self.rule, self.share(), query, key, visibility, bias)
+            return rows_by_rule(self.rule, self.mixing_weight(), query, key, visibility, bias)
         return self._rows_by_formula(query, key, visibility, bias)
 
     def _rows_by_formula(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None
     ) -> Iterator[WeightRows]:
-        query, key, _ = visibility.cleared(query, key, key)
+        query, key, _ = visibility.clear(query, key, key)
         inputs, rows = Inputs(query, key, key, visibility, bias, 0.0), chunks(query, key)
         if conditions.chunked(inputs, self.stepwise, len(rows)) is not None:
             rows = [slice(0, query.shape[2])]
         state = None
-        for some in parts(query, key, key, visibility, bias, rows):
+        for some in split(query, key, key, visibility, bias, rows):
             weights, state = self._weights(some.query, some.key, some.visibility, some.bias, state)
             yield WeightRows(
                 slice(0, query.shape[0] * query.shape[1]), some.rows, slice(0, some.key.shape[2]),
@@ -175,37 +176,39 @@ class Kernel(nn.Module, ABC):
             )  # fmt: skip
 
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
-        """Returns sum_j pi_ij value_j in the dtype of ``value``; padded queries give exactly 0."""
+        """Returns sum_j pi_ij value_j in the dtype of ``value``; exactly 0 for padded queries."""
         self.check(visibility, bias, query=query, key=key, value=value)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
-        chosen = self._chosen(inputs)
+        chosen = self._choose(inputs)
         if query.is_cuda and not torch.compiler.is_compiling() and chosen in ("blockwise", "chunked", "reference"):
-            reason = self.against("triton", inputs)
+            reason = self.reason_against("triton", inputs)
             if reason is not None and reason != conditions.ABSENT:
-                say_once(reason)
-        return self._computed(chosen, query, key, value, visibility, bias)
+                warn_once(reason)
+        return self._run(chosen, query, key, value, visibility, bias)
 
-    def against(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns why an implementation does not compute a call; None: it does, if none before it does."""
+    def reason_against(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns why an implementation cannot compute a call; None if it can."""
         if implementation != "reference" and needs_formula():
             return conditions.FORMULA_ONLY
-        return self.lack(implementation, inputs)
+        return self.limitation(implementation, inputs)
 
     def explain(
         self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None
     ) -> Explanation:
-        """Returns which implementation computes a call, and why each other does not."""
+        """Returns the implementation that computes a call, and the reason against each other one."""
         self.check(visibility, bias, query=query, key=key, value=value)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
-        chosen = self._chosen(inputs)
+        chosen = self._choose(inputs)
         others = {
-            each: self.against(each, inputs) or f"{chosen} comes first" for each in IMPLEMENTATIONS if each != chosen
+            each: self.reason_against(each, inputs) or f"{chosen} comes first"
+            for each in IMPLEMENTATIONS
+            if each != chosen
         }
         return Explanation(chosen, others)
 
-    def _chosen(self, inputs: Inputs) -> Implementation:
+    def _choose(self, inputs: Inputs) -> Implementation:
         for implementation in IMPLEMENTATIONS:
-            if self.against(implementation, inputs) is None:
+            if self.reason_against(implementation, inputs) is None:
                 return implementation
         raise AssertionError("nothing is against the reference")
 
@@ -218,13 +221,14 @@ class Kernel(nn.Module, ABC):
         visibility: Visibility,
         bias: Bias | None = None,
     ) -> Output | None:
-        """Returns what ``forward`` does, by one implementation; None where something is ``against`` it."""
+        """Computes ``forward`` by the given implementation; returns None if that implementation cannot."""
         self.check(visibility, bias, query=query, key=key, value=value)
-        if self.against(implementation, Inputs(query, key, value, visibility, bias, self.active_dropout)) is not None:
+        inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
+        if self.reason_against(implementation, inputs) is not None:
             return None
-        return self._computed(implementation, query, key, value, visibility, bias)
+        return self._run(implementation, query, key, value, visibility, bias)
 
-    def _computed(
+    def _run(
         self,
         implementation: Implementation,
         query: Query,
@@ -245,43 +249,43 @@ class Kernel(nn.Module, ABC):
 
     def step(
         self,
-        state: EarlierMass | None,
+        state: EarlierLse | None,
         query: Query,
         key: Key,
         value: Value,
         visibility: Visibility,
         bias: Bias | None = None,
-    ) -> tuple[Output, KeyMass | None]:
-        """Goes on from ``state`` (None at the start) with the next one or more queries.
+    ) -> tuple[Output, ColumnLse | None]:
+        """Computes the output of the next queries, given the state after the earlier ones (None at the start).
 
         ``key`` and ``value`` hold everything visible so far, ``visibility.memory`` of them earlier than these queries.
-        The state is what the variant must remember of earlier queries: nothing, or for prefix-normalised attention
-        the logarithm of each key's mass, detached. Calling this a segment at a time gives what one call gives.
+        The state is None, or for prefix-normalised attention each key's logsumexp over the earlier queries, detached.
+        Calls on successive segments give the same as one call on all of them.
 
         Raises:
-            WrongUseError: an order in which the variant needs all queries at once.
+            WrongUseError: the variant needs all queries at once in this order.
         """
         self.check(visibility, bias, query=query, key=key, value=value)
         if visibility.order not in self.stepwise:
             raise WrongUseError(
                 f"{type(self).__name__} needs all queries at once in order {visibility.order!r}; "
-                f"step by step it has {', '.join(map(repr, self.stepwise))}"
+                f"orders that can be computed step by step: {', '.join(map(repr, self.stepwise)) or 'none'}"
             )
         fits = state is None or (state.dim() == 3 and state.shape[:2] == query.shape[:2])
         if state is not None and (not fits or state.device != query.device):
             raise WrongUseError(
-                f"state: expected shape ({query.shape[0]}, {query.shape[1]}, keys it knows) on {query.device}, as an "
-                f"earlier step returned it; found {tuple(state.shape)} on {state.device}"
+                f"state: expected the state returned by an earlier step, of shape ({query.shape[0]}, {query.shape[1]}, "
+                f"keys) on {query.device}; found {tuple(state.shape)} on {state.device}"
             )
         rule = None if needs_formula() else self.rule
-        output, mass = self._evaluate(rule, state, query, key, value, visibility, bias)
-        return self._clear(output, visibility), None if mass is None else mass.detach()
+        output, new_state = self._evaluate(rule, state, query, key, value, visibility, bias)
+        return self._clear(output, visibility), None if new_state is None else new_state.detach()
 
     def check(
         self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None
     ) -> None:
-        """Raises a ``WrongUseError`` that names the argument whose shape, type or device does not fit the others."""
-        # The fused operators of PyTorch read tensors of wrong shapes without a word, and past the end of memory.
+        """Raises a ``WrongUseError`` that names the argument whose shape, dtype or device does not fit the others."""
+        # PyTorch's fused operators accept tensors of wrong shapes without an error, and read beyond their memory.
         shapes = [tuple(each.shape) for each in (query, key, key if value is None else value)]
         q, k, v = shapes
         if any(len(shape) != 4 or 0 in shape for shape in shapes) or not (
@@ -297,9 +301,9 @@ class Kernel(nn.Module, ABC):
             raise WrongUseError(
                 f"query, key, value, bias: expected floating-point numbers on one device; found {found}"
             )
-        share = self.share()
-        if share is not None and share.shape[0] not in (1, q[1]):
-            raise WrongUseError(f"this kernel was built for {share.shape[0]} heads; query has {q[1]}")
+        mixing_weight = self.mixing_weight()
+        if mixing_weight is not None and mixing_weight.shape[0] not in (1, q[1]):
+            raise WrongUseError(f"this kernel was built for {mixing_weight.shape[0]} heads; query has {q[1]}")
         visibility.check(query, key)
         full = (*q[:3], k[2])
         if bias is not None and (
@@ -311,75 +315,84 @@ class Kernel(nn.Module, ABC):
             )
         if visibility.order not in self.orders:
             raise WrongUseError(
-                f"{type(self).__name__} has no order {visibility.order!r}; it has {', '.join(map(repr, self.orders))}"
+                f"{type(self).__name__} is not defined for order {visibility.order!r}, only for "
+                f"{', '.join(map(repr, self.orders))}"
             )
 
     def _evaluate(
         self,
         rule: Rule | None,
-        state: EarlierMass | None,
+        state: EarlierLse | None,
         query: Query,
         key: Key,
         value: Value,
         visibility: Visibility,
         bias: Bias | None,
-    ) -> tuple[Output, KeyMass | None]:
-        """Goes by the rule, or by the formula on the full matrix if there is none."""
+    ) -> tuple[Output, ColumnLse | None]:
+        """Returns the output and the state, by the rule or, without one, by the formula on the full matrix."""
         if rule is not None:
             return attend_blockwise(
-                rule, query, key, value, visibility, bias, share=self.share(), dropout=self.active_dropout, state=state
+                rule,
+                query,
+                key,
+                value,
+                visibility,
+                bias,
+                mixing_weight=self.mixing_weight(),
+                dropout=self.active_dropout,
+                state=state,
             )
-        return self._by_formula(state, *visibility.cleared(query, key, value), visibility, bias)
+        return self._by_formula(state, *visibility.clear(query, key, value), visibility, bias)
 
     def _by_formula(
         self,
-        state: EarlierMass | None,
+        state: EarlierLse | None,
         query: Query,
         key: Key,
         value: Value,
         visibility: Visibility,
         bias: Bias | None,
-    ) -> tuple[Output, KeyMass | None]:
-        """Returns the output by the formula on the full matrix, and the state; padding is cleared already."""
-        weights, mass = self._weights(query, key, visibility, bias, state)
-        return F.dropout(weights, self.active_dropout).to(value.dtype) @ value, mass
+    ) -> tuple[Output, ColumnLse | None]:
+        """Returns the output by the formula on the full matrix, and the state; padding must be cleared."""
+        weights, new_state = self._weights(query, key, visibility, bias, state)
+        return F.dropout(weights, self.active_dropout).to(value.dtype) @ value, new_state
 
     @staticmethod
     def _clear(output: Output, visibility: Visibility) -> Output:
-        """Returns the output with padded queries exactly 0, whose gradients, were they NaN, reach nothing."""
+        """Returns the output with 0 for padded queries, which also keeps NaN gradients there from spreading."""
         return output if visibility.query_real is None else clear_padding(output, visibility.query_real)
 
     def _weights(
-        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         visible = visibility.pairs(query.shape[2], key.shape[2], query.device)
         return self.normalize(scaled_scores(query, key, bias), visible, visibility, state)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(ABC):
-    """The parameters of one variant's formula. Knows the orders the variant has and builds its kernel."""
+    """Parameters of one variant's formula; builds its kernel."""
 
     @property
     def orders(self) -> tuple[Order, ...]:
-        """The orders in which this variant is defined and lets nothing of the future through."""
+        """Orders for which the variant is defined, without access to later positions."""
         return ORDERS
 
     @property
     def stepwise(self) -> tuple[Order, ...]:
-        """The orders in which it can go on query by query, or segment by segment."""
+        """Orders that ``Kernel.step`` can compute, query by query or segment by segment."""
         return self.orders
 
     @property
     def sums_over_queries(self) -> bool:
-        """Whether a query's weights depend on which other queries there are: padded ones must be known."""
+        """Whether a query's weights depend on the other queries; then padded queries must be marked."""
         return False
 
     @property
     def bias_hides(self) -> bool:
-        """Whether a very negative number added to a score hides its pair, as it does under a softmax."""
+        """Whether a large negative number added to a score hides its pair, as it does under a softmax."""
         return False
 
     @abstractmethod
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
-        """Returns the kernel; draws no random numbers, so that variants share every other initial value."""
+        """Returns the kernel. Draws no random numbers, so that models of all variants start from the same weights."""

@@ -1,7 +1,7 @@
-"""Exact attention of any variant in linear memory, block of queries by block of queries, on any device.
+"""Exact attention of any variant with a ``Rule``, by blocks of queries in linear memory, on any device.
 
-A variant gives its ``Rule``; nothing of size N x M is kept. The backward pass computes each block again, dropout
-included, and hands the rule the gradient of the block's weights.
+Nothing of size N x M is stored. The backward pass recomputes each block, dropout included, and passes the gradient of
+the block's weights to the rule.
 """
 
 from collections.abc import Iterator
@@ -9,75 +9,81 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from seqarena.common.attention.masses import added, column_masses, prefix, pull_columns, pull_prefix
-from seqarena.common.attention.rule import NOTHING, ScoreGradient, pull_softmax_, softmax_
-from seqarena.common.attention.tiles import Call, Sums, Tile, left
+from seqarena.common.attention.column_logsumexp import (
+    add_block,
+    column_logsumexp,
+    columns_backward,
+    prefix,
+    prefix_backward,
+)
+from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, ScoreGradient, softmax_, softmax_backward_
+from seqarena.common.attention.tiles import Call, Sums, Tile, apply_dropout
 
-CARRIED_BYTES = 2**24
-"""Masses that the backward pass keeps at once for a few heads; the rest it computes again."""
+STATE_BYTES = 2**24
+"""Maximum bytes of states stored at once by the backward pass for a group of heads; other states are recomputed."""
 
 
 def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the output (L N E), each round's masses over all queries (L rounds M) and those after the last (L 1 M).
+    """Returns the output (L N E), column logsumexps over all queries (L rounds M), and the last state (L 1 M).
 
-    Masses that the variant does not have are empty.
+    The latter two are empty for variants without them.
     """
     columns, ordered = call.column_rounds > 0, call.is_prefix
     sums = Sums(call.query, call.value.shape[2], call.blocking.rows)
-    masses = call.key.new_empty(len(call.key), call.column_rounds, call.key.shape[1])
-    last = carried(call, state) if ordered else call.key.new_empty(0)
+    column_lse = call.key.new_empty(len(call.key), call.column_rounds, call.key.shape[1])
+    last = initial_state(call, state) if ordered else call.key.new_empty(0)
     for heads in call.head_blocks():
         if columns:
-            masses[heads] = column_masses(call, heads)
-        share = None if call.share is None else call.share[heads]
+            column_lse[heads] = column_logsumexp(call, heads)
+        mixing_weight = None if call.mixing_weight is None else call.mixing_weight[heads]
         for rows in call.row_blocks():
             for tile in call.tiles(heads, rows):
                 scores, doubly = call.scores(tile), None
                 if columns:
-                    doubly = shifted_softmax(call, scores, masses[heads, -1:])
+                    doubly = shifted_softmax(call, scores, column_lse[heads, -1:])
                 elif ordered:
                     block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.masked, call.scratch)
                     doubly, last[heads, :, tile.keys] = block.doubly, block.last
-                weights, _ = call.rule.apply(scores, doubly, share, call.scratch)
+                weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
                 if not call.rule.whole_rows:
                     weights = call.hide(weights, tile)
-                sums.add(heads, rows, left(weights, call.kept(tile)), call.value[heads, tile.keys])
-    return sums.whole() * call.row_scale, masses, last
+                sums.add(heads, rows, apply_dropout(weights, call.dropout_mask(tile)), call.value[heads, tile.keys])
+    return sums.tensor() * call.row_scale, column_lse, last
 
 
-def backward(call: Call, grad: Tensor, masses: Tensor, state: Tensor | None, bias_grad: bool) -> "Gradients":
-    """Returns the gradients, given that of the output (L N E) and the masses that ``forward`` returned."""
+def backward(call: Call, grad: Tensor, column_lse: Tensor, state: Tensor | None, bias_grad: bool) -> "Gradients":
+    """Returns the gradients, given that of the output (L N E) and the column logsumexps returned by ``forward``."""
     gradients = Gradients(call, grad * call.row_scale, bias_grad)
-    start = carried(call, state) if call.is_prefix else None
+    start = initial_state(call, state) if call.is_prefix else None
     for heads in call.head_blocks():
         if start is not None:
             gradients.prefix_blocks(heads, start[heads])
         elif call.column_rounds:
-            gradients.column_blocks(heads, masses[heads])
+            gradients.column_blocks(heads, column_lse[heads])
         else:
             gradients.row_blocks(heads)
     return gradients
 
 
-def shifted_softmax(call: Call, scores: Tensor, mass: Tensor) -> Tensor:
-    """Returns softmax_j(s_ij - mass_j); overwrites the scores if nobody reads them any more."""
+def shifted_softmax(call: Call, scores: Tensor, lse: Tensor) -> Tensor:
+    """Returns softmax_j(s_ij - c_j). Overwrites the scores if the rule does not read them."""
     room = call.scratch.like("doubly", scores) if call.rule.reads_scores else scores
-    return softmax_(torch.sub(scores, mass, out=room))
+    return softmax_(torch.sub(scores, lse, out=room))
 
 
-def carried(call: Call, state: Tensor | None) -> Tensor:
-    """Returns the masses before the first query; L 1 M. Keys that the state does not know start with none."""
+def initial_state(call: Call, state: Tensor | None) -> Tensor:
+    """Returns the column logsumexps before the first query; L 1 M. Keys not in ``state`` start with an empty sum."""
     heads, keys = call.key.shape[:2]
-    carry = call.key.new_full((heads, 1, keys), NOTHING)
+    initial = call.key.new_full((heads, 1, keys), EMPTY_LOGSUMEXP)
     if state is not None:
         earlier = call.visibility.memory if call.visibility.order == "causal" else keys
         known = min(earlier, state.shape[-1])
-        carry[:, 0, earlier - known : earlier] = state.flatten(0, 1)[:, state.shape[-1] - known :].to(carry.dtype)
-    return carry
+        initial[:, 0, earlier - known : earlier] = state.flatten(0, 1)[:, state.shape[-1] - known :].to(initial.dtype)
+    return initial
 
 
 class Gradients:
-    """The gradients of one call, added up tile by tile."""
+    """Gradients of one call, accumulated tile by tile."""
 
     def __init__(self, call: Call, grad: Tensor, bias_grad: bool) -> None:
         self.call = call
@@ -87,71 +93,71 @@ class Gradients:
         self.bias = None
         if bias_grad and call.bias is not None:
             self.bias = torch.zeros_like(call.bias, memory_format=torch.contiguous_format)
-        self.share = None if call.share is None else torch.zeros_like(call.share)
+        self.mixing_weight = None if call.mixing_weight is None else torch.zeros_like(call.mixing_weight)
 
     def block(self, tile: Tile, scores: Tensor, doubly: Tensor | None) -> ScoreGradient:
-        """Adds what a tile gives to value and share; returns the gradients of its scores and of ``doubly``."""
+        """Accumulates a tile's gradients of value and mixing weight; returns those of its scores and of ``doubly``."""
         call, grad = self.call, self.grad[tile.heads, tile.rows]
-        share = None if call.share is None else call.share[tile.heads]
-        if call.bias_hides:  # all of some rows, as its scores have told by now
+        mixing_weight = None if call.mixing_weight is None else call.mixing_weight[tile.heads]
+        if call.bias_hides:  # rows without a visible key, known since the scores were computed
             grad = grad * (call.row_scale[tile.heads, tile.rows] != 0)
-        weights, kept = call.rule.apply(scores, doubly, share, call.scratch)
+        weights, saved = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
         if not call.rule.whole_rows:
             weights = call.hide(weights, tile)
-        kept_pairs = call.kept(tile)
-        some = left(weights, kept_pairs, call.scratch.like("left", weights))
+        mask = call.dropout_mask(tile)
+        some = apply_dropout(weights, mask, call.scratch.like("dropped", weights))
         self.value.add(tile.heads, tile.keys, some.transpose(1, 2), grad)
-        of_weights = call.products("of_weights", tile, grad, call.value)
-        pulled = call.rule.pull(kept, left(of_weights, kept_pairs), call.scratch)
-        if self.share is not None and pulled.share is not None:
-            self.share[tile.heads] += pulled.share.sum(dim=1, keepdim=True)
-        return pulled
+        grad_weights = call.products("grad_weights", tile, grad, call.value)
+        gradient = call.rule.backward(saved, apply_dropout(grad_weights, mask), call.scratch)
+        if self.mixing_weight is not None and gradient.mixing_weight is not None:
+            self.mixing_weight[tile.heads] += gradient.mixing_weight.sum(dim=1, keepdim=True)
+        return gradient
 
     def row_blocks(self, heads: slice) -> None:
-        """All blocks of some heads, for a rule that reads nothing but its own rows."""
+        """Accumulates the gradients of a group of heads, for rules without column logsumexps."""
         for rows in self.call.row_blocks():
             for tile in self.call.tiles(heads, rows):
-                pulled = self.block(tile, self.call.scores(tile), None)
-                assert pulled.scores is not None
-                grad = pulled.scores if self.call.rule.whole_rows else self.call.hide(pulled.scores, tile)
-                self.scores(tile, grad, pulled.factor)
+                gradient = self.block(tile, self.call.scores(tile), None)
+                assert gradient.scores is not None
+                grad = gradient.scores if self.call.rule.whole_rows else self.call.hide(gradient.scores, tile)
+                self.scores(tile, grad, gradient.factor)
 
     def scores(self, tile: Tile, grad: Tensor, factor: float = 1.0) -> None:
-        """Adds what a gradient of a tile's scores, times ``factor``, gives to query, key and bias."""
+        """Accumulates gradients of query, key and bias, given ``factor`` and the gradient of a tile's scores."""
         call = self.call
         self.query.add(tile.heads, tile.rows, grad, call.key[tile.heads, tile.keys], factor)
         self.key.add(tile.heads, tile.keys, grad.transpose(1, 2), call.query[tile.heads, tile.rows], factor)
         if self.bias is not None:
             call.add_bias_gradient(self.bias, grad.mul_(factor), tile)
 
-    def column_blocks(self, heads: slice, masses: Tensor) -> None:
-        """All blocks of some heads, whose masses come from all queries."""
-        grad = torch.zeros_like(masses[:, -1:])
+    def column_blocks(self, heads: slice, column_lse: Tensor) -> None:
+        """Accumulates the gradients of a group of heads, with column logsumexps over all queries."""
+        grad = torch.zeros_like(column_lse[:, -1:])
         for rows in self.call.row_blocks():
             for tile in self.call.tiles(heads, rows):
                 scores = self.call.scores(tile)
-                doubly = shifted_softmax(self.call, scores, masses[:, -1:])
-                pulled = self.block(tile, scores, doubly)
-                assert pulled.doubly is not None
-                of_scores = pull_softmax_(doubly, pulled.doubly)
-                grad -= of_scores.sum(dim=1, keepdim=True)
-                self.scores(tile, of_scores if pulled.scores is None else of_scores.add_(pulled.scores))
-        pull_columns(self.call, heads, masses, grad, self.scores)
+                doubly = shifted_softmax(self.call, scores, column_lse[:, -1:])
+                gradient = self.block(tile, scores, doubly)
+                assert gradient.doubly is not None
+                grad_scores = softmax_backward_(doubly, gradient.doubly)
+                grad -= grad_scores.sum(dim=1, keepdim=True)
+                self.scores(tile, grad_scores if gradient.scores is None else grad_scores.add_(gradient.scores))
+        columns_backward(self.call, heads, column_lse, grad, self.scores)
 
     def prefix_blocks(self, heads: slice, start: Tensor) -> None:
-        """All blocks of some heads, last to first, whose masses come from the queries so far.
+        """Accumulates the gradients of a group of heads, in a prefix form, from the last block to the first.
 
-        What was carried into each block is computed again, a stretch of blocks at a time: kept for all of them it
-        would take memory quadratic in the length.
+        The state before each block is recomputed, for a stretch of blocks at a time. Storing all states would take
+        memory quadratic in the length.
         """
         rows = list(self.call.row_blocks())
-        stretch = max(1, CARRIED_BYTES // (start.numel() * start.element_size()))
+        stretch = max(1, STATE_BYTES // (start.numel() * start.element_size()))
         starts = list(range(0, len(rows), stretch))
-        carries = list(self._carries(heads, rows[: starts[-1] + 1], start, every=stretch))
+        states = list(self._states(heads, rows[: starts[-1] + 1], start, every=stretch))
         later = torch.zeros_like(start)
-        for first, carry in zip(reversed(starts), reversed(carries), strict=True):
+        for first, state in zip(reversed(starts), reversed(states), strict=True):
             part = rows[first : first + stretch]
-            within = list(self._carries(heads, part, carry, every=1))
+            within = list(self._states(heads, part, state, every=1))
             for each, before in zip(reversed(part), reversed(within), strict=True):
                 (tile,) = self.call.tiles(heads, each)
                 scores = self.call.scores(tile)
@@ -160,21 +166,21 @@ class Gradients:
                 )
                 if self.call.rule.reads_scores:
                     scores = self.call.scratch.like("read", scores).copy_(scores)
-                pulled = self.block(tile, scores, block.doubly)
-                assert pulled.doubly is not None
-                of_scores, later[:, :, tile.keys] = pull_prefix(block, pulled.doubly, later[:, :, tile.keys])
-                self.scores(tile, of_scores if pulled.scores is None else of_scores.add_(pulled.scores))
+                gradient = self.block(tile, scores, block.doubly)
+                assert gradient.doubly is not None
+                grad_scores, later[:, :, tile.keys] = prefix_backward(block, gradient.doubly, later[:, :, tile.keys])
+                self.scores(tile, grad_scores if gradient.scores is None else grad_scores.add_(gradient.scores))
 
-    def _carries(self, heads: slice, rows: list[slice], carry: Tensor, every: int) -> Iterator[Tensor]:
-        """Yields what is carried into every so many-th block of rows."""
+    def _states(self, heads: slice, rows: list[slice], state: Tensor, every: int) -> Iterator[Tensor]:
+        """Yields the state before every ``every``-th block of rows."""
         for index, each in enumerate(rows):
             if index % every == 0:
-                yield carry
+                yield state
             if index < len(rows) - 1:
                 (tile,) = self.call.tiles(heads, each)
-                carry = carry.clone()
-                carry[:, :, tile.keys] = added(carry[:, :, tile.keys], self.call.scores(tile), self.call.masked)
+                state = state.clone()
+                state[:, :, tile.keys] = add_block(state[:, :, tile.keys], self.call.scores(tile), self.call.masked)
 
-    def finished(self) -> tuple[Tensor, Tensor, Tensor]:
+    def totals(self) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the gradients of query, key and value; L length width."""
-        return self.query.whole() * self.call.query.shape[2] ** -0.5, self.key.whole(), self.value.whole()
+        return self.query.tensor() * self.call.query.shape[2] ** -0.5, self.key.tensor(), self.value.tensor()

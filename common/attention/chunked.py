@@ -1,4 +1,4 @@
-"""The formula of any variant in linear memory: some queries at a time, computed again for the gradient."""
+"""The formula of any variant in linear memory: a chunk of queries at a time, recomputed for the gradient."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -9,33 +9,33 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from seqarena.common.attention.visibility import Visibility
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Query, Value
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Query, Value
 
 CHUNK_BYTES = 2**23
-"""Scores of a chunk in float32."""
-FEWEST = 64
-"""Queries of a chunk at least: a variant with a state keeps one of them for each chunk."""
+"""Bytes of a chunk's scores in float32."""
+LEAST_QUERIES = 64
+"""Minimum number of queries per chunk; a variant with a state stores one state per chunk."""
 
-Evaluate = Callable[[EarlierMass | None, Query, Key, Value, Visibility, Bias | None], tuple[Output, KeyMass | None]]
+Evaluate = Callable[[EarlierLse | None, Query, Key, Value, Visibility, Bias | None], tuple[Output, ColumnLse | None]]
 """Evaluates a formula on some queries, given the state after the queries before them; returns the state after them."""
 
 
 def chunks(query: Query, key: Key) -> list[slice]:
-    """Returns the queries of each chunk."""
+    """Returns the range of queries of each chunk."""
     batch, heads, queries, _ = query.shape
-    rows = max(FEWEST, CHUNK_BYTES // (4 * batch * heads * key.shape[2]))
+    rows = max(LEAST_QUERIES, CHUNK_BYTES // (4 * batch * heads * key.shape[2]))
     return [slice(start, min(start + rows, queries)) for start in range(0, queries, rows)]
 
 
 def attend_in_chunks(
     evaluate: Evaluate, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
 ) -> Output:
-    """Returns what ``evaluate`` gives for all queries at once; nothing of size N x M is kept but what the bias is.
+    """Computes the output of all queries chunk by chunk. Apart from the bias, nothing of size N x M is stored.
 
-    In order ``causal`` the keys of later queries are left out of a chunk.
+    In order ``causal`` a chunk excludes keys newer than its last query.
     """
     outputs, state = list[Tensor](), None
-    for some in parts(query, key, value, visibility, bias, chunks(query, key)):
+    for some in split(query, key, value, visibility, bias, chunks(query, key)):
         output, state = checkpoint(
             evaluate, state, some.query, some.key, some.value, some.visibility, some.bias, use_reentrant=False
         )
@@ -43,8 +43,8 @@ def attend_in_chunks(
     return torch.cat(outputs, dim=2)
 
 
-class Part(NamedTuple):
-    """Some queries of a call, and the keys that they may see."""
+class Chunk(NamedTuple):
+    """Inputs of a chunk: some queries of a call, and the keys visible to any of them."""
 
     rows: slice
     query: Query
@@ -54,20 +54,20 @@ class Part(NamedTuple):
     bias: Bias | None
 
 
-def parts(
+def split(
     query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, rows: Sequence[slice]
-) -> Iterator[Part]:
-    """Yields the parts of a call, given the queries of each."""
+) -> Iterator[Chunk]:
+    """Yields the chunks of a call, given their ranges of queries."""
     for some in rows:
         seen = visibility.memory + some.stop if visibility.order == "causal" else key.shape[2]
-        yield Part(
-            some, query[:, :, some], key[:, :, :seen], value[:, :, :seen], _of_queries(visibility, some, seen),
-            _of_pairs(bias, some, seen),
+        yield Chunk(
+            some, query[:, :, some], key[:, :, :seen], value[:, :, :seen], _slice_visibility(visibility, some, seen),
+            _slice_bias(bias, some, seen),
         )  # fmt: skip
 
 
-def _of_queries(visibility: Visibility, rows: slice, seen: int) -> Visibility:
-    """Returns what some queries see of the first so many keys."""
+def _slice_visibility(visibility: Visibility, rows: slice, seen: int) -> Visibility:
+    """Returns the visibility of the first ``seen`` keys to the queries ``rows``."""
     query_real, key_real, segments = visibility.query_real, visibility.key_real, visibility.segments
     return replace(
         visibility,
@@ -78,7 +78,7 @@ def _of_queries(visibility: Visibility, rows: slice, seen: int) -> Visibility:
     )
 
 
-def _of_pairs(bias: Tensor | None, rows: slice, seen: int) -> Tensor | None:
+def _slice_bias(bias: Tensor | None, rows: slice, seen: int) -> Tensor | None:
     if bias is None:
         return None
     some = bias[:, :, rows] if bias.shape[2] > 1 else bias

@@ -1,7 +1,7 @@
-"""Which implementation computes a call: every condition of each, as the reason against it.
+"""Conditions under which each implementation can compute a call.
 
-``Kernel.against`` asks these functions. Each returns why its implementation does not compute the call; None: it does.
-docs/architecture.md has the same as a table.
+Each function returns the reason why its implementation cannot compute the call, or None if it can. They are called by
+``Kernel.limitation``. The table in docs/architecture.md has the same conditions.
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ from torch import Tensor
 from seqarena.common.attention.triton.available import DTYPES, INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
 from seqarena.common.attention.visibility import Visibility
 
-ABSENT = "the variant has no such form"
-FORMULA_ONLY = "forward-mode derivatives and transforms of torch.func need the formula"
+ABSENT = "not available for this variant"
+FORMULA_ONLY = "only the formula computes forward-mode derivatives and transforms of torch.func"
 
 FUSED_PAIRS = 2**19
-"""From so many pairs of a query and a key on fused passes are faster than tiles: measured for head_dim 32 and 64."""
+"""Number of pairs of query and key from which fused passes are faster than tiles; measured for head_dim 32 and 64."""
 FEW_SCORES = 2**18
-"""Up to so many scores in a call, causal attention on a CPU is faster by the formula than tile by tile: a third less
-time on 64 x 4 heads of 16 to 32 queries, forward and backward. Not so where weights are normalised over queries, and
-without an order."""
-FEATURE_SHARE = 1.5
-"""From so many keys a feature on linear forms are less work than scores: measured for head_dim 16 to 64 on a CPU."""
+"""Largest number of scores in a call for which causal attention on a CPU is faster by the formula than in tiles: by a
+third on 64 x 4 heads of 16 to 32 queries, forward and backward. Weights that are normalised over queries, and attention
+without an order, are faster in tiles at every size."""
+KEYS_PER_FEATURE = 1.5
+"""Keys per feature from which linear forms are faster than scores; measured for head_dim 16 to 64 on a CPU."""
 
 
 class Inputs(NamedTuple):
-    """What decides which implementation computes a call."""
+    """Arguments of a call, from which the implementation is chosen."""
 
     query: Tensor
     key: Tensor
@@ -35,35 +35,35 @@ class Inputs(NamedTuple):
     visibility: Visibility
     bias: Tensor | None
     dropout: float
-    """Probability of dropping a weight in this call: 0 in evaluation."""
+    """Probability of dropping a weight in this call; 0 in evaluation."""
 
     def one_dtype(self) -> bool:
-        """Returns whether query, key and value have the same type."""
+        """Returns whether query, key and value have the same dtype."""
         return self.query.dtype == self.key.dtype == self.value.dtype
 
     def one_width(self) -> bool:
-        """Returns whether values are as wide as keys."""
+        """Returns whether values and keys have the same width."""
         return self.query.shape[-1] == self.value.shape[-1]
 
 
 def features(inputs: Inputs, phi: str, power: int) -> str | None:
-    """Returns why products of features do not compute phi(s)^power."""
+    """Returns why products of features cannot compute phi(s)^power, or None."""
     query, key, _, visibility, bias, dropout = inputs
     if phi != "x" or power > 2:
-        return "only x and x^2 have features"
+        return "only x and x^2 have a linear form"
     if dropout:
         return "a linear form has no weights to drop"
     if bias is not None:
         return "a linear form has no scores to add a bias to"
     if visibility.segments is not None or visibility.window is not None:
-        return "a linear form has no segments and no window"
-    if key.shape[2] <= FEATURE_SHARE * query.shape[-1] ** power:
-        return f"for fewer than {FEATURE_SHARE} head_dim^{power} keys the scores are less work"
+        return "segments and windows are not supported by linear forms"
+    if key.shape[2] <= KEYS_PER_FEATURE * query.shape[-1] ** power:
+        return f"scores are faster for fewer than {KEYS_PER_FEATURE} head_dim^{power} keys"
     return None
 
 
 def triton(inputs: Inputs) -> str | None:
-    """Returns why no Triton kernel computes a call, whatever the variant."""
+    """Returns why no Triton kernel can compute a call, for any variant; or None."""
     query, key, value, visibility, bias, _ = inputs
     widths = (query.shape[3], value.shape[3])
     if not INSTALLED:
@@ -71,13 +71,13 @@ def triton(inputs: Inputs) -> str | None:
     if not (query.is_cuda or interprets()):
         return f"tensors are on {query.device.type}, expected cuda"
     if query.dtype not in DTYPES:
-        return f"{query.dtype} is none of float16, bfloat16 and float32"
+        return f"{query.dtype} is not supported, only float16, bfloat16 and float32"
     if not inputs.one_dtype():
-        return f"query, key and value are {query.dtype}, {key.dtype}, {value.dtype}, expected one type"
+        return f"query, key and value are {query.dtype}, {key.dtype}, {value.dtype}, expected one dtype"
     if not _within(widths, LEAST_WIDTH, MOST_WIDTH):
         return f"heads are {widths[0]} and {widths[1]} wide, expected {LEAST_WIDTH} to {MOST_WIDTH}"
     if max(query.shape[2], key.shape[2]) * max(widths) >= 2**31:
-        return "a head has 2^31 numbers or more"
+        return "a head has 2^31 elements or more"
     if bias is not None:
         return "a bias is not supported"
     if visibility.segments is not None or visibility.window is not None:
@@ -86,26 +86,26 @@ def triton(inputs: Inputs) -> str | None:
 
 
 def triton_doubly_normalized(inputs: Inputs, rounds: int) -> str | None:
-    """Returns why the Triton kernels of doubly-normalised attention do not compute a call."""
+    """Returns why the Triton kernels of doubly-normalised attention cannot compute a call, or None."""
     if inputs.dropout or rounds > 1 or inputs.visibility.order != "none":
-        return "those of doubly-normalised attention have no order, no dropout and no iterations"
+        return "the kernels of doubly-normalised attention support no order, no dropout and one iteration only"
     return triton(inputs)
 
 
 def triton_hybrid(inputs: Inputs, rounds: int) -> str | None:
-    """Returns why a Triton kernel and PyTorch's softmax together do not compute a call."""
+    """Returns why a Triton kernel and PyTorch's softmax together cannot compute a call, or None."""
     return triton_doubly_normalized(inputs, rounds) or fused_softmax(inputs)
 
 
 def fused_softmax(inputs: Inputs) -> str | None:
-    """Returns why PyTorch's fused function does not: it would round, or keep a matrix over all pairs."""
+    """Returns why PyTorch's fused softmax is not used: it would round, or store a matrix over all pairs; or None."""
     query, key, value, visibility, bias, dropout = inputs
     if not inputs.one_dtype():
-        return f"query, key and value are {query.dtype}, {key.dtype}, {value.dtype}, expected one type"
+        return f"query, key and value are {query.dtype}, {key.dtype}, {value.dtype}, expected one dtype"
     if not inputs.one_width():
-        return "PyTorch's softmax takes values as wide as keys only"
+        return "PyTorch's fused softmax needs values as wide as keys"
     if query.device.type == "cpu" and dropout:
-        return "PyTorch has no fused softmax with dropout on a CPU"
+        return "PyTorch's fused softmax has no dropout on a CPU"
     if query.device.type != "cpu" and query.dtype == torch.float64:
         return "PyTorch's fused softmax has no float64 on a GPU"
     if visibility.segments is not None:
@@ -123,43 +123,44 @@ def _bias_of_softmax(inputs: Inputs, bias: Tensor) -> str | None:
     if visibility.order == "causal" or (bias.shape[2] > 1 and visibility.key_real is not None):
         return "a bias with an order or padded keys needs a mask over all pairs"
     if bias.shape[2] == query.shape[2] and visibility.query_real is not None:
-        return "what a bias says of padded queries may be NaN, which would come back in the gradients of keys"
+        return "a bias may be NaN for padded queries, which would spread to the gradients of keys"
     return "the bias is trained" if bias.requires_grad else None
 
 
 def biased_softmax(inputs: Inputs) -> str | None:
-    """Returns why PyTorch's fused function does not with a bias over all pairs, the only such matrix to be kept.
+    """Returns why ``softmax.biased_softmax`` cannot compute a call, or None.
 
-    On a CPU PyTorch has no such form with dropout, or for gradients.
+    That form needs a bias over all pairs, and then stores no other such matrix. On a CPU PyTorch has it only without
+    dropout and gradients.
     """
     query, key, value, visibility, bias, dropout = inputs
     if bias is None or bias.shape != (*query.shape[:3], key.shape[2]):
-        return "there is no bias over all pairs"
+        return "needs a bias over all pairs"
     if not inputs.one_dtype() or torch.promote_types(bias.dtype, query.dtype) != query.dtype:
-        return "query, key, value and bias are of several types"
+        return "query, key, value and bias have different dtypes"
     if not inputs.one_width():
-        return "PyTorch's softmax takes values as wide as keys only"
+        return "PyTorch's fused softmax needs values as wide as keys"
     if visibility.query_real is not None or visibility.key_real is not None:
         return "padding would need a second matrix over all pairs"
     if query.is_cuda:
         return "PyTorch's fused softmax has no float64 on a GPU" if query.dtype == torch.float64 else None
     learns = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value, bias))
-    return "on a CPU PyTorch has no such form with dropout or gradients" if dropout or learns else None
+    return "on a CPU PyTorch's fused softmax with a bias has no dropout and no gradients" if dropout or learns else None
 
 
 def fused_doubly_normalized(inputs: Inputs, rounds: int) -> str | None:
-    """Returns why fused passes do not compute dnas or hnas."""
+    """Returns why fused passes cannot compute dnas or hnas, or None."""
     query, key, _, visibility, bias, dropout = inputs
     if query.device.type != "cpu":
-        return "the operator underneath is one for CPUs"
+        return "PyTorch's operator runs on CPUs only"
     if dropout or rounds > 1:
-        return "fused passes have no dropout and no iterations"
+        return "fused passes support no dropout and one iteration only"
     if visibility.order != "none" or visibility.segments is not None or bias is not None:
-        return "fused passes have no order, no segments and no bias"
+        return "fused passes support no order, no segments and no bias"
     if not inputs.one_dtype() or not inputs.one_width():
-        return "query, key and value are not of one type and width"
+        return "query, key and value differ in dtype or width"
     if query.shape[2] * key.shape[2] < FUSED_PAIRS:
-        return f"for fewer than {FUSED_PAIRS} pairs of query and key tiles are faster"
+        return f"tiles are faster for fewer than {FUSED_PAIRS} pairs of query and key"
     return None
 
 
@@ -173,7 +174,7 @@ def blockwise(inputs: Inputs, rounds: int) -> str | None:
 
 
 def chunked(inputs: Inputs, stepwise: Sequence[str], chunks: int) -> str | None:
-    """Returns why the formula is not evaluated for some queries at a time; ``chunks``: how many there would be."""
+    """Returns why the formula is not evaluated in chunks of queries, or None; ``chunks``: number of chunks."""
     visibility = inputs.visibility
     if visibility.order not in stepwise:
         return f"in order {visibility.order!r} weights depend on all queries at once"

@@ -1,4 +1,4 @@
-"""Doubly-normalised attention (DNAS, P2): normalised over queries first, over keys second.
+"""Doubly-normalised attention (DNAS, P2): normalised over queries, then over keys.
 
 With c_j = logsumexp_i s_ij over real queries, pi_ij = softmax_j(s_ij - c_j).
 """
@@ -13,22 +13,22 @@ from seqarena.common.attention.base import AttentionConfig, Implementation, Kern
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.fused import fused_doubly_normalized
 from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch
-from seqarena.common.attention.triton.proof import fault_of
+from seqarena.common.attention.triton.self_test import fault_of
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoublyNormalized(AttentionConfig):
     """DNAS: xi_ji = exp s_ij / sum_i exp s_ij over real queries, pi_ij = xi_ji / sum_j xi_ji.
 
-    No key is explained away: sum_i pi_ij >= 1 / (number of real keys) (P2, Lemma 1). Where queries have an order the
-    column sum runs over the queries so far (``reference.prefix_normalized``): ours, not the paper's.
+    No key is explained away: sum_i pi_ij >= 1 / (number of real keys) (P2, Lemma 1). For ordered queries the column sum
+    runs over the queries so far (``reference.prefix_normalized``). That form is ours, not the paper's.
     """
 
     iterations: int = 1
-    """Rounds of Sinkhorn's algorithm; 1 is the paper's; more only without an order."""
+    """Rounds of Sinkhorn's algorithm; the paper uses 1; more than 1 only without an order."""
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
@@ -36,17 +36,17 @@ class DoublyNormalized(AttentionConfig):
 
     @property
     def orders(self) -> tuple[Order, ...]:
-        """Every order with one iteration; further iterations have no form that keeps the future out."""
+        """All orders with one iteration; only ``none`` with more, which have no form that excludes the future."""
         return ORDERS if self.iterations == 1 else ("none",)
 
     @property
     def stepwise(self) -> tuple[Order, ...]:
-        """The prefix-normalised orders: without one, the column sums run over queries that are still to come."""
+        """Orders with a prefix form; without an order, the column sums include later queries."""
         return tuple(order for order in self.orders if order != "none")
 
     @property
     def sums_over_queries(self) -> bool:
-        """Yes: each key's sum runs over the queries."""
+        """True: the sum of each key runs over the queries."""
         return True
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
@@ -55,9 +55,9 @@ class DoublyNormalized(AttentionConfig):
 
 
 def doubly_normalized_weights(
-    scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None, iterations: int
-) -> tuple[Weights, KeyMass | None]:
-    """Returns the weights in the form that the order asks for, and the state of the prefix form."""
+    scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None, iterations: int
+) -> tuple[Weights, ColumnLse | None]:
+    """Returns the weights, in the prefix form for ordered queries, and the state of that form."""
     if visibility.order == "none":
         return reference.doubly_normalized(scores, visible, iterations), None
     earlier = visibility.memory if visibility.order == "causal" else scores.shape[-1]
@@ -66,26 +66,26 @@ def doubly_normalized_weights(
 
 @dataclass(frozen=True, kw_only=True)
 class DoublyNormalizedRule(Rule):
-    """Nothing but the doubly-normalised weights."""
+    """Rule of DNAS: returns the doubly-normalised weights that the engine computed."""
 
     reads_scores: ClassVar[bool] = False
     is_mixture: ClassVar[bool] = True
     rounds: int = 1
 
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the weights."""
         assert doubly is not None
         return doubly, None
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
-        """Returns the gradient as it is."""
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+        """Returns the gradient of the weights as that of ``doubly``."""
         return ScoreGradient(None, grad)
 
 
 class DoublyNormalizedKernel(Kernel):
-    """DNAS by fused passes where they can express it, else block by block."""
+    """Kernel of DNAS: Triton kernels or fused passes where they support the call, else block by block."""
 
     rule: DoublyNormalizedRule
 
@@ -94,13 +94,13 @@ class DoublyNormalizedKernel(Kernel):
         self.rule = DoublyNormalizedRule(rounds=config.iterations)
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
-        """Returns the weights and, for ordered queries, the keys' masses."""
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
+        """Returns the weights and, for ordered queries, the column logsumexp of each key."""
         return doubly_normalized_weights(scores, visible, visibility, state, self.rule.rounds)
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns why an implementation does not compute a call."""
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns the reason why an implementation does not support a call, or None."""
         match implementation:
             case "triton":
                 reason = conditions.triton_doubly_normalized(inputs, self.rule.rounds)
@@ -108,14 +108,14 @@ class DoublyNormalizedKernel(Kernel):
             case "fused":
                 return conditions.fused_doubly_normalized(inputs, self.rule.rounds)
             case _:
-                return super().lack(implementation, inputs)
+                return super().limitation(implementation, inputs)
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output by the kernels in ``triton/doubly_normalized.py``."""
+        """Computes the output by the kernels in ``triton/doubly_normalized.py``."""
         from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
         return attend_doubly_normalized(query, key, value, visibility)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output of the two passes."""
+        """Computes the output by the two passes of ``fused.py``."""
         return fused_doubly_normalized(self.rule, query, key, value, visibility)

@@ -13,26 +13,26 @@ from seqarena.common.attention.base import AttentionConfig, Implementation, Kern
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.features import power_features
-from seqarena.common.attention.triton.proof import fault_of
+from seqarena.common.attention.triton.self_test import fault_of
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Elementwise(AttentionConfig):
-    """No normalisation over keys: pi_ij = phi(s_ij)^power / scale.
+    """Elementwise attention without normalisation over keys: pi_ij = phi(s_ij)^power / scale.
 
-    P1 gives no scale for ReLU to exp; sqrt(N) here. It prints Exp as exp(-x) and describes it as the softmax without
-    its row normalisation: exp(x) here.
+    P1 gives no scale for the activations relu, elu, gelu, tanh and exp; here it is sqrt(N). P1 prints Exp as exp(-x),
+    but describes it as the softmax without its row normalisation; here it is exp(x).
     """
 
     phi: Phi = "x"
-    """Activation of the scores; x is none."""
+    """Activation of the scores; x is the identity."""
     power: int = 1
-    """Power the activated scores are raised to."""
+    """Exponent of the activated scores."""
     scale: float | None = None
-    """Divisor of the weights; none: the square root of the number of keys the query may see."""
+    """Divisor of the weights; none: the square root of the number of keys visible to the query."""
 
     def __post_init__(self) -> None:
         if self.power < 1 or (self.scale is not None and not self.scale > 0):
@@ -44,7 +44,7 @@ class Elementwise(AttentionConfig):
 
 
 class ElementwiseKernel(Kernel):
-    """phi(s_ij)^power / scale, block by block."""
+    """Kernel of phi(s_ij)^power / scale."""
 
     rule: ElementwiseRule
 
@@ -54,14 +54,14 @@ class ElementwiseKernel(Kernel):
         self.rule = ElementwiseRule(phi=config.phi, power=config.power, scale=config.scale)
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
-        """Returns the weights, which may be negative; there is nothing to remember."""
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
+        """Returns the weights, which may be negative; there is no state."""
         phi = PHI[self.rule.phi].apply
         return reference.elementwise(scores, visible, phi, self.rule.power, self.rule.scale), None
 
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
-        """Returns sum_j pi_ij value_j; warns once if that is more than float16 can hold, and says what would fit."""
+        """Returns sum_j pi_ij value_j; warns once if it overflows float16, with a scale that would avoid this."""
         output: Output = super().forward(query, key, value, visibility, bias)
         looks = value.dtype == torch.float16 and self.rule.phi != "tanh" and not torch.compiler.is_compiling()
         looks = looks and not (value.is_cuda and torch.cuda.is_current_stream_capturing()) and not needs_formula()
@@ -74,36 +74,36 @@ class ElementwiseKernel(Kernel):
                 counts = visibility.counts(query.shape[0], query.shape[2], key.shape[2], query.device)
                 divisor = float(self.rule.row_divisor(counts.float()).amax())
                 warnings.warn(
-                    f"attention phi={self.rule.phi}, power={self.rule.power}: outputs overflow float16; a scale of "
-                    f"at least {1.1 * needed * divisor:.3g} (here {divisor:.3g}) would not, nor would bfloat16",
+                    f"attention phi={self.rule.phi}, power={self.rule.power}: outputs overflow float16; use a scale of "
+                    f"at least {1.1 * needed * divisor:.3g} (now {divisor:.3g}), or bfloat16",
                     stacklevel=2,
                 )
         return output
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns why an implementation does not compute a call."""
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns the reason why an implementation does not support a call, or None."""
         match implementation:
             case "features":
                 return conditions.features(inputs, self.rule.phi, self.rule.power)
             case "triton":
                 return conditions.triton(inputs) or fault_of(self.rule, inputs)
             case _:
-                return super().lack(implementation, inputs)
+                return super().limitation(implementation, inputs)
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output by the kernels in ``triton/elementwise.py``."""
+        """Computes the output by the kernels in ``triton/elementwise.py``."""
         from seqarena.common.attention.triton.operators import attend_elementwise  # noqa: PLC0415  # needs Triton
 
         return attend_elementwise(self.rule, query, key, value, visibility, self.active_dropout)
 
     def features(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns x^1 and x^2 by products of features."""
+        """Computes the output of x^1 and x^2 by products of features."""
         wide = torch.promote_types(query.dtype, torch.float32)
-        flat = [each.to(wide).flatten(0, 1) for each in visibility.cleared(query, key, value)]
+        flat = [each.to(wide).flatten(0, 1) for each in visibility.clear(query, key, value)]
         (batch, _, queries, head_dim), keys = query.shape, key.shape[2]
         own = queries if visibility.order == "causal" else 0
         output = power_features(flat[0] * head_dim**-0.5, flat[1], flat[2], self.rule.power, own)
         counts = visibility.counts(batch, queries, keys, query.device).to(wide)  # B N
         divisor = self.rule.row_divisor(counts)[:, None, :, None]
-        scaled: Tensor = output.view(*query.shape[:3], -1) / divisor  # of nothing but padding: 0 already
+        scaled: Tensor = output.view(*query.shape[:3], -1) / divisor  # rows without visible keys are 0 already
         return scaled.to(value.dtype)

@@ -1,7 +1,7 @@
 """Powers of scores in time linear in the length: s^p = <phi(q), phi(k)>, phi the p-fold products of coordinates.
 
-sum_j (q_i . k_j)^p v_j = phi(q_i) . S, S = sum_j phi(k_j) v_j^T, a state of head_dim^p x width numbers a head. Keys
-that only some queries see are taken in chunks: by the state for earlier chunks, by the scores inside one.
+sum_j (q_i . k_j)^p v_j = phi(q_i) . S, S = sum_j phi(k_j) v_j^T, a state of head_dim^p x width numbers per head. In
+causal order keys are processed in chunks: earlier chunks through the state, the query's own chunk through scores.
 """
 
 from typing import Any
@@ -12,9 +12,9 @@ from torch import Tensor
 from seqarena.common.attention.tiles import blocks, full_precision
 
 CANCELLATION = 2.0**10
-"""Float32 loses up to so many units of rounding where features are that many times as large as what they sum up to."""
+"""Largest accepted ratio of the features' size to their sum in float32; rounding errors grow by this factor."""
 FEATURE_NUMBERS = 2**19
-"""Features computed at once: a few such tensors stay in second-level cache."""
+"""Number of features computed at once; a few such tensors fit into the second-level cache."""
 
 
 def features(tokens: Tensor, power: int) -> Tensor:
@@ -22,33 +22,33 @@ def features(tokens: Tensor, power: int) -> Tensor:
     return tokens if power == 1 else (tokens[..., :, None] * tokens[..., None, :]).flatten(2)
 
 
-def pull_features(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
-    """Returns the gradient of the tokens, given one of their features that is symmetric in the two coordinates."""
+def features_backward(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
+    """Returns the gradient of the tokens, given that of their features, symmetric in both coordinates."""
     if power == 1:
         return grad
     pairs = grad.view(*tokens.shape, tokens.shape[2])
     return torch.mul(pairs, tokens[..., None, :], out=pairs).sum(dim=3).mul_(2)
 
 
-def _exact(query: Tensor, key: Tensor, power: int, *others: Tensor) -> tuple[Tensor, ...]:
-    """Returns all in float64 where some query's scores are far smaller than it and the keys: then x^2 cancels.
+def _avoid_cancellation(query: Tensor, key: Tensor, power: int, *others: Tensor) -> tuple[Tensor, ...]:
+    """Returns all tensors in float64 if the sum of features of x^2 cancels for some query, otherwise unchanged.
 
-    sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, of which the features are made. A direction
-    that all keys share and a query does not have makes them differ. Scores themselves lose the root of that alone.
+    sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, the magnitude of the features. They differ
+    if all keys share a direction orthogonal to the query. The scores themselves lose only the root of this ratio.
     """
-    given = (query, key, *others)
-    captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # nobody can look at a number there
+    tensors = (query, key, *others)
+    captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # values cannot be read during capture
     if power == 1 or query.dtype == torch.float64 or captured:
-        return given
+        return tensors
     gram = key.transpose(1, 2) @ key  # L D D
     squares = torch.linalg.vecdot(query @ gram, query)
     sizes = query.square().sum(dim=2) * key.square().sum(dim=(1, 2))[:, None]
     cancels = bool((sizes > CANCELLATION * squares).any())
-    return tuple(each.double() for each in given) if cancels else given
+    return tuple(each.double() for each in tensors) if cancels else tensors
 
 
 def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
-    """Returns the groups of heads, and how many tokens are taken at once."""
+    """Returns the groups of heads, and the number of tokens per chunk."""
     width = tokens.shape[2] ** power
     group = len(tokens) if power == 1 else 2
     size = max(64, FEATURE_NUMBERS // (group * width))
@@ -58,12 +58,13 @@ def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
 @torch.library.custom_op("seqarena::power_features", mutates_args=())
 @full_precision
 def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: int) -> Tensor:
-    """Returns sum_j (q_i . k_j)^power v_j; L N E. The last ``own`` keys are the queries' own: i sees those up to i.
+    """Returns sum_j (q_i . k_j)^power v_j; L N E.
 
-    ``own`` is 0, where every query sees all keys, or the number of queries.
+    ``own`` is 0 if every query attends to all keys. In causal order it is the number of queries: the last ``own`` keys
+    are at the positions of the queries, and query i attends to those up to i.
     """
     output = torch.empty(*query.shape[:2], value.shape[2], dtype=query.dtype, device=query.device)
-    query, key, value = _exact(query, key, power, value)
+    query, key, value = _avoid_cancellation(query, key, power, value)
     groups, size = _chunks(query, power, own)
     for heads in groups:
         q, k, v = query[heads], key[heads], value[heads]
@@ -71,7 +72,7 @@ def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: i
         for rows in blocks(q.shape[1], size):
             output[heads, rows] = features(q[:, rows], power) @ state
             if own:
-                k_own, v_own = _own(k, rows, own), _own(v, rows, own)
+                k_own, v_own = _at_queries(k, rows, own), _at_queries(v, rows, own)
                 output[heads, rows] += _scores(q[:, rows], k_own).pow_(power) @ v_own
                 state += features(k_own, power).transpose(1, 2) @ v_own
     return output
@@ -82,38 +83,38 @@ def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: i
 def power_features_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, power: int, own: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of query, key and value. States are computed again, in the order of time."""
-    of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
-    query, key, value, grad = _exact(query, key, power, value, grad)
+    """Returns the gradients of query, key and value. States are recomputed from first to last."""
+    grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
+    query, key, value, grad = _avoid_cancellation(query, key, power, value, grad)
     groups, size = _chunks(query, power, own)
     for heads in groups:
         q, k, v, g = query[heads], key[heads], value[heads], grad[heads]
         earlier = k.shape[1] - own
         state = _state(k, v, power, earlier, size)
         for rows in blocks(q.shape[1], size):
-            of_query[heads, rows] = pull_features(g[:, rows] @ state.transpose(1, 2), q[:, rows], power)
+            grad_query[heads, rows] = features_backward(g[:, rows] @ state.transpose(1, 2), q[:, rows], power)
             if own:
-                k_own, v_own = _own(k, rows, own), _own(v, rows, own)
+                k_own, v_own = _at_queries(k, rows, own), _at_queries(v, rows, own)
                 state += features(k_own, power).transpose(1, 2) @ v_own
                 scores = _scores(q[:, rows], k_own)
-                of_scores = torch.tril(g[:, rows] @ v_own.transpose(1, 2))
+                grad_scores = torch.tril(g[:, rows] @ v_own.transpose(1, 2))
                 if power > 1:
-                    of_scores.mul_(scores ** (power - 1)).mul_(power)
-                of_query[heads, rows] += of_scores @ k_own
-                _own(of_key[heads], rows, own)[:] = of_scores.transpose(1, 2) @ q[:, rows]
-                _own(of_value[heads], rows, own)[:] = scores.pow_(power).transpose(1, 2) @ g[:, rows]
-        of_state = torch.zeros_like(state)
+                    grad_scores.mul_(scores ** (power - 1)).mul_(power)
+                grad_query[heads, rows] += grad_scores @ k_own
+                _at_queries(grad_key[heads], rows, own)[:] = grad_scores.transpose(1, 2) @ q[:, rows]
+                _at_queries(grad_value[heads], rows, own)[:] = scores.pow_(power).transpose(1, 2) @ g[:, rows]
+        grad_state = torch.zeros_like(state)
         for rows in reversed(list(blocks(q.shape[1], size))):
             if own:
-                k_own, v_own = _own(k, rows, own), _own(v, rows, own)
-                pulled = pull_features(v_own @ of_state.transpose(1, 2), k_own, power)
-                _own(of_key[heads], rows, own)[:] += pulled
-                _own(of_value[heads], rows, own)[:] += features(k_own, power) @ of_state
-            of_state += features(q[:, rows], power).transpose(1, 2) @ g[:, rows]
+                k_own, v_own = _at_queries(k, rows, own), _at_queries(v, rows, own)
+                grad_own = features_backward(v_own @ grad_state.transpose(1, 2), k_own, power)
+                _at_queries(grad_key[heads], rows, own)[:] += grad_own
+                _at_queries(grad_value[heads], rows, own)[:] += features(k_own, power) @ grad_state
+            grad_state += features(q[:, rows], power).transpose(1, 2) @ g[:, rows]
         for keys in blocks(earlier, size):
-            of_key[heads, keys] = pull_features(v[:, keys] @ of_state.transpose(1, 2), k[:, keys], power)
-            of_value[heads, keys] = features(k[:, keys], power) @ of_state
-    return of_query, of_key, of_value
+            grad_key[heads, keys] = features_backward(v[:, keys] @ grad_state.transpose(1, 2), k[:, keys], power)
+            grad_value[heads, keys] = features(k[:, keys], power) @ grad_state
+    return grad_query, grad_key, grad_value
 
 
 def _state(key: Tensor, value: Tensor, power: int, keys: int, size: int) -> Tensor:
@@ -124,8 +125,8 @@ def _state(key: Tensor, value: Tensor, power: int, keys: int, size: int) -> Tens
     return state
 
 
-def _own(tokens: Tensor, rows: slice, own: int) -> Tensor:
-    """Returns the keys that stand where these queries do."""
+def _at_queries(tokens: Tensor, rows: slice, own: int) -> Tensor:
+    """Returns the keys (or values) at the positions of these queries."""
     earlier = tokens.shape[1] - own
     return tokens[:, earlier + rows.start : earlier + rows.stop]
 
@@ -146,14 +147,14 @@ def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, power: int, own: 
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     del output
     ctx.save_for_backward(*inputs[:3])
     ctx.power, ctx.own = inputs[3:]
 
 
-def _pull(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return (*power_features_backward(grad.contiguous(), *ctx.saved_tensors, ctx.power, ctx.own), None, None)
 
 
-power_features.register_autograd(_pull, setup_context=_keep)
+power_features.register_autograd(_backward, setup_context=_setup_context)

@@ -15,30 +15,30 @@ from seqarena.common.attention.doubly_normalized import (
     doubly_normalized_weights,
 )
 from seqarena.common.attention.fused import fused_doubly_normalized
-from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch, softmax_, softmax_backward_
 from seqarena.common.attention.softmax import fused_softmax
-from seqarena.common.attention.triton.proof import fault_of
+from seqarena.common.attention.triton.self_test import fault_of
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bounded import Bounded
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 DOUBLY = DoublyNormalizedRule()
-"""Rule by which the kernels of the doubly-normalised half are tested; made at import, outside the compiler."""
+"""Rule to test the Triton kernels of the doubly-normalised half; created at import, outside compiled code."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(AttentionConfig):
     """HNAS: pi = u pi^dnas + (1 - u) pi^softmax, u in [0, 1] trained; u = 0 is softmax, u = 1 is dnas.
 
-    P2 does not say how u is kept in [0, 1]. Here it is a raw parameter, clamped after each step: a sigmoid's moves by
-    0.06 at most in 5,000 steps of Adam at a rate of 1e-4. P2 has one u a layer.
+    P2 does not say how u is kept in [0, 1]. Here u is a raw parameter, clamped after each step: parametrised by a
+    sigmoid it would move by 0.06 at most in 5,000 steps of Adam at a rate of 1e-4. P2 has one u per layer.
     """
 
     u: float = 0.5
-    """Initial share of doubly-normalised attention, between 0 and 1."""
+    """Initial mixing weight of doubly-normalised attention, between 0 and 1."""
     per_head: bool = False
-    """Whether each head has a u of its own; otherwise one a layer."""
+    """Whether each head has its own u; otherwise one per layer."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.u <= 1:
@@ -46,47 +46,47 @@ class Hybrid(AttentionConfig):
 
     @property
     def stepwise(self) -> tuple[Order, ...]:
-        """The orders of its doubly-normalised half."""
+        """Orders of the doubly-normalised half."""
         return DoublyNormalized().stepwise
 
     @property
     def sums_over_queries(self) -> bool:
-        """Yes: its doubly-normalised half does."""
+        """True, because of the doubly-normalised half."""
         return True
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
-        """Returns the kernel, whose u is a parameter."""
+        """Returns the kernel, with u as a parameter."""
         return HybridKernel(self, heads, dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HybridRule(Rule):
-    """Both halves from the same scores; ``share`` is u."""
+    """Rule of HNAS: both halves from the same scores; ``mixing_weight`` is u."""
 
     is_mixture: ClassVar[bool] = True
     rounds: int = 1
 
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
-        """Returns the mixed weights, and both halves."""
+        """Returns the mixed weights; saves both halves and u."""
         softmax = softmax_(scores)
         assert doubly is not None
-        assert share is not None
-        weights = torch.lerp(softmax, doubly, share, out=scratch.like("halves", softmax))
-        return weights, (softmax, doubly, share)
+        assert mixing_weight is not None
+        weights = torch.lerp(softmax, doubly, mixing_weight, out=scratch.like("halves", softmax))
+        return weights, (softmax, doubly, mixing_weight)
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradients of scores, doubly-normalised weights and u."""
-        softmax, doubly, share = kept
+        softmax, doubly, mixing_weight = saved
         difference = torch.sub(doubly, softmax, out=scratch.like("halves", softmax))
-        of_share = difference.mul_(grad).sum(dim=2, keepdim=True)
-        of_doubly = torch.mul(grad, share, out=difference)
-        return ScoreGradient(pull_softmax_(softmax, grad.sub_(of_doubly)), of_doubly, of_share)
+        grad_mixing_weight = difference.mul_(grad).sum(dim=2, keepdim=True)
+        grad_doubly = torch.mul(grad, mixing_weight, out=difference)
+        return ScoreGradient(softmax_backward_(softmax, grad.sub_(grad_doubly)), grad_doubly, grad_mixing_weight)
 
 
 class HybridKernel(Kernel):
-    """The mixture, with one dropout mask on the mixed weights; its halves share one pass over the scores."""
+    """Kernel of HNAS: one pass over the scores for both halves, one dropout mask on the mixed weights."""
 
     rule = HybridRule()
 
@@ -96,15 +96,15 @@ class HybridKernel(Kernel):
         self.u = Bounded(torch.full(shape, config.u, dtype=torch.float64), low=0.0, high=1.0)
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
-        """Returns the mixed weights and, for ordered queries, the keys' masses."""
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
+        """Returns the mixed weights and, for ordered queries, the column logsumexp of each key."""
         doubly, state = doubly_normalized_weights(scores, visible, visibility, state, self.rule.rounds)
         u = self.u().to(scores.dtype)
         return u * doubly + (1 - u) * reference.softmax(scores, visible), state
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns why an implementation does not compute a call, with one dropout mask for both halves."""
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns the reason why an implementation does not support a call, or None."""
         match implementation:
             case "triton":
                 return conditions.triton_hybrid(inputs, self.rule.rounds) or fault_of(DOUBLY, inputs)
@@ -113,10 +113,10 @@ class HybridKernel(Kernel):
             case "fused":
                 return conditions.fused_doubly_normalized(inputs, self.rule.rounds)
             case _:
-                return super().lack(implementation, inputs)
+                return super().limitation(implementation, inputs)
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns both halves mixed: the doubly-normalised one by our kernels, softmax by PyTorch's own."""
+        """Computes the doubly-normalised half by Triton kernels, softmax by PyTorch's function, and mixes both."""
         from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
         softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
@@ -124,20 +124,20 @@ class HybridKernel(Kernel):
         return torch.lerp(softmax.float(), doubly.float(), self.u()).to(value.dtype)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output of fused passes.
+        """Computes the output by fused passes.
 
-        Where nobody wants a gradient u = 0 is softmax attention to the last bit: a public checkpoint is reproduced.
+        In inference u = 0 is bitwise equal to softmax attention, so that public checkpoints are reproduced.
         """
         if self._is_softmax(visibility):
             return fused_softmax(query, key, value, visibility, bias, dropout=0.0)
         return fused_doubly_normalized(self.rule, query, key, value, visibility, self.u())
 
     def _is_softmax(self, visibility: Visibility) -> bool:
-        """Returns whether u is 0 and neither a gradient nor dropout tells that apart from softmax."""
-        looked_at = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or self.active_dropout)
-        return looked_at and visibility.order == "none" and not self.u().any()
+        """Returns whether the call is softmax attention: u is 0, without gradients, compilation or dropout."""
+        is_inference = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or self.active_dropout)
+        return is_inference and visibility.order == "none" and not self.u().any()
 
-    def share(self) -> Tensor | None:
+    def mixing_weight(self) -> Tensor | None:
         """Returns u."""
         u: Tensor = self.u()
         return u

@@ -1,4 +1,4 @@
-"""Multi-head attention around any variant: projections, heads, the kernel, the output projection."""
+"""Multi-head attention with any variant: projections, kernel, output projection."""
 
 from torch import Tensor, nn
 
@@ -9,20 +9,20 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, Context, Hidden, Key, Output, Query, Value
 
 ALL = Visibility()
-"""Every query sees every key."""
+"""Visibility without a mask: every query attends to every key."""
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention, or cross-attention from ``hidden`` to ``context`` where one is given.
+    """Self-attention, or cross-attention from ``hidden`` to ``context`` if one is given.
 
-    ``variant`` is a name, such as "dnas", or a config. ``dim`` is the model's width, ``attention_dim`` that of all
-    heads together (None: ``dim``). ``dropout`` is the probability of dropping a weight.
+    ``variant`` is a name, such as "dnas", or a config. ``dim`` is the model's width, ``attention_dim`` the total width
+    of all heads (None: ``dim``). ``dropout`` is the probability of dropping a weight.
 
-    For decoding one token at a time, ``project_query`` and ``project_key_value`` give the arguments of the kernel's
-    ``step``, and ``merge_heads`` takes its output.
+    To decode one token at a time, pass the outputs of ``project_query`` and ``project_key_value`` to the kernel's
+    ``step``, and its output to ``merge_heads``.
 
     Raises:
-        WrongUseError: an unknown variant, or a width that the heads cannot share.
+        WrongUseError: an unknown variant, or a width that is not divisible by ``heads``.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, hidden: Hidden, visibility: Visibility = ALL, context: Context | None = None, bias: Bias | None = None
     ) -> Hidden:
-        """Returns the attended context in the shape of ``hidden``."""
+        """Returns the output of the layer; same shape as ``hidden``."""
         key, value = self.project_key_value(hidden if context is None else context)
         return self.merge_heads(self.kernel(self.project_query(hidden), key, value, visibility, bias))
 
@@ -63,7 +63,7 @@ class MultiHeadAttention(nn.Module):
         return self._split(self.key(context)), self._split(self.value(context))
 
     def merge_heads(self, heads: Output) -> Hidden:
-        """Returns the output projection of all heads' outputs, in the model's width."""
+        """Concatenates the outputs of the heads and applies the output projection."""
         attended: Hidden = self.output(heads.transpose(1, 2).flatten(2))  # B T C
         return attended
 

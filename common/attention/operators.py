@@ -1,4 +1,4 @@
-"""The blockwise engine as two operators of PyTorch: one node each to ``torch.compile``, checkpointing and profilers."""
+"""The blockwise engine as two PyTorch operators, each a single node for torch.compile, checkpointing and profilers."""
 
 import functools
 import json
@@ -14,12 +14,12 @@ from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.runs.config import from_json
 
 ARGUMENTS = """Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? query_real, Tensor? key_real,
-    Tensor? segments, Tensor? state, Tensor? share, Tensor seed, str rule, str order, int memory, int window,
+    Tensor? segments, Tensor? state, Tensor? mixing_weight, Tensor seed, str rule, str order, int memory, int window,
     float dropout"""
 
 
 class Arguments(NamedTuple):
-    """Arguments of both operators: tensors as kernels take them, the rest as types that an operator's schema allows."""
+    """Arguments of both operators: tensors in the shapes of ``Kernel``, the rest in types that a schema allows."""
 
     query: Tensor
     key: Tensor
@@ -29,17 +29,17 @@ class Arguments(NamedTuple):
     key_real: Tensor | None
     segments: Tensor | None
     state: Tensor | None
-    share: Tensor | None
+    mixing_weight: Tensor | None
     seed: Tensor
     rule: str
     order: Order
     memory: int
     window: int
-    """0: none."""
+    """0 for no window."""
     dropout: float
 
     def call(self) -> Call:
-        """Returns the call that the words mean."""
+        """Returns the arguments as a ``Call``."""
         rule, (batch, heads, queries, _), keys = rule_of(self.rule), self.query.shape, self.key.shape[2]
         blocking = Blocking.choose(rule, batch * heads, queries, keys, self.order, self.dropout, self.query.device)
         visibility = Visibility(
@@ -51,18 +51,18 @@ class Arguments(NamedTuple):
             window=self.window or None,
         )
         return Call.of(
-            self.query, self.key, self.value, self.bias, visibility, rule, self.share, blocking, self.dropout,
+            self.query, self.key, self.value, self.bias, visibility, rule, self.mixing_weight, blocking, self.dropout,
             int(self.seed) if self.dropout else 0,
         )  # fmt: skip
 
 
 TENSORS = Arguments._fields.index("rule")
-"""So many tensors come before the words."""
+"""Number of tensor arguments, which come first."""
 
 
 @functools.lru_cache
 def rule_of(text: str) -> Rule:
-    """Returns the rule that wrote this text."""
+    """Parses a rule from ``Rule.text``."""
     return from_json(Rule, json.loads(text))  # type: ignore[type-abstract]
 
 
@@ -74,19 +74,19 @@ def attend_blockwise(
     visibility: Visibility,
     bias: Tensor | None = None,
     *,
-    share: Tensor | None = None,
+    mixing_weight: Tensor | None = None,
     dropout: float = 0.0,
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the output (B H N E) in the dtype of ``value``, and for prefix masses the state after the last query.
+    """Returns the output (B H N E) in the dtype of ``value``, and for prefix forms the state after the last query.
 
-    ``share`` is the rule's mixing share, (H or 1) 1 1; ``state`` the logarithm of the masses that earlier queries gave
-    the keys. Dropout draws one seed from PyTorch's generator.
+    ``mixing_weight`` has the shape (H or 1) 1 1. ``state`` is each key's logsumexp over earlier queries. Dropout draws
+    one seed from PyTorch's generator.
     """
     seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64)
     arguments = Arguments(
-        query, key, value, bias, visibility.query_real, visibility.key_real, visibility.segments, state, share, seed,
-        rule.text, visibility.order, visibility.memory, visibility.window or 0, dropout,
+        query, key, value, bias, visibility.query_real, visibility.key_real, visibility.segments, state, mixing_weight,
+        seed, rule.text, visibility.order, visibility.memory, visibility.window or 0, dropout,
     )  # fmt: skip
     output, _, last = forward_operator(*arguments)
     return output, last if rule.rounds and visibility.order != "none" else None
@@ -97,14 +97,14 @@ def attend_blockwise(
 )
 @full_precision
 def forward_operator(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the output (B H N E), the masses over all queries (L rounds M), and those after the last (B H M)."""
+    """Returns the output (B H N E), column logsumexps over all queries (L rounds M), and the last state (B H M)."""
     arguments = Arguments(*given)
     call = arguments.call()
-    output, masses, last = forward(call, arguments.state)
+    output, column_lse, last = forward(call, arguments.state)
     shape = arguments.query.shape[:2]
     return (
         output.view(*shape, *output.shape[1:]).to(arguments.value.dtype),
-        masses,
+        column_lse,
         last.view(*shape, -1) if call.is_prefix else last,
     )
 
@@ -125,62 +125,74 @@ def _(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
 @torch.library.custom_op(
     "seqarena::attend_blockwise_backward",
     mutates_args=(),
-    schema=f"(Tensor grad, Tensor masses, bool bias_grad, {ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"(Tensor grad, Tensor column_lse, bool bias_grad, {ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 @full_precision
-def backward_operator(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any) -> tuple[Tensor, ...]:
-    """Returns the gradients of query, key, value, bias and share; the last two empty where nobody wants them."""
+def backward_operator(grad: Tensor, column_lse: Tensor, bias_grad: bool, *given: Any) -> tuple[Tensor, ...]:
+    """Returns the gradients of query, key, value, bias and mixing weight; the last two are empty if not needed."""
     arguments = Arguments(*given)
     call = arguments.call()
-    query, key, value, bias, share = arguments.query, arguments.key, arguments.value, arguments.bias, arguments.share
+    query, key, value, bias, mixing_weight = (
+        arguments.query,
+        arguments.key,
+        arguments.value,
+        arguments.bias,
+        arguments.mixing_weight,
+    )
     flat = grad.to(call.query.dtype).reshape(*call.query.shape[:2], -1)
-    gradients = backward(call, flat, masses, arguments.state, bias_grad)
+    gradients = backward(call, flat, column_lse, arguments.state, bias_grad)
     found = [
         total.reshape(tensor.shape).to(tensor.dtype)
-        for total, tensor in zip(gradients.finished(), (query, key, value), strict=True)
+        for total, tensor in zip(gradients.totals(), (query, key, value), strict=True)
     ]
-    found = list(call.visibility.cleared(found[0], found[1], found[2]))  # padding gets no gradient
-    of_bias = of_share = None
+    found = list(call.visibility.clear(found[0], found[1], found[2]))  # no gradient at padding
+    grad_bias = grad_mixing_weight = None
     if gradients.bias is not None and bias is not None:
-        of_bias = gradients.bias.to(bias.dtype)
-    if gradients.share is not None and share is not None:
-        by_head = gradients.share.view(call.batch, -1, 1, 1).sum(dim=0)
-        of_share = by_head.sum_to_size(share.shape).to(share.dtype)
-    return (*found, *(query.new_empty(0) if each is None else each for each in (of_bias, of_share)))
+        grad_bias = gradients.bias.to(bias.dtype)
+    if gradients.mixing_weight is not None and mixing_weight is not None:
+        by_head = gradients.mixing_weight.view(call.batch, -1, 1, 1).sum(dim=0)
+        grad_mixing_weight = by_head.sum_to_size(mixing_weight.shape).to(mixing_weight.dtype)
+    return (*found, *(query.new_empty(0) if each is None else each for each in (grad_bias, grad_mixing_weight)))
 
 
 @backward_operator.register_fake
-def _(grad: Tensor, masses: Tensor, bias_grad: bool, *given: Any) -> tuple[Tensor, ...]:
-    del grad, masses
+def _(grad: Tensor, column_lse: Tensor, bias_grad: bool, *given: Any) -> tuple[Tensor, ...]:
+    del grad, column_lse
     arguments = Arguments(*given)
-    wanted = (arguments.query, arguments.key, arguments.value, arguments.bias if bias_grad else None, arguments.share)
+    wanted = (
+        arguments.query,
+        arguments.key,
+        arguments.value,
+        arguments.bias if bias_grad else None,
+        arguments.mixing_weight,
+    )
     return tuple(
         arguments.query.new_empty(0) if each is None else torch.empty_like(each, memory_format=torch.contiguous_format)
         for each in wanted
     )
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Keeps the inputs and the masses; everything else is computed again."""
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    """Saves the inputs and the column logsumexps; everything else is recomputed."""
     ctx.save_for_backward(*inputs[:TENSORS], output[1])
     ctx.settings = inputs[TENSORS:]
     ctx.mark_non_differentiable(output[1], output[2])
     ctx.set_materialize_grads(False)
 
 
-def _pull(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     """Returns a gradient for each argument of the forward operator."""
-    pulled: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
     if grad is not None:
-        *tensors, masses = ctx.saved_tensors
+        *tensors, column_lse = ctx.saved_tensors
         arguments = Arguments(*tensors, *ctx.settings)
         bias_grad = bool(ctx.needs_input_grad[Arguments._fields.index("bias")])
-        found = backward_operator(grad, masses, bias_grad, *arguments)
-        pulled = dict(zip(("query", "key", "value", "bias", "share"), found, strict=True))
-        pulled = {name: tensor for name, tensor in pulled.items() if getattr(arguments, name) is not None}
+        found = backward_operator(grad, column_lse, bias_grad, *arguments)
+        gradients = dict(zip(("query", "key", "value", "bias", "mixing_weight"), found, strict=True))
+        gradients = {name: tensor for name, tensor in gradients.items() if getattr(arguments, name) is not None}
         if not bias_grad:
-            pulled.pop("bias", None)
-    return tuple(pulled.get(name) for name in Arguments._fields)
+            gradients.pop("bias", None)
+    return tuple(gradients.get(name) for name in Arguments._fields)
 
 
-forward_operator.register_autograd(_pull, setup_context=_keep)
+forward_operator.register_autograd(_backward, setup_context=_setup_context)

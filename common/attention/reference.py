@@ -1,9 +1,9 @@
-"""Each variant in its plainest form: the paper's formula on the full matrix, clean in float64.
+"""Reference implementation of each variant: the paper's formula on the full matrix, tested in float64.
 
 P1 = "Rethinking Softmax: Self-Attention with Polynomial Activations"; P2 = "Attention that does not Explain Away".
-``visible`` marks the pairs that exist. Every function gives exactly 0 elsewhere, and for a row in which nothing is
-visible; hidden scores are filled with the lowest finite number rather than minus infinity, whose gradient is NaN.
-Where scores are normalised, one that a bias brought to ``HIDDEN`` or below (minus infinity) hides its pair too.
+``visible`` marks the visible pairs. Every function returns exactly 0 elsewhere, also in rows without a visible key.
+Hidden scores are filled with the lowest finite number rather than minus infinity, whose gradient is NaN. In variants
+that normalise scores, a pair is also hidden if a bias lowers its score to ``HIDDEN`` or below (minus infinity).
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.rule import HIDDEN
-from seqarena.common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
+from seqarena.common.shapes import ColumnLse, EarlierLse, Pairs, Scores, Weights
 
 
 def lowest(scores: Scores) -> float:
-    """Returns the fill for hidden scores: its exponential is exactly 0, and it stays finite."""
+    """Returns the fill value of hidden scores: finite, with an exponential of exactly 0."""
     return torch.finfo(scores.dtype).min
 
 
 def unhidden(scores: Scores, visible: Pairs) -> Tensor:
-    """Returns the visible pairs that no bias hides; B H N M. One whose score is NaN is seen."""
+    """Returns the visible pairs that no bias hides; B H N M. A pair whose score is NaN counts as visible."""
     return visible & ~(scores <= HIDDEN)
 
 
@@ -34,7 +34,7 @@ def softmax(scores: Scores, visible: Pairs) -> Weights:
 def recency(scores: Scores, visible: Pairs, memory: int) -> Weights:
     """Returns the softmax of s_ij - log(distance + 1), for key j at distance ``memory`` + i - j before query i.
 
-    The control for prefix-normalised attention, whose newest key always has xi_jj = 1: just such a bias.
+    The control for prefix-normalised attention, where xi_jj = 1 for the newest key acts as a recency bias.
     """
     query, key = (torch.arange(length, device=scores.device) for length in scores.shape[-2:])
     distance = (memory + query[:, None] - key[None, :]).clamp(min=0)
@@ -44,7 +44,7 @@ def recency(scores: Scores, visible: Pairs, memory: int) -> Weights:
 def doubly_normalized(scores: Scores, visible: Pairs, iterations: int = 1) -> Weights:
     """Returns DNAS of P2: xi_ji = exp s_ij / sum_i exp s_ij over real queries, pi_ij = xi_ji / sum_j xi_ji.
 
-    ``iterations`` = 1 is the paper's; more are further rounds of Sinkhorn's algorithm on the same matrix.
+    ``iterations`` = 1 is the paper's. Further iterations are rounds of Sinkhorn's algorithm on the same matrix.
     """
     log_weights, seen = scores, unhidden(scores, visible)
     for _ in range(iterations):
@@ -55,34 +55,34 @@ def doubly_normalized(scores: Scores, visible: Pairs, iterations: int = 1) -> We
 
 
 def prefix_normalized(
-    scores: Scores, visible: Pairs, state: EarlierMass | None, earlier: int
-) -> tuple[Weights, KeyMass]:
-    """Returns DNAS in which the column sum of key j, for row i, runs over the queries up to i that could see j.
+    scores: Scores, visible: Pairs, state: EarlierLse | None, earlier: int
+) -> tuple[Weights, ColumnLse]:
+    """Returns the weights of prefix-normalised DNAS and the state after the last query.
 
-    Ours, not the paper's: the paper's sum runs over later queries too, and would let the future through. ``state`` is
-    the logarithm of the masses that earlier queries gave the keys; the first ``earlier`` keys of this call are the
-    newest ones it knows, and keys it does not know start with no mass. The state after the last query stands beside the
-    weights.
+    For row i the column sum of key j runs over the visible queries up to i. This form is ours: the paper's sum includes
+    later queries, which would leak the future. ``state`` is each key's logsumexp over earlier queries (B H K). The
+    first ``earlier`` keys of this call correspond to its last entries; keys without an entry start with an empty sum.
     """
     seen = unhidden(scores, visible)
     hidden = scores.masked_fill(~seen, lowest(scores))
-    mass = hidden.logcumsumexp(dim=-2)  # B H N M
+    lse = hidden.logcumsumexp(dim=-2)  # B H N M
     if state is not None:
         known = min(earlier, state.shape[-1])
         before = state.new_full((*state.shape[:2], scores.shape[-1]), lowest(scores))  # B H M
         before[..., earlier - known : earlier] = state[..., state.shape[-1] - known :]
-        mass = torch.logaddexp(mass, before[..., None, :])
-    shifted = (scores - mass).masked_fill(~seen, lowest(scores))
-    return softmax(shifted, visible), mass[..., -1, :]
+        lse = torch.logaddexp(lse, before[..., None, :])
+    shifted = (scores - lse).masked_fill(~seen, lowest(scores))
+    return softmax(shifted, visible), lse[..., -1, :]
 
 
 def elementwise(
     scores: Scores, visible: Pairs, phi: Callable[[Tensor], Tensor], power: int, scale: float | None
 ) -> Weights:
-    """Returns phi(s_ij)^power / scale (P1); ``scale`` None is sqrt(N), N = the keys query i may see.
+    """Returns phi(s_ij)^power / scale (P1); ``scale`` None is sqrt(N), N = the number of keys visible to query i.
 
-    P1 states sqrt(N) for N = the sequence length; counting real, visible keys makes padding and order change nothing.
-    The mask multiplies: a large negative number added to a score would not vanish under a cube.
+    P1 states sqrt(N) for N = the sequence length. Counting real, visible keys makes the result independent of padding
+    and later keys.
+    The mask is a factor: a large negative number added to a score would not vanish under a cube.
     """
     raised = phi(scores.masked_fill(~visible, 0.0)) ** power * visible
     if scale is not None:

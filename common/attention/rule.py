@@ -1,4 +1,4 @@
-"""The interface between a variant and the blockwise engine: weights of a block of scores, and their gradient."""
+"""Interface between a variant and the blockwise engine: weights of a block of scores, and their gradient."""
 
 import json
 import math
@@ -12,16 +12,16 @@ from torch import Tensor
 from seqarena.common.runs.config import to_json
 
 HIDDEN = -1e30
-"""Score of a hidden pair: vanishes beside any other, and unlike minus infinity never makes a NaN. A score that a bias
-makes as small, by minus infinity or the least number of a type, hides its pair too."""
-NOTHING = -1e29
-"""Least logarithm of a mass: a hidden score stays hidden after it is subtracted."""
+"""Score of a hidden pair: its exponential is 0, and unlike minus infinity it never produces a NaN. A bias that lowers a
+score to this or below, such as minus infinity or the lowest number of a dtype, hides its pair too."""
+EMPTY_LOGSUMEXP = -1e29
+"""Lowest value of a column logsumexp, larger than ``HIDDEN``: a hidden score minus this is still hidden."""
 
 
 class Scratch:
-    """Buffers for tiles, used over and over: a tile fresh from the allocator is cold in every cache.
+    """Reusable buffers for tiles. A newly allocated tile would be in no cache.
 
-    Two tensors that live at the same time need different names.
+    Tensors in use at the same time need different names.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,7 +30,7 @@ class Scratch:
         self.views: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
 
     def tile(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Returns an uninitialised contiguous tensor; the name's earlier one is overwritten with it."""
+        """Returns an uninitialised contiguous tensor, in the memory of the previous tensor of that name."""
         found = self.views.get((name, shape, dtype))
         if found is None:
             size, buffer = math.prod(shape), self.buffers.get((name, dtype))
@@ -41,7 +41,7 @@ class Scratch:
         return found
 
     def like(self, name: str, tensor: Tensor) -> Tensor:
-        """Returns one of the shape and type of another."""
+        """Returns an uninitialised tensor with the shape and dtype of ``tensor``."""
         return self.tile(name, tensor.shape, tensor.dtype)
 
 
@@ -49,10 +49,10 @@ class ScoreGradient(NamedTuple):
     """Gradients of one block."""
 
     scores: Tensor | None
-    """Gradient of the scores; G R W. None where all of it passes through ``doubly``."""
+    """Gradient of the scores; G R W. None if it flows through ``doubly`` alone."""
     doubly: Tensor | None = None
     """Gradient of the doubly-normalised weights; G R W."""
-    share: Tensor | None = None
+    mixing_weight: Tensor | None = None
     """Gradient of the mixing weight, summed over each row; G R 1."""
     factor: float = 1.0
     """Constant factor of ``scores``, folded into the next matrix product."""
@@ -62,52 +62,51 @@ class ScoreGradient(NamedTuple):
 class Rule(ABC):
     """One variant's weights, block by block.
 
-    A block has the shape G R W: some heads of the batch, some queries, some keys. ``doubly`` holds the block's
-    doubly-normalised weights, which the engine computes for variants that are made of them; ``share`` a mixing share
-    (G 1 1); each None where the variant has none. Both methods may overwrite the tensors they are given, and take the
-    room for others from ``scratch``.
+    A block has the shape G R W: G of the B H heads, R queries, W keys. ``doubly`` is the block's doubly-normalised
+    weights, computed by the engine for variants that use them; ``mixing_weight`` is G 1 1. Each is None for other
+    variants. ``apply`` and ``backward`` may overwrite their arguments, and allocate further tensors in ``scratch``.
     """
 
     whole_rows: ClassVar[bool] = True
-    """Whether the weights of a row depend on all of its scores; then those of hidden pairs are ``HIDDEN``. Otherwise
-    theirs are 0, and the engine sets their weights to 0."""
+    """Whether the weights of a row depend on all of its scores. If so, scores of hidden pairs are ``HIDDEN``. Otherwise
+    they are 0, and the engine sets the weights of hidden pairs to 0."""
     reads_scores: ClassVar[bool] = True
-    """Whether ``apply`` looks at the scores themselves; if not, they may have been overwritten."""
+    """Whether ``apply`` reads ``scores``. If not, the engine may have overwritten them."""
     is_mixture: ClassVar[bool] = False
-    """Whether the weights are the softmax of the scores, the doubly-normalised ones, or what ``share`` mixes of both:
-    then diagnostics know the norm of their derivative."""
+    """Whether the weights are the softmax, the doubly-normalised weights, or their mixture. Diagnostics can compute the
+    norm of the derivative of these."""
     rounds: int = 0
-    """Rounds of Sinkhorn's algorithm in the doubly-normalised weights; 0: the variant has none of them."""
+    """Rounds of Sinkhorn's algorithm in the doubly-normalised weights; 0 if the variant does not use them."""
     recency: bool = False
     """Whether log(i - j + 1), for query i and an earlier key j, is subtracted from the scores."""
 
     text: ClassVar[str]
-    """The rule as JSON: operators take no other objects. Written once, here, where no compiler is looking."""
+    """The rule as JSON, because operators accept no other objects; made at construction, outside compiled code."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", json.dumps(to_json(self)))
 
     def row_divisor(self, counts: Tensor) -> Tensor | None:
-        """Returns what each row is divided by, given how many keys it sees; None: nothing."""
+        """Returns the divisor of each row, given its number of visible keys; None for no division."""
         return None
 
     @abstractmethod
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
-        """Returns the weights, and whatever ``pull`` wants to have kept."""
+        """Returns the weights, and the values to save for ``backward``."""
 
     @abstractmethod
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
-        """Returns the gradients, given that of the weights."""
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+        """Returns the gradients, given the values that ``apply`` saved and the gradient of the weights."""
 
 
 def softmax_(scores: Tensor) -> Tensor:
-    """Returns the softmax over the last axis, in place of the scores."""
+    """Computes the softmax over the last axis in place."""
     return torch.softmax(scores, dim=-1, out=scores)
 
 
-def pull_softmax_(weights: Tensor, grad: Tensor) -> Tensor:
-    """Returns the gradient of the scores of a softmax over the last axis, in place of that of its weights."""
-    pulled: Tensor = torch.ops.aten._softmax_backward_data.out(grad, weights, -1, weights.dtype, grad_input=grad)
-    return pulled
+def softmax_backward_(weights: Tensor, grad: Tensor) -> Tensor:
+    """Computes the gradient of the scores of a softmax over the last axis, in place of the weights' gradient."""
+    grad_scores: Tensor = torch.ops.aten._softmax_backward_data.out(grad, weights, -1, weights.dtype, grad_input=grad)
+    return grad_scores

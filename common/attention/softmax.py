@@ -1,4 +1,4 @@
-"""Softmax attention, lower-normalised (LNAS) in P2's words, and its recency-biased control."""
+"""Softmax attention, called lower-normalised (LNAS) in P2, and its recency-biased control."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from seqarena.common.attention import conditions, reference
 from seqarena.common.attention.base import AttentionConfig, Implementation, Kernel
 from seqarena.common.attention.conditions import Inputs
-from seqarena.common.attention.rule import HIDDEN, Rule, ScoreGradient, Scratch, pull_softmax_, softmax_
+from seqarena.common.attention.rule import HIDDEN, Rule, ScoreGradient, Scratch, softmax_, softmax_backward_
 from seqarena.common.attention.visibility import Order, Visibility
-from seqarena.common.shapes import Bias, EarlierMass, Key, KeyMass, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Softmax(AttentionConfig):
 
     @property
     def bias_hides(self) -> bool:
-        """Yes: the weight is an exponential of the score beside others of its row."""
+        """True: the exponential of a large negative score is 0."""
         return True
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
@@ -31,16 +31,16 @@ class Softmax(AttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Recency(AttentionConfig):
-    """Softmax of s_ij - log(i - j + 1): causal, with nothing but a fixed preference for recent keys."""
+    """Softmax of s_ij - log(i - j + 1): causal, with a fixed preference for recent keys."""
 
     @property
     def orders(self) -> tuple[Order, ...]:
-        """Causal alone: without an order there is no distance."""
+        """Only ``causal``: without an order there is no distance."""
         return ("causal",)
 
     @property
     def bias_hides(self) -> bool:
-        """Yes: it is a softmax."""
+        """True, as for ``Softmax``."""
         return True
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
@@ -55,80 +55,85 @@ class SoftmaxRule(Rule):
     is_mixture: ClassVar[bool] = True
 
     def apply(
-        self, scores: Tensor, doubly: Tensor | None, share: Tensor | None, scratch: Scratch
+        self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
-        """Returns the softmax, twice."""
+        """Returns the softmax, also as the tensor saved for ``backward``."""
         weights = softmax_(scores)
         return weights, weights
 
-    def pull(self, kept: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
+    def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:
         """Returns the gradient of the scores."""
-        return ScoreGradient(pull_softmax_(kept, grad))
+        return ScoreGradient(softmax_backward_(saved, grad))
 
 
 def fused_softmax(
     query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None, dropout: float
 ) -> Output:
-    """Returns softmax attention by PyTorch's fused function, where ``conditions`` has nothing against it."""
+    """Computes softmax attention by PyTorch's fused function; ``conditions.fused_softmax`` must be None."""
     causal = visibility.order == "causal"
     query, key, value = (
-        each if each.stride(-1) == 1 else each.contiguous() for each in visibility.cleared(query, key, value)
+        each if each.stride(-1) == 1 else each.contiguous() for each in visibility.clear(query, key, value)
     )
-    mask, blind, real = None, None, visibility.key_real
+    mask, empty_rows, real = None, None, visibility.key_real
     if real is not None:
-        # A row without any visible key is 0/0 in a fused softmax: it sees all, whose values are 0.
+        # A row without any visible key would be 0/0. It attends to all keys instead: their values are 0.
         mask = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]  # B 1 1 M
     if bias is not None:
-        told = bias if real is None else bias.masked_fill(~real[:, None, None, :], 0.0)  # it may be NaN there
-        mask, blind = _mask_of(told.to(query.dtype), mask)
-    with torch.autocast(query.device.type, enabled=False):  # the inputs' precision, as for every other variant
+        clean_bias = (
+            bias if real is None else bias.masked_fill(~real[:, None, None, :], 0.0)
+        )  # the bias may be NaN at padding
+        mask, empty_rows = _bias_mask(clean_bias.to(query.dtype), mask)
+    with torch.autocast(
+        query.device.type, enabled=False
+    ):  # computes in the inputs' precision, as every other variant does
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-    return output if blind is None else output.masked_fill(blind, 0.0)
+    return output if empty_rows is None else output.masked_fill(empty_rows, 0.0)
 
 
-def _mask_of(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns the bias with minus infinity where ``seen`` is False, and the rows that see nothing then; #B #H #N 1.
+def _bias_mask(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns the bias with minus infinity where ``seen`` is False, and which rows have no visible key; #B #H #N 1.
 
-    The output of those is to be cleared. On a GPU they are 0/0 in some fused softmax, and 0 in the bias here.
+    The caller must clear the output of those rows. On a GPU their bias is set to 0, because some fused softmax
+    implementations compute 0/0 for them.
     """
     mask = bias if seen is None else bias.masked_fill(~seen, float("-inf"))
-    blind = mask.detach().amax(dim=-1, keepdim=True) <= HIDDEN
-    return mask.masked_fill(blind, 0.0) if mask.is_cuda else mask, blind
+    empty_rows = mask.detach().amax(dim=-1, keepdim=True) <= HIDDEN
+    return mask.masked_fill(empty_rows, 0.0) if mask.is_cuda else mask, empty_rows
 
 
 def biased_softmax(query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias, dropout: float) -> Output:
-    """Returns softmax attention by PyTorch's fused function, what is not seen written into a bias over all pairs.
+    """Computes softmax attention by PyTorch's fused function with invisible pairs written into the bias.
 
-    Heads are padded to a multiple of 8, which its kernels want; the scale stays that of the true width.
+    Heads are padded to a width divisible by 8, which its kernels require. The scale is that of the true width.
     """
     width = query.shape[-1]
     seen = visibility.pairs(query.shape[2], key.shape[2], query.device)
-    mask, blind = _mask_of(bias.to(query.dtype), seen)
+    mask, empty_rows = _bias_mask(bias.to(query.dtype), seen)
     query, key, value = (F.pad(each, (0, -width % 8)) for each in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=width**-0.5)
-    return found[..., :width].masked_fill(blind, 0.0)
+    return found[..., :width].masked_fill(empty_rows, 0.0)
 
 
 class SoftmaxKernel(Kernel):
-    """Softmax over keys, through PyTorch's fused attention where it is in linear memory."""
+    """Softmax over keys, by PyTorch's fused attention where that needs linear memory."""
 
     rule = SoftmaxRule()
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
-        """Returns softmax weights; there is nothing to remember."""
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
+        """Returns softmax weights; there is no state."""
         return reference.softmax(scores, visible), None
 
-    def lack(self, implementation: Implementation, inputs: Inputs) -> str | None:
-        """Returns why PyTorch's function computes the call in neither of its two forms."""
+    def limitation(self, implementation: Implementation, inputs: Inputs) -> str | None:
+        """Returns the reason against an implementation; for ``fused``, against both forms of PyTorch's function."""
         if implementation != "fused":
-            return super().lack(implementation, inputs)
+            return super().limitation(implementation, inputs)
         return conditions.biased_softmax(inputs) and conditions.fused_softmax(inputs)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Returns the output of the fused function."""
+        """Computes the output by PyTorch's fused function."""
         dropout = self.active_dropout
         inputs = Inputs(query, key, value, visibility, bias, dropout)
         if bias is not None and conditions.biased_softmax(inputs) is None:
@@ -142,7 +147,7 @@ class RecencyKernel(Kernel):
     rule = SoftmaxRule(recency=True)
 
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
-        """Returns recency-biased weights; there is nothing to remember."""
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
+        """Returns recency-biased weights; there is no state."""
         return reference.recency(scores, visible, visibility.memory), None

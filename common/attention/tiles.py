@@ -1,4 +1,4 @@
-"""One call of the blockwise engine, cut into tiles: which pairs are in a tile, their scores, their dropout."""
+"""One call of the blockwise engine, divided into tiles: visible pairs, scores and dropout of each tile."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -16,18 +16,18 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def full_precision(function: Function) -> Function:
-    """Returns an operator's body that autocast leaves alone; its first argument is a tensor."""
+    """Disables autocast in the body of an operator, whose first argument is a tensor."""
 
     @functools.wraps(function)
-    def body(*given: Any) -> Any:
-        with torch.autocast(given[0].device.type, enabled=False):
-            return function(*given)
+    def body(*arguments: Any) -> Any:
+        with torch.autocast(arguments[0].device.type, enabled=False):
+            return function(*arguments)
 
     return cast("Function", body)
 
 
 class Tile(NamedTuple):
-    """Some heads (of all heads of the batch, one after the other), some queries, some keys."""
+    """Ranges of heads, queries and keys. Heads are numbered over the whole batch."""
 
     heads: slice
     rows: slice
@@ -36,7 +36,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Blocking:
-    """How large tiles are. Chosen so that a handful of them stay in a core's second-level cache."""
+    """Sizes of tiles, chosen so that several of them fit into a core's second-level cache."""
 
     heads: int
     rows: int
@@ -46,10 +46,10 @@ class Blocking:
     def choose(
         cls, rule: Rule, heads: int, queries: int, keys: int, order: Order, dropout: float, device: torch.device
     ) -> "Blocking":
-        """Returns the blocking measured to be fast: two heads, one a core, and 2^18 to 2^19 scores on a CPU."""
+        """Returns the blocking measured to be fast: on a CPU two heads (for two cores) and 2^18 to 2^19 scores."""
         size = 1 if device.type == "cpu" else 64
         if rule.whole_rows:
-            seen = keys - queries // 2 if order == "causal" else keys  # by the average query
+            seen = keys - queries // 2 if order == "causal" else keys  # by an average query
             rows = max(32, size * 2**18 // seen // (2 if dropout else 1))
             if rule.rounds and order != "none":
                 rows = min(rows, 64)  # prefix sums are products with a matrix of rows x rows
@@ -59,49 +59,49 @@ class Blocking:
         return cls(heads=min(heads, max(2, size * 2**18 // (rows * wide))), rows=rows, keys=wide)
 
 
-def left(weights: Tensor, kept: Tensor | None, out: Tensor | None = None) -> Tensor:
-    """Returns what dropout leaves of weights or their gradient, the rest 0; in place if ``out`` is None."""
-    if kept is None:
+def apply_dropout(weights: Tensor, mask: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Sets the elements of weights or their gradient that dropout drops to 0; in place if ``out`` is None."""
+    if mask is None:
         return weights
     room = weights if out is None else out
     bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
-    torch.bitwise_and(weights.view(bits), kept.to(bits), out=room.view(bits))
+    torch.bitwise_and(weights.view(bits), mask.to(bits), out=room.view(bits))
     return room
 
 
 class Sums:
-    """Sums of matrix products, one for each position; laid out so that those of one block lie together.
+    """Sums of matrix products for each position, with the sums of a block contiguous in memory.
 
-    PyTorch adds a batch of products in one go only where the matrices do.
+    PyTorch can add a batch of products in one call only if the matrices are contiguous.
     """
 
     def __init__(self, like: Tensor, width: int, block: int) -> None:
         self.block, self.length = block, like.shape[1]
-        self.parts = like.new_zeros(-(-self.length // block), len(like), block, width)
+        self.split = like.new_zeros(-(-self.length // block), len(like), block, width)
 
     def add(self, heads: slice, where: slice, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
-        """Adds factor times the products of left and right at ``where``, which crosses no bounds of a block."""
-        part = self.parts[where.start // self.block, heads, : where.stop - where.start]
+        """Adds factor times the products of left and right to the positions ``where``, which must be within a block."""
+        part = self.split[where.start // self.block, heads, : where.stop - where.start]
         if part.is_contiguous():
             part.baddbmm_(left, right, alpha=factor)
         else:
             part.add_(torch.bmm(left, right), alpha=factor)
 
-    def whole(self) -> Tensor:
-        """Returns the sums in the order of the positions; L length width."""
-        return self.parts.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
+    def tensor(self) -> Tensor:
+        """Returns the sums of all positions; L length width."""
+        return self.split.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
 
 
 def blocks(length: int, size: int) -> Iterator[slice]:
-    """Yields slices of ``size`` that cover ``length``; the last may be shorter."""
+    """Yields slices of ``size`` that cover ``length``. The last may be shorter."""
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """The inputs of one call with batch and heads flattened (L), in float32 at least.
+    """Inputs of one call with batch and heads flattened (L), in float32 or wider.
 
-    Padded queries, keys and values are 0, so that whatever stood there reaches nothing.
+    Padded queries, keys and values are 0, so that their original content has no effect.
     """
 
     query: Tensor
@@ -115,7 +115,7 @@ class Call:
     visibility: Visibility
     batch: int
     rule: Rule
-    share: Tensor | None
+    mixing_weight: Tensor | None
     """L 1 1."""
     blocking: Blocking
     dropout: float
@@ -131,17 +131,17 @@ class Call:
         bias: Tensor | None,
         visibility: Visibility,
         rule: Rule,
-        share: Tensor | None,
+        mixing_weight: Tensor | None,
         blocking: Blocking,
         dropout: float,
         seed: int,
     ) -> "Call":
-        """Returns the call of tensors as the kernels take them: (batch, heads, length, width)."""
+        """Returns the call, given tensors in the shapes of ``Kernel``: (batch, heads, length, width)."""
         wide = torch.promote_types(query.dtype, torch.float32)
         batch, heads, _, width = query.shape
 
         query, key, value = (
-            each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in visibility.cleared(query, key, value)
+            each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in visibility.clear(query, key, value)
         )
         return cls(
             query=query * width**-0.5,
@@ -151,7 +151,9 @@ class Call:
             visibility=visibility,
             batch=batch,
             rule=rule,
-            share=None if share is None else share.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1),
+            mixing_weight=None
+            if mixing_weight is None
+            else mixing_weight.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1),
             blocking=blocking,
             dropout=dropout,
             seed=seed,
@@ -160,7 +162,7 @@ class Call:
 
     @property
     def heads(self) -> int:
-        """Heads of one example."""
+        """Number of heads of one example."""
         return len(self.query) // self.batch
 
     @property
@@ -172,16 +174,16 @@ class Call:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether masses come from the queries so far."""
+        """Whether column logsumexps run over the queries so far."""
         return self.rule.rounds > 0 and self.visibility.order != "none"
 
     @property
     def column_rounds(self) -> int:
-        """Rounds in which masses come from all queries."""
+        """Number of rounds with column logsumexps over all queries."""
         return 0 if self.is_prefix else self.rule.rounds
 
     def head_blocks(self) -> Iterator[slice]:
-        """Yields the groups of heads that are computed together."""
+        """Yields the groups of heads that are computed at once."""
         return blocks(len(self.query), self.blocking.heads)
 
     def row_blocks(self) -> Iterator[slice]:
@@ -189,23 +191,23 @@ class Call:
         return blocks(self.query.shape[1], self.blocking.rows)
 
     def tiles(self, heads: slice, rows: slice) -> Iterator[Tile]:
-        """Yields the tiles of a block of rows, whole rows where the rule needs them, without what all of it hides."""
+        """Yields the tiles of a block of rows: whole rows if the rule needs them, without keys newer than the block."""
         keys = self.key.shape[1]
         if self.visibility.order == "causal":
             keys = min(keys, self.visibility.memory + rows.stop)
         return (Tile(heads, rows, each) for each in blocks(keys, keys if self.rule.whole_rows else self.blocking.keys))
 
     def scores(self, tile: Tile) -> Tensor:
-        """Returns s_ij of a tile; G R W. Hidden pairs are ``HIDDEN``, or 0 for rules that do not read whole rows.
+        """Returns s_ij of a tile; G R W. Hidden pairs are ``HIDDEN``, or 0 for rules that do not need whole rows.
 
-        Sets ``row_scale`` to 0 for rows of which the bias hides all that is visible.
+        Sets ``row_scale`` to 0 for rows in which the bias hides all visible keys.
         """
         scores = self.products("scores", tile, self.query[tile.heads, tile.rows], self.key)
         if self.bias is not None:
             part = self._bias_part(self.bias, tile)
-            own = self._heads_own(self.bias)  # then no copy
+            own = self._heads_own(self.bias)  # no copy needed
             scores += part.flatten(0, 1)[tile.heads] if own else part[self._index(tile, self.bias)]
-            self._clear_padding(scores, tile)  # whatever the bias says there, and be it no number
+            self._clear_padding(scores, tile)  # the bias may be anything at padding, even NaN
         if self.rule.recency:
             scores -= self._distance(tile).log1p_()
         if not self.rule.whole_rows:
@@ -221,25 +223,25 @@ class Call:
         return scores
 
     def products(self, name: str, tile: Tile, rows: Tensor, keys: Tensor) -> Tensor:
-        """Returns each row's products with the tile's part of ``keys`` (L M D or E), in scratch; G R W."""
+        """Returns the products of each row with the tile's part of ``keys`` (L M D or E), in scratch; G R W."""
         part = keys[tile.heads, tile.keys]
         room = self.scratch.tile(name, (*rows.shape[:2], part.shape[1]), rows.dtype)
         return torch.bmm(rows, part.transpose(1, 2), out=room)
 
     def late(self, tile: Tile) -> int:
-        """Returns how many of the tile's last keys are newer than its first query."""
+        """Returns the number of the tile's last keys that are newer than its first query."""
         visibility = self.visibility
         return tile.keys.stop - (visibility.memory + tile.rows.start + 1) if visibility.order == "causal" else 0
 
     def hide(self, tensor: Tensor, tile: Tile) -> Tensor:
-        """Sets what belongs to pairs hidden by order, window, segments to 0, in place; padding is 0 by other means."""
+        """Sets pairs hidden by order, window or segments to 0, in place; padding is 0 by other means."""
         return self._hide_pairs(tensor, tile, 0.0)
 
-    def kept(self, tile: Tile) -> Tensor | None:
-        """Returns what dropout leaves of a tile, as integers of all ones or all zeros; None without dropout.
+    def dropout_mask(self, tile: Tile) -> Tensor | None:
+        """Returns the dropout mask of a tile: integers with all bits 1 (kept) or 0 (dropped); None without dropout.
 
-        What is dropped is a function of seed, head, query and key alone: the same in the backward pass, whatever the
-        blocking, on any device. The probability is rounded to a multiple of 2^-31.
+        The mask is a function of seed, head, query and key only, so it is the same in the backward pass, for any
+        blocking and on any device. The probability is rounded to a multiple of 2^-31.
         """
         if not self.dropout:
             return None
@@ -247,23 +249,23 @@ class Call:
         shape = (tile.heads.stop - tile.heads.start, tile.rows.stop - tile.rows.start, tile.keys.stop - tile.keys.start)
         mixed, shifted = (self.scratch.tile(name, shape, torch.int32) for name in ("mixed", "shifted"))
         torch.bitwise_xor(rows[tile.heads, tile.rows, None], keys[tile.heads, None, tile.keys], out=mixed)
-        # Both sides are random already: the latter half of the finaliser lowbias32 (Wellons 2018) mixes them.
+        # Both operands are random already: the second half of the finaliser lowbias32 (Wellons 2018) suffices.
         torch.bitwise_right_shift(mixed.mul_(0x7FEB352D), 15, out=shifted)
         mixed.bitwise_xor_(shifted).mul_(0x846CA68B - 2**32).bitwise_right_shift_(1)
-        # Numbers from -2^30 to 2^30: negative, and so all ones once shifted, where at least the probability.
+        # Hashes range from -2^30 to 2^30. Where one exceeds the limit, the shifted difference has all bits 1.
         limit = torch.tensor(self.limit_of(self.dropout), dtype=torch.int32, device=mixed.device)
         return torch.sub(limit, mixed, out=mixed).bitwise_right_shift_(31)
 
     @functools.cached_property
     def bias_hides(self) -> bool:
-        """Whether the bias may hide pairs from a rule that reads whole rows; on a GPU nobody waits to look at it."""
+        """Whether the bias may hide pairs, for rules that need whole rows; assumed on a GPU to avoid waiting."""
         if self.bias is None or not self.rule.whole_rows:
             return False
-        return self.bias.device.type != "cpu" or not bool(self.bias.amin() > HIDDEN)  # it may be NaN at padding
+        return self.bias.device.type != "cpu" or not bool(self.bias.amin() > HIDDEN)  # not <=: it may be NaN at padding
 
     @functools.cached_property
     def row_scale(self) -> Tensor:
-        """Factor of each row, applied last; 0 where it sees nothing; L N 1."""
+        """Factor of each row of the output; 0 for rows without a visible key; L N 1."""
         counts = self.visibility.counts(self.batch, self.query.shape[1], self.key.shape[1], self.query.device)
         scale = (counts > 0).to(self.query.dtype)
         divisor = self.rule.row_divisor(counts.to(self.query.dtype))
@@ -272,7 +274,7 @@ class Call:
         return self._per_head(scale / (1 - self.dropout))[..., None]
 
     def add_bias_gradient(self, total: Tensor, grad: Tensor, tile: Tile) -> None:
-        """Adds a tile's gradient of the scores to that of the bias."""
+        """Adds a tile's gradient of the scores to the gradient of the bias."""
         for axis, size in ((1, total.shape[2]), (2, total.shape[3])):
             if size == 1:
                 grad = grad.sum(dim=axis, keepdim=True)
@@ -308,8 +310,8 @@ class Call:
         if visibility.window is not None:
             oldest = visibility.memory - visibility.window + 1
             first = oldest + torch.arange(tile.rows.start, tile.rows.stop, device=tensor.device)
-            places = torch.arange(tile.keys.start, tile.keys.stop, device=tensor.device)
-            tensor.masked_fill_(places < first[:, None], hidden)
+            positions = torch.arange(tile.keys.start, tile.keys.stop, device=tensor.device)
+            tensor.masked_fill_(positions < first[:, None], hidden)
         if visibility.segments is not None:
             examples = torch.arange(tile.heads.start, tile.heads.stop, device=tensor.device) // self.heads
             shift = self.key.shape[1] - self.query.shape[1]
@@ -346,7 +348,7 @@ class Call:
 
     @staticmethod
     def bits_of(seed: int, heads: int, lengths: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Returns 32 random bits of each query and each key of each head (L N and L M), from which dropout draws."""
+        """Returns 32 random bits for each query and each key of each head (L N and L M), used for dropout masks."""
         made = []
         for which, length in enumerate(lengths):
             each, positions = torch.arange(heads, device=device)[:, None], torch.arange(length, device=device)
@@ -359,5 +361,5 @@ class Call:
 
     @staticmethod
     def limit_of(dropout: float) -> int:
-        """Returns below which number a weight is dropped; see ``kept``."""
+        """Returns the hash up to which a weight is dropped; see ``dropout_mask``."""
         return round((dropout - 0.5) * 2**31) - 1

@@ -1,4 +1,4 @@
-"""Which keys a query may see: padding, order in time, memory, packed segments."""
+"""Visibility of keys to queries: padding, order in time, memory, packed segments."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -14,7 +14,7 @@ BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def clear_padding(tensor: Tensor, real: Tensor) -> Tensor:
-    """Returns a tensor (B H length width) with 0 wherever ``real`` (B length) is False; clears its gradient too."""
+    """Returns a tensor (B H length width) with 0 where ``real`` (B length) is False; its gradient is 0 there too."""
     if needs_formula():
         return tensor.masked_fill(~real[:, None, :, None], 0.0)
     cleared: Tensor = ClearPadding.apply(tensor, real)  # type: ignore[no-untyped-call]
@@ -22,17 +22,17 @@ def clear_padding(tensor: Tensor, real: Tensor) -> Tensor:
 
 
 class ClearPadding(torch.autograd.Function):
-    """``clear_padding`` on the bits of the numbers.
+    """``clear_padding`` by a bitwise and.
 
-    Ten times as fast as ``masked_fill`` on a CPU, and unlike a product it does not keep a NaN.
+    Ten times as fast as ``masked_fill`` on a CPU, and unlike a product it also clears NaN.
     """
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, real: Tensor) -> Tensor:
-        """Returns the tensor with 0 wherever ``real`` (B length) is False."""
+        """Returns the tensor with 0 where ``real`` (B length) is False."""
         ctx.save_for_backward(real)
         bits = BITS[tensor.element_size()]
-        ones = real.to(bits).neg()[:, None, :, None]  # all ones, or all zeros
+        ones = real.to(bits).neg()[:, None, :, None]  # all bits 1 or all bits 0
         return tensor.view(bits).bitwise_and(ones).view(tensor.dtype)
 
     @staticmethod
@@ -48,18 +48,18 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 
 @dataclass(frozen=True, kw_only=True)
 class Visibility:
-    """Which query may see which key.
+    """Visibility of keys to queries.
 
-    ``query_real`` and ``key_real`` (None: all real) mark padding. ``order`` says what time means:
+    ``query_real`` and ``key_real`` mark padding with False (None: no padding). ``order`` is one of:
 
-    - ``none``: every real query sees every real key.
-    - ``causal``: queries and keys are one sequence, the keys preceded by ``memory`` earlier positions; query i sees
-      key j when j <= memory + i (bottom-right aligned).
-    - ``ordered_queries``: all real keys are visible, but the queries are a sequence in time, so nothing that query i
-      gets may depend on a later query (a decoder's cross-attention).
+    - ``none``: every real key is visible to every real query.
+    - ``causal``: queries and keys are one sequence, the keys preceded by ``memory`` earlier positions. Key j is visible
+      to query i if j <= memory + i (bottom-right aligned).
+    - ``ordered_queries``: all real keys are visible, but the queries are a sequence in time. The output of query i must
+      not depend on a later query (a decoder's cross-attention).
 
-    ``segments`` numbers the packed sequences of self-attention, one number a key; the queries are the last N keys.
-    ``window`` (causal alone): a query sees so many of the newest keys, its own counted, and none that is older.
+    ``segments`` has the number of each key's packed sequence in self-attention; the queries are the last N keys.
+    ``window`` (causal only): number of newest keys, including the query's own position, that are visible to a query.
     """
 
     query_real: QueryMask | None = None
@@ -70,17 +70,17 @@ class Visibility:
     window: int | None = None
 
     def check(self, query: Tensor, key: Tensor) -> None:
-        """Raises a ``WrongUseError`` that names the argument whose shape, type or device does not fit query and key."""
+        """Raises a ``WrongUseError`` naming the argument whose shape, dtype or device does not fit query and key."""
         batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
         masks = {"query_real": self.query_real, "key_real": self.key_real, "segments": self.segments}
         for name, mask in masks.items():
             if mask is not None and mask.device != query.device:
                 raise WrongUseError(
-                    f"{name}: expected on {query.device}, where the query is; found on {mask.device}: "
-                    f"move it there by .to(query.device)"
+                    f"{name}: expected a tensor on {query.device}, like the query; found one on {mask.device}: "
+                    f"move it by .to(query.device)"
                 )
         if self.memory < 0:
-            raise WrongUseError(f"memory: expected at least 0, found {self.memory}: fewer keys than queries")
+            raise WrongUseError(f"memory: expected at least 0, found {self.memory}; are there fewer keys than queries?")
         for name, mask, length in (("query_real", self.query_real, queries), ("key_real", self.key_real, keys)):
             if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, length)):
                 raise WrongUseError(
@@ -112,8 +112,8 @@ class Visibility:
                 f"found {self.segments.dtype} of shape {tuple(self.segments.shape)} with order {self.order!r}"
             )
 
-    def cleared(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the tensors (B H length width) with 0 where padding stands, so that not even a NaN there spreads."""
+    def clear(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the tensors (B H length width) with 0 at padding, so that not even a NaN there spreads."""
         if self.query_real is not None:
             query = clear_padding(query, self.query_real)
         if self.key_real is not None:
@@ -121,7 +121,7 @@ class Visibility:
         return query, key, value
 
     def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:
-        """Returns how many keys each query sees: 0 for padded ones."""
+        """Returns the number of keys visible to each query; 0 for padded queries."""
         real = self.key_real
         if real is None:
             real = torch.ones(batch, keys, dtype=torch.bool, device=device)
@@ -138,7 +138,7 @@ class Visibility:
         return counts if self.query_real is None else counts * self.query_real
 
     def pairs(self, queries: int, keys: int, device: torch.device) -> Pairs:
-        """Returns the mask over (query, key) pairs; rows of padded queries are empty."""
+        """Returns the mask over pairs of query and key; rows of padded queries are False."""
         allowed = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
         if self.order == "causal":
             allowed = allowed.tril(diagonal=self.memory)
@@ -155,8 +155,8 @@ class Visibility:
 
 
 def _segment_counts(segments: Segments, real: KeyMask, queries: int, causal: bool) -> KeyCounts:
-    """Returns how many real keys, of the past if ``causal``, share each query's segment."""
-    order = segments.argsort(dim=1, stable=True)  # by segment, within it by time
+    """Returns the number of real keys in each query's segment; if ``causal``, of those up to the query."""
+    order = segments.argsort(dim=1, stable=True)  # by segment, then by time
     ordered = segments.gather(1, order).contiguous()
     before = torch.nn.functional.pad(real.gather(1, order).cumsum(dim=1), (1, 0))  # B M+1
     first = torch.searchsorted(ordered, ordered, right=False)

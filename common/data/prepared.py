@@ -12,7 +12,7 @@ import numpy as np
 
 from seqarena.common.data.batches import Ragged
 from seqarena.common.errors import BadDataError, damage
-from seqarena.common.files import whole
+from seqarena.common.files import new_folder
 from seqarena.common.runs.sources import changed_sources, imported_by, listed
 
 Splits = dict[str, Ragged]
@@ -31,7 +31,7 @@ def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str 
     sources = imported_by(make.__module__)
     if not folder.exists():
         print(f"{what}, kept in {folder}", file=sys.stderr)
-        with whole(folder) as unfinished:
+        with new_folder(folder) as unfinished:
             if unfinished is not None:
                 splits = make()
                 made = checksum(splits)

@@ -16,11 +16,11 @@ from seqarena.common.shapes import (
     Ancestry,
     BeamHeads,
     BeamKey,
-    BeamMass,
+    BeamLse,
     BeamParents,
     BeamQuery,
     BeamValue,
-    EarlierBeamMass,
+    EarlierBeamLse,
     Key,
     KeyMask,
     Sources,
@@ -34,9 +34,9 @@ def attend_beams(
     key: Key,
     value: Value,
     visibility: Visibility,
-    state: EarlierBeamMass | None,
+    state: EarlierBeamLse | None,
     ancestry: Ancestry | None = None,
-) -> tuple[BeamHeads, BeamMass | None]:
+) -> tuple[BeamHeads, BeamLse | None]:
     """Returns what the newest query of each hypothesis finds among keys of its source, and the state to go on with.
 
     As ``Kernel.step`` with one query, by the formula on the full matrix; ``state`` has a row a hypothesis.
@@ -67,9 +67,9 @@ class LayerMemory:
         self.source_key, self.source_value = key, value
         self.key: Tensor | None = None
         self.value: Tensor | None = None
-        self.mass: BeamMass | None = None
+        self.mass: BeamLse | None = None
         """State of self-attention over the hypotheses' own keys; one row per hypothesis."""
-        self.source_mass: BeamMass | None = None
+        self.source_mass: BeamLse | None = None
         """State of attention to the source."""
         self.carried: DeescalationState | None = None
         """State of the norm."""

@@ -117,7 +117,7 @@ def attention_size(
 
 def _key_mass_bound(kernel: Kernel, like: Tensor, visibility: Visibility, keys: int) -> Tensor:
     """Returns the least mass that a key can have, for each head of each example; 0 where nothing is promised."""
-    rule, real, share = kernel.rule, visibility.key_real, kernel.share()
+    rule, real, share = kernel.rule, visibility.key_real, kernel.mixing_weight()
     if rule is None or rule.rounds == 0 or visibility.order != "none" or visibility.segments is not None:
         return torch.zeros_like(like)
     if real is None:
@@ -183,5 +183,5 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
     finally:
         for handle in handles:
             handle.remove()
-    shares = [float(share.mean()) for kernel in kernels if (share := kernel.share()) is not None]
+    shares = [float(share.mean()) for kernel in kernels if (share := kernel.mixing_weight()) is not None]
     return found | ({"hybrid_weight": shares} if shares else {})

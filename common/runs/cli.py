@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from seqarena.common.attention import ALIASES, ATTENTIONS, find_attention
-from seqarena.common.errors import WrongUseError, guarded, look_up, nearest
+from seqarena.common.errors import WrongUseError, look_up, nearest, run_command
 from seqarena.common.model.blocks import NORMS, find_norm
 from seqarena.common.runs.fields import NO_FIELDS, attention_fields, set_fields, spelled, split
 from seqarena.common.runs.package import Package
@@ -287,4 +287,4 @@ def print_result(result: Result, measured: str, *, as_json: bool) -> None:
 def main(package: Package, arguments: Sequence[str] | None = None) -> int:
     """Runs one package's command line and returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return guarded(lambda rest: run_package(package, rest, f"python -m seqarena.{package.name}"), given)
+    return run_command(lambda rest: run_package(package, rest, f"python -m seqarena.{package.name}"), given)

@@ -12,7 +12,7 @@ from typing import Any
 
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import locked, read_strict_json, write_json
+from seqarena.common.files import lock_folder, read_strict_json, write_json
 from seqarena.common.model.attention_maps import FILE
 from seqarena.common.model.bert.checkpoint import folder_of, weights_of
 from seqarena.common.runs.config import fingerprint, from_json, to_json
@@ -102,7 +102,7 @@ def opened(folder: Path, run: BaseRun, sources: Sources, *, overwrite: bool, is_
         folder.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(folder):
+        with lock_folder(folder):
             _refuse_another(folder, run, overwrite=overwrite)
             if overwrite:
                 _empty(folder)
@@ -139,7 +139,7 @@ def delete_versions(run: BaseRun, folder: Path) -> None:
         if each.is_symlink():
             each.unlink()
             continue
-        with locked(each):
+        with lock_folder(each):
             _refuse_another(each, run, overwrite=True)
             _empty(each)
         shutil.rmtree(each)
@@ -152,7 +152,7 @@ def start_anew(run: BaseRun, folder: Path) -> None:
         WrongUseError: the directory holds something else, or somebody runs in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with lock_folder(folder):
         _refuse_another(folder, run, overwrite=True)
         _empty(folder)
 

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from seqarena.common.attention import attention_name
-from seqarena.common.errors import WrongUseError, advising
+from seqarena.common.errors import WrongUseError, interrupt_advice
 from seqarena.common.model.attention_maps import write_maps
 from seqarena.common.model.bounded import bounded_modules
 from seqarena.common.runs.config import to_json
@@ -120,7 +120,7 @@ def _measured_in(
     is_main = accelerator.is_main_process
     is_named = session.out is not None
     directory = opened(folder, run, sources, overwrite=session.overwrite, is_named=is_named)
-    with advising(lambda: _advice(folder, session)), directory if is_main else contextlib.nullcontext():
+    with interrupt_advice(lambda: _advice(folder, session)), directory if is_main else contextlib.nullcontext():
         accelerator.wait_for_everyone()
         finished = Result.read(folder)
         accelerator.wait_for_everyone()

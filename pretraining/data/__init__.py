@@ -16,7 +16,7 @@ from seqarena.common.data.hub import hub_folder
 from seqarena.common.data.prepared import origin
 from seqarena.common.data.tokenization import VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import locked
+from seqarena.common.files import lock_folder
 from seqarena.common.runs.roles import Role, role
 from seqarena.pretraining.data.documents import Text, documents, from_hub, sentences, sources
 from seqarena.pretraining.data.sequences import Building, Sequences, build
@@ -106,7 +106,7 @@ class MaskedText:
                 _require_room(self._tokenizer(where), room)
             say(f"mlm: tokenizing {self._source} into {where}")
             where.mkdir(parents=True, exist_ok=True)
-            with locked(where):
+            with lock_folder(where):
                 self._write(where)
         made, checksum = read_corpus(where)
         _require_room(made.tokenizer, room)

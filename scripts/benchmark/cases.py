@@ -156,7 +156,7 @@ def refusal(setting: Setting, case: Case) -> str | None:
     kernel = find_attention(case.variant).build(small.heads, small.dropout).to(small.device)
     with torch.no_grad():
         inputs = Inputs(query, key, value, visibility(small, case), None, kernel.active_dropout)
-        return kernel.against(case.implementation, inputs)
+        return kernel.reason_against(case.implementation, inputs)
 
 
 def run_once(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequence[Tensor], both: bool) -> None:

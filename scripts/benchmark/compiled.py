@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from seqarena.common.attention.triton.launch import Role, Tiles, room, tiles_of
+from seqarena.common.attention.triton.launch import Role, Tiles, tile_width, tiles_of
 
-ROOMY_CAPABILITIES = (90,)
+LARGE_SHARED_MEMORY_CAPABILITIES = (90,)
 """Compute capabilities, times ten, of GPUs with 227 KiB of shared memory per block."""
-FLOATS = ("row_scale", "mass", "row_sum", "row_share", "delta", "of_mass", "query_less", "key_less")
+FLOATS = ("row_scale", "column_lse", "row_lse", "row_sum", "delta", "column_grad", "query_offset", "key_offset")
 BITS = ("row_bits", "key_bits")
 SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit")
 MULTIPLE = 16
@@ -58,8 +58,8 @@ def compile_kernel(
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
     from triton.compiler import ASTSource  # noqa: PLC0415
 
-    tiles = tiles_of(role, dtype.itemsize, width, roomy=capability in ROOMY_CAPABILITIES)
-    constants = tiles.sizes(role) | {"WIDTH": room(width), "VALUE_WIDTH": room(width)} | settings
+    tiles = tiles_of(role, dtype.itemsize, width, large_shared_memory=capability in LARGE_SHARED_MEMORY_CAPABILITIES)
+    constants = tiles.sizes(role) | {"WIDTH": tile_width(width), "VALUE_WIDTH": tile_width(width)} | settings
     names = kernel.arg_names
     constants = {name: value for name, value in constants.items() if name in names}
     pointer = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]

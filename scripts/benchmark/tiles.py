@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.triton.available import INSTALLED, interprets
-from seqarena.common.attention.triton.proof import TOLERANCE
+from seqarena.common.attention.triton.self_test import TOLERANCE
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import read_strict_json, write_json
 from seqarena.common.runs.cli import Parser
@@ -109,12 +109,12 @@ def search(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[lis
     try:
         for role, kernel in kernels_of(case.variant).items():
             name, both = launch.name_of(kernel, dtype, setting.head_dim), role not in ("columns", "forward")
-            before = launch.chosen(kernel, role, tensors[0], setting.head_dim)
+            before = launch.choose_tiles(kernel, role, tensors[0], setting.head_dim)
             tried = [before, *itertools.starmap(launch.Tiles, itertools.product(OWN, OTHERS, WARPS, STAGES))]
             times: dict[launch.Tiles, float] = {}
             for number, tiles in enumerate(dict.fromkeys(tried), 1):
                 print(f"{name}: {number} of {len(set(tried))} ...", file=sys.stderr)
-                launch.TRIED[name] = tiles
+                launch.OVERRIDES[name] = tiles
                 try:
                     if agree(numbers_of(call, tensors), expected, TOLERANCE[dtype]):
                         runs = [time_run(call, tensors, both) for _ in range(setting.repeats)]
@@ -128,12 +128,12 @@ def search(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[lis
                     f"{name}: no tiles reproduce the results of the present ones on this GPU; please report it"
                 )
             best = min(times, key=lambda tiles: times[tiles])
-            launch.TRIED[name] = best  # used while the next kernels are measured
+            launch.OVERRIDES[name] = best  # used while the next kernels are measured
             found[name] = list(best)
             rows.append([name, _text(before), _milliseconds(times.get(before)), _text(best),
                          _milliseconds(times[best]), f"{len(times)} of {len(set(tried))}"])  # fmt: skip
     finally:
-        launch.TRIED.clear()
+        launch.OVERRIDES.clear()
     return found, rows
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqarena.common.errors import InUseError, WrongUseError, advising, look_up
+from seqarena.common.errors import InUseError, WrongUseError, interrupt_advice, look_up
 from seqarena.common.files import write_json
 from seqarena.common.runs.cli import Parser, add_session_options, described, session_of
 from seqarena.common.runs.config import fingerprint, to_json
@@ -146,7 +146,7 @@ def run(arguments: Sequence[str]) -> int:
     logs = path.with_suffix("")
     parallel = default_parallel() if options.parallel == math.inf else options.parallel or 1
     prepare_all(planned, at_once=parallel > 1 or options.launcher == "ray")
-    with advising(lambda: "the same command resumes the sweep"):
+    with interrupt_advice(lambda: "the same command resumes the sweep"):
         results = _run_planned(planned, session, logs, parallel, options)
     if options.json:
         print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results if each]}))

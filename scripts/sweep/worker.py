@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from seqarena.common.errors import InUseError, guarded
+from seqarena.common.errors import InUseError, run_command
 from seqarena.scripts.sweep.planned_run import IN_USE, from_description
 
 
@@ -31,4 +31,4 @@ def _leave_with_the_sweep() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(work, sys.argv[1:]))
+    sys.exit(run_command(work, sys.argv[1:]))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.common.model.blocks import NORMS, NormConfig, PreNorm, norm_name
 from seqarena.common.training.checkpoint import load_state, load_weights
 from seqarena.common.training.runtime import make_accelerator
@@ -164,7 +164,7 @@ def test_it_learns_and_says_how_it_was_scored(tmp_path: Path, capsys: pytest.Cap
     assert {name: len(values) for name, values in seen.items()}["token_similarity"] == 2
     assert len(seen["attention_norm"]) == 2
     capsys.readouterr()
-    assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
+    assert run_command(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
     table = capsys.readouterr().out
     assert f"{result.score:.3f}" in table
     assert "segments of 5, memory 9, distances up to 7, same length, 3 streams" in " ".join(table.split())
@@ -174,13 +174,13 @@ def test_it_learns_and_says_how_it_was_scored(tmp_path: Path, capsys: pytest.Cap
 def test_weights_are_scored_again_under_other_protocols(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result, its = measure(tiny(tmp_path), tmp_path)
     command = ["pretraining", "perplexity", str(its), "--data-folder", str(tmp_path / "data")]
-    assert guarded(dispatch, [*command, "--json"]) == 0
+    assert run_command(dispatch, [*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["scored"]
     assert found["final"]["loss"] != result.score
     assert found["as validated"]["loss"] == result.validation["loss"]
     older = its / "checkpoint" / "chosen-00000001.safetensors"  # that a kill left behind
     older.write_bytes(b"")
-    assert guarded(dispatch, [*command, "--json", "--split", "test"]) == 0
+    assert run_command(dispatch, [*command, "--json", "--split", "test"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (told["split"], told["step"], told["finished"], told["norm"]) == ("test", 12, True, "post")
     found = told["scored"]
@@ -188,15 +188,15 @@ def test_weights_are_scored_again_under_other_protocols(tmp_path: Path, capsys: 
     assert found["final"]["loss"] == result.score
     assert found["as validated"]["perplexity"] == result.metrics["perplexity_as_validated"]
     assert sum(share for share, _ in found["final"]["clusters"]) == pytest.approx(1.0)
-    assert guarded(dispatch, [*command, "--final.streams", "1", "--split", "valid"]) == 0
+    assert run_command(dispatch, [*command, "--final.streams", "1", "--split", "valid"]) == 0
     assert "312 of 312 tokens scored" in capsys.readouterr().out
     for wrong, message in (
         (["--model.dim", "8"], "model.dim: fixed by the run"),
         (["--data.path", str(rhymes(tmp_path / "more", 50))], "another text, or another vocabulary"),
     ):
-        assert guarded(dispatch, [*command, *wrong]) in (1, 2)
+        assert run_command(dispatch, [*command, *wrong]) in (1, 2)
         assert message in capsys.readouterr().err
-    assert guarded(dispatch, ["pretraining", "perplexity", str(tmp_path)]) == 2
+    assert run_command(dispatch, ["pretraining", "perplexity", str(tmp_path)]) == 2
     assert "expected the directory of a run of wikitext103 or wikitext2" in capsys.readouterr().err
 
 
@@ -226,25 +226,27 @@ def command(tmp_path: Path, *more: str) -> list[str]:
 def test_what_cannot_be_is_refused_before_it_begins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, message: str
 ) -> None:
-    assert guarded(dispatch, command(tmp_path, *wrong.split())) == 2
+    assert run_command(dispatch, command(tmp_path, *wrong.split())) == 2
     assert message in capsys.readouterr().err
 
 
 def test_deescalation_is_causal_unless_a_leak_is_asked_for_and_then_every_table_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert guarded(dispatch, command(tmp_path, "--norm", "deescalated")) == 0
+    assert run_command(dispatch, command(tmp_path, "--norm", "deescalated")) == 0
     assert "deescalated[mean=prefix]" in capsys.readouterr().out
-    assert guarded(dispatch, command(tmp_path, "--norm", "deescalated", "--model.norm.leaky")) == 0
+    assert run_command(dispatch, command(tmp_path, "--norm", "deescalated", "--model.norm.leaky")) == 0
     assert "note: non-causal" in capsys.readouterr().out
     (leaky,) = (tmp_path / "runs" / "pretraining" / "wikitext2").glob("*leaky*")
     (leaky / "result.json").rename(tmp_path / "kept.json")
-    assert guarded(dispatch, ["pretraining", "perplexity", str(leaky), "--data-folder", str(tmp_path / "data")]) == 0
+    assert (
+        run_command(dispatch, ["pretraining", "perplexity", str(leaky), "--data-folder", str(tmp_path / "data")]) == 0
+    )
     said = capsys.readouterr().out
     assert "(non-causal)" in said
     assert "the run is not finished" in said
     (tmp_path / "kept.json").rename(leaky / "result.json")
-    assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs"), "--format", "markdown"]) == 0
+    assert run_command(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs"), "--format", "markdown"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| softmax")]
     assert [("non-causal" in row, "leaky=True" in row) for row in rows] in ([(False, False), (True, True)],
                                                                           [(True, True), (False, False)])  # fmt: skip
@@ -256,7 +258,7 @@ def test_other_vocabularies_train_from_the_command_line(
 ) -> None:
     size = {"byte": "256", "piece": "260"}[name]
     more = ["--data.kind", name, "--data.pieces", "260", "--model.vocabulary", size, "--model.cutoffs", "30"]
-    assert guarded(dispatch, command(tmp_path, *more)) == 0
+    assert run_command(dispatch, command(tmp_path, *more)) == 0
     assert "bits per byte" in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
-from seqarena.common.errors import BadDataError, WrongUseError, guarded
+from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.common.model.bert.checkpoint import folder_of, load, pretraining_of
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
 from seqarena.common.runs.results import Result
@@ -238,7 +238,7 @@ def test_the_command_says_what_it_costs(folder: Path, tmp_path: Path, capsys: py
         "--model.vocabulary 130 --train.steps 4 "
         f"--train.batch-size 8 --optim.schedule.warmup 1 --runs {tmp_path} --data-folder {folder / 'data'}"
     )
-    assert guarded(dispatch, ["pretraining", "mlm", "--attention", "hnas", *fields.split()]) == 0
+    assert run_command(dispatch, ["pretraining", "mlm", "--attention", "hnas", *fields.split()]) == 0
     told = capsys.readouterr()
     assert "floating-point operations" in told.err
     assert "H200" not in told.err  # nobody asks how long such a run takes there

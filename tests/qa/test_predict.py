@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.common.runs.results import Result
 from seqarena.qa.data import entailment, world
 from seqarena.qa.run import Run
@@ -23,7 +23,7 @@ def dev(task: str) -> Any:
 
 
 def predicted(run: Path, file: Path, out: Path, *more: str) -> int:
-    return guarded(dispatch, ["qa", "predict", str(run), "--file", str(file), "--out", str(out), "--json", *more])
+    return run_command(dispatch, ["qa", "predict", str(run), "--file", str(file), "--out", str(out), "--json", *more])
 
 
 def scores(capsys: pytest.CaptureFixture[str]) -> dict[str, float]:

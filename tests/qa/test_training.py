@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from seqarena.common.attention import ATTENTIONS, find_attention
 from seqarena.common.data.tokenization import word_tokenizer
-from seqarena.common.errors import BadDataError, WrongUseError, guarded
+from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.common.model.bert.checkpoint import Pretraining, save
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
 from seqarena.common.model.blocks import PreNorm
@@ -332,14 +332,16 @@ def test_a_checkpoint_without_a_vocabulary_is_one_message(tmp_path: Path) -> Non
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(dispatch, ["qa", "--help"]) == 0
+    assert run_command(dispatch, ["qa", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "seqarena qa evaluate --help" in shown
     assert "meant where --model.init is set and no preset named" in shown
-    assert guarded(dispatch, ["qa", "squad1", "--model.init", str(tmp_path / "none")]) == 1
+    assert run_command(dispatch, ["qa", "squad1", "--model.init", str(tmp_path / "none")]) == 1
     assert "no such folder" in capsys.readouterr().err
     gold, predictions = tmp_path / "g.json", tmp_path / "p.json"
-    assert guarded(dispatch, ["qa", "evaluate", "squad1", "--gold", str(gold), "--predictions", str(predictions)]) == 1
+    assert (
+        run_command(dispatch, ["qa", "evaluate", "squad1", "--gold", str(gold), "--predictions", str(predictions)]) == 1
+    )
     assert "does not exist" in capsys.readouterr().err
 
 

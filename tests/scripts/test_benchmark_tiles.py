@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from seqarena.common.attention import Visibility, find_attention
-from seqarena.common.errors import WrongUseError, guarded
+from seqarena.common.errors import WrongUseError, run_command
 from seqarena.scripts.benchmark import run, tiles
 from seqarena.scripts.seqarena import dispatch
 
@@ -39,7 +39,7 @@ def times(monkeypatch: pytest.MonkeyPatch, of: Callable[[dict[str, Any]], float]
     """Has runs take as long as ``of`` says of the tiles that are tried."""
     from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
-    monkeypatch.setattr(tiles, "time_run", lambda *_: of(launch.TRIED))
+    monkeypatch.setattr(tiles, "time_run", lambda *_: of(launch.OVERRIDES))
 
 
 def test_the_fastest_are_kept_and_used(
@@ -54,7 +54,7 @@ def test_the_fastest_are_kept_and_used(
     (found,) = json.loads(file.read_text()).values()
     assert all(each == [16, 16, 4, 2] for each in found.values())
     assert len(found) == 7
-    assert launch.TRIED == {}
+    assert launch.OVERRIDES == {}
     used = []
     monkeypatch.setattr(launch.Tiles, "sizes", lambda own, role: used.append(own) or sizes(own, role))
     kernel, given = find_attention("x3").build(heads=1), torch.randn(3, 1, 1, 40, 16)
@@ -77,7 +77,7 @@ def test_tiles_that_fail_or_differ_are_left_out(tmp_path: Path, monkeypatch: pyt
     right, wrong = tiles.numbers_of, [16]
 
     def of(call: Any, tensors: Any) -> Any:
-        tried = [each.own for each in launch.TRIED.values()]
+        tried = [each.own for each in launch.OVERRIDES.values()]
         if tried[-1:] == [64]:
             raise RuntimeError("out of resources")
         return [each * (1.01 if tried[-1:] == wrong else 1.0) for each in right(call, tensors)]
@@ -104,7 +104,7 @@ def test_without_a_gpu_nothing_is_measured(
     monkeypatch.setattr(tiles, "interprets", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "new" / "tiles.json"
-    assert guarded(dispatch, ["benchmark", *SMALL, "--out", str(out)]) == 2
+    assert run_command(dispatch, ["benchmark", *SMALL, "--out", str(out)]) == 2
     assert "tiles are measured on a GPU, but PyTorch finds none" in capsys.readouterr().err
     assert not out.parent.exists()
 
@@ -124,7 +124,7 @@ def test_without_a_gpu_nothing_is_measured(
     ],
 )
 def test_what_cannot_be_meant_is_told(command: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(dispatch, ["benchmark", *command]) == 2
+    assert run_command(dispatch, ["benchmark", *command]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -143,7 +143,7 @@ def test_a_file_that_is_none_is_told(text: str | None, tmp_path: Path, monkeypat
     if text is not None:
         file.write_text(text.replace("%s", device_name(torch.device("cpu"))))
     monkeypatch.setenv(launch.TILES, str(file))
-    with pytest.raises(WrongUseError, match=r"SEQARENA_TILES=.*expected a file of `seqarena benchmark tiles`"):
+    with pytest.raises(WrongUseError, match=r"SEQARENA_TILES=.*expected a file written by `seqarena benchmark tiles`"):
         find_attention("x3").build(heads=1).compute("triton", *torch.randn(3, 1, 1, 40, 16), Visibility())
 
 
@@ -152,7 +152,7 @@ def test_a_file_of_other_cards_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
     (tmp_path / "tiles.json").write_text('{"another card": {"normalized_forward float32 16": [64, 64, 4, 2]}}')
     monkeypatch.setenv(launch.TILES, str(tmp_path / "tiles.json"))
-    with pytest.warns(UserWarning, match="has no tiles of"):
+    with pytest.warns(UserWarning, match="has no tiles for"):
         assert (
             find_attention("x3").build(heads=1).compute("triton", *torch.randn(3, 1, 1, 40, 16), Visibility())
             is not None
@@ -168,5 +168,5 @@ def test_a_search_that_is_stopped_leaves_nothing_behind(tmp_path: Path, monkeypa
     monkeypatch.setattr(tiles, "time_run", stopped)
     with pytest.raises(KeyboardInterrupt):
         run([*SMALL, "--attention", "x3", "--out", str(tmp_path / "tiles.json")])
-    assert launch.TRIED == {}
+    assert launch.OVERRIDES == {}
     assert not (tmp_path / "tiles.json").exists()

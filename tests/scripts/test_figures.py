@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.common.model.bert.model import BertConfig
 from seqarena.pretraining.wikitext.data import WikiText
 from seqarena.scripts.figures import FIGURES, depth, p1_growth, p2, p3_pre_norm, p3_start
@@ -274,7 +274,7 @@ def test_all_are_drawn_and_written(
 ) -> None:
     monkeypatch.setattr(depth, "QUICK", replace(depth.QUICK, depths=(1,), seeds=(1,), steps=2))
     command = ["figures", "all", "--quick", "--json", "--out", str(tmp_path), "--data-folder", str(tmp_path / "data")]
-    assert guarded(dispatch, [*command, "--runs", str(tmp_path)]) == 0
+    assert run_command(dispatch, [*command, "--runs", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(FIGURES) - set(found) == {"p2-runs", "p3-checkpoint"}  # nothing was given to them
     differing = {name for name, findings in found.items() if not all(each["agrees"] for each in findings)}
@@ -306,23 +306,23 @@ def test_the_depth_experiment_trains_and_looks_at_every_layer(tmp_path: Path) ->
 
 def test_a_path_that_is_no_wikitext_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["figures", "depth", "--quick", "--out", str(tmp_path / "out"), "--data-folder", str(tmp_path)]
-    assert guarded(dispatch, [*command, "--wikitext", str(tmp_path / "nowhere")]) == 1
+    assert run_command(dispatch, [*command, "--wikitext", str(tmp_path / "nowhere")]) == 1
     assert "no such file or folder" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
-    assert guarded(dispatch, [*command, "--wikitext", str(tmp_path / "empty")]) == 1
+    assert run_command(dispatch, [*command, "--wikitext", str(tmp_path / "empty")]) == 1
     assert "there is no wiki.train.tokens in it" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_figure_is_the_same_every_time(tmp_path: Path) -> None:
     for folder in ("one", "other"):
-        assert guarded(dispatch, ["figures", "p2-collapse", "--quick", "--out", str(tmp_path / folder)]) == 0
+        assert run_command(dispatch, ["figures", "p2-collapse", "--quick", "--out", str(tmp_path / folder)]) == 0
     for ending in ("svg", "csv"):
         one, other = ((tmp_path / folder / f"p2-collapse.{ending}").read_bytes() for folder in ("one", "other"))
         assert one == other
 
 
 def test_a_mistyped_figure_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(dispatch, ["figures", "p3-rate"]) == 2
+    assert run_command(dispatch, ["figures", "p3-rate"]) == 2
     assert "unknown figure 'p3-rate'; did you mean 'p3-rates'" in capsys.readouterr().err
-    assert guarded(dispatch, ["figures"]) == 2
+    assert run_command(dispatch, ["figures"]) == 2

@@ -11,7 +11,7 @@ import torch
 
 from seqarena.common.attention import attention_name, find_attention
 from seqarena.common.attention.elementwise import Elementwise
-from seqarena.common.errors import BadDataError, guarded
+from seqarena.common.errors import BadDataError, run_command
 from seqarena.scripts.figures import depth, p1_training, p2_recall, p2_runs, p3_removal, vision
 from seqarena.scripts.figures.drawing import FigureOptions, Matrix, MissingError
 from seqarena.scripts.figures.p3_checkpoint import attentions, measure
@@ -205,7 +205,7 @@ def test_runs_are_read_and_said_to_keep_their_bound(tmp_path: Path, capsys: pyte
     a_run(tmp_path / "d", "dnas", 0, [0.5], 0.02, [])
     with pytest.raises(MissingError, match="cannot be compared"):
         p2_runs.find_runs(tmp_path)
-    assert guarded(dispatch, ["figures", "p2-runs", "--runs", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
+    assert run_command(dispatch, ["figures", "p2-runs", "--runs", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert "no run with --train.diagnostics" in error
     assert p2_runs.COMMAND in error
@@ -270,7 +270,7 @@ def test_inputs_are_looked_at_before_anything_is_made(tmp_path: Path, capsys: py
         (["all", "p1-norm"], "unknown figure 'p1-norm'"),
         (["--out", str(Path(__file__))], "expected a folder, found a file"),
     ):
-        assert guarded(dispatch, [*command, *further]) in {1, 2}
+        assert run_command(dispatch, [*command, *further]) in {1, 2}
         assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -364,7 +364,7 @@ def test_a_scene_is_trained_as_a_run_is(tmp_path: Path) -> None:
         "--train.steps", "3", "--train.select", "last", "--train.eval-every", "3", "--optim.schedule.warmup", "2",
         "--train.precision", "float32", "--out", str(tmp_path / "run"),
     ]  # fmt: skip
-    assert guarded(dispatch, command) == 0
+    assert run_command(dispatch, command) == 0
     metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
     assert found == p2_recall.Scores(
         **{name: metrics[name] for name in ("accuracy", "material_missed", "material_seen")}

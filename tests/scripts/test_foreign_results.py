@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.results import SEAL, Result, _seal
 from seqarena.lra.presets import PRESETS
@@ -96,7 +96,7 @@ def commands(runs: Path) -> Iterator[tuple[list[str], int, str, str]]:
 
 def _said(arguments: list[str]) -> tuple[list[str], int, str, str]:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        code = guarded(dispatch, arguments)
+        code = run_command(dispatch, arguments)
     return arguments, code, out.getvalue(), err.getvalue()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import plotly.graph_objects
 import pytest
 
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.common.model.attention_maps import EDGES, FILE
 from seqarena.common.runs.results import Result, read_results
 from seqarena.scripts.leaderboard.records import PLANNED
@@ -33,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     names = ["--runs", str(folder / "runs"), "--data-folder", str(folder), *TINY, "--train.diagnostics"]
     sweep = ["sweep", "lra", "listops", "--attention", "softmax", "hnas", "--seeds", "0", "1", *names]
-    assert guarded(dispatch, sweep) == 0
+    assert run_command(dispatch, sweep) == 0
     lost = next(path for path in (folder / "runs" / "lra" / "listops").glob("*hnas*seed1*"))
     shutil.rmtree(lost)
     return folder / "runs"
@@ -43,7 +43,8 @@ def page(folder: Path, *more: str) -> tuple[str, dict]:
     """Writes the page, and returns it and the values packed in it."""
     out = folder / "page.html"
     assert (
-        guarded(dispatch, ["report", "--runs", str(folder), "--out", str(out), "--benchmarks", str(folder), *more]) == 0
+        run_command(dispatch, ["report", "--runs", str(folder), "--out", str(out), "--benchmarks", str(folder), *more])
+        == 0
     )
     text = out.read_text()
     packed = re.search(r'id="values">([^<]*)<', text)
@@ -258,8 +259,8 @@ def test_nothing_is_said_of_what_others_are_compared_with(tmp_path: Path) -> Non
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(dispatch, ["report", "--runs", str(tmp_path)]) == 2
-    assert guarded(dispatch, ["report", "--runs", str(tmp_path / "none")]) == 2
+    assert run_command(dispatch, ["report", "--runs", str(tmp_path)]) == 2
+    assert run_command(dispatch, ["report", "--runs", str(tmp_path / "none")]) == 2
     told = capsys.readouterr().err
     assert "no results below" in told
     assert "no folder" in told
@@ -269,7 +270,7 @@ def test_a_folder_without_results_is_refused(tmp_path: Path, capsys: pytest.Capt
 def test_another_baseline(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = page(trained, "--baseline", "hnas")
     assert "vs hnas" in text
-    assert guarded(dispatch, ["report", "--runs", str(trained), "--baseline", "hna"]) == 2
+    assert run_command(dispatch, ["report", "--runs", str(trained), "--baseline", "hna"]) == 2
     assert "did you mean 'hnas'" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.common.files import write_json
 from seqarena.common.model.attention_maps import EDGES, FILE
 from seqarena.scripts.seqarena import dispatch
@@ -55,7 +55,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
                 "histogram": [0] * 7 + [3, 2, 0, 0, 0]}  # fmt: skip
         write_json(folder / str(number) / FILE, {"edges": EDGES, "attentions": [map_] * 2})
     command = ["report", "--runs", str(folder), "--benchmarks", str(folder / "none")]
-    assert guarded(dispatch, command) == 0
+    assert run_command(dispatch, command) == 0
     return (folder / "report.html").as_uri()
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from seqarena.common.errors import guarded
-from seqarena.common.files import locked
+from seqarena.common.errors import run_command
+from seqarena.common.files import lock_folder
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import row_parts
 from seqarena.common.runs.run import row_name
@@ -30,13 +30,13 @@ def test_a_sweep_is_the_product_and_skips_what_is_finished(tmp_path: Path, capsy
     }  # fmt: skip
     first = planned[0].measure()
     assert first.command == entries[0]["command"]
-    assert guarded(dispatch, ["sweep", *arguments(tmp_path)]) == 0
+    assert run_command(dispatch, ["sweep", *arguments(tmp_path)]) == 0
     told = capsys.readouterr()
     assert "[1/8] listops softmax, 1 layer seed 0 (finished before)" in told.err
     assert told.out.count("accuracy") == 8
-    assert guarded(dispatch, ["sweep", *arguments(tmp_path, "--json")]) == 0
+    assert run_command(dispatch, ["sweep", *arguments(tmp_path, "--json")]) == 0
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["results"]) == 8
-    assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
+    assert run_command(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
     assert "x3, post, 1 layer" in capsys.readouterr().out
 
 
@@ -50,14 +50,14 @@ def test_runs_that_another_sweep_holds_wait_until_the_others_are_done(
 ) -> None:
     planned, _, _ = sweep.plan(small(tmp_path))
     planned[0].folder.mkdir(parents=True)
-    with locked(planned[0].folder):
-        assert guarded(dispatch, ["sweep", *small(tmp_path)]) == 1
+    with lock_folder(planned[0].folder):
+        assert run_command(dispatch, ["sweep", *small(tmp_path)]) == 1
     told = capsys.readouterr()
     assert "[1/2] listops softmax, 1 layer seed 0: another sweep or command is running it, tried again" in told.err
     assert "seed 0: another sweep or command is running it, still" in told.err
     assert planned[0].result() is None
     assert planned[1].result() is not None
-    assert guarded(dispatch, ["sweep", *small(tmp_path)]) == 0
+    assert run_command(dispatch, ["sweep", *small(tmp_path)]) == 0
 
 
 @pytest.mark.extras  # several processes
@@ -66,8 +66,8 @@ def test_runs_that_another_sweep_holds_wait_in_a_sweep_of_several_at_once(
 ) -> None:
     planned, _, _ = sweep.plan(small(tmp_path))
     planned[0].folder.mkdir(parents=True)
-    with locked(planned[0].folder):
-        assert guarded(dispatch, ["sweep", *small(tmp_path), "--parallel", "2"]) == 1
+    with lock_folder(planned[0].folder):
+        assert run_command(dispatch, ["sweep", *small(tmp_path), "--parallel", "2"]) == 1
     told = capsys.readouterr().err
     assert told.count("waiting, another sweep or command is running it, tried again at the end") == 1
     assert "failed, " in told
@@ -110,7 +110,7 @@ def test_the_quickstart_is_four_variants(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_the_benchmark_measures_each_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["benchmark", "step", "lra", "listops", "--attention", "x3", "--repeats", "2", "--data-folder",
                str(tmp_path), *TINY]  # fmt: skip
-    assert guarded(dispatch, [*command, "--json", "--full-matrix"]) == 0
+    assert run_command(dispatch, [*command, "--json", "--full-matrix"]) == 0
     steps = json.loads(capsys.readouterr().out.splitlines()[-1])["steps"]
     assert [each["attention"] for each in steps] == ["x3", "x3, full matrix, padded"]
     assert all(each["forward_seconds"] > 0 and each["training_seconds"] > 0 for each in steps)
@@ -119,7 +119,7 @@ def test_the_benchmark_measures_each_variant(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_profile_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["benchmark", "profile", "lra", "listops", "--steps", "1"]
-    assert guarded(dispatch, [*command, "--data-folder", str(tmp_path / "data"), *TINY]) == 0
+    assert run_command(dispatch, [*command, "--data-folder", str(tmp_path / "data"), *TINY]) == 0
     shown = capsys.readouterr().out
     shares = [float(line.split("│")[2].strip(" %")) for line in shown.splitlines() if line.startswith("│ ")]
     parts = [line for line in shown.splitlines() if line.startswith(("│ making", "│ forward and", "│ update"))]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from seqarena.common.errors import WrongUseError, guarded
-from seqarena.common.files import locked
+from seqarena.common.errors import WrongUseError, run_command
+from seqarena.common.files import lock_folder
 from seqarena.common.runs.results import Result, read_results
 from seqarena.scripts import sweep
 from seqarena.scripts.packages import PACKAGES, find_package
@@ -37,19 +37,19 @@ def numbers(folder: Path) -> dict[str, list[float]]:
 
 @pytest.mark.extras
 def test_runs_at_once_are_those_one_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(dispatch, arguments(tmp_path / "one", "--seeds", "0", "1")) == 0
+    assert run_command(dispatch, arguments(tmp_path / "one", "--seeds", "0", "1")) == 0
     both = arguments(tmp_path / "both", "--seeds", "0", "1", "--parallel", "2")
     (folder, *_) = [each.folder for each in sweep.plan(both[1:])[0]]
     folder.mkdir(parents=True)
     capsys.readouterr()
-    with locked(folder):  # as if somebody else ran in it: this one fails, the others do not
-        assert guarded(dispatch, both) == 1
+    with lock_folder(folder):  # as if somebody else ran in it: this one fails, the others do not
+        assert run_command(dispatch, both) == 1
     told = capsys.readouterr()
     assert "lra listops softmax, 1 layer seed 0  failed" in told.out
     assert "failed, seqarena: " in told.err
     assert "another process is running here" in told.err
     assert len(numbers(tmp_path / "both")) == 3
-    assert guarded(dispatch, [*both, "--json"]) == 0
+    assert run_command(dispatch, [*both, "--json"]) == 0
     told = capsys.readouterr()
     assert told.err.count("(finished before)") == 3
     assert len(json.loads(told.out.splitlines()[-1])["results"]) == 4
@@ -74,7 +74,7 @@ def test_who_stops_the_sweep_stops_its_runs_and_it_goes_on(sent: signal.Signals,
     for folder in folders:
         for _ in range(100):
             try:
-                with locked(folder):
+                with lock_folder(folder):
                     break
             except WrongUseError:
                 time.sleep(0.1)
@@ -128,7 +128,7 @@ def test_ray_is_missed_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert guarded(dispatch, arguments(tmp_path, "--launcher", "ray")) == 2
+    assert run_command(dispatch, arguments(tmp_path, "--launcher", "ray")) == 2
     assert "pip install 'seqarena[ray]'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -225,7 +225,7 @@ def test_a_lost_worker_of_ray_is_made_good(
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    assert guarded(dispatch, command) == 0
+    assert run_command(dispatch, command) == 0
     assert killed
     told = capsys.readouterr()
     assert told.err.count(": finished, ") == 2
@@ -235,6 +235,6 @@ def test_a_lost_worker_of_ray_is_made_good(
     monkeypatch.undo()
     assert len(list((tmp_path / "runs").rglob("result.json"))) == 2
     assert not list((tmp_path / "runs").glob(".sweep-*"))
-    assert guarded(dispatch, arguments(tmp_path / "plain", *longer, attention="softmax")) == 0
+    assert run_command(dispatch, arguments(tmp_path / "plain", *longer, attention="softmax")) == 0
     assert numbers(tmp_path) == numbers(tmp_path / "plain")
     assert isinstance(Result.read(planned[0].folder), Result)

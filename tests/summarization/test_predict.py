@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.summarization import trainer
 from tests.summarization.test_training import TINY, measure
@@ -13,7 +13,7 @@ from tests.summarization.test_training import TINY, measure
 
 def predicted(run: Path, documents: Path, out: Path, *more: str) -> int:
     words = ["summarization", "predict", str(run), "--documents", str(documents), "--out", str(out), *more]
-    return guarded(dispatch, words)
+    return run_command(dispatch, words)
 
 
 def test_its_own_test_texts_get_the_headlines_and_scores_of_its_test(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from seqarena.common.data.batches import Ragged
 from seqarena.common.data.tokenization import Tokenizer, word_tokenizer
-from seqarena.common.errors import BadDataError, guarded
+from seqarena.common.errors import BadDataError, run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.summarization.data import Split, Splits
 from seqarena.summarization.data.batches import EncodedPairs
@@ -184,15 +184,15 @@ def test_any_system_is_scored_from_its_file(tmp_path: Path, capsys: pytest.Captu
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = files(tmp_path, hypotheses=["a", "b"], references=["a"])
-    assert guarded(dispatch, ["summarization", "score", *given]) == 1
+    assert run_command(dispatch, ["summarization", "score", *given]) == 1
     assert re.search(r"hypotheses has 2 lines and \S+references 1; expected the same number", capsys.readouterr().err)
-    assert guarded(dispatch, ["summarization", "score", *files(tmp_path, hypotheses=[], references=["a"])]) == 1
+    assert run_command(dispatch, ["summarization", "score", *files(tmp_path, hypotheses=[], references=["a"])]) == 1
     assert "hypotheses is empty" in capsys.readouterr().err
-    assert guarded(dispatch, ["summarization", "score", "--hypotheses", str(tmp_path / "no"), *given[2:]]) == 1
+    assert run_command(dispatch, ["summarization", "score", "--hypotheses", str(tmp_path / "no"), *given[2:]]) == 1
     assert "does not exist" in capsys.readouterr().err
-    assert guarded(dispatch, ["summarization", "score", "--hypotheses", "x"]) == 2
+    assert run_command(dispatch, ["summarization", "score", "--hypotheses", "x"]) == 2
     fine = files(tmp_path, hypotheses=["a"], references=["a"])
-    assert guarded(dispatch, ["summarization", "score", *fine, "--seed", "-1"]) == 2
+    assert run_command(dispatch, ["summarization", "score", *fine, "--seed", "-1"]) == 2
 
 
 def test_the_metric_of_the_evaluate_library_says_the_same() -> None:

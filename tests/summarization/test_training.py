@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from seqarena.common.data.tokenization import word_tokenizer
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.common.runs.folder import run_folder
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.session import Session, execute
@@ -151,16 +151,16 @@ def test_from_the_command_line_with_files_of_ones_own(tmp_path: Path, capsys: py
     own = ["--data.path", str(folder), "--data.tokenizer", str(tmp_path / "vocab.txt")]
     variants = ["--attention", "hnas", "--norm", "deescalated", "--model.decoder-attention", "dnas"]
     command = ["summarization", "gigaword", "--preset", "quick", *variants, *where, *own, *FIELDS]
-    assert guarded(dispatch, [*command, "--json"]) == 0
+    assert run_command(dispatch, [*command, "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["row"] == [
         ["attention", "hnas"], ["norm", "deescalated"], ["layers", "1"], ["decoder", "dnas"],
     ]  # fmt: skip
     assert "data.path" not in result["changed"]
     assert len(result["example_scores"]) == 4
-    assert guarded(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
+    assert run_command(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
     assert "rougeL" in capsys.readouterr().out
-    assert guarded(dispatch, command) == 0
+    assert run_command(dispatch, command) == 0
     assert "finished at" in capsys.readouterr().err
 
 
@@ -179,7 +179,9 @@ def test_from_the_command_line_with_files_of_ones_own(tmp_path: Path, capsys: py
 def test_what_cannot_work_is_refused_before_anything_is_read(
     fields: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert guarded(dispatch, ["summarization", *fields, "--runs", str(tmp_path), "--data-folder", str(tmp_path)]) == 2
+    assert (
+        run_command(dispatch, ["summarization", *fields, "--runs", str(tmp_path), "--data-folder", str(tmp_path)]) == 2
+    )
     assert message in capsys.readouterr().err
 
 

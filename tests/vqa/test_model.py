@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from seqarena.common.attention import ATTENTIONS, find_attention
-from seqarena.common.errors import WrongUseError, guarded
+from seqarena.common.errors import WrongUseError, run_command
 from seqarena.common.model.diagnostics import diagnose
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.scripts.seqarena import dispatch
@@ -343,7 +343,7 @@ def test_a_run_ends_with_its_groups_told_and_norms_are_refused(
 ) -> None:
     command = ["vqa", "scenes", "--runs", str(tmp_path), "--data.scenes", "40", "--data.held-out", "40",
                "--train.steps", "4", "--train.eval-every", "2", "--optim.schedule.warmup", "1"]  # fmt: skip
-    assert guarded(dispatch, [*command, "--attention", "hnas", "--json"]) == 0
+    assert run_command(dispatch, [*command, "--attention", "hnas", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"accuracy", "material", "shape", "there", "material_missed", "material_seen"} <= set(found["metrics"])
     masses = [found["metrics"][f"key_mass_{name}"] for name in ("least", "1_percent", "median")]
@@ -352,7 +352,7 @@ def test_a_run_ends_with_its_groups_told_and_norms_are_refused(
     assert found["norm"] == "none"
     assert list(found["bounded"]) == ["fused.kernel.u"]
     assert found["score"] == pytest.approx(sum(found["example_scores"]) / 120)
-    assert guarded(dispatch, [*command, "--norm", "pre"]) == 2
+    assert run_command(dispatch, [*command, "--norm", "pre"]) == 2
     assert "vqa scenes has no block normalisation" in capsys.readouterr().err
 
 
@@ -360,9 +360,9 @@ def test_batches_by_picture_are_measured_beside_single_ones(capsys: pytest.Captu
     """Both have the same loss, which the benchmark itself demands."""
     command = ["benchmark", "views", "--questions", "6", "--each", "3", "--boxes", "4", "--width", "8", "--joint-dim",
                "16", "--repeats", "1"]  # fmt: skip
-    assert guarded(dispatch, command) == 0
+    assert run_command(dispatch, command) == 0
     told = capsys.readouterr().out
     assert "grouped" in told
     assert "3 x 4 x 8 features on disk" in told
-    assert guarded(dispatch, [*command[:-1], "0"]) == 2
+    assert run_command(dispatch, [*command[:-1], "0"]) == 2
     assert "--repeats: expected at least 1" in capsys.readouterr().err

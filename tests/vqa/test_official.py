@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqarena.common.errors import BadDataError, WrongUseError, guarded
+from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.vqa.answers import ceiling, priors, vocabulary
 from seqarena.vqa.data.published import Annotation, Question, read_answers, read_questions, require_complete
@@ -106,12 +106,12 @@ def official(folder: Path) -> list[str]:
 
 def test_a_submission_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = official(tmp_path)
-    assert guarded(dispatch, [*command, "--json"]) == 0
+    assert run_command(dispatch, [*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == {"overall": 66.67, "per_answer_type": {"other": 66.67}, "per_question_type": {"what is": 66.67}}
-    assert guarded(dispatch, command) == 0
+    assert run_command(dispatch, command) == 0
     assert "accuracy 66.67 on 3 questions" in capsys.readouterr().out
-    assert guarded(dispatch, [*command, "--rules", "leagcy"]) == 2
+    assert run_command(dispatch, [*command, "--rules", "leagcy"]) == 2
     assert "legacy" in capsys.readouterr().err
 
 
@@ -135,7 +135,7 @@ def test_what_is_wrong_with_files_is_said(
 ) -> None:
     command = official(tmp_path)
     (tmp_path / f"{name}.json").write_text(json.dumps(values))
-    assert guarded(dispatch, command) == 1
+    assert run_command(dispatch, command) == 1
     assert words in capsys.readouterr().err
 
 
@@ -165,7 +165,7 @@ def test_answers_are_counted_from_the_command_line(tmp_path: Path, capsys: pytes
         "--out",
         str(tmp_path / "l.json"),
     ]
-    assert guarded(dispatch, command) == 0
+    assert run_command(dispatch, command) == 0
     assert "ceiling 100.00 on 3 questions" in capsys.readouterr().out
     assert read_answers(tmp_path / "l.json") == ["cat"]
 

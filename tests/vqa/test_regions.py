@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqarena.common.errors import BadDataError, WrongUseError, guarded
+from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.vqa import formats, regions
 from seqarena.vqa.formats import READERS, format_of, picture_of
@@ -140,16 +140,16 @@ def test_every_format_becomes_the_same_folder(name: str, tmp_path: Path, capsys:
     command = ["prepare", "vqa", "features", "--from", str(source), "--out", str(tmp_path / "out"), "--boxes", "5",
                "--detector", "R101"]  # fmt: skip
     if name.split(",", maxsplit=1)[0] in ("npy", "hdf5", "lmdb"):
-        assert guarded(dispatch, command) == 2
+        assert run_command(dispatch, command) == 2
         assert "pickled: reading it may run code; --trust-pickles" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
         command.append("--trust-pickles")
-    assert guarded(dispatch, command) == 0
+    assert run_command(dispatch, command) == 0
     assert "3 pictures by R101, 6 numbers a box" in capsys.readouterr().out
     same(read(tmp_path / "out", verify=True), expected)
-    assert guarded(dispatch, command) == 2
+    assert run_command(dispatch, command) == 2
     assert "holds regions already" in capsys.readouterr().err
-    assert guarded(dispatch, [*command, "--verify"]) == 0
+    assert run_command(dispatch, [*command, "--verify"]) == 0
 
 
 def whole(

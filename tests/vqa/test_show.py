@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.vqa.data.scenes import Scenes
 from seqarena.vqa.show import picture
@@ -12,7 +12,7 @@ from seqarena.vqa.show import picture
 
 def test_a_scene_is_drawn_with_its_questions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "scene.png"
-    assert guarded(dispatch, ["vqa", "show", "--scene", "2", "--out", str(path)]) == 0
+    assert run_command(dispatch, ["vqa", "show", "--scene", "2", "--out", str(path)]) == 0
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 4
     assert told[0].startswith("what material is the ")
@@ -30,5 +30,5 @@ def test_a_scene_is_drawn_with_its_questions(tmp_path: Path, capsys: pytest.Capt
      ("--out", "scene.txt", "expected a .png")],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_said(option: str, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(dispatch, ["vqa", "show", option, value]) == 2
+    assert run_command(dispatch, ["vqa", "show", option, value]) == 2
     assert words in capsys.readouterr().err

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqarena.common.errors import WrongUseError, guarded
+from seqarena.common.errors import WrongUseError, run_command
 from seqarena.common.training.optim import Stepped, rate
 from seqarena.scripts.seqarena import dispatch
 from seqarena.vqa.data import Layer, VqaData
@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files and a finished run on them; read it, never change it."""
     folder = tmp_path_factory.mktemp("trained")
     write_scenes(folder, 24).rename(folder / "files")
-    assert guarded(dispatch, train(folder / "files")) == 0
+    assert run_command(dispatch, train(folder / "files")) == 0
     return folder
 
 
@@ -62,9 +62,9 @@ def test_a_run_leaves_what_the_server_would_score(
     assert told["overall"] == pytest.approx(100 * result["score"], abs=0.005)
     scored = ["vqa", "evaluate", "--questions", str(trained / "files" / QUESTIONS), "--annotations",
               str(trained / "files" / ANNOTATIONS), "--json"]  # fmt: skip
-    assert guarded(dispatch, [*scored, "--answers", str(outputs / "answers.json")]) == 0
+    assert run_command(dispatch, [*scored, "--answers", str(outputs / "answers.json")]) == 0
     assert json.loads(capsys.readouterr().out) == told
-    assert guarded(dispatch, submit(trained, tmp_path / "answers.json")) == 0
+    assert run_command(dispatch, submit(trained, tmp_path / "answers.json")) == 0
     assert "12 answers about 4 pictures" in capsys.readouterr().out
     assert json.loads((tmp_path / "answers.json").read_text()) == json.loads((outputs / "answers.json").read_text())
     masses = json.loads((outputs / "key_masses.json").read_text())
@@ -104,10 +104,10 @@ def test_submissions_that_cannot_be_are_refused(
             "expected the directory of a finished run of vqa2; there is no run in it",
         ),
     ):
-        assert guarded(dispatch, command) in {1, 2}
+        assert run_command(dispatch, command) in {1, 2}
         assert words in capsys.readouterr().err
     assert not out.exists()
-    assert guarded(dispatch, submit(trained, out, "--missing", "1", questions=broken)) == 0
+    assert run_command(dispatch, submit(trained, out, "--missing", "1", questions=broken)) == 0
 
 
 def test_files_that_changed_are_refused_by_a_run_and_its_submission(
@@ -123,13 +123,13 @@ def test_files_that_changed_are_refused_by_a_run_and_its_submission(
     values["run"]["data"] |= {"path": str(files), "regions": [str(files / name) for name in "ABC"]}
     values = {name: value for name, value in values.items() if name not in LATER}
     (run / "result.json").write_text(json.dumps(values | {"format": 1}))
-    assert guarded(dispatch, submit(tmp_path / "copy", tmp_path / "answers.json")) == 1
+    assert run_command(dispatch, submit(tmp_path / "copy", tmp_path / "answers.json")) == 1
     assert "was trained on data of sha256" in capsys.readouterr().err
-    assert guarded(dispatch, train(files)) == 2
+    assert run_command(dispatch, train(files)) == 2
     assert "holds another run: data.path is" in capsys.readouterr().err
     (run / "result.json").unlink()
     (run / "run.json").write_text(json.dumps(values["run"]))
-    assert guarded(dispatch, train(files)) == 1
+    assert run_command(dispatch, train(files)) == 1
     assert "this run began on data of sha256" in capsys.readouterr().err
 
 

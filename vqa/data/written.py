@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqarena.common.files import whole, write_json
+from seqarena.common.files import new_folder, write_json
 from seqarena.vqa.data import Arrays, Split
 from seqarena.vqa.data.published import ANNOTATIONS, QUESTIONS
 from seqarena.vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled
@@ -33,7 +33,7 @@ def write_scenes(folder: Path, scenes: int) -> Path:
         return where
     print(f"generated scenes, written as VQA v2's files, kept in {where}", file=sys.stderr)
     config = Scenes(scenes=scenes, held_out=max(scenes // 6, 4))
-    with whole(where) as unfinished:
+    with new_folder(where) as unfinished:
         if unfinished is not None:
             _write_split(unfinished, "train2014", 1, config.split(0, config.scenes))
             _write_split(unfinished, "val2014", 1 + config.scenes, config.split(1, config.held_out))

@@ -1,7 +1,7 @@
 """The variants as attention implementations of the transformers library: ``register()``, then ``attn_implementation``.
 
-A model of that library asks for its attention by the name in its config. ``register`` gives it ours, and masks to go
-with them: without these the library passes none, and padding is silently read.
+Models of that library look up their attention function by the name in their config. ``register`` adds the variants and
+their mask functions. For a name without a mask function the library passes no mask, and padding would be attended to.
 """
 
 from seqarena.common.errors import WrongUseError
@@ -9,7 +9,7 @@ from seqarena.common.errors import WrongUseError
 try:
     import transformers as _  # noqa: F401
 except ImportError as error:
-    raise WrongUseError("this needs an extra: pip install 'seqarena[transformers]'") from error
+    raise WrongUseError("the transformers library is not installed: pip install 'seqarena[transformers]'") from error
 
 from seqarena.common.attention.transformers.attached import attach, clamp, load, optimizer_of, save
 from seqarena.common.attention.transformers.interface import register

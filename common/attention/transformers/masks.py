@@ -1,8 +1,8 @@
-"""Masks of the transformers library: those made for our variants, and those over all pairs as attention reads them.
+"""Masks of the transformers library: creation of masks for the variants, and attention under masks over pairs.
 
-Three kinds reach a variant. None: nothing is hidden but, where the module is causal, the future. ``(batch, keys)``:
-which tokens are real in causal attention. ``(batch, 1 or heads, queries, keys)``, or 1 on any axis: which pairs are
-visible, True and False or a number added to the scores, and nothing else is hidden.
+A variant receives one of three kinds. None: no padding; in causal modules only later tokens are hidden.
+``(batch, keys)``: True for real tokens, in causal attention. ``(batch, 1 or heads, queries, keys)``, or 1 on any axis:
+a mask over pairs, either True for visible pairs or a number added to the scores; then nothing else is hidden.
 """
 
 from collections.abc import Callable
@@ -19,22 +19,23 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Key, Query, Value
 
 ALWAYS_HIDES = -1e4
-"""A number of a mask that hides its pair under every variant: most models' own masks have it, or less."""
+"""A number in a mask at or below which a pair is hidden under every variant; most models use this or less."""
 HIDES = -50.0
-"""A number that hides its pair where adding it would not: Swin's masks have -100, added to biases of a few units."""
+"""A number at or below which a pair is hidden under variants where adding it would not hide it. Swin's masks have -100
+plus biases of a few units."""
 BIAS = -25.0
-"""A number above this is a bias; from here down to ``HIDES`` it may be either."""
+"""A number above this is a bias. Numbers between this and ``HIDES`` are ambiguous."""
 
 
 def real_tokens(
     *, mask_function: Callable[..., Any], attention_mask: Tensor | None, q_length: int, kv_length: int,
     q_offset: int | Tensor = 0, allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
-    **further: Any,
+    **kwargs: Any,
 ) -> Tensor | None:  # fmt: skip
-    """Returns which tokens are real, (batch, keys) if causal, else (batch, 1, 1, keys); None where nobody said.
+    """Returns the mask of real tokens, (batch, keys) if causal, else (batch, 1, 1, keys); None without a mask.
 
-    Windows, packed sequences, static caches and models that want a mask whatever it holds get one over all pairs.
-    Never looks at what is in a mask, so that a model compiles as one graph.
+    Windows, packed sequences, static caches and models that require a full mask get a mask over all pairs. The function
+    never reads the values of a mask, so that a model compiles as one graph.
 
     Raises:
         WrongUseError: a mask that is neither over tokens nor over pairs.
@@ -49,20 +50,20 @@ def real_tokens(
     at_the_end = isinstance(q_offset, int) and q_offset + q_length == kv_length
     if mask_function is causal_mask_function and allow_is_causal_skip and at_the_end:
         return attention_mask
-    further |= {"q_offset": q_offset, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    kwargs |= {"q_offset": q_offset, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     mask: Tensor | None = sdpa_mask(
-        q_length=q_length, kv_length=kv_length, mask_function=mask_function, attention_mask=attention_mask, **further
+        q_length=q_length, kv_length=kv_length, mask_function=mask_function, attention_mask=attention_mask, **kwargs
     )
     return mask
 
 
-def hides_no_order(mask: Tensor, queries: int) -> bool:
-    """Returns whether a mask over pairs is the same for all of several queries: it hides keys, and no future."""
+def is_key_mask(mask: Tensor, queries: int) -> bool:
+    """Returns whether a mask over pairs is the same for all of several queries, so that it is not causal."""
     return mask.dim() == 4 and mask.shape[2] == 1 and queries > 1
 
 
 def over_pairs(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Returns a mask over pairs with its axes of size 1 repeated: (batch, 1 or heads, queries, keys).
+    """Expands the axes of size 1 of a mask over pairs, except that of heads: (batch, 1 or heads, queries, keys).
 
     Raises:
         WrongUseError: a mask of another shape, or of integers.
@@ -81,24 +82,24 @@ def over_pairs(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return mask.expand(full[0], mask.shape[1], full[2], full[3])
 
 
-# An operator, so that a compiled model is still one graph, and refuses what it is given when it runs.
+# An operator, so that a compiled model remains one graph, and masks are checked when it runs.
 @torch.library.custom_op("seqarena::visible_pairs", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def visible_pairs(mask: Tensor, name: str, bias_hides: bool, sums_over_queries: bool, causal: bool | None) -> Tensor:
-    """Returns which pairs a mask shows; of a variant that sums over queries, none of queries that hide themselves.
+    """Returns the pairs that a mask leaves visible.
 
-    ``causal`` (None: no matter to the variant): whether weights are computed in the order of time.
+    For variants that sum over queries, rows of queries that are hidden from themselves count as padding: no pair.
+    ``causal`` says whether weights are computed in causal order; None if the variant does not depend on it.
 
     Raises:
-        WrongUseError: numbers that may be a bias or hide, or a mask whose order of time is another one.
+        WrongUseError: the mask has ambiguous numbers, or contradicts ``causal``.
     """
     visible = mask.clone() if mask.dtype == torch.bool else mask > (ALWAYS_HIDES if bias_hides else HIDES)
     if mask.is_floating_point() and not bias_hides:
-        doubtful = ~((mask <= HIDES) | (mask > BIAS))
-        if bool(doubtful.any()):
+        ambiguous = ~((mask <= HIDES) | (mask > BIAS))
+        if bool(ambiguous.any()):
             raise WrongUseError(
-                f"attention {name!r}: the mask has {float(mask[doubtful][0]):.4g}, which may be a bias or hide its "
-                f"pair, and added to a score it would hide nothing; expected numbers above {BIAS:g} (a bias) or of "
-                f"{HIDES:g} and less (hidden), or True and False"
+                f"attention {name!r}: the mask has {float(mask[ambiguous][0]):.4g}, which may be a bias or hide its "
+                f"pair; expected numbers above {BIAS:g} (a bias) or at most {HIDES:g} (hidden), or True and False"
             )
     if sums_over_queries:
         visible = visible & visible.diagonal(dim1=-2, dim2=-1)[..., None]
@@ -111,22 +112,22 @@ visible_pairs.register_fake(lambda mask, *_: torch.empty(mask.shape, dtype=torch
 
 
 def _require_order_of_time(visible: Tensor, name: str, causal: bool) -> None:
-    """Raises a ``WrongUseError`` if a mask shows the future to causal attention, or hides it all from another."""
+    """Raises a ``WrongUseError`` if a mask shows later tokens to causal attention, or is causal for another."""
     queries, keys = visible.shape[-2:]
     if causal and bool(_first_position(visible) > keys - queries):
         raise WrongUseError(
-            f"attention {name!r} is causal in this module, and the mask shows it later tokens; expected a mask that "
-            "hides them, or a module whose is_causal is False"
+            f"attention {name!r} is causal in this module, but the mask shows later tokens; expected a mask that hides "
+            "them, or a module whose is_causal is False"
         )
     if not causal and bool(visible.tril(-1).any()) and not bool(visible.triu(1).any()):
         raise WrongUseError(
-            f"attention {name!r} is not causal in this module, and the mask hides all later tokens: its sums over "
-            "queries would let them through; expected a module whose is_causal is True"
+            f"attention {name!r} is not causal in this module, but the mask hides all later tokens: its sums over "
+            "queries would leak them; expected a module whose is_causal is True"
         )
 
 
 def _first_position(visible: Tensor) -> Tensor:
-    """Returns which key is the first query's own; in a causal mask the newest key that a query sees is itself."""
+    """Returns the key position of the first query: in a causal mask a query's newest visible key is its own."""
     query, key = (torch.arange(length, device=visible.device) for length in visible.shape[-2:])
     newest = torch.where(visible, key, -1).amax(dim=-1)  # B H N
     return torch.where(newest >= 0, newest - query, -len(query)).amax()
@@ -137,8 +138,8 @@ def attend_pairs(
 ) -> tuple[Tensor, Tensor]:
     """Returns attention under a mask over pairs and its weights, by the formula on the full matrix.
 
-    Keys of a cache stand in the order of time, but the newest query's own need not be the last: a static cache has
-    room behind it. The columns are turned until it is, which is how ``Visibility`` counts distances.
+    Keys of a cache are in temporal order, but the newest query's own key may not be the last: a static cache has free
+    positions after it. The columns are rotated until it is the last, as ``Visibility`` assumes.
     """
     mask, (queries, keys) = over_pairs(mask, query, key), (query.shape[2], key.shape[2])
     visibility = Visibility(order="causal", memory=keys - queries) if causal and keys >= queries else Visibility()

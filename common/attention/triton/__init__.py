@@ -1,6 +1,6 @@
-"""CUDA kernels in Triton of what no library has: the elementwise variants, and doubly-normalised attention.
+"""Triton kernels of the elementwise variants and of doubly-normalised attention, which no library has.
 
-``elementwise.py`` and ``doubly_normalized.py`` hold kernels, ``launch.py`` starts them, ``operators.py`` makes ops
-of PyTorch of them; ``available.py`` says where they can run, ``proof.py`` looks at each before its first use.
-Importing this package needs no Triton; ``operators`` does.
+``elementwise.py`` and ``doubly_normalized.py`` have the kernels. ``launch.py`` launches them, ``operators.py`` wraps
+them as PyTorch operators. ``available.py`` has the supported dtypes and widths; ``self_test.py`` tests each kernel
+before its first use. This package can be imported without Triton, its module ``operators`` cannot.
 """

@@ -1,12 +1,12 @@
-"""Kernels of the elementwise variants: phi(s_ij)^power, no row statistics, and without phi no exponential.
+"""Kernels of the elementwise variants, phi(s_ij)^power: no row statistics, and for polynomials no exponential.
 
-Tensors are flat: L heads of all examples, N queries, M keys, D and E numbers of a head. Scores and sums are float32;
-products of float32 tensors are never rounded to tf32. Padding in queries, keys and values is 0 before it comes here, so
-that no mask is needed but that of time, and that only where some keys of a tile are hidden.
+Tensors are flat: L heads of all examples, N queries, M keys, widths D and E of a head. Scores and sums are float32.
+Products of float32 tensors are never rounded to tf32. Callers set padding in queries, keys and values to 0, so that the
+only mask is the causal one, applied to tiles in which some keys are hidden.
 
-Beside its products a kernel does as little for each pair as can be. So polynomials leave
-the scale of scores to the rows' share (scale^power), and a row's share is taken out of the sum over its keys, but in
-float16, where a cube alone may be too large.
+Beside the matrix products a kernel does as few operations per pair as possible. For polynomials the scale of the scores
+is part of the row factor (scale^power). The row factor multiplies the sum over keys, except in float16, where a cube
+without it may overflow.
 """
 
 import triton
@@ -20,20 +20,22 @@ ROOT_OF_TWO_PI: tl.constexpr = tl.constexpr(2.5066282746310002)
 
 @triton.jit
 def tanh(scores):
-    """Returns the hyperbolic tangent; of small scores by its series, for the difference would lose their digits."""
+    """Returns the hyperbolic tangent; for small scores by its series, because the difference would cancel."""
     square = scores * scores
     series = scores * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315))))
     return tl.where(square < 0.01, series, 2.0 * tl.sigmoid(2.0 * scores) - 1.0)
 
 
 @triton.jit
-def activated(scores, PHI: tl.constexpr):
-    """Returns phi of the scores; the polynomials use no exponential."""
+def activation(scores, PHI: tl.constexpr):
+    """Returns phi of the scores; no exponential for polynomials."""
     if PHI == "relu":
         return tl.maximum(scores, 0.0)
     elif PHI == "elu":
         series = scores * (1.0 + scores * (1 / 2 + scores * (1 / 6 + scores * (1 / 24 + scores * (1 / 120)))))
-        lower = tl.where(scores > -0.05, series, tl.exp(tl.minimum(scores, 0.0)) - 1.0)  # which would lose their digits
+        lower = tl.where(
+            scores > -0.05, series, tl.exp(tl.minimum(scores, 0.0)) - 1.0
+        )  # which cancels for small scores
         return tl.where(scores > 0, scores, lower)
     elif PHI == "gelu":
         return 0.5 * scores * (1.0 + tl.erf(scores * ROOT_OF_HALF))
@@ -47,7 +49,7 @@ def activated(scores, PHI: tl.constexpr):
 
 @triton.jit
 def derivative(scores, PHI: tl.constexpr):
-    """Returns phi' of the scores, but that of x, which is 1."""
+    """Returns phi' of the scores; not called for x, where it is 1."""
     if PHI == "relu":
         return tl.where(scores > 0, 1.0, 0.0)
     elif PHI == "elu":
@@ -64,7 +66,7 @@ def derivative(scores, PHI: tl.constexpr):
 
 @triton.jit
 def power(values, POWER: tl.constexpr):
-    """Returns an integer power by products."""
+    """Returns an integer power by repeated multiplication."""
     found = values
     for _ in tl.static_range(POWER - 1):
         found = found * values
@@ -72,26 +74,26 @@ def power(values, POWER: tl.constexpr):
 
 
 @triton.jit
-def kept(row_bits, key_bits, limit):
-    """Returns which weights dropout leaves: of seed, head, query and key, the function of ``Call.kept``."""
+def dropout_keeps(row_bits, key_bits, limit):
+    """Returns which weights dropout keeps: the same function of the bits as ``Call.dropout_mask``."""
     mixed = (row_bits ^ key_bits) * 0x7FEB352D
     mixed = (mixed ^ (mixed >> 15)) * -2073254261
     return limit - (mixed >> 1) < 0
 
 
 @triton.jit
-def left(weights, row, place, row_bits, key_bits, memory, limit, HIDES: tl.constexpr, DROPS: tl.constexpr):
-    """Returns weights, 0 where time hides a key or dropout drops it; of rows and keys one stands upright."""
+def mask_weights(weights, row, position, row_bits, key_bits, memory, limit, HIDES: tl.constexpr, DROPS: tl.constexpr):
+    """Sets weights to 0 at later keys and where dropout drops them; ``row`` and ``position`` are broadcast."""
     if HIDES:
-        weights = tl.where(place <= memory + row, weights, 0.0)
+        weights = tl.where(position <= memory + row, weights, 0.0)
     if DROPS:
-        weights = tl.where(kept(row_bits, key_bits, limit), weights, 0.0)
+        weights = tl.where(dropout_keeps(row_bits, key_bits, limit), weights, 0.0)
     return weights
 
 
 @triton.jit
-def seen_by(first, keys, memory, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
-    """Returns how many keys every row of a block sees, in whole tiles, and how many its last does."""
+def visible_keys(first, keys, memory, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr):
+    """Returns the number of keys visible to all rows of a block, in whole tiles, and the number visible to its last."""
     if CAUSAL:
         return tl.minimum(keys, memory + first + 1) // KEYS * KEYS, tl.minimum(keys, memory + first + ROWS)
     else:
@@ -99,47 +101,47 @@ def seen_by(first, keys, memory, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL:
 
 
 @triton.jit
-def bits_of(bits, head, length, place, DROPS: tl.constexpr):
-    """Returns dropout's bits of positions; without dropout anything."""
+def bits_of(bits, head, length, position, DROPS: tl.constexpr):
+    """Returns the random bits of positions for dropout; an unused value without dropout."""
     if DROPS:
-        return tl.load(bits + head * length + place, mask=place < length, other=0)
+        return tl.load(bits + head * length + position, mask=position < length, other=0)
     else:
-        return place
+        return position
 
 
 @triton.jit
-def scores_of(upright, others, scale, PHI: tl.constexpr):
-    """Returns s_ij of a tile; of polynomials without the scale, which is in the rows' share."""
-    scores = product(upright, tl.trans(others))
+def scores_of(own, others, scale, PHI: tl.constexpr):
+    """Returns s_ij of a tile; for polynomials without the scale, which is part of the row factor."""
+    scores = product(own, tl.trans(others))
     if PHI != "x":
         scores = scores * scale
     return scores
 
 
 @triton.jit
-def narrowed(of_weights, share, scale, PHI: tl.constexpr, POWER: tl.constexpr):
-    """Returns the gradient of the weights with all that float16 would lose if it came later."""
-    return of_weights * (share * (POWER / scale if PHI == "x" else POWER))
+def scale_early(grad_weights, row_factor, scale, PHI: tl.constexpr, POWER: tl.constexpr):
+    """Multiplies the gradient of the weights by all factors at once, before a cast to float16 could underflow."""
+    return grad_weights * (row_factor * (POWER / scale if PHI == "x" else POWER))
 
 
 @triton.jit
-def finished(total, scale, IS_NARROW: tl.constexpr, PHI: tl.constexpr, POWER: tl.constexpr):
-    """Returns gradients of queries or keys with the factors that they have not yet."""
-    if IS_NARROW or PHI != "x":
+def apply_factors(total, scale, IS_FLOAT16: tl.constexpr, PHI: tl.constexpr, POWER: tl.constexpr):
+    """Multiplies the gradients of queries or keys by the remaining factors."""
+    if IS_FLOAT16 or PHI != "x":
         total *= scale
-    if not IS_NARROW:
+    if not IS_FLOAT16:
         total *= POWER
     return total
 
 
 @triton.jit
-def pulled(scores, of_weights, PHI: tl.constexpr, POWER: tl.constexpr):
-    """Returns the gradient of the scores given that of the weights, less what ``finished`` gives."""
+def score_gradient(scores, grad_weights, PHI: tl.constexpr, POWER: tl.constexpr):
+    """Returns the gradient of the scores, given that of the weights, without the factors of ``apply_factors``."""
     if POWER > 1:
-        of_weights = of_weights * power(activated(scores, PHI), POWER - 1)
+        grad_weights = grad_weights * power(activation(scores, PHI), POWER - 1)
     if PHI != "x":
-        of_weights = of_weights * derivative(scores, PHI)
-    return of_weights
+        grad_weights = grad_weights * derivative(scores, PHI)
+    return grad_weights
 
 
 @triton.jit
@@ -149,49 +151,52 @@ def elementwise_forward(
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes sum_j phi(s_ij)^power value_j times the row's share, for a block of rows of a head."""
+    """Computes sum_j phi(s_ij)^power value_j times the row factor, for a block of rows of a head."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
-    share = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[:, None]
+    row_factor = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[:, None]
     total = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
-    seen, stop = seen_by(first, keys, memory, ROWS, KEYS, CAUSAL)
+    seen, stop = visible_keys(first, keys, memory, ROWS, KEYS, CAUSAL)
     for hides in tl.static_range(2 if CAUSAL else 1):
         for start in range(seen if hides else 0, stop if hides else seen, KEYS):
-            place = start + tl.arange(0, KEYS)
+            position = start + tl.arange(0, KEYS)
             others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
             values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-            bits = bits_of(key_bits, head, keys, place, DROPS)[None, :]
-            weights = power(activated(scores_of(own, others, scale, PHI), PHI), POWER)
-            weights = left(weights, row[:, None], place[None, :], own_bits, bits, memory, limit, hides, DROPS)
+            bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
+            weights = power(activation(scores_of(own, others, scale, PHI), PHI), POWER)
+            weights = mask_weights(
+                weights, row[:, None], position[None, :], own_bits, bits, memory, limit, hides, DROPS
+            )
             if own.dtype == tl.float16:
-                weights *= share
+                weights *= row_factor
             total += product(weights.to(values.dtype), values)
     if own.dtype != tl.float16:
-        total *= share
+        total *= row_factor
     store_tile(out + head * rows * value_width, total, rows, value_width, first, ROWS, VALUE_WIDTH)
 
 
 @triton.jit
 def elementwise_backward_keys(
-    query, key, value, grad, of_key, of_value, row_scale, row_bits, key_bits,
+    query, key, value, grad, grad_key, grad_value, row_scale, row_bits, key_bits,
     heads, rows, keys, width, value_width, scale, memory, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes the gradients of a block of keys and values of a head; ``grad`` has the rows' share, but in float16.
+    """Computes the gradients of a block of keys and values of a head.
 
-    Keys stand upright, so that weights and their gradients are factors as they are, and need not be turned.
+    ``grad`` includes the row factor, except in float16. Tiles have keys as rows, so that weights and their gradients
+    need not be transposed for the products.
     """
     start, head = block_of(keys, KEYS)
-    place = start + tl.arange(0, KEYS)
+    position = start + tl.arange(0, KEYS)
     own = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
     values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-    own_bits = bits_of(key_bits, head, keys, place, DROPS)[:, None]
+    own_bits = bits_of(key_bits, head, keys, position, DROPS)[:, None]
     keys_total = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
-    begin = tl.maximum(start - memory, 0) // ROWS * ROWS  # the first row that sees a key of the block
+    begin = tl.maximum(start - memory, 0) // ROWS * ROWS  # the first row to which a key of the block is visible
     all_seen = tl.minimum(rows, tl.cdiv(tl.maximum(start + KEYS - 1 - memory, 0), ROWS) * ROWS) if CAUSAL else 0
     for hides in tl.static_range(2 if CAUSAL else 1):
         for first in range(begin if hides else all_seen, all_seen if hides else rows, ROWS):
@@ -200,49 +205,55 @@ def elementwise_backward_keys(
             grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
             bits = bits_of(row_bits, head, rows, row, DROPS)[None, :]
             scores = scores_of(own, queries, scale, PHI)
-            of_weights = product(values, tl.trans(grads))
-            weights = power(activated(scores, PHI), POWER)
+            grad_weights = product(values, tl.trans(grads))
+            weights = power(activation(scores, PHI), POWER)
             if own.dtype == tl.float16:
-                share = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[None, :]
-                weights, of_weights = weights * share, narrowed(of_weights, share, scale, PHI, POWER)
-            of_scores = pulled(scores, of_weights, PHI, POWER)
-            weights = left(weights, row[None, :], place[:, None], bits, own_bits, memory, limit, hides, DROPS)
-            of_scores = left(of_scores, row[None, :], place[:, None], bits, own_bits, memory, limit, hides, DROPS)
+                row_factor = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[None, :]
+                weights, grad_weights = weights * row_factor, scale_early(grad_weights, row_factor, scale, PHI, POWER)
+            grad_scores = score_gradient(scores, grad_weights, PHI, POWER)
+            weights = mask_weights(
+                weights, row[None, :], position[:, None], bits, own_bits, memory, limit, hides, DROPS
+            )
+            grad_scores = mask_weights(
+                grad_scores, row[None, :], position[:, None], bits, own_bits, memory, limit, hides, DROPS
+            )
             values_total += product(weights.to(grads.dtype), grads)
-            keys_total += product(of_scores.to(queries.dtype), queries)
-    keys_total = finished(keys_total, scale, own.dtype == tl.float16, PHI, POWER)
-    store_tile(of_key + head * keys * width, keys_total, keys, width, start, KEYS, WIDTH)
-    store_tile(of_value + head * keys * value_width, values_total, keys, value_width, start, KEYS, VALUE_WIDTH)
+            keys_total += product(grad_scores.to(queries.dtype), queries)
+    keys_total = apply_factors(keys_total, scale, own.dtype == tl.float16, PHI, POWER)
+    store_tile(grad_key + head * keys * width, keys_total, keys, width, start, KEYS, WIDTH)
+    store_tile(grad_value + head * keys * value_width, values_total, keys, value_width, start, KEYS, VALUE_WIDTH)
 
 
 @triton.jit
 def elementwise_backward_queries(
-    query, key, value, grad, of_query, row_scale, row_bits, key_bits,
+    query, key, value, grad, grad_query, row_scale, row_bits, key_bits,
     heads, rows, keys, width, value_width, scale, memory, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Writes the gradient of a block of queries of a head; ``grad`` has the rows' share, but in float16."""
+    """Computes the gradient of a block of queries of a head; ``grad`` includes the row factor, except in float16."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
     own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
-    share = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[:, None]
+    row_factor = load_numbers(row_scale + (head // heads) * rows, rows, first, ROWS, 0.0)[:, None]
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
-    seen, stop = seen_by(first, keys, memory, ROWS, KEYS, CAUSAL)
+    seen, stop = visible_keys(first, keys, memory, ROWS, KEYS, CAUSAL)
     for hides in tl.static_range(2 if CAUSAL else 1):
         for start in range(seen if hides else 0, stop if hides else seen, KEYS):
-            place = start + tl.arange(0, KEYS)
+            position = start + tl.arange(0, KEYS)
             others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
             values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-            bits = bits_of(key_bits, head, keys, place, DROPS)[None, :]
+            bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
             scores = scores_of(own, others, scale, PHI)
-            of_weights = product(grads, tl.trans(values))
+            grad_weights = product(grads, tl.trans(values))
             if own.dtype == tl.float16:
-                of_weights = narrowed(of_weights, share, scale, PHI, POWER)
-            of_scores = pulled(scores, of_weights, PHI, POWER)
-            of_scores = left(of_scores, row[:, None], place[None, :], own_bits, bits, memory, limit, hides, DROPS)
-            total += product(of_scores.to(others.dtype), others)
-    total = finished(total, scale, own.dtype == tl.float16, PHI, POWER)
-    store_tile(of_query + head * rows * width, total, rows, width, first, ROWS, WIDTH)
+                grad_weights = scale_early(grad_weights, row_factor, scale, PHI, POWER)
+            grad_scores = score_gradient(scores, grad_weights, PHI, POWER)
+            grad_scores = mask_weights(
+                grad_scores, row[:, None], position[None, :], own_bits, bits, memory, limit, hides, DROPS
+            )
+            total += product(grad_scores.to(others.dtype), others)
+    total = apply_factors(total, scale, own.dtype == tl.float16, PHI, POWER)
+    store_tile(grad_query + head * rows * width, total, rows, width, first, ROWS, WIDTH)

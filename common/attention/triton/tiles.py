@@ -1,4 +1,4 @@
-"""Functions that all kernels use: addresses of a tile in memory, and products of tiles."""
+"""Functions shared by all kernels: loads, stores and products of tiles."""
 
 import os
 
@@ -10,7 +10,7 @@ INTERPRETED: tl.constexpr = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "
 
 @triton.jit
 def tile(start, rows, width, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Returns pointers to ROWS rows from ``first`` on, and which of them are inside."""
+    """Returns pointers to ROWS rows from ``first`` on, and a mask of those within bounds."""
     row = first + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     inside = (row[:, None] < rows) & (column[None, :] < width)
@@ -19,28 +19,28 @@ def tile(start, rows, width, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def load_tile(start, rows, width, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Returns ROWS rows from ``first`` on, 0 beyond the last and beyond their width."""
+    """Loads ROWS rows from ``first`` on; 0 out of bounds."""
     pointers, inside = tile(start, rows, width, first, ROWS, WIDTH)
     return tl.load(pointers, mask=inside, other=0.0)
 
 
 @triton.jit
 def load_numbers(start, length, first, SIZE: tl.constexpr, other):
-    """Returns SIZE numbers from ``first`` on, and beyond the last ``other``."""
-    place = first + tl.arange(0, SIZE)
-    return tl.load(start + place, mask=place < length, other=other)
+    """Loads SIZE numbers from ``first`` on; ``other`` out of bounds."""
+    position = first + tl.arange(0, SIZE)
+    return tl.load(start + position, mask=position < length, other=other)
 
 
 @triton.jit
 def store_tile(start, values, rows, width, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Writes ROWS rows from ``first`` on, in the type that is there."""
+    """Stores ROWS rows from ``first`` on, in the dtype of the destination."""
     pointers, inside = tile(start, rows, width, first, ROWS, WIDTH)
     tl.store(pointers, values.to(start.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def block_of(length, SIZE: tl.constexpr):
-    """Returns where a program's block begins, and its head: blocks first, for CUDA has room for many along one axis."""
+    """Returns the start of a program's block and its head, from one grid axis: CUDA limits the others to 65,535."""
     blocks = tl.cdiv(length, SIZE)
     return (tl.program_id(0) % blocks) * SIZE, (tl.program_id(0) // blocks).to(tl.int64)
 
@@ -49,10 +49,10 @@ def block_of(length, SIZE: tl.constexpr):
 def product(left, right):
     """Returns the matrix product with float32 sums.
 
-    Of float32 factors each is taken as the sum of two tf32 numbers, and three of their four products: 21 bits or more
-    are left of 24, where tf32 alone leaves 11. Without tensor cores, it would take ten times the instructions.
+    Each float32 factor is split into two tf32 numbers, and three of the four products are computed: this keeps at least
+    21 of 24 bits, while tf32 alone keeps 11. Without tensor cores it would take ten times the instructions.
     """
-    if INTERPRETED:  # the interpreter multiplies the bits of bfloat16; of its numbers the product is the same
+    if INTERPRETED:  # the interpreter cannot multiply bfloat16; the float32 product is the same
         return tl.dot(left.to(tl.float32), right.to(tl.float32), input_precision="ieee")
     else:
         return tl.dot(left, right, input_precision="tf32x3")

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seqarena.common.attention import ATTENTIONS, masses
+from seqarena.common.attention import ATTENTIONS, column_logsumexp
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.hybrid import Hybrid
@@ -47,7 +47,7 @@ def assert_alike(kernel: Kernel, each: Case, bias: torch.Tensor | None, blocking
     direction = torch.randn_like(expected)
     wanted = [expected, *torch.autograd.grad((expected * direction).sum(), leaves)]
     with blocked(blocking):
-        found, _ = attend_blockwise(kernel.rule, *tensors, each.visibility, bias, share=kernel.share())
+        found, _ = attend_blockwise(kernel.rule, *tensors, each.visibility, bias, mixing_weight=kernel.mixing_weight())
         got = [found, *torch.autograd.grad((found * direction).sum(), leaves)]
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9 * (1 + float(other.detach().abs().max())))
@@ -90,7 +90,7 @@ def test_blocks_of_other_parameters(config: DoublyNormalized | Hybrid) -> None:
 def test_blocks_of_any_size_at_scores_of_any_size(
     variant: tuple[str, str], length: int, memory: int, size: float, rows: int, seed: int
 ) -> None:
-    """Scores up to some hundreds: columns whose masses range over more than float64 can hold as sums."""
+    """Scores up to some hundreds: columns whose logsumexps range over more than float64 can hold as sums."""
     torch.manual_seed(seed)
     name, order = variant
     memory = memory if order == "causal" else 0
@@ -188,7 +188,7 @@ def test_dropout_is_a_function_of_its_seed_alone(name: str, order: str) -> None:
         torch.manual_seed(3)
         tensors = each.query, each.key, each.value, each.visibility
         with blocked(blocking):
-            return attend_blockwise(kernel.rule, *tensors, share=kernel.share(), dropout=0.4)[0]
+            return attend_blockwise(kernel.rule, *tensors, mixing_weight=kernel.mixing_weight(), dropout=0.4)[0]
 
     for blocking in BLOCKINGS:
         torch.testing.assert_close(run(blocking), run(None), rtol=0, atol=1e-12)
@@ -197,7 +197,9 @@ def test_dropout_is_a_function_of_its_seed_alone(name: str, order: str) -> None:
 
     def again(*tensors: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(3)
-        return attend_blockwise(kernel.rule, *tensors, each.visibility, share=kernel.share(), dropout=0.4)[0]
+        return attend_blockwise(
+            kernel.rule, *tensors, each.visibility, mixing_weight=kernel.mixing_weight(), dropout=0.4
+        )[0]
 
     inputs = each.query, each.key, each.value
     with blocked(BLOCKINGS[2]):
@@ -236,7 +238,7 @@ def test_carried_masses_are_computed_again_when_they_do_not_fit(name: str, monke
     kernel = ATTENTIONS[name].build(heads=2).double()
     for stretch in (1, 2, 3):
         size = 8 * each.key.shape[2]
-        monkeypatch.setattr("seqarena.common.attention.blockwise.CARRIED_BYTES", stretch * size)
+        monkeypatch.setattr("seqarena.common.attention.blockwise.STATE_BYTES", stretch * size)
         assert_alike(kernel, each, None, Blocking(heads=1, rows=1, keys=1))
 
 
@@ -246,7 +248,7 @@ def test_a_column_of_any_range_is_exact(monkeypatch: pytest.MonkeyPatch) -> None
     for order in ("causal", "ordered_queries"):
         each = case(order, padded=True)
         for limit in (-1.0, 1.0, 60.0):
-            monkeypatch.setattr(masses, "RANGE", limit)
+            monkeypatch.setattr(column_logsumexp, "RANGE", limit)
             assert_alike(kernel, replace(each), None, Blocking(heads=2, rows=3, keys=1))
 
 
@@ -293,7 +295,7 @@ def test_the_operator_keeps_the_rules_of_operators(name: str, order: str) -> Non
     real, bias = each.visibility, torch.randn(1, 2, 1, each.key.shape[2], dtype=torch.float64, requires_grad=True)
     tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
     arguments = Arguments(
-        *tensors, bias, real.query_real, real.key_real, None, None, kernel.share(), torch.tensor(7),
+        *tensors, bias, real.query_real, real.key_real, None, None, kernel.mixing_weight(), torch.tensor(7),
         kernel.rule.text, order, 0, 0, 0.2,
     )  # fmt: skip
     with blocked(Blocking(heads=1, rows=2, keys=2)):

@@ -9,14 +9,14 @@ from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.reference import lowest, prefix_normalized
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.shapes import EarlierMass, KeyMass, Pairs, Scores, Weights
+from seqarena.common.shapes import ColumnLse, EarlierLse, Pairs, Scores, Weights
 from tests.common.attention.cases import VARIANTS, Case, case, cases
 
 
 @pytest.fixture(autouse=True)
 def of_two_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "CHUNK_BYTES", 0)
-    monkeypatch.setattr(chunked, "FEWEST", 2)
+    monkeypatch.setattr(chunked, "LEAST_QUERIES", 2)
 
 
 def outcome(kernel: Kernel, each: Case, which: str, bias: torch.Tensor | None) -> list[torch.Tensor] | None:
@@ -67,8 +67,8 @@ class ColumnSoftmax(AttentionConfig):
 
 class ColumnKernel(Kernel):
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         return scores.masked_fill(~visible, lowest(scores)).softmax(dim=-2) * visible, None
 
 
@@ -81,8 +81,8 @@ def test_a_formula_that_needs_all_queries_and_does_not_say_so_is_refused(order: 
 
 class PrefixKernel(Kernel):
     def normalize(
-        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-    ) -> tuple[Weights, KeyMass | None]:
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
         return prefix_normalized(scores, visible, state, visibility.memory)
 
 
@@ -101,8 +101,8 @@ def test_the_state_after_a_step_carries_no_gradient_but_that_between_chunks_does
 def test_a_variant_without_a_rule_keeps_no_matrix() -> None:
     class Plain(ColumnKernel):
         def normalize(
-            self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierMass | None
-        ) -> tuple[Weights, KeyMass | None]:
+            self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+        ) -> tuple[Weights, ColumnLse | None]:
             return scores.sigmoid() * visible, None
 
     each = case("none")

@@ -41,12 +41,12 @@ def test_each_reason_against_fused_softmax_is_told(changes: dict[str, Any], word
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"bias": torch.zeros(1, 3, 9, 9)}, "no bias over all pairs"),
-    ({"key": torch.float32}, "several types"),
+    ({"bias": torch.zeros(1, 3, 9, 9)}, "needs a bias over all pairs"),
+    ({"key": torch.float32}, "different dtypes"),
     ({"width": 5}, "as wide as keys"),
     ({"visibility": Visibility(key_real=torch.ones(2, 9, dtype=torch.bool))}, "padding"),
-    ({"dropout": 0.5}, "dropout or gradients"),
-    ({"bias": torch.zeros(2, 3, 9, 9, requires_grad=True)}, "dropout or gradients"),
+    ({"dropout": 0.5}, "no dropout and no gradients"),
+    ({"bias": torch.zeros(2, 3, 9, 9, requires_grad=True)}, "no dropout and no gradients"),
 ])  # fmt: skip
 def test_each_reason_against_a_bias_over_all_pairs_is_told(changes: dict[str, Any], words: str) -> None:
     whole = {"bias": torch.zeros(2, 3, 9, 9)}
@@ -65,13 +65,13 @@ def test_what_is_explained_is_what_runs(name: str, order: str, monkeypatch: pyte
     """The one that is named computes the call, none before it does, and each that has nothing against it can."""
     kernel = find_attention(name).build(heads=2)
     ran: list[str] = []
-    computed = Kernel._computed
+    computed = Kernel._run
 
     def watched(self: Kernel, implementation: Any, *given: Any) -> Any:
         ran.append(implementation)
         return computed(self, implementation, *given)
 
-    monkeypatch.setattr(Kernel, "_computed", watched)
+    monkeypatch.setattr(Kernel, "_run", watched)
     for each in cases(order):
         given = each.query, each.key, each.value, each.visibility
         chosen, others = kernel.explain(*given)
@@ -96,19 +96,19 @@ def test_arguments_are_checked_once_a_call(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_variant_without_a_rule_and_derivatives_say_why() -> None:
     kernel, tensors = find_attention("x3").build(heads=2), torch.randn(3, 1, 2, 5, 4)
-    assert kernel.explain(*tensors, PLAIN).others["fused"] == "the variant has no such form"
+    assert kernel.explain(*tensors, PLAIN).others["fused"] == "not available for this variant"
     assert kernel.explain(*tensors, PLAIN).others["chunked"] == "all queries fit into one chunk"
     assert "depend on all queries" in find_attention("dnas").build(heads=2).explain(*tensors, PLAIN).others["chunked"]
     with forward_ad.dual_level():
         chosen, others = kernel.explain(*tensors, PLAIN)
     assert chosen == "reference"
-    assert set(others.values()) == {"forward-mode derivatives and transforms of torch.func need the formula"}
+    assert set(others.values()) == {"only the formula computes forward-mode derivatives and transforms of torch.func"}
 
 
 def test_a_slow_implementation_on_a_gpu_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only of variants that have a Triton kernel, and not where a faster form runs."""
 
-    monkeypatch.setattr(Kernel, "_computed", lambda _self, _implementation, _query, _key, value, *_: value)
+    monkeypatch.setattr(Kernel, "_run", lambda _self, _implementation, _query, _key, value, *_: value)
     monkeypatch.setattr(conditions, "INSTALLED", True)
 
     class OnGpu(torch.Tensor):
@@ -116,7 +116,7 @@ def test_a_slow_implementation_on_a_gpu_is_told_once(monkeypatch: pytest.MonkeyP
 
     def said(name: str, **changes: Any) -> list[str]:
         told: list[str] = []
-        monkeypatch.setattr("seqarena.common.attention.base.say_once", told.append)
+        monkeypatch.setattr("seqarena.common.attention.base.warn_once", told.append)
         query, others = torch.randn(1, 2, 200, 4).as_subclass(OnGpu), torch.randn(2, 1, 2, 200, 4)
         find_attention(name).build(heads=2, **changes)(query, *others, PLAIN)
         return told

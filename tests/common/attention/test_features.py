@@ -90,7 +90,7 @@ def test_features_are_taken_where_they_are_less_work_and_can_be() -> None:
     assert "1.5 head_dim^1 keys" in against(1, 32, 40)
     assert "1.5 head_dim^2 keys" in against(2, 64, 4096)
     for refused in (against(3, 4, 10**6), against(1, 4, 200, phi="relu")):
-        assert refused == "only x and x^2 have features"
+        assert refused == "only x and x^2 have a linear form"
     assert "drop" in against(1, 4, 200, dropout=0.5)
     assert "bias" in against(1, 4, 200, bias=torch.zeros(1, 1, 1, 1))
     for visibility in (

@@ -94,7 +94,7 @@ def test_masses_that_range_far_lose_nothing(name: str, spread: float) -> None:
 
 @pytest.mark.parametrize("name", ["dnas", "hnas"])
 def test_padding_does_not_set_the_size_of_masses(name: str) -> None:
-    """Real keys have masses near exp(150), padded ones near 1: in float32 they have no factor in common."""
+    """Real keys have column sums near exp(150), padded ones near 1: in float32 they have no factor in common."""
     query, key, value = (torch.randn(1, 2, 9, 4) for _ in range(3))
     query[..., 0], key[..., 0] = 10.0, 30.0
     visibility = Visibility(key_real=torch.tensor([[True] * 6 + [False] * 3]))
@@ -155,9 +155,9 @@ def test_what_a_fused_form_cannot_express_is_left_to_the_blocks() -> None:
     packed = Visibility(segments=torch.zeros(2, 5, dtype=torch.long))
     for visibility in (Visibility(order="causal"), packed):
         told = conditions.fused_doubly_normalized(Inputs(query, key, value, visibility, None, 0.0), 1)
-        assert told == "fused passes have no order, no segments and no bias"
+        assert told == "fused passes support no order, no segments and no bias"
     told = conditions.fused_doubly_normalized(Inputs(query, key, value, Visibility(), bias, 0.0), 1)
-    assert told == "fused passes have no order, no segments and no bias"
+    assert told == "fused passes support no order, no segments and no bias"
     for name in ("softmax", "dnas", "hnas"):
         kernel = ATTENTIONS[name].build(heads=3, dropout=0.5).double()
         assert kernel.compute("fused", query, key, value, Visibility()) is None

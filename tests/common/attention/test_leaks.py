@@ -146,7 +146,7 @@ def test_a_gradient_of_padding_that_is_no_number_reaches_no_real_token(
     assert real is not None
     tensors = [tensor.requires_grad_() for tensor in (each.query, each.key, each.value)]
     forms = [kernel, *(functools.partial(kernel.compute, which) for which in IMPLEMENTATIONS)]
-    monkeypatch.setattr(conditions, "FEATURE_SHARE", 0.0)  # at this length features are not chosen
+    monkeypatch.setattr(conditions, "KEYS_PER_FEATURE", 0.0)  # at this length features are not chosen
     for form in forms:
         found = form(*tensors, each.visibility)
         if found is None:

@@ -7,7 +7,7 @@ import torch
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.base import Kernel
-from seqarena.common.attention.rule import NOTHING
+from seqarena.common.attention.rule import EMPTY_LOGSUMEXP
 from tests.common.attention.cases import VARIANTS, case
 
 
@@ -37,7 +37,7 @@ def test_a_state_may_know_fewer_keys_than_the_memory_has(name: str, known: int) 
     """It knows the newest of them; the others start with no mass, by the formula and by the engine."""
     each = case("causal", memory=3)
     state = torch.randn(2, 2, known, dtype=torch.float64)
-    none = torch.full((2, 2, max(0, 3 - known)), NOTHING, dtype=torch.float64)
+    none = torch.full((2, 2, max(0, 3 - known)), EMPTY_LOGSUMEXP, dtype=torch.float64)
     whole = torch.cat([none, state[..., -3:]], dim=2)
     for kernel in (ATTENTIONS[name].build(heads=2), plain(name).eval()):
         found, last = kernel.step(state, each.query, each.key, each.value, each.visibility)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from seqarena.common.attention import ATTENTIONS, Kernel, Visibility, conditions, find_attention
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.elementwise import Elementwise
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.scripts.seqarena import dispatch
 
 pytestmark = [
@@ -285,9 +285,9 @@ def test_where_they_cannot_run_the_reason_is_told(
     plain = Visibility()
     assert conditions.triton(Inputs(query, key, value, plain, None, 0.0)) is None
     for changed, words in (
-        ((query.double(), key, value, plain, None), "torch.float64 is none of"),
-        ((query, key.half(), value, plain, None), "expected one type"),
-        ((query, key, value.double(), plain, None), "expected one type"),
+        ((query.double(), key, value, plain, None), "torch.float64 is not supported"),
+        ((query, key.half(), value, plain, None), "expected one dtype"),
+        ((query, key, value.double(), plain, None), "expected one dtype"),
         ((query[..., :8], key, value, plain, None), "heads are 8 and 16 wide, expected 16 to 128"),
         ((query, key, value, plain, torch.zeros(1, 1, 20, 20)), "a bias is not supported"),
         (
@@ -307,18 +307,18 @@ def test_where_they_cannot_run_the_reason_is_told(
     assert conditions.triton(Inputs(query, key, value, plain, None, 0.0)) == "tensors are on cpu, expected cuda"
     assert x3.compute("triton", query, key, value, plain) is None
     command = ["benchmark", "attention", "--lengths", "64", "--attention", "x3", "--implementations", "triton"]
-    assert guarded(dispatch, command) == 2
+    assert run_command(dispatch, command) == 2
     assert "triton: tensors are on cpu, expected cuda" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["x3", "dnas"])
 def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is looked at before the first use on a GPU, here by the interpreter."""
-    from seqarena.common.attention.triton import operators, proof  # noqa: PLC0415
+    from seqarena.common.attention.triton import operators, self_test  # noqa: PLC0415
 
     rule = find_attention(name).build(heads=2).rule
     assert rule is not None
-    look = proof.fault
+    look = self_test.find_fault
     given = (torch.float32, torch.device("cpu"), 16, 24, name == "x3", 0.2 if name == "x3" else 0.0)
     state = torch.get_rng_state()
     with torch.inference_mode():
@@ -327,7 +327,7 @@ def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypa
     attend = "attend_elementwise" if name == "x3" else "attend_doubly_normalized"
     right = getattr(operators, attend)
     monkeypatch.setattr(operators, attend, lambda *three: right(*three) * 1.001)
-    assert "differs from the engine on this GPU" in look(rule, *given)
+    assert "are wrong on this GPU" in look(rule, *given)
 
     def fails(*_: Any) -> None:
         raise RuntimeError("out of shared memory")
@@ -336,9 +336,9 @@ def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypa
     assert "fails on this GPU (RuntimeError: out of shared memory)" in look(rule, *given)
     query, key, value = inputs(20, 20)
     monkeypatch.undo()
-    monkeypatch.setattr(proof, "interprets", lambda: False)
-    monkeypatch.setattr(proof, "LOOKED_AT", {})
-    monkeypatch.setattr(proof, "fault", lambda *_: f"the kernel of {name} is off")
+    monkeypatch.setattr(self_test, "interprets", lambda: False)
+    monkeypatch.setattr(self_test, "FAULTS", {})
+    monkeypatch.setattr(self_test, "find_fault", lambda *_: f"the kernel of {name} is off")
     with pytest.warns(UserWarning, match=f"a slower implementation, not a Triton kernel: the kernel of {name} is off"):
         assert find_attention(name).build(heads=2).compute("triton", query, key, value, Visibility()) is None
 
@@ -349,11 +349,11 @@ def test_kernels_are_looked_at_while_a_model_is_compiled(
     name: str, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that never ran before it was compiled has them too, and none that is wrong."""
-    from seqarena.common.attention.triton import proof  # noqa: PLC0415
+    from seqarena.common.attention.triton import self_test  # noqa: PLC0415
 
     torch._dynamo.reset()
-    monkeypatch.setattr(proof, "interprets", lambda: False)
-    monkeypatch.setattr(proof, "LOOKED_AT", {})
+    monkeypatch.setattr(self_test, "interprets", lambda: False)
+    monkeypatch.setattr(self_test, "FAULTS", {})
     kernel, given = find_attention(name).build(heads=2), inputs(20, 20, width=24)
 
     def attend(*three: torch.Tensor) -> torch.Tensor:
@@ -362,10 +362,10 @@ def test_kernels_are_looked_at_while_a_model_is_compiled(
 
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     torch.testing.assert_close(compiled(*given), kernel.compute("triton", *given, Visibility()))
-    assert list(proof.LOOKED_AT.values()) == [None]
+    assert list(self_test.FAULTS.values()) == [None]
     torch._dynamo.reset()
-    monkeypatch.setattr(proof, "LOOKED_AT", {})
-    monkeypatch.setattr(proof, "fault", lambda *_: f"the {dynamic} {name} is off")
+    monkeypatch.setattr(self_test, "FAULTS", {})
+    monkeypatch.setattr(self_test, "find_fault", lambda *_: f"the {dynamic} {name} is off")
     with pytest.warns(UserWarning, match=f"the {dynamic} {name} is off"):
         found = torch.compile(attend, fullgraph=True, backend="aot_eager", dynamic=dynamic)(*given)
     assert bool(found.isnan().all())

@@ -41,9 +41,9 @@ def tried() -> Iterator[dict[str, Any]]:
     """Tiles to be used, by kernel; small ones to begin with, so that there are many edges."""
     from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
-    use(launch.TRIED, 16, 16)
-    yield launch.TRIED
-    launch.TRIED.clear()
+    use(launch.OVERRIDES, 16, 16)
+    yield launch.OVERRIDES
+    launch.OVERRIDES.clear()
 
 
 def use(tried: dict[str, Any], own: int, others: int) -> None:
@@ -188,7 +188,7 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
     del tried
     query, key, value = inputs(20, 20, value_width=24)
     long = torch.empty(1, 1, 1, 16).expand(1, 1, 2**28, 16)
-    assert conditions.triton(Inputs(long, key, value, Visibility(), None, 0.0)) == "a head has 2^31 numbers or more"
+    assert conditions.triton(Inputs(long, key, value, Visibility(), None, 0.0)) == "a head has 2^31 elements or more"
     assert "segments and windows are not supported" in str(
         conditions.triton(Inputs(query, key, value, Visibility(order="causal", window=4), None, 0.0))
     )
@@ -203,11 +203,11 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
 @pytest.mark.parametrize("which", ["output", "query", "key", "value"])
 def test_one_wrong_number_is_enough(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its first use a kernel is looked at in all it gives, at lengths for which Triton compiles others."""
-    from seqarena.common.attention.triton import proof  # noqa: PLC0415
+    from seqarena.common.attention.triton import self_test  # noqa: PLC0415
 
     rule, looked = find_attention("dnas").build(heads=2).rule, []
     assert rule is not None
-    right = proof.examples
+    right = self_test.examples
 
     def wrong(*given: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         found = dict(zip(("output", "query", "key", "value"), right(*given), strict=True))
@@ -216,19 +216,19 @@ def test_one_wrong_number_is_enough(which: str, monkeypatch: pytest.MonkeyPatch)
             found[which] = (found[which][0] * 1.01, found[which][1])
         return list(found.values())
 
-    monkeypatch.setattr(proof, "examples", wrong)
-    told = proof.fault(rule, torch.float32, torch.device("cpu"), 16, 16, False, 0.0)
-    assert "differs from the engine on this GPU" in str(told)
+    monkeypatch.setattr(self_test, "examples", wrong)
+    told = self_test.find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, False, 0.0)
+    assert "are wrong on this GPU" in str(told)
     assert {length % 16 == 0 for length, _ in looked} == {True, False}
 
 
 def test_what_is_looked_at_is_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from seqarena.common.attention.triton import proof  # noqa: PLC0415
+    from seqarena.common.attention.triton import self_test  # noqa: PLC0415
 
     asked = []
-    monkeypatch.setattr(proof, "interprets", lambda: False)
-    monkeypatch.setattr(proof, "LOOKED_AT", {})
-    monkeypatch.setattr(proof, "fault", lambda _rule, *given: asked.append(given))
+    monkeypatch.setattr(self_test, "interprets", lambda: False)
+    monkeypatch.setattr(self_test, "FAULTS", {})
+    monkeypatch.setattr(self_test, "find_fault", lambda _rule, *given: asked.append(given))
     for dtype, order, dropout in (
         (torch.float32, "none", 0.0), (torch.float16, "none", 0.0), (torch.float32, "causal", 0.0),
         (torch.float32, "none", 0.3), (torch.float32, "none", 0.2),

@@ -18,8 +18,8 @@ from seqarena.common.data.batches import Ragged, Shuffled, drawn, in_order
 from seqarena.common.data.counter import hash64, mix64, permutation
 from seqarena.common.data.nearest import label_of_nearest, nearest, word_counts
 from seqarena.common.data.prepared import checksum, load_splits, origin, prepared, save_splits
-from seqarena.common.errors import MACHINE, BadDataError
-from seqarena.common.files import whole
+from seqarena.common.errors import MACHINE_ERRORS, BadDataError
+from seqarena.common.files import new_folder
 
 few = settings(max_examples=50)
 
@@ -86,7 +86,7 @@ def test_splits_are_saved_whole_and_mapped(tmp_path: Path) -> None:
     splits = {"train": ragged([2, 3]), "test": ragged([1])}
     (tmp_path / ".set.unfinished").mkdir()
     (tmp_path / ".set.unfinished" / "left").touch()  # by a process that was killed
-    with whole(tmp_path / "set") as unfinished:
+    with new_folder(tmp_path / "set") as unfinished:
         assert unfinished is not None
         assert not list(unfinished.iterdir())
         save_splits(unfinished, splits, {"sha256": checksum(splits)})
@@ -95,10 +95,10 @@ def test_splits_are_saved_whole_and_mapped(tmp_path: Path) -> None:
     assert checksum(found) == manifest["sha256"] == checksum(splits)
     assert isinstance(found["train"].tokens, np.memmap)
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
-    with whole(tmp_path / "set") as unfinished:
+    with new_folder(tmp_path / "set") as unfinished:
         assert unfinished is None  # another process was first
     assert load_splits(tmp_path / "set")[1] == manifest
-    with pytest.raises(KeyboardInterrupt), whole(tmp_path / "other") as unfinished:
+    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "other") as unfinished:
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
     (tmp_path / "set" / "train.labels.npy").write_bytes(b"cut")
@@ -112,7 +112,7 @@ def test_what_a_killed_preparation_of_another_set_left_goes(tmp_path: Path) -> N
         (tmp_path / f".{name}.lock").touch()
     with (tmp_path / ".busy.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with whole(tmp_path / "set"):
+        with new_folder(tmp_path / "set"):
             pass
     assert {path.name for path in tmp_path.iterdir()} == {"set", ".busy.unfinished", ".busy.lock"}
 
@@ -185,14 +185,14 @@ def test_errors_of_the_machine_are_not_called_damage(
 
     save_splits(tmp_path, {"train": ragged([3])}, {"sha256": ""})
     monkeypatch.setattr(np, "load", failing)
-    with pytest.raises(OSError, match=re.escape(f"{MACHINE[number]}: '{tmp_path}'")) as caught:
+    with pytest.raises(OSError, match=re.escape(f"{MACHINE_ERRORS[number]}: '{tmp_path}'")) as caught:
         load_splits(tmp_path)
     assert not isinstance(caught.value, BadDataError)
     assert "delete" not in str(caught.value)
 
 
 def test_a_full_disk_while_data_are_prepared_is_said_with_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="no space left on the device; make room"), whole(tmp_path / "set"):
+    with pytest.raises(OSError, match="no space left on the device; make room"), new_folder(tmp_path / "set"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert not list(tmp_path.iterdir())
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.errors import guarded
+from seqarena.common.errors import run_command
 from seqarena.common.model.attention_maps import EDGES, FILE, SIDE, attention_maps
 from seqarena.common.runs.results import read_results
 from seqarena.scripts.seqarena import dispatch
@@ -62,8 +62,8 @@ def test_a_long_sequence_is_drawn_in_blocks() -> None:
 def test_a_diagnosed_run_leaves_its_maps_and_the_same_numbers(tmp_path: Path) -> None:
     folders = ["--runs", str(tmp_path / "runs"), "--data-folder", str(tmp_path)]
     command = ["lra", "listops", "--attention", "hnas", *folders, *TINY]
-    assert guarded(dispatch, command) == 0
-    assert guarded(dispatch, [*command, "--train.diagnostics"]) == 0
+    assert run_command(dispatch, command) == 0
+    assert run_command(dispatch, [*command, "--train.diagnostics"]) == 0
     plain, looked = sorted(
         read_results(tmp_path / "runs")[0].values(), key=lambda each: each.run["train"]["diagnostics"]
     )

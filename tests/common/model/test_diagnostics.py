@@ -112,7 +112,7 @@ def test_norms_and_masses_are_those_of_the_matrix_and_its_jacobian(
 @pytest.mark.parametrize("name", [name for name in ATTENTIONS if "-" not in name])
 def test_a_formula_without_a_rule_has_the_same_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a variant that is nothing but its formula: all but the norm of its derivative."""
-    monkeypatch.setattr("seqarena.common.attention.chunked.FEWEST", 2)
+    monkeypatch.setattr("seqarena.common.attention.chunked.LEAST_QUERIES", 2)
     monkeypatch.setattr("seqarena.common.attention.chunked.CHUNK_BYTES", 1)
     for order in ATTENTIONS[name].orders:
         for each in cases(order):

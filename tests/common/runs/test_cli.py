@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from seqarena.common.errors import BadDataError, WrongUseError, advising, guarded
+from seqarena.common.errors import BadDataError, WrongUseError, interrupt_advice, run_command
 from seqarena.common.runs.cli import choose, described, main, run_package
 from seqarena.common.runs.fields import set_fields
 from seqarena.common.training.optim import fitted
@@ -105,7 +105,7 @@ def test_wrong_use_is_one_message_and_exit_code_2(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert guarded(dispatch, arguments.split()) == 2
+    assert run_command(dispatch, arguments.split()) == 2
     told = capsys.readouterr()
     assert message in told.err
     assert told.err.count("\n") == 1
@@ -115,7 +115,7 @@ def test_wrong_use_is_one_message_and_exit_code_2(
 
 def test_other_failures_are_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     missing = ["lra", "listops", "--data.path", str(tmp_path / "no"), "--runs", str(tmp_path)]
-    assert guarded(dispatch, missing) == 1
+    assert run_command(dispatch, missing) == 1
     assert "no such file or folder" in capsys.readouterr().err
 
     def fail(error: BaseException):
@@ -124,18 +124,18 @@ def test_other_failures_are_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_
 
         return command
 
-    assert guarded(fail(BadDataError("file, line 3")), []) == 1
-    assert guarded(fail(KeyboardInterrupt()), []) == 1
-    assert guarded(fail(RuntimeError("a defect")), []) == 1
+    assert run_command(fail(BadDataError("file, line 3")), []) == 1
+    assert run_command(fail(KeyboardInterrupt()), []) == 1
+    assert run_command(fail(RuntimeError("a defect")), []) == 1
     told = capsys.readouterr().err
     assert "seqarena: file, line 3\n" in told
     assert "seqarena: interrupted\n" in told
-    with pytest.raises(KeyboardInterrupt) as interrupt, advising(lambda: "do this"):
+    with pytest.raises(KeyboardInterrupt) as interrupt, interrupt_advice(lambda: "do this"):
         raise KeyboardInterrupt
-    guarded(fail(interrupt.value), [])
+    run_command(fail(interrupt.value), [])
     assert capsys.readouterr().err == "seqarena: interrupted; do this\n"
     assert "Traceback" in told
-    assert guarded(fail(WrongUseError("so")), []) == 2
+    assert run_command(fail(WrongUseError("so")), []) == 2
 
 
 def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import locked, write_atomically
+from seqarena.common.files import lock_folder, write_atomically
 from seqarena.common.training import checkpoint, loop
 from seqarena.common.training.checkpoint import load_state, load_weights, save_state
 from seqarena.common.training.loop import DivergedError
@@ -141,7 +141,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, hard))
-        with pytest.raises(OSError, match=r"could not write .*; what was there before is whole"):
+        with pytest.raises(OSError, match=r"could not write .*; the previous content is unchanged"):
             toy_fit(tmp_path / "full")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -232,9 +232,9 @@ def test_weights_that_the_disk_changed_are_not_counted(tmp_path: Path, monkeypat
 
 
 def test_one_process_a_directory(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(WrongUseError, match="another process is running"), locked(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(WrongUseError, match="another process is running"), lock_folder(tmp_path):
         pass
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 

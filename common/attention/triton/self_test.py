@@ -1,6 +1,6 @@
 """Self-test of each Triton kernel on this GPU. A kernel is used only if its results match the blockwise engine's.
 
-The kernels are proved by Triton's interpreter, and were written where no GPU was; compilers and cards differ.
+The kernels were developed with Triton's interpreter, without a GPU. Compilers and GPUs may behave differently.
 """
 
 from typing import Any, cast
@@ -12,66 +12,66 @@ from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.derivatives import assume_constant_result
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, say_once
+from seqarena.common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, warn_once
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 
-LOOKS = ((200, 5), (208, 0))
-"""Queries and, in order, earlier keys that are looked at: several tiles, and part of one. Triton compiles a kernel for
-lengths that are multiples of 16, and another for those that are not."""
+TEST_LENGTHS = ((200, 5), (208, 0))
+"""Numbers of queries and, in causal order, of memory keys in the tests: several tiles and part of one. Triton
+specialises kernels on divisibility by 16, so one length is divisible and the other is not."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-"""Largest difference from the engine's numbers in float64, as a share of their largest."""
-LOOKED_AT: dict[str, str | None] = {}
-"""Tested call on this machine -> the fault that was found; none: it passed."""
+"""Maximum difference from the engine's results in float64, relative to their maximum."""
+FAULTS: dict[str, str | None] = {}
+"""Tested kind of call in this process -> the fault found; None if it passed."""
 
 
 def fault_of(rule: Rule, inputs: Inputs) -> str | None:
-    """Returns what the kernels of a rule do otherwise on this GPU than the engine; looked at once, and said."""
+    """Returns the fault of a rule's kernels on this GPU, or None; tested once per kind of call, with a warning."""
     if interprets():
         return None
     query, value = inputs.query, inputs.value
     widths = [query.shape[3], value.shape[3]]
-    if torch.compiler.is_compiling():  # where a width may be a symbol, and is made a number by asking for each
+    if torch.compiler.is_compiling():  # a width may be symbolic; comparing it with each number makes it concrete
         widths = [number for each in widths for number in range(LEAST_WIDTH, MOST_WIDTH + 1) if number == each]
     causal, dropout = inputs.visibility.order == "causal", 0.1 if inputs.dropout > 0 else 0.0
-    found: str | None = looked_at(rule, query.dtype, query.device, widths[0], widths[1], causal, dropout)
+    found: str | None = cached_fault(rule, query.dtype, query.device, widths[0], widths[1], causal, dropout)
     return found
 
 
 @assume_constant_result  # computed while a model is compiled
-def looked_at(
+def cached_fault(
     rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float
 ) -> str | None:
-    """Returns what ``fault`` found, now or before."""
-    asked = f"{rule.text} {dtype} {device} {width} {value_width} {causal} {dropout > 0}"
-    if asked not in LOOKED_AT:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # no example can be computed there
-            return "the kernel was not looked at before a CUDA graph is captured"
-        LOOKED_AT[asked] = fault(rule, dtype, device, width, value_width, causal, dropout)
-        if LOOKED_AT[asked] is not None:
-            say_once(str(LOOKED_AT[asked]))
-    return LOOKED_AT[asked]
+    """Returns the result of ``find_fault``, cached."""
+    kind = f"{rule.text} {dtype} {device} {width} {value_width} {causal} {dropout > 0}"
+    if kind not in FAULTS:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # a test cannot run during capture
+            return (
+                "the kernel has not been tested yet and cannot be while a CUDA graph is captured; call it once before"
+            )
+        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, causal, dropout)
+        if FAULTS[kind] is not None:
+            warn_once(str(FAULTS[kind]))
+    return FAULTS[kind]
 
 
-def fault(
+def find_fault(
     rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float
 ) -> str | None:
-    """Returns what is wrong with the kernels of a rule, by small examples; none: nothing."""
+    """Tests the kernels of a rule on small examples; returns a description of the fault, or None."""
     try:
         both = []
-        for length, memory in LOOKS:
+        for length, memory in TEST_LENGTHS:
             lengths = (length, length + (memory if causal else 0))
             both += examples(rule, dtype, device, (width, value_width), lengths, causal, dropout)
     except WrongUseError:
         raise
-    except Exception as error:  # whatever Triton, its compiler or the driver raise
+    except Exception as error:  # Triton, its compiler and the driver raise errors of many classes
         return f"the kernel of {type(rule).__name__} fails on this GPU ({type(error).__name__}: {error})"
     for one, other in both:
         allowed = TOLERANCE[dtype] * float(other.detach().abs().max())
         if not float((one - other).detach().abs().max()) <= allowed:
-            return (
-                f"the kernel of {type(rule).__name__} differs from the engine on this GPU in {dtype}; please report it"
-            )
+            return f"results of the kernel of {type(rule).__name__} are wrong on this GPU in {dtype}; please report it"
     return None
 
 
@@ -79,7 +79,7 @@ def examples(
     rule: Rule, dtype: torch.dtype, device: torch.device, widths: tuple[int, int], lengths: tuple[int, int],
     causal: bool, dropout: float,
 ) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
-    """Returns output and gradients of a small example by the kernels, each beside what the engine gives in float64."""
+    """Returns pairs of output and gradients of a small example: by the kernels, and by the engine in float64."""
     from seqarena.common.attention.triton import operators  # noqa: PLC0415  # needs Triton
 
     devices = [device] if device.type == "cuda" else []
@@ -90,19 +90,19 @@ def examples(
         order: Order = "causal" if causal else "none"
         visibility = Visibility(query_real=key_real[:, memory:], key_real=key_real, order=order, memory=memory)
         torch.manual_seed(0)
-        given = [
+        qkv = [
             torch.randn(2, 2, each, width, device=device).to(dtype).requires_grad_()
             for each, width in ((rows, widths[0]), (keys, widths[0]), (keys, widths[1]))
         ]
-        wide = [each.detach().double().requires_grad_() for each in given]
+        wide = [each.detach().double().requires_grad_() for each in qkv]
         torch.manual_seed(1)
         ours = (
-            operators.attend_doubly_normalized(given[0], given[1], given[2], visibility) if rule.rounds
-            else operators.attend_elementwise(cast("Any", rule), given[0], given[1], given[2], visibility, dropout)
+            operators.attend_doubly_normalized(qkv[0], qkv[1], qkv[2], visibility) if rule.rounds
+            else operators.attend_elementwise(cast("Any", rule), qkv[0], qkv[1], qkv[2], visibility, dropout)
         )  # fmt: skip
         torch.manual_seed(1)
         theirs, _ = attend_blockwise(rule, wide[0], wide[1], wide[2], visibility, dropout=dropout)
         weight = torch.randn_like(ours)
-        of_ours = torch.autograd.grad(ours, given, weight)
-        of_theirs = torch.autograd.grad(theirs, wide, weight.double())
-        return list(zip([ours, *of_ours], [theirs, *of_theirs], strict=True))
+        grad_ours = torch.autograd.grad(ours, qkv, weight)
+        grad_theirs = torch.autograd.grad(theirs, wide, weight.double())
+        return list(zip([ours, *grad_ours], [theirs, *grad_theirs], strict=True))

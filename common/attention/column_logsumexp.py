@@ -1,0 +1,180 @@
+"""Column logsumexps of the scores, and with them the doubly-normalised weights of a block and their gradients.
+
+The column logsumexp of key j is c_j = log sum_i exp s_ij over the queries to which it is visible: over all of them
+(P2), or over those up to the current query (the prefix form, ours), where c_j is the state passed from block to block.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, Scratch, softmax_, softmax_backward_
+from seqarena.common.attention.tiles import Call, Tile
+
+RANGE = 60.0
+"""Maximum difference of logarithms for which exponentials are summed directly: exp(60) is well within float32, and the
+terms that are lost are below 1e-12 of the sum."""
+WIDE_COLUMNS = 256
+"""Number of wide columns whose gradient is computed at once, in a tensor over all pairs of rows."""
+LEAST = 1e-30
+"""Lower bound of column sums, below exp(-RANGE); reached where no key of a column is visible yet."""
+
+Accumulate = Callable[[Tile, Tensor], None]
+
+
+def column_logsumexp(call: Call, heads: slice) -> Tensor:
+    """Returns the column logsumexp over all queries in each round of Sinkhorn's algorithm; G rounds M."""
+    found: list[Tensor] = []
+    for _ in range(call.rule.rounds):
+        group = call.key[heads]
+        state = group.new_full((len(group), 1, group.shape[1]), EMPTY_LOGSUMEXP)
+        for tile in _blocks(call, heads):
+            scores = call.scores(tile)
+            state = add_block(state, _row_normalized(scores, found[-1])[0] if found else scores, call.masked)
+        found.append(state)
+    return torch.cat(found, dim=1)
+
+
+def columns_backward(call: Call, heads: slice, lses: Tensor, grad: Tensor, accumulate: Accumulate) -> None:
+    """Passes the gradient of each tile's scores to ``accumulate``, given that of the last round's logsumexp; G 1 M."""
+    for last in reversed(range(lses.shape[1])):
+        lse, before = lses[:, last : last + 1], lses[:, last - 1 : last] if last else None
+        earlier = torch.zeros_like(grad)
+        for tile in _blocks(call, heads):
+            scores = call.scores(tile)
+            if before is None:
+                accumulate(tile, exp_(scores.sub_(lse), call.masked).mul_(grad))
+                continue
+            normalized, weights = _row_normalized(scores, before)
+            grad_scores = exp_(normalized.sub_(lse), call.masked).mul_(grad)
+            weights *= grad_scores.sum(dim=2, keepdim=True)
+            earlier += weights.sum(dim=1, keepdim=True)
+            accumulate(tile, grad_scores.sub_(weights))
+        grad = earlier
+
+
+def exp_(exponents: Tensor, masked: bool) -> Tensor:
+    """Computes exponentials in place.
+
+    ``masked`` means that many of them underflow, for which exp on a CPU is a hundred times as slow. Then exponents are
+    clamped first, and results below the least normal number are set to 0.
+    """
+    if not masked:
+        return exponents.exp_()
+    tiny = torch.finfo(exponents.dtype).tiny
+    return torch.threshold_(exponents.clamp_(min=math.log(tiny) + 1).exp_(), 4 * tiny, 0.0)
+
+
+def add_block(state: Tensor, scores: Tensor, masked: bool) -> Tensor:
+    """Returns the column logsumexp with the rows of a block included; G 1 W. Overwrites the scores."""
+    top = torch.maximum(state, scores.amax(dim=1, keepdim=True))
+    total = exp_(scores.sub_(top), masked).sum(dim=1, keepdim=True)
+    return total.add_((state - top).exp_()).log_().add_(top)
+
+
+def _blocks(call: Call, heads: slice) -> Iterator[Tile]:
+    return (tile for rows in call.row_blocks() for tile in call.tiles(heads, rows))
+
+
+def _row_normalized(scores: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns s_ij - logsumexp_j(s_ij - c_j), and softmax_j(s_ij - c_j), its derivative."""
+    shifted = scores - lse
+    row = shifted.logsumexp(dim=2, keepdim=True).clamp_(min=EMPTY_LOGSUMEXP)
+    return scores - row, shifted.sub_(row).exp_()
+
+
+class Prefix(NamedTuple):
+    """Prefix-normalised weights of a block of rows, and the tensors needed for their gradient."""
+
+    doubly: Tensor
+    """Weights xi_ij / sum_j xi_ij, xi_ij = exp(s_ij - c_ij); G R W."""
+    scores: Tensor
+    state: Tensor
+    """Column logsumexp before the block; G 1 W."""
+    last: Tensor
+    """Column logsumexp after the block; G 1 W."""
+    top: Tensor
+    """Maximum of each column over the scores and the state; G 1 W."""
+    exponentials: Tensor
+    """exp(s_ij - top_j); G R W."""
+    sums: Tensor
+    """exp(c_ij - top_j); G R W."""
+    wide: Tensor
+    """Indices of columns whose range exceeds ``RANGE``."""
+
+
+def prefix(scores: Tensor, state: Tensor, late: int, masked: bool, scratch: Scratch) -> Prefix:
+    """Returns the weights of a block of rows, where c_ij = log(exp state_j + sum over i' <= i of exp s_i'j).
+
+    The sums are a product with a triangular matrix of ones. Columns where float32 could lose a sum next to the largest
+    exponential are computed by a cumulative logsumexp instead. So are columns with a score that is not finite, which
+    must not affect earlier rows. The last ``late`` columns are keys newer than the first query of the block: the first
+    of them is visible from the second row on, and so on.
+    """
+    rows, columns = scores.shape[1:]
+    top = torch.maximum(scores.amax(dim=1, keepdim=True), state)
+    first = scores[:, :1]
+    if late:
+        newest = scores[:, 1:, columns - late :].diagonal(dim1=1, dim2=2)[:, None]
+        first = torch.cat([first[..., : columns - late], newest], dim=2)
+    spread = top - torch.maximum(first, state)
+    wide = (~(spread <= RANGE)).any(dim=0).flatten().nonzero().flatten()  # also selects NaN
+    exponentials = exp_(torch.sub(scores, top, out=scratch.like("exponentials", scores)), masked)
+    until = scores.new_ones(rows, rows).tril_().expand(len(scores), rows, rows)
+    sums = torch.bmm(until, exponentials, out=scratch.like("sums", scores))
+    sums.add_((state - top).exp_()).clamp_(min=LEAST)
+    doubly = torch.div(exponentials, sums, out=scratch.like("doubly", scores))
+    last = sums[:, -1:].log().add_(top)
+    lses = None
+    if len(wide):
+        lses = _wide_logsumexp(scores[:, :, wide], state[:, :, wide])
+        doubly[:, :, wide] = (scores[:, :, wide] - lses).exp_()
+        last[:, :, wide] = lses[:, -1:]
+    total = doubly.sum(dim=2, keepdim=True)
+    if bool((total < LEAST).any()):  # in such a row all scores may be far below the column logsumexps
+        logarithms = sums.log().add_(top)
+        if lses is not None:
+            logarithms[:, :, wide] = lses
+        doubly = softmax_(scores - logarithms)
+    else:
+        doubly /= total
+    return Prefix(doubly, scores, state, last, top, exponentials, sums, wide)
+
+
+def prefix_backward(block: Prefix, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the gradient of a block's scores, given that of its weights, and ``later`` for the previous block.
+
+    ``later`` (G 1 W) is the sum over later rows i of dT_ij exp(c_j - c_ij), where dT is the gradient of s - c and c_j
+    the column logsumexp after this block. It is the contribution of those rows to the gradient of every earlier score,
+    in a form that neither overflows nor underflows.
+    """
+    rows = grad.shape[1]
+    grad = softmax_backward_(block.doubly, grad)
+    since = grad.new_ones(rows, rows).triu_().expand(len(grad), rows, rows)
+    # The weights and the sums are no longer needed: their memory is reused.
+    torch.div(grad, block.sums, out=block.doubly)
+    through = torch.bmm(since, block.doubly, out=block.sums).add_((block.top - block.last).exp_().mul_(later))
+    before = through[:, :1] * (block.state - block.top).exp_()
+    through *= block.exponentials
+    for wide in torch.split(block.wide, WIDE_COLUMNS):
+        some = [tensor[:, :, wide] for tensor in (block.scores, block.state, grad, later)]
+        through[:, :, wide], before[:, :, wide] = _wide_backward(*some)
+    return grad.sub_(through), before
+
+
+def _wide_logsumexp(scores: Tensor, state: Tensor) -> Tensor:
+    return torch.logaddexp(scores.logcumsumexp(dim=1), state).clamp_(min=EMPTY_LOGSUMEXP)
+
+
+def _wide_backward(scores: Tensor, state: Tensor, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the gradient of a block's scores through c_ij, and ``later`` for the previous block, by pairs of rows."""
+    lses, rows = _wide_logsumexp(scores, state), scores.shape[1]
+    order = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu_()[:, :, None]
+    # A score exceeds a later logsumexp only in rows to which the key is not visible.
+    through = (scores[:, :, None] - lses[:, None]).clamp_(max=0.0).exp_().mul_(order).mul_(grad[:, None])  # G R R W
+    whole = through.sum(dim=2) + (scores - lses[:, -1:]).clamp_(max=0.0).exp_() * later
+    before = ((state - lses).clamp_(max=0.0).exp_() * grad).sum(dim=1, keepdim=True)
+    return whole, before + (state - lses[:, -1:]).clamp_(max=0.0).exp_() * later
