@@ -23,8 +23,8 @@ import numpy.typing as npt
 from seqarena.common.data.tokenization import Tokenizer, load_tokenizer
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.files import write_atomically, write_json
-from seqarena.common.training.log import tracked
-from seqarena.common.training.workers import leave_with_the_parent
+from seqarena.common.training.log import with_progress
+from seqarena.common.training.workers import exit_with_parent
 from seqarena.pretraining.data.documents import Text, sentences
 
 DOCUMENTS = 2_000
@@ -70,7 +70,7 @@ def write_corpus(
     counts: list[dict[str, Any]] = []
     with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
         try:
-            for shard in tracked(_written(texts, folder, fingerprint, pool, 2 * workers), what, None):
+            for shard in with_progress(_written(texts, folder, fingerprint, pool, 2 * workers), what, None):
                 counts.append(shard)
         except BaseException:
             pool.shutdown(cancel_futures=True)  # shards that are done are kept for the next run
@@ -116,7 +116,7 @@ def _finished(folder: Path, number: int, digest: str) -> dict[str, Any] | None:
 
 
 def _start() -> None:
-    leave_with_the_parent()
+    exit_with_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process a core is parallel enough
 
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from seqarena.common.data.batches import Batch, Indices, Ragged, Shuffled
+from seqarena.common.data.batches import Batch, Indices, Ragged, ShuffledIndices
 from seqarena.common.shapes import Mask, SourceMask, SourceTokens, Tokens
 
 GRAIN = 8
@@ -87,7 +87,7 @@ def _between(some: Ragged, examples: Indices, marks: tuple[int, int], pad: int) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budgeted(Shuffled):
+class Budgeted(ShuffledIndices):
     """Pools of ``pool`` batches, cut so that each costs as many tokens as the others, padding counted.
 
     Texts and headlines differ in length apart from each other: a pool is cut into strips by the text's length, and a
