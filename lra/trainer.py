@@ -6,7 +6,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from seqarena.common.data.batches import Shuffled
+from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.package import Assembly
 from seqarena.lra.data import Sequences, TrainingBatches
@@ -38,7 +38,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
             f"legacy.drop_tail would leave nothing: a split has fewer than train.batch_size {tail} examples"
         )
 
-    order = Shuffled(
+    order = ShuffledIndices(
         lengths=splits["train"].lengths,
         batch_size=run.train.batch_size,
         seed=run.seed,

@@ -10,8 +10,8 @@ import numpy as np
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from seqarena.common.data.batches import Shuffled
-from seqarena.common.model.bert.checkpoint import LEFT, Pretraining, save
+from seqarena.common.data.batches import ShuffledIndices
+from seqarena.common.model.bert.checkpoint import RUN_CHECKPOINT, Pretraining, save
 from seqarena.common.model.bert.model import BertForPretraining
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.package import Assembly, Evaluation
@@ -71,7 +71,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         floors=lambda: floors(corpus, held_out["test"][run.data.length], counts),
         data_checksum=checksum,
         write_checkpoint=lambda model, folder: _write_checkpoint(
-            model, corpus, pretraining_record(run, checksum, precision_name(accelerator)), folder / LEFT
+            model, corpus, pretraining_record(run, checksum, precision_name(accelerator)), folder / RUN_CHECKPOINT
         ),
     )
 
@@ -112,7 +112,7 @@ def _phases(run: Run, corpus: Corpus, chosen: list[np.ndarray], masker: Masker) 
         builder = Builder(
             corpus, sequences(corpus, data, chosen, length), masker, pad_to=length if run.train.compile else None
         )
-        order = Shuffled(
+        order = ShuffledIndices(
             lengths=builder.lengths, batch_size=run.train.batch_size, seed=run.seed, pool=run.train.length_pool
         )
         phases.append(Phase(first=first, order=order, builder=builder))

@@ -212,7 +212,7 @@ class Layer(nn.Module):
         known: list[tuple[ColumnLse | None, ProjectedMemory | None]] = []
 
         def attention(tokens: Tensor) -> Tensor:
-            past = memory.past if isinstance(memory.past, ProjectedMemory) else self.residual.recalled(memory.past)
+            past = memory.past if isinstance(memory.past, ProjectedMemory) else self.residual.memory_input(memory.past)
             found, mass, projected = self.attention(tokens, past, distances, memory.mass)
             known.append((mass, projected))
             return self.dropout(found)  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.bert.start import started, tokenizer_unless_typed
+from seqarena.common.model.bert.start import tokenizer_unless_typed, with_checkpoint
 from seqarena.common.runs.run import BaseRun, RowParts
 from seqarena.qa.data import Data
 from seqarena.qa.data.squad import Squad
@@ -43,7 +43,7 @@ class Run(BaseRun):
         if self.model.init is None:
             return self
         data = replace(self.data, tokenizer=tokenizer_unless_typed(self.data.tokenizer, typed))
-        return replace(self, model=started(self.model, self.model.init, typed), data=data)
+        return replace(self, model=with_checkpoint(self.model, self.model.init, typed), data=data)
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""

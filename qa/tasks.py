@@ -24,7 +24,7 @@ SQUAD1 = Task(
     title="which span of a paragraph answers a question (SQuAD 1.1); F1 of its words, exact match beside",
     version=1,
     metric="f1",
-    beside=("exact",),
+    secondary=("exact",),
     higher_is_better=True,
     chance=0.0,
     splits="the official dev set of 10,570 tests; a hundredth of 87,599 training questions, by paragraph, validates",
@@ -33,7 +33,7 @@ SQUAD1 = Task(
     licence="CC BY-SA 4.0; read from your copy or the hub, never shipped",
     checksums=MappingProxyType({"quick": "6e13616e12ccf01ec4bf9b88b68551525aa7802c8f192a0e04bdbddb0e31083d"}),
     published=_published(0.905, 0.905, 0.909, 0.8841, "google-research/bert README"),
-    published_beside=MappingProxyType(
+    published_secondary=MappingProxyType(
         {"exact": _published(0.833, 0.836, 0.840, 0.8125, "google-research/bert README")}
     ),
 )
@@ -46,7 +46,7 @@ SQUAD2 = replace(
     revision="SQuAD 2.0",
     checksums=MappingProxyType({"quick": "15ddd3a234567ceffaec65462fc6af525b0131a5d9815570364b8e2e1ea777cb"}),
     published=_published(0.803, 0.803, 0.805, 0.7862, DEEPSET),
-    published_beside=MappingProxyType({"exact": _published(0.773, 0.770, 0.774, 0.7565, DEEPSET)}),
+    published_secondary=MappingProxyType({"exact": _published(0.773, 0.770, 0.774, 0.7565, DEEPSET)}),
 )
 MNLI = Task(
     package="qa",
@@ -54,7 +54,7 @@ MNLI = Task(
     title="whether a sentence follows from another, contradicts it, or neither (MNLI); matched, mismatched beside",
     version=1,
     metric="accuracy",
-    beside=("accuracy_mismatched",),
+    secondary=("accuracy_mismatched",),
     higher_is_better=True,
     chance=1 / 3,
     splits="dev matched (9,815) and mismatched (9,832) test; a hundredth of the 392,702 training pairs validates",
@@ -68,7 +68,7 @@ MNLI = Task(
         Published(name="hnas", value=0.847, source=PAPER),
         Published(name="bert-base-cased", value=0.8391, source="transformers, run_glue"),
     ),
-    published_beside=MappingProxyType(
+    published_secondary=MappingProxyType(
         {"accuracy_mismatched": (Published(name="bert-base-cased", value=0.8410, source="transformers, run_glue"),)}
     ),
 )

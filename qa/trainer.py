@@ -10,9 +10,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqarena.common.data.batches import Shuffled
+from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.data.tokenization import Tokenizer
-from seqarena.common.model.bert.checkpoint import folder_of, read_tensors, take
+from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_tensors
 from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.qa.data import entailment, world
@@ -64,7 +64,7 @@ def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
     )  # fmt: skip
     if run.model.init is not None:
         where = folder_of(run.model.init)
-        report = take(made.model, read_tensors(where), run.model.init)
+        report = copy_tensors(made.model, read_tensors(where), run.model.init)
         if accelerator.is_main_process:
             print(
                 f"{run.task}: {run.model.init}, pretrained with {run.model.pretrained_with}: {report}", file=sys.stderr
@@ -72,8 +72,8 @@ def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
     return made
 
 
-def _order(run: Run, lengths: object) -> Shuffled:
-    return Shuffled(
+def _order(run: Run, lengths: object) -> ShuffledIndices:
+    return ShuffledIndices(
         lengths=lengths,  # type: ignore[arg-type]
         batch_size=run.train.batch_size,
         seed=run.seed,

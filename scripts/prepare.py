@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqarena.common.errors import interrupt_advice, look_up
-from seqarena.common.runs.cli import Parser, described
+from seqarena.common.runs.cli import Parser, build_run
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.training.runtime import make_accelerator
@@ -32,7 +32,7 @@ def select_run(arguments: Sequence[str]) -> tuple[Package, BaseRun, Path]:
     package = find_package(options.package)
     look_up(package.tasks, options.task, f"{package.name} task")
     preset = options.preset or next((name for name in package.presets[options.task] if name != "quick"), "quick")
-    run = described(package, options.task, preset, None, None, 0, fields, "seqarena prepare")
+    run = build_run(package, options.task, preset, None, None, 0, fields, "seqarena prepare")
     return package, run, options.data_folder
 
 

@@ -15,7 +15,7 @@ from seqarena.common.data.batches import Indices
 from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.files import write_atomically, write_json
 from seqarena.common.runs.package import Evaluation
-from seqarena.common.training.evaluation import per_example, shared_in_order
+from seqarena.common.training.evaluation import per_example, process_batches
 from seqarena.summarization.data import Split
 from seqarena.summarization.data.text import decode
 from seqarena.summarization.decoding import Decoding, search
@@ -88,7 +88,7 @@ def cross_entropy(model: nn.Module, split: Split, how: Decoding, accelerator: Ac
     """Returns the mean cross-entropy per token of the references, in nats."""
     model.eval()
     mine: list[tuple[float, int]] = []
-    for examples in shared_in_order(split.encoded.source_lengths, how.batch_size, accelerator):
+    for examples in process_batches(split.encoded.source_lengths, how.batch_size, accelerator):
         batch = split.encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
             mean = model(batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, 0.0)

@@ -110,7 +110,7 @@ class Summarizer(nn.Module):
     ) -> Total:
         """Returns the mean smoothed cross-entropy over all target tokens."""
         hidden = self.decode(target, target_real, self.encode(source, source_real), source_real)
-        said = self.masked.transformed(hidden[target_real])  # P C
+        said = self.masked.transform(hidden[target_real])  # P C
         total = chunked_cross_entropy(
             said, self.bert.embeddings.table, self.masked.bias, labels[target_real], smoothing
         )
@@ -137,5 +137,5 @@ class Summarizer(nn.Module):
         places = torch.full_like(tokens, memory.time)
         table = self.bert.embeddings.table
         hidden = self.target(tokens, torch.zeros_like(tokens), places, table)
-        said = self.masked.transformed(self.decoder.step(hidden, memory))
+        said = self.masked.transform(self.decoder.step(hidden, memory))
         return F.linear(said, table, self.masked.bias)

@@ -7,7 +7,7 @@ from seqarena.common.attention import attention_name
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.checkpoint import folder_of, read_config
-from seqarena.common.model.bert.start import in_place_of, is_typed, started, tokenizer_unless_typed
+from seqarena.common.model.bert.start import is_typed, replace_attention, tokenizer_unless_typed, with_checkpoint
 from seqarena.common.runs.run import BaseRun, RowParts
 from seqarena.summarization.data import Data
 from seqarena.summarization.decoding import Decoding
@@ -52,7 +52,7 @@ class Run(BaseRun):
         source = chosen.encoder_init or chosen.decoder_init
         if source is None:
             return self
-        model = started(chosen, source, typed)
+        model = with_checkpoint(chosen, source, typed)
         if chosen.encoder_init is None:
             model = replace(model, attention=chosen.attention)
         if chosen.decoder_init is not None:
@@ -62,7 +62,7 @@ class Run(BaseRun):
                 )
             if is_typed("decoder_attention", typed):
                 trained = read_config(folder_of(source)).attention
-                own = in_place_of(trained, chosen.decoder_attention, "decoder_attention", typed)
+                own = replace_attention(trained, chosen.decoder_attention, "decoder_attention", typed)
                 model = replace(model, decoder_attention=own)
         places = [name for name in ("encoder", "decoder") if getattr(chosen, f"{name}_init") is not None]
         model = replace(model, pretraining=f"{' and '.join(places)}: {model.pretraining}")

@@ -31,7 +31,7 @@ GIGAWORD = Task(
     title="headline of a news sentence (Gigaword); ROUGE-1 F1 with stemming; ROUGE-2 and ROUGE-L are reported too",
     version=2,  # version 1 used the stems of rouge-score
     metric="rouge1",
-    beside=("rouge2", "rougeL"),
+    secondary=("rouge2", "rougeL"),
     higher_is_better=True,
     chance=0.0,
     splits="test: 1,951 pairs; checkpoint selection: 10,000 drawn from 189,651 validation pairs; training: 3,803,957",
@@ -40,7 +40,7 @@ GIGAWORD = Task(
     licence="LDC user agreement; read from your copy, not distributed with seqarena",
     checksums=MappingProxyType({}),
     published=ONE,
-    published_beside=MappingProxyType({"rouge2": TWO, "rougeL": LONGEST}),
+    published_secondary=MappingProxyType({"rouge2": TWO, "rougeL": LONGEST}),
 )
 WIRE = replace(
     GIGAWORD,
@@ -53,7 +53,7 @@ WIRE = replace(
     licence="ours",
     checksums=MappingProxyType({"quick": "f78ebbceb7e2b14b3106b199b482960cc6d8a2484d43e9bba6ae0b909a18d0a1"}),
     published=(),
-    published_beside=MappingProxyType({}),
+    published_secondary=MappingProxyType({}),
 )
 
 TASKS = MappingProxyType({task.name: task for task in (GIGAWORD, WIRE)})

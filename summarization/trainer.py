@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.bert.checkpoint import folder_of, read_tensors, take
+from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_tensors
 from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.common.training.step import Loss
@@ -117,5 +117,5 @@ def _start(model: Summarizer, source: str) -> list[str]:
     }
     for name, (init, part) in parts.items():
         if init is not None:
-            notes.append(f"{name} from {source}: {take(nn.ModuleDict(part), tensors, source)}")  # type: ignore[arg-type]
+            notes.append(f"{name} from {source}: {copy_tensors(nn.ModuleDict(part), tensors, source)}")  # type: ignore[arg-type]
     return notes

@@ -11,7 +11,7 @@ import pytest
 
 from seqarena.common.data import corpus
 from seqarena.common.data.batches import Ragged
-from seqarena.common.data.held_out import SHARES, drawn_for, split_of
+from seqarena.common.data.held_out import SHARES, draw_for_split, split_of
 from seqarena.common.data.tokenization import word_tokenizer
 from seqarena.common.errors import WrongUseError
 from seqarena.common.training.runtime import make_accelerator
@@ -196,11 +196,11 @@ def test_an_example_is_drawn_until_its_content_belongs_to_the_split() -> None:
         return f"content {attempt}", attempt
 
     for split in range(3):
-        first = drawn_for(split, draw)
+        first = draw_for_split(split, draw)
         assert [split_of(f"content {attempt}") == split for attempt in range(first + 1)] == [False] * first + [True]
     other = 1 - min(1, split_of("always the same"))
     with pytest.raises(WrongUseError, match="too few"):
-        drawn_for(other, lambda attempt: ("always the same", attempt))
+        draw_for_split(other, lambda attempt: ("always the same", attempt))
 
 
 def test_a_smaller_set_begins_as_a_larger_one() -> None:

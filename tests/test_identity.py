@@ -77,11 +77,11 @@ def test_an_interrupted_run_does_not_go_on_under_other_sources(
     told = capsys.readouterr().err
     assert f"{FILE} changed since this run was begun in " in told
     assert "undo the change to go on there" in told
-    assert "going on from step" not in told
+    assert "resuming after step" not in told
     monkeypatch.undo()  # the edit is taken back
     capsys.readouterr()
     measure(SAVED, tmp_path)
-    assert "going on from step 4 of 6" in capsys.readouterr().err
+    assert "resuming after step 4 of 6" in capsys.readouterr().err
 
 
 def test_a_directory_that_was_named_is_refused(tmp_path: Path, edited: Callable[[], None]) -> None:
@@ -126,7 +126,7 @@ def test_the_same_data_under_another_name_are_the_same_run(
     first = measure(there, tmp_path)
     told = capsys.readouterr().err
     assert "the same run on the same data, by other file names, is in" in told
-    assert "going on from step 4 of 6" in told
+    assert "resuming after step 4 of 6" in told
     assert measure(spelled, tmp_path) == first
     assert measure(there, tmp_path) == first  # by the link that was left
     rows, _ = table(tmp_path, capsys)
@@ -295,7 +295,7 @@ def test_an_edit_in_the_middle_of_a_run_begins_again(copied: Path, launcher: tup
     edit_formula(copied)
     again = subprocess.run([*command, *(launcher or ())], check=True, **where)
     assert "common/attention/activations.py changed" in again.stderr
-    assert "going on" not in again.stderr
+    assert "resuming" not in again.stderr
     (result,) = (each for each in read_results(copied / "runs")[0].values())
     assert [segment["after_step"] for segment in result.segments] == [0]
 

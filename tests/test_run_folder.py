@@ -37,7 +37,7 @@ def test_the_result_of_another_run_is_not_returned(tmp_path: Path) -> None:
     measure(TINY, tmp_path)
     measure(OTHER, tmp_path)
     shutil.copy(folder_of(TINY, tmp_path) / "result.json", folder_of(OTHER, tmp_path))
-    with pytest.raises(WrongUseError, match="of another run or other sources; --overwrite measures this one"):
+    with pytest.raises(WrongUseError, match="of another run or other sources; --overwrite starts it again"):
         measure(OTHER, tmp_path)
 
 
@@ -51,7 +51,7 @@ def test_a_directory_under_the_name_of_other_sources_is_not_resumed(
     with pytest.raises(WrongUseError, match=r"begun there by other sources \(lra/model.py changed\)"):
         measure(SAVED, tmp_path)
     assert measure(SAVED, tmp_path, overwrite=True).segments[0]["after_step"] == 0
-    assert "going on from step" not in capsys.readouterr().err
+    assert "resuming after step" not in capsys.readouterr().err
 
 
 def test_a_checkpoint_copied_from_another_run_is_not_resumed(
@@ -80,7 +80,7 @@ def test_a_checkpoint_copied_from_another_run_is_not_resumed(
     monkeypatch.undo()
     capsys.readouterr()
     measure(other, tmp_path)  # its own checkpoint is back
-    assert "going on from step 4 of 6" in capsys.readouterr().err
+    assert "resuming after step 4 of 6" in capsys.readouterr().err
 
 
 def test_an_older_version_is_kept_until_the_new_one_is_measured(

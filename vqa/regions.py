@@ -20,7 +20,7 @@ from numpy.lib.format import open_memmap
 
 from seqarena.common.errors import BadDataError, WrongUseError, damage
 from seqarena.common.files import lock_folder, write_json
-from seqarena.common.training.log import tracked
+from seqarena.common.training.log import with_progress
 
 VERSION = 1
 LARGEST = 65_504.0
@@ -117,7 +117,7 @@ def write(
     header = Header(detector=detector, pictures=pictures, boxes=boxes, width=width)
     with lock_folder(unfinished):
         arrays, done = _opened(unfinished, header, source)
-        for row, each in enumerate(tracked(found, f"{folder.name}: pictures", pictures)):
+        for row, each in enumerate(with_progress(found, f"{folder.name}: pictures", pictures)):
             if row < done:
                 continue
             if row >= pictures:

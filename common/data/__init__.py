@@ -1,1 +1,1 @@
-"""From published files to batches: readers, prepared data, tokens, random numbers as a function of their purpose."""
+"""From published files to batches: readers, prepared data, tokenizers, keyed random numbers."""

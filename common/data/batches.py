@@ -1,6 +1,6 @@
 """Batches as a function of (seed, step), so that a killed run resumes exactly and comparisons are paired.
 
-Examples of different lengths lie end to end in flat arrays (``Ragged``).
+Examples of different lengths are stored end to end in flat arrays (``Ragged``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ SameBatch = TypeVar("SameBatch", bound="Batch")  # typing.Self does not survive 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Tensors of examples computed together, one row an example; or None. A task's own batch adds the fields."""
+    """Tensors of examples that are computed together, one row per example, or None. Each task adds its own fields."""
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
@@ -40,33 +40,33 @@ class Batch:
         return type(self)(**{name: None if value is None else change(value) for name, value in values.items()})
 
     def weight(self) -> int:
-        """Returns the number of things that the loss is a mean over, so that shares of a batch add up exactly."""
+        """Returns the number of terms of the mean loss, by which the losses of parts of a batch are weighted."""
         return len(self)
 
     def token_count(self) -> int:
-        """Returns the number of real tokens in the batch, what throughput counts."""
-        raise TypeError(f"{type(self).__name__} does not say how many tokens it holds")
+        """Returns the number of real tokens in the batch, for throughput."""
+        raise TypeError(f"{type(self).__name__} does not define token_count")
 
     def longer(self: SameBatch, length: int) -> SameBatch:
-        """Returns the batch with its sequences padded to a length."""
-        raise TypeError(f"{type(self).__name__} does not say how it is padded")
+        """Returns the batch with its sequences padded to ``length``."""
+        raise TypeError(f"{type(self).__name__} does not define longer")
 
 
 @runtime_checkable
 class Batches(Protocol):
-    """Training data: the batch of every step, the same one whenever it is asked for."""
+    """Training data: maps each step to its batch, always the same one."""
 
     def __getitem__(self, step: int) -> Batch:
-        """Returns the batch of a step, counted from 0, on the CPU; the whole batch, for all processes together."""
+        """Returns the batch of a step (from 0) on the CPU. It is the whole batch, for all processes together."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffled:
-    """Which examples each training step sees: every epoch in a new order, epochs following without a gap.
+class ShuffledIndices:
+    """Indices of the examples of each training step. Each epoch has a new order, and epochs follow without a gap.
 
-    ``pool`` batches at a time are sorted by length and cut again, so that examples of like length meet and little is
-    padding; 1 leaves them as drawn. Batches stay in random order.
+    ``pool`` batches at a time are sorted by length and split again, so that a batch has examples of similar length
+    and little padding. 1: no sorting. The batches of a pool come in random order.
     """
 
     lengths: npt.NDArray[np.int64]
@@ -75,95 +75,95 @@ class Shuffled:
     pool: int = 1
 
     def __getitem__(self, step: int) -> Indices:
-        """Returns the numbers of the ``batch_size`` examples of a step."""
-        return self.seen(step)[0]
+        """Returns the indices of the ``batch_size`` examples of a step."""
+        return self.with_epochs(step)[0]
 
-    def seen(self, step: int) -> tuple[Indices, Indices]:
-        """Returns the numbers of the ``batch_size`` examples of a step, and the epoch in which each is seen."""
+    def with_epochs(self, step: int) -> tuple[Indices, Indices]:
+        """Returns the indices of the ``batch_size`` examples of a step, and the epoch of each."""
         first = step - step % self.pool
-        examples, epochs = self._drawn(first * self.batch_size + np.arange(self.pool * self.batch_size))
-        place = permutation(self.pool, self.seed, 1, first)[step % self.pool]
-        part = self.cut(examples)[place] if self.pool > 1 else slice(None)
+        examples, epochs = self._examples_at(first * self.batch_size + np.arange(self.pool * self.batch_size))
+        index = permutation(self.pool, self.seed, 1, first)[step % self.pool]
+        part = self.cut(examples)[index] if self.pool > 1 else slice(None)
         return examples[part], epochs[part]
 
     def cut(self, examples: Indices) -> list[Indices]:
-        """Returns the batches of a pool: for each the places of its examples among these."""
+        """Returns the batches of a pool, each as the positions of its examples in ``examples``."""
         return np.split(np.argsort(self.lengths[examples], kind="stable"), self.pool)
 
-    def _drawn(self, positions: Indices) -> tuple[Indices, Indices]:
+    def _examples_at(self, positions: Indices) -> tuple[Indices, Indices]:
         count = len(self.lengths)
         epochs = positions // count
         examples = [self._order(epoch)[positions[epochs == epoch] % count] for epoch in np.unique(epochs).tolist()]
         return np.concatenate(examples), epochs
 
     def _order(self, epoch: int) -> Indices:
-        kept: dict[int, Indices] = self.__dict__.setdefault("_orders", {})
-        return kept_order(kept, epoch, lambda: permutation(len(self.lengths), self.seed, 0, epoch))
+        cache: dict[int, Indices] = self.__dict__.setdefault("_orders", {})
+        return cached_order(cache, epoch, lambda: permutation(len(self.lengths), self.seed, 0, epoch))
 
 
-def kept_order(kept: dict[int, Indices], epoch: int, make: Callable[[], Indices]) -> Indices:
-    """Returns an epoch's order, asked for at each of its steps; the last two are kept, for batches may straddle."""
-    if epoch not in kept:
-        while len(kept) > 1:
-            kept.pop(min(kept))
-        kept[epoch] = make()
-    return kept[epoch]
+def cached_order(cache: dict[int, Indices], epoch: int, make: Callable[[], Indices]) -> Indices:
+    """Returns an epoch's order. The last two epochs are cached, since a batch may span both."""
+    if epoch not in cache:
+        while len(cache) > 1:
+            cache.pop(min(cache))
+        cache[epoch] = make()
+    return cache[epoch]
 
 
 def in_order(
     lengths: npt.NDArray[np.int64], batch_size: int, process: int = 0, processes: int = 1
 ) -> Iterator[Indices]:
-    """Yields every example once, sorted by length, for evaluation: nothing is dropped, little is padding.
+    """Yields the index of every example once, sorted by length to reduce padding, for evaluation.
 
-    Of several processes each gets every so many-th batch.
+    With several processes, each gets every ``processes``-th batch.
     """
     order = np.argsort(lengths, kind="stable")
     starts = range(process * batch_size, len(order), processes * batch_size)
     return (order[start : start + batch_size] for start in starts)
 
 
-def drawn(count: int, limit: int | None, *keys: int) -> Indices:
-    """Returns the numbers of at most ``limit`` of ``count`` examples, drawn by the keys, in order; none: of all."""
+def sample_indices(count: int, limit: int | None, *keys: int) -> Indices:
+    """Returns ``limit`` of ``count`` indices in order, a function of the keys; all if there is no smaller limit."""
     return np.arange(count) if limit is None or limit >= count else np.sort(permutation(count, *keys)[:limit])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ragged:
-    """Labelled sequences of integers, end to end: sequence n is ``tokens[offsets[n]:offsets[n + 1]]``.
+    """Labelled integer sequences, end to end: sequence n is ``tokens[offsets[n]:offsets[n + 1]]``.
 
-    An example is one sequence, or several that follow each other: as many as there are sequences to a label.
+    An example is one sequence, or several consecutive ones: the number of sequences divided by the number of labels.
     """
 
     tokens: TokenArray
     offsets: npt.NDArray[np.int64]
     labels: npt.NDArray[np.uint8]
     shift: int = 0
-    """Added to what is stored to make a token: 1 where a stored 0 is not padding."""
+    """Added to a stored value to obtain a token: 1 where a stored 0 is not padding."""
     limit: int | None = None
-    """Tokens after so many are left out; none: all are taken."""
+    """Maximum tokens per sequence, the first ones; none: all."""
     zero_is_padding: bool = False
-    """Whether a stored 0 counts as padding, as it did where tokens were not shifted."""
+    """Whether a stored 0 counts as padding, as in published code that did not shift tokens."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, sequence: int) -> TokenArray:
-        """Returns a sequence as it is stored."""
+        """Returns a sequence as stored, cut to ``limit``."""
         return self.tokens[self.offsets[sequence] : self.offsets[sequence + 1]][: self.limit]
 
     @property
     def sequences(self) -> int:
-        """The number of sequences in an example."""
+        """Number of sequences per example."""
         return (len(self.offsets) - 1) // max(len(self.labels), 1)
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """The number of tokens of each example; of several sequences, those of the longest."""
-        lengths: npt.NDArray[np.int64] = self._taken(np.diff(self.offsets)).reshape(len(self), -1).max(axis=1)
+        """Number of tokens of each example; the longest of its sequences if there are several."""
+        lengths: npt.NDArray[np.int64] = self._limited(np.diff(self.offsets)).reshape(len(self), -1).max(axis=1)
         return lengths
 
     def some(self, examples: Indices) -> "Ragged":
-        """Returns some of the examples."""
+        """Returns a subset of the examples."""
         numbers = (examples[:, None] * self.sequences + np.arange(self.sequences)).flatten()
         lengths = self.offsets[numbers + 1] - self.offsets[numbers]
         whole = [self.tokens[self.offsets[number] : self.offsets[number + 1]] for number in numbers.tolist()]
@@ -176,7 +176,7 @@ class Ragged:
 
     @staticmethod
     def of(sequences: Sequence[TokenArray], labels: Sequence[int], shift: int = 0) -> "Ragged":
-        """Returns the sequences laid end to end."""
+        """Returns the sequences stored end to end."""
         lengths = [len(sequence) for sequence in sequences]
         return Ragged(
             tokens=np.concatenate(sequences) if sequences else np.zeros(0, dtype=np.uint8),
@@ -186,9 +186,9 @@ class Ragged:
         )
 
     def padded(self, examples: Indices) -> tuple[Tensor, Tensor]:
-        """Returns (tokens, real) of some examples, both (B, T), or (B, sequences, T); T the longest of them."""
+        """Returns (tokens, real) of some examples, padded to the longest: both (B, T), or (B, sequences, T)."""
         numbers = examples[:, None] * self.sequences + np.arange(self.sequences)
-        lengths = self._taken(self.offsets[numbers + 1] - self.offsets[numbers])
+        lengths = self._limited(self.offsets[numbers + 1] - self.offsets[numbers])
         real = np.arange(lengths.max()) < lengths[..., None]
         tokens = np.zeros(real.shape, dtype=np.int64)
         tokens[real] = np.concatenate([self[number] for number in numbers.flatten().tolist()])
@@ -198,5 +198,5 @@ class Ragged:
         one = 0 if self.sequences == 1 else slice(None)
         return torch.from_numpy(tokens[:, one]), torch.from_numpy(real[:, one])
 
-    def _taken(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _limited(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return lengths if self.limit is None else np.minimum(lengths, self.limit)

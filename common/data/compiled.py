@@ -1,4 +1,4 @@
-"""Functions compiled by Numba at their first call, kept on disk where there is a place for them."""
+"""Functions compiled by Numba at their first call, cached on disk if possible."""
 
 import functools
 import os
@@ -10,13 +10,13 @@ from typing import Any
 from seqarena.common.runs.sources import digest, imported_by
 
 LOCK = threading.RLock()
-"""Held while Numba's folder is another one than its own."""
+"""Held while Numba's cache folder is replaced."""
 
 
 class CompiledFunction:
-    """A function that Numba compiles when it is called first, from Python or by another compiled function.
+    """A function that Numba compiles at its first call, from Python or from another compiled function.
 
-    So a command that computes nothing does not wait for Numba.
+    Commands that compute nothing do not wait for Numba.
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -25,7 +25,7 @@ class CompiledFunction:
 
     @functools.cached_property
     def dispatcher(self) -> Any:
-        """Numba's own object for the function."""
+        """Numba's dispatcher of the function."""
         import numba  # noqa: PLC0415  # takes a third of a second
 
         cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "seqarena" / "numba"
@@ -35,7 +35,7 @@ class CompiledFunction:
             before, config.CACHE_DIR = config.CACHE_DIR, folder
             try:
                 return numba.njit(cache=True, **self.options)(self.function)
-            except (RuntimeError, OSError):  # no place for the cache
+            except (RuntimeError, OSError):  # no writable cache folder
                 return numba.njit(**self.options)(self.function)
             finally:
                 config.CACHE_DIR = before
@@ -51,9 +51,9 @@ class CompiledFunction:
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:
-    """Returns a decorator that compiles a function, with Numba's options; its code is kept for the next process.
+    """Returns a decorator that compiles a function with Numba's options and caches its code for the next process.
 
-    Kept code is found again only while the sources of the function's module are the same: Numba itself would not
-    notice an edit of a function that this one calls. Where nothing can be kept, each process compiles it anew.
+    Cached code is reused only while the sources of the function's module are the same. Numba itself would not notice
+    an edit of a function that this one calls. If nothing can be cached, each process compiles it again.
     """
     return lambda function: CompiledFunction(function, options)

@@ -1,4 +1,4 @@
-"""Random numbers as a function of what they are for: no state to save, nothing that depends on who draws first."""
+"""Random numbers as a function of their purpose: without state to save, independent of the order of draws."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def mix64(x):
 
 
 def hash64(*keys: int | npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
-    """Returns 64 well-mixed bits for each combination of keys; integers and arrays broadcast; any machine, any time."""
+    """Returns 64 well-mixed bits for each combination of keys, equal on all machines. Integers and arrays broadcast."""
     state = np.zeros(1, dtype=np.uint64)
     for key in keys:
         state = mix64(state + np.asarray(key).astype(np.uint64) + GOLDEN)
@@ -30,12 +30,12 @@ def hash64(*keys: int | npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
 
 
 def hashed_on(state: int, *keys: Tensor) -> Tensor:
-    """Returns what ``hash64`` makes of keys after those that it made ``state`` of, where the keys are; int64."""
+    """Returns ``hash64`` of the keys that gave ``state`` and of these, on their device; int64."""
     found = torch.full((1,), _signed(state), device=keys[0].device)
     for key in keys:
         found = found + key + _signed(int(GOLDEN))
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-            found = (found ^ ((found >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)  # a shift without sign
+            found = (found ^ ((found >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)  # logical shift
     return found
 
 
@@ -49,7 +49,7 @@ def hash_text(text: str) -> int:
 
 
 class Draws:
-    """Numbers drawn one after another; the same ones for the same keys, on any machine."""
+    """A sequence of random numbers, the same for the same keys on any machine."""
 
     def __init__(self, *keys: int) -> None:
         self.keys = keys
@@ -57,20 +57,20 @@ class Draws:
         self.ahead: list[int] = []
 
     def below(self, count: int) -> int:
-        """Returns a number from 0 up to below ``count``."""
+        """Returns a number from 0 to below ``count``."""
         if not self.ahead:
             self.ahead = hash64(*self.keys, self.drawn + np.arange(64))[::-1].tolist()
             self.drawn += 64
         return self.ahead.pop() % count
 
     def one_of(self, things: Sequence[Thing]) -> Thing:
-        """Returns one of some things."""
+        """Returns a random element of ``things``."""
         return things[self.below(len(things))]
 
     def some_of(self, things: Sequence[Thing], count: int) -> list[Thing]:
-        """Returns some different ones of some things, in a drawn order."""
-        left = list(things)
-        return [left.pop(self.below(len(left))) for _ in range(count)]
+        """Returns ``count`` different elements of ``things``, in random order."""
+        remaining = list(things)
+        return [remaining.pop(self.below(len(remaining))) for _ in range(count)]
 
 
 def permutation(count: int, *keys: int) -> npt.NDArray[np.int64]:

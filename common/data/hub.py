@@ -1,4 +1,4 @@
-"""Data sets of the hub, by their id or from a local folder in the hub's layout."""
+"""Data sets of the hub, by id or from a local folder in the hub's layout."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +10,10 @@ from seqarena.common.errors import BadDataError
 def hub_rows(
     source: str, revision: str | None, split: str, hint: str, *, config: str | None = None, streamed: bool = False
 ) -> Any:
-    """Returns the rows of a split; ``streamed``: one after the other, as they arrive, nothing kept.
+    """Returns the rows of a split. ``streamed``: one after the other as they arrive, without storing them.
 
     Raises:
-        BadDataError: it cannot be had; ``hint`` says where else to find the data.
+        BadDataError: not available; ``hint`` names another source of the data.
     """
     import datasets  # noqa: PLC0415  # takes a second, and most tasks never need it
 
@@ -25,10 +25,10 @@ def hub_rows(
 
 
 def hub_folder(source: str, names: Sequence[str], revision: str | None = None) -> Path:
-    """Returns the local folder of that name, or one with the files of these names fetched from the hub.
+    """Returns the local folder of that name, or one with the files ``names`` downloaded from the hub.
 
     Raises:
-        BadDataError: it is neither a folder nor to be had from the hub.
+        BadDataError: neither a folder nor available from the hub.
     """
     if Path(source).exists():
         return Path(source)
@@ -39,6 +39,6 @@ def hub_folder(source: str, names: Sequence[str], revision: str | None = None) -
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
         raise BadDataError(
-            f"{source}: no such folder, and the hub does not give it ({reason}); "
+            f"{source}: no such folder, and not available from the hub ({reason}); "
             "name a local folder in the hub's layout"
         ) from error

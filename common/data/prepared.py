@@ -1,4 +1,4 @@
-"""Data that are made once: a folder that is there whole or not at all, its bytes known by a checksum."""
+"""Data that are prepared once, in a folder that is complete or absent, and identified by a checksum."""
 
 import hashlib
 import json
@@ -13,20 +13,20 @@ import numpy as np
 from seqarena.common.data.batches import Ragged
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.files import new_folder
-from seqarena.common.runs.sources import changed_sources, imported_by, listed
+from seqarena.common.runs.sources import changed_sources, imported_by, short_list
 
 Splits = dict[str, Ragged]
 ARRAYS = ("tokens", "offsets", "labels")
 
 
 def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str | None = None) -> tuple[Splits, str]:
-    """Returns the splits kept in a folder, mapped into memory, and their checksum; made first where there are none.
+    """Returns the splits in a folder, memory-mapped, and their checksum. A missing folder is made first.
 
-    Where they were made by other sources than ``make`` has now, this is printed: they are not made again.
+    If the data were made by other sources than ``make`` has now, a warning is printed and they are used unchanged.
 
     Raises:
-        BadDataError: what was made has not the ``expected`` checksum, and is not kept; or the folder is damaged, and
-            the message says that deleting it makes it anew.
+        BadDataError: new data that do not have the ``expected`` checksum, which are discarded; or a damaged folder,
+            to be deleted.
     """
     sources = imported_by(make.__module__)
     if not folder.exists():
@@ -37,7 +37,7 @@ def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str 
                 made = checksum(splits)
                 if expected not in (None, made):
                     raise BadDataError(
-                        f"{what}: sha256 {made}, expected {expected}; a file was changed, or is of another set"
+                        f"{what}: sha256 {made}, expected {expected}; a file was changed, or belongs to other data"
                     )
                 save_splits(unfinished, splits, {"sha256": made, "sources": dict(sources)})
     splits, manifest = load_splits(folder)
@@ -46,13 +46,16 @@ def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str 
         raise BadDataError(f"{folder}: prepared data are damaged (sha256 {found}); delete the folder and run again")
     before = manifest.get("sources")
     if isinstance(before, dict) and before != sources:
-        changed = listed(changed_sources(before, sources))
-        print(f"{folder}: kept as made before {changed} changed; delete it to make it again", file=sys.stderr)
+        changed = short_list(changed_sources(before, sources))
+        print(
+            f"{folder} was made before {changed} changed and is used as it is; delete it to make it again",
+            file=sys.stderr,
+        )
     return splits, found
 
 
 def checksum(splits: Splits) -> str:
-    """Returns the sha256 over the bytes of all splits, the same on every machine."""
+    """Returns the sha256 of the bytes of all splits, the same on every machine."""
     digest = hashlib.sha256()
     for name, split in sorted(splits.items()):
         digest.update(name.encode())
@@ -74,7 +77,7 @@ def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
     """Returns memory-mapped splits and their manifest.
 
     Raises:
-        BadDataError: a damaged folder; names it, and says that deleting it makes it anew.
+        BadDataError: a damaged folder; names it and advises deleting it.
     """
     with damage(folder, "folder of prepared data", "delete the folder and run again"):
         manifest: dict[str, object] = json.loads((folder / "manifest.json").read_bytes())
@@ -89,18 +92,18 @@ def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
 
 
 def origin(path: Path) -> str:
-    """Returns 12 hex digits that stand for a file or folder as it is now.
+    """Returns 12 hex digits that identify the present state of a file or folder.
 
     Raises:
-        BadDataError: there is no such file, or a pipe or a device.
+        BadDataError: no such file, or a pipe or a device.
     """
     if not path.exists():
         raise BadDataError(f"--data.path {path}: no such file or folder")
-    if not (path.is_file() or path.is_dir()):  # could be read once at most
-        raise BadDataError(f"--data.path {path}: a pipe or a device; write what it gives to a file, and name that")
+    if not (path.is_file() or path.is_dir()):  # can be read only once
+        raise BadDataError(f"--data.path {path}: a pipe or a device; write its output to a file and name that file")
     digest = hashlib.sha256(os.fsencode(path.resolve()))
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    for each in (file for file in files if file.exists()):  # a link may lead nowhere
+    for each in (file for file in files if file.exists()):  # not a broken link
         status = each.stat()
         digest.update(os.fsencode(each) + f"\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Files as they are published: JSON, JSON lines, tables, Parquet; packed or not."""
+"""Readers of published files: JSON, JSON lines, tables, Parquet; compressed or not."""
 
 import contextlib
 import gzip
@@ -21,11 +21,11 @@ OPENED: Mapping[str, Callable[..., AbstractContextManager[Any]]] = MappingProxyT
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Opens a file's bytes, unpacked.
+def _open_bytes(path: Path) -> Iterator[Any]:
+    """Opens a file in binary mode, decompressed.
 
     Raises:
-        BadDataError: no such file, a damaged one, or, of whoever decodes them inside, bytes that are not UTF-8.
+        BadDataError: no such file, a damaged one, or a ``UnicodeDecodeError`` of the code inside the context.
     """
     try:
         with OPENED.get(path.suffix, open)(path, "rb") as file:
@@ -40,58 +40,58 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def read_text(path: Path) -> str:
-    """Returns a file's text, unpacked.
+    """Returns a file's text, decompressed.
 
     Raises:
         BadDataError: no such file, a damaged one, or one that is not UTF-8.
     """
-    with _opened(path) as file:
+    with _open_bytes(path) as file:
         text: str = file.read().decode("utf-8-sig")
     return text
 
 
 def kind_of(path: Path) -> str:
-    """Returns a file's last suffix, that of packing aside."""
+    """Returns a file's suffix, without that of its compression."""
     return Path(path.stem).suffix if path.suffix in OPENED else path.suffix
 
 
 def read_json(path: Path) -> Any:
-    """Returns what a JSON file holds.
+    """Returns the content of a JSON file.
 
     Raises:
-        BadDataError: a file that is missing or no JSON.
+        BadDataError: a missing file, or one that is not JSON.
     """
-    return _parsed(read_text(path), str(path))
+    return _parse_json(read_text(path), str(path))
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadDataError(f"{where}: not JSON that can be read ({error})") from error
+        raise BadDataError(f"{where}: expected JSON ({error})") from error
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the objects of JSON lines, each with its place.
+    """Yields the objects of a JSON lines file, each with its location for messages.
 
     Raises:
-        BadDataError: a line that is no object; names it.
+        BadDataError: a line that is not an object; names it.
     """
     for number, line in enumerate(text_lines(path), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        row = _parsed(line, where)
+        row = _parse_json(line, where)
         if not isinstance(row, dict):
             raise BadDataError(f"{where}: expected an object, found {type(row).__name__}")
         yield where, row
 
 
 def read_parquet(path: Path) -> tuple[Iterator[tuple[str, dict[str, Any]]], Mapping[str, Any]]:
-    """Returns the rows of a Parquet file, each with its place, and what the hub's library wrote of its columns.
+    """Returns the rows of a Parquet file, each with its location, and the column features that the hub's library wrote.
 
     Raises:
-        BadDataError: a damaged file, or another kind; also while rows are taken.
+        BadDataError: a damaged file or one of another kind; also while rows are read.
     """
     if not path.exists():
         raise BadDataError(f"{path} does not exist")
@@ -101,10 +101,10 @@ def read_parquet(path: Path) -> tuple[Iterator[tuple[str, dict[str, Any]]], Mapp
 
 
 def _features(file: pyarrow.parquet.ParquetFile) -> Mapping[str, Any]:
-    """Returns what the hub's library wrote of a file's columns; nothing, where somebody else wrote it."""
+    """Returns the column features that the hub's library wrote; empty for files of other writers."""
     try:
-        said: Any = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        features = said["info"]["features"]
+        metadata: Any = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        features = metadata["info"]["features"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
     return features if isinstance(features, dict) else {}
@@ -123,7 +123,7 @@ def member(row: Any, name: str, kind: type, where: str) -> Any:
     """Returns a value of a row.
 
     Raises:
-        BadDataError: it is missing or of another kind, or the row is no object; says where.
+        BadDataError: a missing value or one of another type, or a row that is not an object; names the location.
     """
     if not isinstance(row, dict):
         raise BadDataError(f"{where}: expected an object with {name}, found {type(row).__name__}")
@@ -135,20 +135,20 @@ def member(row: Any, name: str, kind: type, where: str) -> Any:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a file as they are read, unpacked, without their ends.
+    """Yields the lines of a file without their ends, decompressed while reading.
 
     Raises:
-        BadDataError: no such file, a damaged one, or a line that is not UTF-8; says which.
+        BadDataError: no such file, a damaged one, or a line that is not UTF-8; names it.
     """
-    with _opened(path) as file:
-        yield from decoded(file, str(path))
+    with _open_bytes(path) as file:
+        yield from decode_lines(file, str(path))
 
 
-def decoded(lines: Iterable[bytes], where: str) -> Iterator[str]:
-    """Yields lines as text, without their ends and without a mark of the byte order before the first.
+def decode_lines(lines: Iterable[bytes], where: str) -> Iterator[str]:
+    """Yields lines as text, without their ends and without a byte-order mark before the first.
 
     Raises:
-        BadDataError: a line that is not UTF-8; says which.
+        BadDataError: a line that is not UTF-8; names it.
     """
     for number, line in enumerate(lines, start=1):
         try:

@@ -1,4 +1,4 @@
-"""Pictures of a trained model's attention: a heat map and a histogram of key masses for each attention in it."""
+"""Attention maps of a trained model: a heat map and a histogram of key masses for each attention."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,31 +13,31 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.files import write_json
 
 FILE = "attention.json"
-"""In a run's directory."""
+"""File name in a run's directory."""
 SIDE = 32
-"""Most rows and columns of a heat map: of longer sequences a cell is the mean of a block."""
+"""Maximum rows and columns of a heat map. For longer sequences a cell is the mean of a block."""
 EDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-"""Edges of the histogram of key masses. Its first and last bins hold everything outside."""
+"""Edges of the histogram of key masses. The first and last bins also count everything outside."""
 
 
 @torch.no_grad()
 def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, Any]]:
-    """Returns plain values of every attention that is called while ``run`` calls the model, in the order of its calls.
+    """Returns plain values of each attention call made while ``run`` calls the model, in the order of the calls.
 
-    ``name`` is the module's; ``map`` the weights of the longest example, the mean over heads, times the keys
-    that are real (1: as if all were alike), real queries by real keys; ``histogram`` counts, by ``EDGES``, the masses
-    sum_i pi_ij of all real keys of all examples and heads.
+    ``name`` is the name of the module. ``map`` holds the weights of the longest example, averaged over heads and
+    multiplied by its number of real keys (so uniform weights are 1), real queries by real keys. ``histogram`` counts
+    the key masses sum_i pi_ij of all real keys of all examples and heads in the bins of ``EDGES``.
     """
     found: list[dict[str, Any]] = []
     names = {module: name for name, module in model.named_modules()}
 
-    def after(kernel: nn.Module, given: tuple[Any, ...], _: Tensor) -> None:
+    def record(kernel: nn.Module, inputs: tuple[Any, ...], _: Tensor) -> None:
         assert isinstance(kernel, Kernel)
-        query, key, _, visibility = given[:4]
-        seen = _seen(kernel, query, key, visibility, given[4] if len(given) > 4 else None)
-        found.append({"name": names[kernel].removesuffix(".kernel"), **seen})
+        query, key, _, visibility = inputs[:4]
+        values = _map_and_histogram(kernel, query, key, visibility, inputs[4] if len(inputs) > 4 else None)
+        found.append({"name": names[kernel].removesuffix(".kernel"), **values})
 
-    handles = [kernel.register_forward_hook(after) for kernel in names if isinstance(kernel, Kernel)]
+    handles = [kernel.register_forward_hook(record) for kernel in names if isinstance(kernel, Kernel)]
     try:
         run()
     finally:
@@ -46,7 +46,9 @@ def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, A
     return found
 
 
-def _seen(kernel: Kernel, query: Tensor, key: Tensor, visibility: Visibility, bias: Tensor | None) -> dict[str, Any]:
+def _map_and_histogram(
+    kernel: Kernel, query: Tensor, key: Tensor, visibility: Visibility, bias: Tensor | None
+) -> dict[str, Any]:
     batch, heads, queries, keys = *query.shape[:3], key.shape[2]
     wide = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
@@ -56,24 +58,24 @@ def _seen(kernel: Kernel, query: Tensor, key: Tensor, visibility: Visibility, bi
         )
         longest = int(real_query.sum(dim=1).argmax())
         mass = query.new_zeros(batch * heads, keys, dtype=wide)
-        drawn = query.new_zeros(queries, keys, dtype=wide)
+        mean = query.new_zeros(queries, keys, dtype=wide)
         for rows in kernel.weight_rows(query, key, visibility, bias):
             start = rows.heads.start
             own = slice(max(0, longest * heads - start), max(0, (longest + 1) * heads - start))
             mass[rows.heads, rows.keys] += rows.weights.sum(dim=1)
-            drawn[rows.queries, rows.keys] += rows.weights[own].sum(dim=0) / heads
-    shown = drawn[real_query[longest]][:, real_key[longest]]
-    shown = shown * shown.shape[1]
-    small = nn.functional.adaptive_avg_pool2d(shown[None], (min(SIDE, len(shown)), min(SIDE, shown.shape[1])))[0]
+            mean[rows.queries, rows.keys] += rows.weights[own].sum(dim=0) / heads
+    cells = mean[real_query[longest]][:, real_key[longest]]
+    cells = cells * cells.shape[1]
+    pooled = nn.functional.adaptive_avg_pool2d(cells[None], (min(SIDE, len(cells)), min(SIDE, cells.shape[1])))[0]
     masses = mass[real_key.repeat_interleave(heads, dim=0)].cpu().numpy()
     return {
-        "queries": shown.shape[0],
-        "keys": shown.shape[1],
-        "map": [[round(each, 4) for each in row] for row in small.tolist()],
+        "queries": cells.shape[0],
+        "keys": cells.shape[1],
+        "map": [[round(each, 4) for each in row] for row in pooled.tolist()],
         "histogram": np.histogram(masses, (-np.inf, *EDGES, np.inf))[0].tolist(),
     }
 
 
 def write_maps(folder: Path, model: nn.Module, run: Callable[[], Any]) -> None:
-    """Writes ``attention.json`` into a run's directory: the edges of the histograms and the maps."""
+    """Writes ``attention.json`` into a run's directory: the histogram edges and the maps."""
     write_json(folder / FILE, {"edges": EDGES, "attentions": attention_maps(model, run)})

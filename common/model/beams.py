@@ -1,9 +1,9 @@
-"""Hypotheses that grow token by token, a beam of W to each of B sources: what a decoder remembers of them, one step on.
+"""Decoding state of beam search: W hypotheses for each of B sources, which grow by one token per step.
 
-Keys and values are computed once and stay where they are. Those of a source are shared by its beam; those of the beam's
-own tokens lie end to end as they were made, and which of them a hypothesis descends from is a table of numbers. Scores,
-which have no width of a head, are brought into its order, and weights back; so nothing of a head's width is ever copied
-or reordered when beams are.
+Keys and values are computed once and never moved. The keys of a source are shared by its beam. The keys of the
+hypotheses' own tokens are stored in the order of their creation, and ``Memory.ancestry`` lists the indices of those
+that belong to each hypothesis. Scores, which have no head-width axis, are gathered into the order of a hypothesis,
+and weights are scattered back. So reordering the beams copies no tensor with a head-width axis.
 """
 
 import torch
@@ -37,15 +37,15 @@ def attend_beams(
     state: EarlierBeamLse | None,
     ancestry: Ancestry | None = None,
 ) -> tuple[BeamHeads, BeamLse | None]:
-    """Returns what the newest query of each hypothesis finds among keys of its source, and the state to go on with.
+    """Returns the output of each hypothesis' newest query over the keys of its source, and the next state.
 
-    As ``Kernel.step`` with one query, by the formula on the full matrix; ``state`` has a row a hypothesis.
-    ``ancestry``: which keys are a hypothesis' own, in the order of time; None: all of them, ``visibility`` says which
-    are real.
+    Equals ``Kernel.step`` with one query, computed by the formula on the full matrix. ``state`` has one row per
+    hypothesis. ``ancestry``: indices of each hypothesis' own keys, in temporal order. None: a hypothesis attends to
+    all keys that ``visibility`` marks as real.
     """
     batch, heads, beams, _ = query.shape
     scores = scaled_scores(query, key, None)  # B H W M
-    made = scores.shape[-1]
+    keys = scores.shape[-1]
     if ancestry is not None:
         own = ancestry[:, None].expand(-1, heads, -1, -1)  # B H W T
         scores = scores.gather(-1, own)
@@ -56,7 +56,7 @@ def attend_beams(
     weights, state = kernel.normalize(rows, visible, visibility, state)
     weights = weights.view(batch, beams, heads, -1).transpose(1, 2)
     if ancestry is not None:
-        weights = weights.new_zeros(batch, heads, beams, made).scatter_(-1, own, weights)
+        weights = weights.new_zeros(batch, heads, beams, keys).scatter_(-1, own, weights)
     return weights.to(value.dtype) @ value, state
 
 
@@ -67,15 +67,15 @@ class LayerMemory:
         self.source_key, self.source_value = key, value
         self.key: Tensor | None = None
         self.value: Tensor | None = None
-        self.mass: BeamLse | None = None
+        self.attention_state: BeamLse | None = None
         """State of self-attention over the hypotheses' own keys; one row per hypothesis."""
-        self.source_mass: BeamLse | None = None
+        self.source_state: BeamLse | None = None
         """State of attention to the source."""
-        self.carried: DeescalationState | None = None
+        self.norm_state: DeescalationState | None = None
         """State of the norm."""
 
     def append(self, key: BeamKey, value: BeamValue, first: int, capacity: int) -> tuple[Key, Value]:
-        """Lays the newest tokens' keys and values behind those made so far, ``first``, and returns them all."""
+        """Stores the newest tokens' keys and values from index ``first`` on, and returns all stored ones."""
         if self.key is None or self.value is None:
             batch, heads, _, width = key.shape
             self.key, self.value = (key.new_empty(batch, heads, capacity, width) for _ in range(2))
@@ -84,47 +84,47 @@ class LayerMemory:
         return self.key[:, :, :last], self.value[:, :, :last]
 
     def select(self, rows: Tensor) -> None:
-        """Takes what is carried from these hypotheses, a row each."""
-        self.mass = None if self.mass is None else self.mass[rows]
-        self.source_mass = None if self.source_mass is None else self.source_mass[rows]
-        if self.carried is not None:
-            self.carried = DeescalationState(self.carried.total[rows], self.carried.seen[rows])
+        """Replaces the states by those of the hypotheses ``rows``."""
+        self.attention_state = None if self.attention_state is None else self.attention_state[rows]
+        self.source_state = None if self.source_state is None else self.source_state[rows]
+        if self.norm_state is not None:
+            self.norm_state = DeescalationState(self.norm_state.total[rows], self.norm_state.seen[rows])
 
     def keep(self, sources: Sources) -> None:
-        """Forgets all sources but these."""
+        """Removes all sources but these."""
         self.source_key, self.source_value = self.source_key[sources], self.source_value[sources]
         if self.key is not None and self.value is not None:
             self.key, self.value = self.key[sources], self.value[sources]
 
 
 class Memory:
-    """State of a decoder for B sources and the hypotheses of each, which begin as one without tokens."""
+    """Decoding state of B sources and their hypotheses. Each source starts with one empty hypothesis."""
 
     def __init__(self, layers: list[LayerMemory], real: KeyMask, steps: int, beams: int) -> None:
-        """``steps``: the most tokens of a hypothesis; ``beams``: the most hypotheses of a source."""
+        """``steps``: maximum tokens per hypothesis; ``beams``: maximum hypotheses per source."""
         self.layers, self.real = layers, real
         self.capacity = 1 + (steps - 1) * beams
-        self.made = 0
-        """Keys so far of each source's hypotheses."""
+        self.key_count = 0
+        """Number of keys stored so far for the hypotheses of each source."""
         self.ancestry = torch.zeros(len(real), 1, 0, dtype=torch.long, device=real.device)
 
     @property
     def time(self) -> int:
-        """The tokens of a hypothesis so far."""
+        """Number of tokens per hypothesis so far."""
         return self.ancestry.shape[2]
 
-    def grow(self) -> None:
-        """Gives every hypothesis the key that its next token is going to have."""
+    def begin_step(self) -> None:
+        """Adds the index of the next token's key to the ancestry of every hypothesis."""
         batch, beams, _ = self.ancestry.shape
-        newest = torch.arange(self.made, self.made + beams, device=self.ancestry.device)
+        newest = torch.arange(self.key_count, self.key_count + beams, device=self.ancestry.device)
         self.ancestry = torch.cat([self.ancestry, newest[None, :, None].expand(batch, -1, -1)], dim=2)
 
-    def grown(self) -> None:
-        """Counts the keys that every layer has laid down by now."""
-        self.made += self.ancestry.shape[1]
+    def end_step(self) -> None:
+        """Counts the keys that every layer has stored in this step."""
+        self.key_count += self.ancestry.shape[1]
 
     def descend(self, parents: BeamParents) -> None:
-        """Replaces each source's hypotheses by descendants: each is a copy of the one whose number is given."""
+        """Replaces each source's hypotheses by copies of the ones with the indices ``parents``."""
         _, beams, time = self.ancestry.shape
         first = torch.arange(len(parents), device=parents.device)[:, None] * beams
         self.ancestry = self.ancestry.gather(1, parents[..., None].expand(-1, -1, time))
@@ -132,7 +132,7 @@ class Memory:
             layer.select((parents + first).flatten())
 
     def keep(self, sources: Sources) -> None:
-        """Forgets all sources but these."""
+        """Removes all sources but these."""
         beams = self.ancestry.shape[1]
         rows = (sources[:, None] * beams + torch.arange(beams, device=sources.device)).flatten()
         self.ancestry, self.real = self.ancestry[sources], self.real[sources]

@@ -1,4 +1,4 @@
-"""Absolute positions: learned, sinusoidal."""
+"""Absolute positions: learned or sinusoidal."""
 
 import math
 from typing import Literal
@@ -23,7 +23,7 @@ def sinusoids(length: int, dim: int) -> Tensor:
 
 
 class AbsolutePositions(nn.Module):
-    """Adds a vector for each position; learned ones start at N(0, std)."""
+    """Adds a position embedding. Learned ones are initialised from N(0, std)."""
 
     def __init__(self, kind: Positions, *, length: int, dim: int, std: float) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class AbsolutePositions(nn.Module):
             self.register_buffer("table", sinusoids(length, dim), persistent=False)
 
     def forward(self, hidden: Hidden) -> Hidden:
-        """Returns ``hidden`` with its positions added.
+        """Returns ``hidden`` plus the embeddings of its positions.
 
         Raises:
             WrongUseError: a sequence longer than the table.

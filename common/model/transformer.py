@@ -1,4 +1,4 @@
-"""Encoder and decoder, made of blocks: any attention variant, any norm, any depth."""
+"""Encoder and decoder built from blocks: any attention variant, any norm, any depth."""
 
 from dataclasses import dataclass, field
 
@@ -28,25 +28,25 @@ from seqarena.common.shapes import BeamHidden, Context, Hidden, KeyMask
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Config of any model that is measured: its attention variant, and the labels that tables print for the rest."""
+    """Base config of all measured models: the attention variant, and labels of the model for tables."""
 
     attention: AttentionConfig = field(default_factory=Softmax, metadata=role(Role.ROW))
     """The attention variant and its parameters."""
 
     @property
     def longest(self) -> int:
-        """The most tokens of a sequence it can read."""
-        raise TypeError(f"{type(self).__name__} does not say how long its sequences may be")
+        """Maximum tokens per sequence."""
+        raise TypeError(f"{type(self).__name__} does not define longest")
 
     @property
     def norm_label(self) -> str:
-        """How a table names its block normalisation."""
-        raise TypeError(f"{type(self).__name__} does not say how it is normalised")
+        """Name of the block normalisation in tables."""
+        raise TypeError(f"{type(self).__name__} does not define norm_label")
 
     @property
     def depth_label(self) -> int:
-        """The number of layers that a table names."""
-        raise TypeError(f"{type(self).__name__} does not say how deep it is")
+        """Number of layers in tables."""
+        raise TypeError(f"{type(self).__name__} does not define depth_label")
 
     @property
     def notes(self) -> list[str]:
@@ -56,26 +56,26 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(ModelConfig):
-    """A stack of layers of attention and feed-forward."""
+    """A stack of layers, each with attention and a feed-forward."""
 
     layers: int = field(metadata=role(Role.ROW))
     """Number of layers, each with attention and a feed-forward."""
     dim: int
     """Width of the stream."""
     heads: int
-    """Attention heads; each is attention_dim / heads wide."""
+    """Number of attention heads, each attention_dim / heads wide."""
     attention_dim: int | None = None
-    """Width of all heads together; none: dim."""
+    """Total width of all heads; none: dim."""
     ffn_dim: int
-    """Width inside the feed-forward."""
+    """Hidden width of the feed-forward."""
     norm: NormConfig = field(default_factory=PostNorm, metadata=role(Role.ROW))
     """The block normalisation and its parameters."""
     activation: Activation = "gelu"
-    """Activation inside the feed-forward."""
+    """Activation of the feed-forward."""
     dropout: float = 0.1
-    """Probability of dropping an entry of a sublayer's output or of the feed-forward's inside."""
+    """Dropout probability of each sublayer's output and of the feed-forward's hidden layer."""
     attention_dropout: float = 0.1
-    """Probability of dropping an attention weight."""
+    """Dropout probability of attention weights."""
     projection_bias: bool = True
     """Whether the attention's four projections have biases."""
     norm_eps: float = 1e-5
@@ -83,29 +83,29 @@ class EncoderConfig(ModelConfig):
 
     @property
     def norm_label(self) -> str:
-        """The name of its norm in the table, with what differs."""
+        """Name of the norm in its table, with the fields that differ."""
         return norm_name(self.norm)
 
     @property
     def depth_label(self) -> int:
-        """Its layers."""
+        """Number of layers."""
         return self.layers
 
     @property
     def notes(self) -> list[str]:
-        """That it sees the future, where it does."""
+        """``non-causal`` if the norm includes future tokens in a causal model."""
         return ["non-causal"] if isinstance(self.norm, Deescalated) and self.norm.leaky else []
 
     @property
     def inner_dropout(self) -> float:
-        """Probability of dropping an entry between the two matrices of a feed-forward."""
+        """Dropout probability between the two matrices of a feed-forward."""
         return self.dropout
 
     def check(self, *, order: Order, mean_pooled: bool) -> None:
-        """Refuses, before anything is loaded, a model that could not work.
+        """Checks, before anything is loaded, that the model can work.
 
         Raises:
-            WrongUseError: names the fields.
+            WrongUseError: invalid fields; names them.
         """
         for name in ("layers", "dim", "heads", "ffn_dim"):
             if getattr(self, name) < 1:
@@ -116,7 +116,7 @@ class EncoderConfig(ModelConfig):
             raise WrongUseError(f"model.{name} {width} is not a multiple of model.heads {self.heads}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise WrongUseError(f"model.{name}: expected 0 up to below 1, found {getattr(self, name)}")
+                raise WrongUseError(f"model.{name}: expected a number from 0 to below 1, found {getattr(self, name)}")
         if not self.norm_eps > 0:
             raise WrongUseError(f"model.norm_eps: expected a number above 0, found {self.norm_eps}")
         require_order(self.attention, order)
@@ -135,7 +135,7 @@ def _attention(config: EncoderConfig, variant: AttentionConfig) -> MultiHeadAtte
 
 
 class Layer(nn.Module):
-    """One attention and one feed-forward, joined to the stream by the norm's residual block."""
+    """One attention and one feed-forward, added to the stream by the norm's residual block."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Hidden, visibility: Visibility) -> Hidden:
-        """Returns the layer's output; padded positions hold something finite that nothing reads."""
+        """Returns the layer's output. Padded positions have finite values that are never read."""
 
         def attention(tokens: Tensor) -> Tensor:
             return self.dropout(self.attention(tokens, visibility))  # type: ignore[no-any-return]
@@ -158,7 +158,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Maps a stream of tokens to one of the same shape."""
+    """Maps a stream of tokens to a stream of the same shape."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Encoder(nn.Module):
         self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
 
     def forward(self, hidden: Hidden, visibility: Visibility) -> Hidden:
-        """Returns the last layer's stream, normalised where the norm asks for it."""
+        """Returns the last layer's stream, normalised if the norm has a final one."""
         for layer in self.layers:
             hidden = layer(hidden, visibility)
         final: torch.Tensor = self.final_norm(hidden)
@@ -174,7 +174,7 @@ class Encoder(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention to the tokens so far, attention to the encoder's stream, and a feed-forward."""
+    """Self-attention to the tokens so far, cross-attention to the encoder's stream, and a feed-forward."""
 
     def __init__(self, config: EncoderConfig, attention: AttentionConfig, cross: AttentionConfig) -> None:
         super().__init__()
@@ -184,8 +184,8 @@ class DecoderLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Hidden, visibility: Visibility, context: Context, of_context: Visibility) -> Hidden:
-        """Returns the layer's output for whole targets."""
-        return self._joined(
+        """Returns the layer's output for whole target sequences."""
+        return self._apply_residual(
             hidden,
             lambda tokens: self.attention(tokens, visibility),
             lambda tokens: self.cross(tokens, of_context, context),
@@ -193,51 +193,54 @@ class DecoderLayer(nn.Module):
         )[0]
 
     def step(self, hidden: Hidden, memory: Memory, own: LayerMemory) -> Hidden:
-        """Returns the output for the newest token of every hypothesis: a row a hypothesis, one token (B W) 1 C."""
+        """Returns the output for the newest token of every hypothesis, one row per hypothesis: (B W) 1 C."""
         batch = len(memory.real)
 
         def beams(rows: Tensor) -> Tensor:
             return rows.view(batch, -1, rows.shape[-1])
 
         def attention(rows: Tensor) -> Tensor:
-            key, value = own.append(*self.attention.project_key_value(beams(rows)), memory.made, memory.capacity)
+            key, value = own.append(*self.attention.project_key_value(beams(rows)), memory.key_count, memory.capacity)
             causal = Visibility(order="causal", memory=memory.time - 1)
             query = self.attention.project_query(beams(rows))
-            heads, own.mass = attend_beams(self.attention.kernel, query, key, value, causal, own.mass, memory.ancestry)
+            heads, own.attention_state = attend_beams(
+                self.attention.kernel, query, key, value, causal, own.attention_state, memory.ancestry
+            )
             return self.attention.merge_heads(heads).view_as(rows)
 
         def cross(rows: Tensor) -> Tensor:
             ordered = Visibility(order="ordered_queries", key_real=memory.real)
             key, value = own.source_key, own.source_value
             query = self.cross.project_query(beams(rows))
-            heads, own.source_mass = attend_beams(self.cross.kernel, query, key, value, ordered, own.source_mass)
+            heads, own.source_state = attend_beams(self.cross.kernel, query, key, value, ordered, own.source_state)
             return self.cross.merge_heads(heads).view_as(rows)
 
-        hidden, own.carried = self._joined(hidden, attention, cross, Visibility(order="causal"), own.carried)
+        causal = Visibility(order="causal")
+        hidden, own.norm_state = self._apply_residual(hidden, attention, cross, causal, own.norm_state)
         return hidden
 
-    def _joined(
+    def _apply_residual(
         self,
         hidden: Hidden,
         attention: Sublayer,
         cross: Sublayer,
         visibility: Visibility,
-        carried: DeescalationState | None = None,
+        state: DeescalationState | None = None,
     ) -> tuple[Hidden, DeescalationState | None]:
-        def dropped(sublayer: Sublayer) -> Sublayer:
+        def with_dropout(sublayer: Sublayer) -> Sublayer:
             return lambda tokens: self.dropout(sublayer(tokens))
 
-        joined: tuple[Hidden, DeescalationState | None] = self.residual(
-            hidden, dropped(attention), dropped(self.feed_forward), visibility, carried, dropped(cross)
+        output: tuple[Hidden, DeescalationState | None] = self.residual(
+            hidden, with_dropout(attention), with_dropout(self.feed_forward), visibility, state, with_dropout(cross)
         )
-        return joined
+        return output
 
 
 class Decoder(nn.Module):
-    """Maps the tokens so far to a stream of the same shape, reading an encoder's; nothing sees the future.
+    """Maps the tokens so far to a stream of the same shape, reading an encoder's stream. Fully causal.
 
-    The norm is the config's in its causal form; the two attentions are named apart, for what suits an encoder may not
-    be defined here.
+    The norm is the config's in its causal form. The two attentions are separate arguments, because the variant of an
+    encoder may not be defined in a decoder.
     """
 
     def __init__(
@@ -248,7 +251,7 @@ class Decoder(nn.Module):
         self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
 
     def forward(self, hidden: Hidden, visibility: Visibility, context: Context, real: KeyMask) -> Hidden:
-        """Returns the last layer's stream; ``real``: which tokens of the context are."""
+        """Returns the last layer's stream. ``real``: mask of the context's real tokens."""
         of_context = Visibility(query_real=visibility.query_real, key_real=real, order="ordered_queries")
         for layer in self.layers:
             hidden = layer(hidden, visibility, context, of_context)
@@ -256,16 +259,16 @@ class Decoder(nn.Module):
         return final
 
     def begin(self, context: Context, real: KeyMask, *, steps: int, beams: int) -> Memory:
-        """Returns the memory of hypotheses without a token: the keys and values of the sources, computed once."""
+        """Returns the decoding state of empty hypotheses, with the keys and values of the sources computed once."""
         layers = [LayerMemory(*layer.cross.project_key_value(context)) for layer in self.layers]  # type: ignore[union-attr, operator]
         return Memory(layers, real, steps, beams)
 
     def step(self, hidden: BeamHidden, memory: Memory) -> BeamHidden:
-        """Returns the stream of the newest token of every hypothesis, which ``memory`` then remembers."""
-        memory.grow()
+        """Returns the stream of the newest token of every hypothesis, and adds the token to ``memory``."""
+        memory.begin_step()
         rows = hidden.flatten(0, 1)[:, None]  # (B W) 1 C
         for layer, own in zip(self.layers, memory.layers, strict=True):
             rows = layer.step(rows, memory, own)  # type: ignore[operator]
-        memory.grown()
+        memory.end_step()
         final: torch.Tensor = self.final_norm(rows)
         return final.view_as(hidden)

@@ -1,4 +1,4 @@
-"""From a command line to a Run: names from tables, then any field by its path."""
+"""From a command line to a Run: named variants and presets, then any field by its path."""
 
 import argparse
 import contextlib
@@ -21,11 +21,11 @@ from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun, Preset, row_name
 from seqarena.common.runs.session import Session, execute
 from seqarena.common.runs.tasks import Task
-from seqarena.common.training.optim import fitted
+from seqarena.common.training.optim import fit_schedule
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that says what is wrong in one line, and does not guess at shortened options."""
+    """Argument parser that reports an error in one line and accepts no abbreviated options."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
@@ -36,16 +36,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_session_options(parser: Parser) -> None:
-    """Adds the options of ``Session``: where to read and write; nothing that changes a number."""
+    """Adds the options of ``Session``: folders and output, no setting that changes a number."""
     group = parser.add_argument_group("where to read and write")
     group.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run directories (default: runs)")
     group.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
-    group.add_argument("--overwrite", action="store_true", help="delete what this run left before, and run it again")
+    group.add_argument("--overwrite", action="store_true", help="delete earlier output of this run, and run it again")
     group.add_argument(
         "--overwrite-outdated", action="store_true",
-        help="delete what this run left before by other sources; up-to-date results stay",
+        help="delete output of this run by other versions of the sources; up-to-date results stay",
     )  # fmt: skip
-    group.add_argument("--tracker", nargs="+", default=[], help="also log to these: tensorboard, wandb, trackio")
+    group.add_argument("--tracker", nargs="+", default=[], help="trackers to log to: tensorboard, wandb, trackio")
     group.add_argument("--json", action="store_true", help="print the result as one JSON object on the last line")
 
 
@@ -62,7 +62,7 @@ def session_of(options: argparse.Namespace, command: str) -> Session:
     )
 
 
-def described(
+def build_run(
     package: Package,
     task: str,
     preset: str | None,
@@ -72,37 +72,37 @@ def described(
     fields: Sequence[str],
     prog: str,
 ) -> BaseRun:
-    """Returns the checked run that names and ``--path value`` arguments describe, whole.
+    """Returns the complete, checked run of the named options and ``--path value`` arguments.
 
-    ``preset`` None: the one that a field among the arguments chooses, else quick.
+    ``preset`` None: the preset that a field among the arguments chooses, else quick.
 
     Raises:
-        WrongUseError: a name or field that is unknown, or a run that could not work.
+        WrongUseError: an unknown name or field, or a run that cannot work.
     """
     look_up(package.tasks, task, f"{package.name} task")
     typed = {split([argument])[0] for argument in fields if argument.startswith("--")}
     presets = package.presets[task]
-    asked = preset or next((name for name, each in presets.items() if each.chosen_by in typed), "quick")
-    run = set_fields(choose(package, task, asked, attention, norm, seed), fields, prog)
+    chosen = preset or next((name for name, each in presets.items() if each.chosen_by in typed), "quick")
+    run = set_fields(choose(package, task, chosen, attention, norm, seed), fields, prog)
     typed |= {f"model.{name}" for name, given in (("attention", attention), ("norm", norm)) if given is not None}
-    run = _with_fitting_schedule(run.completed(typed), presets[asked].run, typed)
+    run = _with_fitting_schedule(run.completed(typed), presets[chosen].run, typed)
     run.check()
     return run
 
 
 def _with_fitting_schedule(run: BaseRun, preset: BaseRun, typed: Collection[str]) -> BaseRun:
-    """Returns the run; a schedule that does not fit into fewer steps, and was not typed, keeps its share of them."""
+    """Returns the run. A schedule that was not typed and does not fit into the steps is shortened in proportion."""
     if any(path.startswith("optim.schedule.") for path in typed):
         return run
-    schedule = fitted(run.optim.schedule, preset.train.steps, run.train.steps)
+    schedule = fit_schedule(run.optim.schedule, preset.train.steps, run.train.steps)
     return dataclasses.replace(run, optim=dataclasses.replace(run.optim, schedule=schedule))
 
 
 def choose(package: Package, task: str, preset: str, attention: str | None, norm: str | None, seed: int) -> BaseRun:
-    """Returns the run that the names describe.
+    """Returns the run of these names.
 
     Raises:
-        WrongUseError: an unknown name; says the nearest ones.
+        WrongUseError: an unknown name; suggests the nearest ones.
     """
     look_up(package.tasks, task, f"{package.name} task")
     run = look_up(package.presets[task], preset, f"preset of {package.name} {task}").run
@@ -141,7 +141,7 @@ def _print_fields(run: BaseRun, prog: str) -> None:
 
 
 def describe(package: Package) -> str:
-    """Returns a package's tasks and their presets, one line each; a task's own help says how presets depart."""
+    """Returns a package's tasks and their presets, one line each. Departures are in the help of each task."""
     lines = []
     for task in package.tasks.values():
         lines.append(f"  {task.name:<14} {task.title}")
@@ -151,13 +151,11 @@ def describe(package: Package) -> str:
 
 
 def _chosen_by(preset: Preset[BaseRun]) -> str:
-    return (
-        "" if preset.chosen_by is None else f" (meant where --{spelled(preset.chosen_by)} is set and no preset named)"
-    )
+    return "" if preset.chosen_by is None else f" (the default if --{spelled(preset.chosen_by)} is set)"
 
 
 def provenance(task: Task, preset: Preset[BaseRun]) -> str:
-    """Returns where a task's data and a preset's settings come from, what to expect and what it costs."""
+    """Returns the sources of a task's data and of a preset's settings, the expected score, and the cost."""
     lines = (
         {"data": f"{task.source}; {task.revision}; licence: {task.licence}", "splits": task.splits}
         if preset.data is None
@@ -171,7 +169,7 @@ def provenance(task: Task, preset: Preset[BaseRun]) -> str:
 
 
 def first_lines(table: Mapping[str, Any]) -> str:
-    """Returns a table of configs, one line each: the name and what its class says first, with the fields set."""
+    """Returns a table of configs, one line each: the name, the first line of the class's docstring, and the fields."""
     aliases = {target: alias for alias, target in ALIASES.items()}
     lines = []
     for name, config in table.items():
@@ -189,27 +187,27 @@ def variants() -> str:
 
 def _others(package: Package, prog: str) -> str:
     lines = "".join(f"\n  {prog} {name} --help" for name in package.commands)
-    return f"\n\nbeside tasks:{lines}" if lines else ""
+    return f"\n\nother commands:{lines}" if lines else ""
 
 
 def package_parser(package: Package, prog: str) -> Parser:
-    """Returns the parser of the names that choose a run; fields are parsed once these are known."""
+    """Returns the parser of the options that choose a run. Its fields are parsed once the run is known."""
     parser = Parser(
         prog=prog, add_help=False, description=f"{package.title}\n\ntasks:\n{describe(package)}{_others(package, prog)}"
     )
-    parser.add_argument("task", nargs="?", help="what to measure")
-    parser.add_argument("--preset", help="the named run to start from (default: quick)")
+    parser.add_argument("task", nargs="?", help="the task to train and evaluate on")
+    parser.add_argument("--preset", help="the preset to start from (default: quick)")
     parser.add_argument("--attention", help="attention variant (default: the preset's)")
     parser.add_argument("--norm", help="block normalisation (default: the preset's)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, data order and dropout (default: 0)")
     parser.add_argument("--out", type=Path, help="this run's directory (default: named by the run, under --runs)")
-    parser.add_argument("-h", "--help", action="store_true", help="show this, and with a task every field")
+    parser.add_argument("-h", "--help", action="store_true", help="show this help, with a task also every field")
     add_session_options(parser)
     return parser
 
 
 def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
-    """Trains and evaluates the run that the arguments describe, and prints its result."""
+    """Trains and evaluates the run of the arguments, and prints its result."""
     if arguments and arguments[0] in package.commands:
         return package.commands[arguments[0]](arguments[1:])
     parser = package_parser(package, prog)
@@ -217,7 +215,7 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
         raise WrongUseError(f"the task comes first: {prog} TASK {arguments[0]} ...; tasks: {', '.join(package.tasks)}")
     options, rest = parser.parse_known_args(arguments)
     if options.task is None and not options.help:
-        raise WrongUseError(f"which task? {nearest('', package.tasks)}; see {prog} --help")
+        raise WrongUseError(f"no task given; {nearest('', package.tasks)}; see {prog} --help")
     if options.task is None:
         parser.epilog = f"{variants()}\n\n{prog} TASK --help shows every field of a run with its default."
         parser.print_help()
@@ -228,12 +226,12 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
         run = choose(package, options.task, preset, options.attention, options.norm, options.seed)
         parser.print_help()
         print(f"\n{provenance(package.tasks[options.task], package.presets[options.task][preset])}")
-        print(f"\nfields of {options.task}, preset {preset}: any of them as --path value\n")
+        print(f"\nfields of {options.task}, preset {preset}: each can be set as --path value\n")
         _print_fields(run, f"{prog} {options.task}")
         for path in attention_fields(run):
             print(f"  --{spelled(path)} chooses a variant by its name, as --attention does")
         return 0
-    run = described(
+    run = build_run(
         package, options.task, options.preset, options.attention, options.norm, options.seed, rest,
         f"{prog} {options.task}",
     )  # fmt: skip
@@ -251,7 +249,7 @@ def _is_main_process() -> bool:
 
 
 def print_result(result: Result, measured: str, *, as_json: bool) -> None:
-    """Prints a result, and how it was ``measured`` if that is to be said: a few lines for a person, or JSON."""
+    """Prints a result and a note on how it was ``measured`` (if not empty): a few lines of text, or JSON."""
     if as_json:
         print(json.dumps(dataclasses.asdict(result), allow_nan=False))
         return
@@ -272,8 +270,8 @@ def print_result(result: Result, measured: str, *, as_json: bool) -> None:
         print(f"  {measured}")
     others = {name: value for name, value in result.metrics.items() if name != result.metric}
     if others:
-        told = ", ".join(f"{name.replace('_', ' ')} {value:,.4f}" for name, value in others.items())
-        print(textwrap.fill(told, 116, initial_indent="  ", subsequent_indent="  "))
+        line = ", ".join(f"{name.replace('_', ' ')} {value:,.4f}" for name, value in others.items())
+        print(textwrap.fill(line, 116, initial_indent="  ", subsequent_indent="  "))
     print("  floors: " + ", ".join(f"{name} {value:.4f}" for name, value in result.floors.items()))
     for name, values in result.bounded.items():
         print(f"  {name}: {', '.join(f'{value:.3f}' for value in values)}")

@@ -1,6 +1,7 @@
-"""Frozen dataclasses to JSON and back; a run's fingerprint.
+"""Frozen dataclasses to JSON and back; fingerprints of runs.
 
-A nested config whose field may hold one of several classes is told apart by its class name, under the key ``class``.
+The JSON of each config contains its class name, under the key ``class``, since a field may hold one of several
+classes.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ Config = TypeVar("Config")
 
 
 def to_json(config: Any) -> Any:
-    """Returns a config as plain JSON values, each dataclass a dict that names its class."""
+    """Returns a config as plain JSON values. Each dataclass becomes a dict with its class name."""
     if is_dataclass(config) and not isinstance(config, type):
         return {"class": type(config).__name__} | {
             field.name: to_json(getattr(config, field.name)) for field in fields(config)
@@ -26,10 +27,10 @@ def to_json(config: Any) -> Any:
 
 
 def from_json(kind: type[Config], values: Any) -> Config:
-    """Returns the config that ``to_json`` wrote; ``kind`` is its class or a base class of it.
+    """Returns the config that ``to_json`` wrote. ``kind`` is its class or a base class of it.
 
     Raises:
-        ValueError: a class that is none of ``kind``, or fields it does not have or lacks.
+        ValueError: a class that is not of ``kind``, unknown or missing fields, or a value of another type.
     """
     if not isinstance(values, dict):
         raise ValueError(f"expected a {kind.__name__}, found {type(values).__name__}")
@@ -46,12 +47,12 @@ def from_json(kind: type[Config], values: Any) -> Config:
 
 
 def fingerprint(config: Any) -> str:
-    """Returns 12 hex digits that change whenever any field of a config does."""
+    """Returns 12 hex digits that change whenever any field of a config changes."""
     return hashlib.sha256(json.dumps(to_json(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def field_paths(config: Any, path: str = "") -> list[str]:
-    """Returns the dotted path of every plain field, as the command line spells it."""
+    """Returns the dotted path of every plain field."""
     found: list[str] = []
     for field in fields(config):
         value, inner = getattr(config, field.name), f"{path}{field.name}"
@@ -60,12 +61,12 @@ def field_paths(config: Any, path: str = "") -> list[str]:
 
 
 def class_named(kind: type, values: dict[str, Any]) -> type | None:
-    """Returns the class that the JSON of a config names, ``kind`` or one derived from it; none: it is unknown."""
+    """Returns the class that the JSON of a config names, ``kind`` or a subclass of it; None if it is unknown."""
     return next((each for each in _family(kind) if each.__name__ == values.get("class")), None)
 
 
 def config_class(hint: Any) -> type | None:
-    """Returns the dataclass that an annotation names, alone or beside others; none: it is of plain values."""
+    """Returns the dataclass in an annotation, alone or in a union; None if there is none."""
     options = [hint, *typing.get_args(hint)]
     return next((each for each in options if isinstance(each, type) and is_dataclass(each)), None)
 

@@ -1,4 +1,4 @@
-"""A run's directory: named by the run and its sources, made, locked, refused, emptied."""
+"""Run directories: named by the run and its sources, created, locked, checked, emptied."""
 
 import contextlib
 import hashlib
@@ -21,12 +21,12 @@ from seqarena.common.runs.package import OUTPUTS
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.roles import Role, role_of
 from seqarena.common.runs.run import BaseRun, is_same_run
-from seqarena.common.runs.sources import Sources, changed_sources, digest, listed
+from seqarena.common.runs.sources import Sources, changed_sources, digest, short_list
 
 SOURCES = "sources.json"
 """File of a run's directory with the hashes of its sources."""
 DATA = "data.json"
-"""File of a run's ``checkpoint`` with the sha256 of its data, and with the hashes of its run and its sources."""
+"""File of a run's ``checkpoint`` with the sha256 of its data, and the hashes of its run and its sources."""
 WEIGHTS = "weights.json"
 """File of a run's ``checkpoint`` with the sha256 of the weights that it started from."""
 
@@ -46,24 +46,24 @@ def other_versions(folder: Path) -> list[Path]:
     return sorted(own, key=lambda each: (each / "run.json").stat().st_mtime)
 
 
-def outdated(folder: Path, sources: Sources) -> str:
-    """Returns the files that changed since this run was last measured or begun elsewhere; empty: it never was."""
+def outdated_sources(folder: Path, sources: Sources) -> str:
+    """Returns the files that changed since this run was last measured or begun elsewhere; empty if it never was."""
     if (folder / "result.json").exists() or (folder / "checkpoint").exists():
         return ""
     versions = other_versions(folder)
     return _difference(versions[-1], sources) if versions else ""
 
 
-def tell_other_versions(folder: Path, sources: Sources) -> None:
-    """Says that the run is measured anew because its sources changed, and where the result or checkpoint before is."""
-    changed = outdated(folder, sources)
+def report_other_versions(folder: Path, sources: Sources) -> None:
+    """Prints that the run is measured again because its sources changed, and the directory of its earlier version."""
+    changed = outdated_sources(folder, sources)
     if not changed:
         return
     before = other_versions(folder)[-1]
     if (before / "result.json").exists():
         print(
-            f"{changed} changed since this run was measured in {before}. It is measured again in {folder}; the result "
-            "before stays a row of its own (--overwrite or --overwrite-outdated deletes it)",
+            f"{changed} changed since this run was measured in {before}. It is measured again in {folder}; the earlier "
+            "result stays a row of its own (--overwrite or --overwrite-outdated deletes it)",
             file=sys.stderr,
         )
     else:
@@ -77,7 +77,7 @@ def tell_other_versions(folder: Path, sources: Sources) -> None:
 def _difference(folder: Path, sources: Sources) -> str:
     """Returns the files that differ between a directory's sources and these."""
     before = _sources_in(folder)
-    return "sources (which it did not record)" if before is None else listed(changed_sources(before, sources))
+    return "sources (which it did not record)" if before is None else short_list(changed_sources(before, sources))
 
 
 def _sources_in(folder: Path) -> dict[str, str] | None:
@@ -89,16 +89,16 @@ def _sources_in(folder: Path) -> dict[str, str] | None:
 
 
 @contextlib.contextmanager
-def opened(folder: Path, run: BaseRun, sources: Sources, *, overwrite: bool, is_named: bool) -> Iterator[None]:
-    """Makes and locks a run's directory; leaves none behind where the run is refused before it began.
+def open_run_folder(folder: Path, run: BaseRun, sources: Sources, *, overwrite: bool, is_named: bool) -> Iterator[None]:
+    """Creates and locks a run's directory. Removes a new one if the run is refused before it begins.
 
-    ``is_named``: the directory was named by a person, not by the run and its sources.
+    ``is_named``: the directory was named by the user, not by the run and its sources.
 
     Raises:
-        WrongUseError: the directory holds another run, or this one by other sources; or another process runs in it.
+        WrongUseError: the directory holds another run, or this one by other sources; or another process uses it.
     """
     was_there, is_new = folder.exists(), False
-    if folder.is_symlink() and not was_there:  # what it led to was deleted
+    if folder.is_symlink() and not was_there:  # its target was deleted
         folder.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -113,14 +113,14 @@ def opened(folder: Path, run: BaseRun, sources: Sources, *, overwrite: bool, is_
             if is_new:
                 write_json(folder / "run.json", to_json(run))
             yield
-    except BaseException:  # an interrupt while data are prepared, too
+    except BaseException:  # includes an interrupt while data are prepared
         if is_new and not (folder / "checkpoint").exists():
             _withdraw(folder, was_there=was_there)
         raise
 
 
 def _withdraw(folder: Path, *, was_there: bool) -> None:
-    """Removes what a refused run left: the directory stays free for the command as it was meant."""
+    """Removes the files of a refused run, so that the corrected command can use the directory."""
     with contextlib.suppress(OSError, ValueError):
         for name in ("run.json", SOURCES):
             (folder / name).unlink(missing_ok=True)
@@ -133,7 +133,7 @@ def delete_versions(run: BaseRun, folder: Path) -> None:
     """Deletes the directories of the same run by other sources.
 
     Raises:
-        WrongUseError: another process runs in one of them.
+        WrongUseError: another process uses one of them.
     """
     for each in other_versions(folder):
         if each.is_symlink():
@@ -146,10 +146,10 @@ def delete_versions(run: BaseRun, folder: Path) -> None:
 
 
 def start_anew(run: BaseRun, folder: Path) -> None:
-    """Deletes what an earlier run left in the directory of this run.
+    """Deletes the output of an earlier run in the directory of this run.
 
     Raises:
-        WrongUseError: the directory holds something else, or somebody runs in it.
+        WrongUseError: the directory holds something else, or another process uses it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
@@ -157,15 +157,15 @@ def start_anew(run: BaseRun, folder: Path) -> None:
         _empty(folder)
 
 
-def twin(folder: Path, run: BaseRun, checksum: str) -> Path | None:
+def find_same_run(folder: Path, run: BaseRun, checksum: str) -> Path | None:
     """Returns another directory with this run on the same data by the same sources, typed with other file names."""
-    if _data_in(folder) is not None:  # it began here
+    if _data_in(folder) is not None:  # the run began in this directory
         return None
     version, began = folder.name.rpartition("-")[2], None
     for each in sorted(folder.parent.glob(f"*-{version}")):
         if each == folder or each.is_symlink():
             continue
-        with contextlib.suppress(BadDataError):  # a stranger's damage is no matter of this run
+        with contextlib.suppress(BadDataError):  # damage in other directories does not concern this run
             began = _data_in(each)
         if began == checksum and is_same_run(type(run), _run_in(each), to_json(run), anywhere=True):
             return each
@@ -173,7 +173,7 @@ def twin(folder: Path, run: BaseRun, checksum: str) -> Path | None:
 
 
 def link(folder: Path, target: Path) -> None:
-    """Makes a directory in which nothing has begun a link to another one beside it."""
+    """Replaces a directory in which nothing has begun by a link to another one beside it."""
     if folder.exists():
         for name in ("run.json", SOURCES, ".lock"):
             (folder / name).unlink(missing_ok=True)
@@ -199,8 +199,8 @@ def _data_in(folder: Path) -> str | None:
         raise BadDataError(f"{path} is damaged ({error}); delete {folder} to start this run again") from error
 
 
-def hold_to_data(folder: Path, checksum: str) -> None:
-    """Records of which run, sources and data a checkpoint is; refuses to go on from one of others.
+def check_data(folder: Path, checksum: str) -> None:
+    """Records the run, sources and data of a checkpoint, or compares them with those recorded.
 
     Raises:
         BadDataError: the run began on other data, or the checkpoint is a copy from another directory.
@@ -217,24 +217,24 @@ def hold_to_data(folder: Path, checksum: str) -> None:
         write_json(path, {"sha256": checksum, **owner})
         return
     recorded = read_strict_json(path)
-    if any(recorded.get(name, own) != own for name, own in owner.items()):  # 0.1.0 did not record it
+    if any(recorded.get(name, own) != own for name, own in owner.items()):  # 0.1.0 did not record them
         raise BadDataError(
             f"{path.parent} is of another run or other sources than {folder}; delete it, or --overwrite starts this "
             "run again"
         )
 
 
-def hold_to_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
-    """Compares the weights that a run starts from with those that it began with, which it can ``record``.
+def check_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
+    """Compares the weights that a run starts from with those that it began with, after recording them if ``record``.
 
     Raises:
-        BadDataError: they are others now.
+        BadDataError: the weights have changed.
     """
     path, now = folder / "checkpoint" / WEIGHTS, {}
     for name in (each.name for each in fields(run.model) if role_of(type(run.model), each.name) is Role.WEIGHTS):
         source = getattr(run.model, name)
         if source is not None:
-            # A finished run needs them no more; an unfinished one says itself that they are gone.
+            # A finished run no longer needs the weights. An unfinished one reports missing weights itself.
             with contextlib.suppress(BadDataError), weights_of(folder_of(source)).open("rb") as file:
                 now[f"model.{name}"] = hashlib.file_digest(file, "sha256").hexdigest()
     try:
@@ -249,13 +249,13 @@ def hold_to_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
     if changed:
         raise BadDataError(
             f"{folder}: the weights of {', '.join(changed)} have changed since this run began (sha256 "
-            f"{began[changed[0]][:12]} then, {now[changed[0]][:12]} now); bring those back, or "
+            f"{began[changed[0]][:12]} then, {now[changed[0]][:12]} now); restore the old ones, or "
             "--overwrite measures again"
         )
 
 
 def _empty(folder: Path) -> None:
-    for name in ("result.json", "run.json", SOURCES, "metrics.jsonl", FILE):  # without a result nothing counts
+    for name in ("result.json", "run.json", SOURCES, "metrics.jsonl", FILE):  # the rest needs a result
         (folder / name).unlink(missing_ok=True)
     for name in ("checkpoint", OUTPUTS):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -264,27 +264,28 @@ def _empty(folder: Path) -> None:
 def _refuse_another(folder: Path, run: BaseRun, *, overwrite: bool) -> None:
     path = folder / "run.json"
     if not path.exists():
-        strangers = sorted(
+        others = sorted(
             each.name for each in folder.iterdir() if each.name != SOURCES and not each.name.startswith(".")
         )
-        if strangers:
+        if others:
             raise WrongUseError(
-                f"{folder} holds other files ({', '.join(strangers[:3])}) and no run; name another directory with --out"
+                f"{folder} holds other files ({', '.join(others[:3])}) and no run; name another directory with --out"
             )
         return
     try:
         values = json.loads(path.read_bytes())
         ours = isinstance(values, dict) and values.get("class") == type(run).__name__
-        there = None if overwrite and ours else from_json(type(run), values)
+        existing = None if overwrite and ours else from_json(type(run), values)
     except ValueError as error:
         hint = "name another directory with --out" + (
-            "" if overwrite else ", or --overwrite if it is one of this suite"
+            "" if overwrite else ", or --overwrite if it is a run of seqarena"
         )
         raise WrongUseError(f"{path}: not a run of this version ({error}); {hint}") from error
-    # A link was made when the data behind other file names had been seen to be the same.
-    if there is None or is_same_run(type(run), to_json(there), to_json(run), anywhere=folder.is_symlink()):
+    # A link was made only after the data behind other file names were found to be the same.
+    if existing is None or is_same_run(type(run), to_json(existing), to_json(run), anywhere=folder.is_symlink()):
         return
-    shown = "; ".join(f"{name} is {old} there, {new} here" for name, (old, new) in changed_fields(there, run).items())
+    changes = changed_fields(existing, run).items()
+    shown = "; ".join(f"{name} is {old} there, {new} here" for name, (old, new) in changes)
     raise WrongUseError(
         f"{folder} holds another run: {shown}; name another directory with --out, or --overwrite this one"
     )
@@ -294,8 +295,8 @@ def _refuse_other_sources(folder: Path, sources: Sources, *, is_named: bool) -> 
     known = _sources_in(folder)
     if not (folder / "run.json").exists() or known == dict(sources) or (known is None and not is_named):
         return
-    there = "measured" if Result.read(folder) is not None else "begun"
+    state = "measured" if Result.read(folder) is not None else "begun"
     raise WrongUseError(
-        f"{folder}: this run was {there} there by other sources ({_difference(folder, sources)} changed); --overwrite "
+        f"{folder}: this run was {state} there by other sources ({_difference(folder, sources)} changed); --overwrite "
         "starts it again, another --out keeps it as a row of its own"
     )

@@ -9,13 +9,14 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 FEWEST_SEEDS = 3
-"""With fewer seeds their variance cannot be estimated, and a test over examples alone finds differences everywhere."""
+"""Minimum seeds of a test. With fewer, their variance cannot be estimated, and a test over examples alone finds
+differences everywhere."""
 ROUNDING = 1e-12
-"""Standard errors below this share of the largest score are rounding."""
+"""Standard errors below this fraction of the largest score are treated as rounding."""
 
 
 def accuracy(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> Array:
-    """Returns 1 for each example whose prediction is its label, 0 for the others."""
+    """Returns 1 for each example whose prediction equals its label, 0 for the others."""
     return np.equal(predictions, labels).astype(np.float64)
 
 
@@ -23,8 +24,8 @@ def accuracy(predictions: npt.ArrayLike, labels: npt.ArrayLike) -> Array:
 class Comparison:
     """A difference of mean scores with its 95 % interval and two-sided p-value.
 
-    Interval and p-value are None with fewer than ``FEWEST_SEEDS`` seeds, with one example, and where all differences
-    are equal but for rounding.
+    Interval and p-value are None with fewer than ``FEWEST_SEEDS`` seeds, with one example, and if all differences are
+    equal up to rounding.
     """
 
     difference: float
@@ -37,13 +38,14 @@ class Comparison:
 def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Comparison:
     """Compares two variants by their scores (seeds, examples), paired in rows by seed and in columns by example.
 
-    The two sources of error are those of the multi-bootstrap (Sellam et al. 2022, "The MultiBERTs"), which draws seeds
-    and examples anew together; here in closed form, since drawing counts the noise of single scores about three times
-    and, of S seeds' variance, sees only (S - 1) / S; and a percentile interval over a few seeds is far too narrow. Half
-    the interval is sqrt(t_S^2 V_S + t_E^2 V_E): V_S the variance of the mean as seeds' means show it, V_E what examples
-    add to it, t_S and t_E Student's quantiles with S - 1 and E - 1 degrees of freedom. So it is the paired t interval
-    over seeds, widened for other test examples, and never narrower than that over examples alone: three seeds may agree
-    by luck. The p-value is the level at which it just reaches 0.
+    The two sources of error are those of the multi-bootstrap (Sellam et al. 2022, "The MultiBERTs"), which resamples
+    seeds and examples together. Here they are computed in closed form: resampling counts the noise of single scores
+    about three times and only (S - 1) / S of the variance of S seeds, and a percentile interval over a few seeds is
+    far too narrow. Half the interval is sqrt(t_S^2 V_S + t_E^2 V_E): V_S is the variance of the mean estimated from
+    the seeds' means, V_E the variance that examples add to it, t_S and t_E are the quantiles of Student's t with
+    S - 1 and E - 1 degrees of freedom. This is the paired t interval over seeds, widened for other test examples, and
+    never narrower than the interval over examples alone, since three seeds may agree by chance. The p-value is the
+    level at which the interval just reaches 0.
 
     Raises:
         ValueError: the two do not have the same seeds and examples.
@@ -78,9 +80,10 @@ def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Compar
 
 
 def _variances(differences: Array) -> tuple[float, float, float]:
-    """Returns the variance of the mean over examples, as the seeds' means show it, and what examples add to the latter.
+    """Returns three variances of the mean: over examples, over seeds, and the part that examples add to the latter.
 
-    The noise of single scores is in the means of the seeds already, so it is taken out of what examples add.
+    The noise of single scores is already in the means of the seeds, so it is subtracted from the part that examples
+    add.
     """
     seeds, examples = differences.shape
     if examples < 2:
@@ -93,7 +96,7 @@ def _variances(differences: Array) -> tuple[float, float, float]:
 
 
 def _level(half: Callable[[float], float], distance: float) -> float:
-    """Returns the p-value at which half an interval is ``distance``; half(p) falls from infinity at 0 to 0 at 1."""
+    """Returns the p-value at which half the interval is ``distance``. half(p) falls from infinity at 0 to 0 at 1."""
     smallest = 1e-12
     if distance == 0:
         return 1.0
@@ -105,7 +108,7 @@ def _level(half: Callable[[float], float], distance: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values corrected for the number of comparisons (Holm 1979), in the order given."""
+    """Returns p-values corrected for the number of comparisons (Holm 1979), in the order of the arguments."""
     order = np.argsort(p_values, kind="stable")
     corrected = [0.0] * len(order)
     highest = 0.0

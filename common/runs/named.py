@@ -1,4 +1,4 @@
-"""Configs that have names in a table: which one a value is, and in what it differs."""
+"""Configs that have names in a table: the name of a config, and the differences between two."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def changed_fields(base: Any, value: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
-    """Returns field path -> (value in ``base``, value in ``value``) for what differs between two configs.
+    """Returns field path -> (value in ``base``, value in ``value``) for the differences between two configs.
 
-    Where the classes differ the whole value counts as one difference.
+    If their classes differ, the whole value counts as one difference.
     """
     if not is_dataclass(base) or type(base) is not type(value):
         return {} if type(base) is type(value) and base == value else {path: (base, value)}

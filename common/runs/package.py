@@ -1,4 +1,4 @@
-"""A task package as everything else sees it: its tasks, their presets, and what it brings to a run."""
+"""Interface of a task package: its tasks, their presets, and the parts that it provides for a run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ from seqarena.common.training.runtime import main_first
 from seqarena.common.training.step import Loss
 
 OUTPUTS = "outputs"
-"""Folder of a run's directory with what it said: predictions, headlines."""
+"""Folder of a run's directory with the model's outputs: predictions, headlines."""
 VOCABULARY = Path("checkpoint", "vocabulary")
-"""Folder of a finished run's directory with its vocabulary, for texts that it is given later."""
+"""Folder of a finished run's directory with its vocabulary, to tokenise new texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """All that a task brings to a run once its data are there."""
+    """All parts that a task provides for a run once its data are loaded."""
 
     model: nn.Module
     loss: Loss
@@ -48,14 +48,15 @@ class Assembly:
     floors: Callable[[], Mapping[str, float]]
     data_checksum: str
     text_checksum: str | None = None
-    """The checksum that the task's record names, where ``data_checksum`` covers the vocabulary too; none: the same."""
+    """The checksum to compare with the task's record, if ``data_checksum`` also covers the vocabulary; none:
+    ``data_checksum``."""
     write_checkpoint: Callable[[nn.Module, Path], None] | None = None
     """Writes the trained model or its vocabulary, in a form that other programs read, below ``checkpoint`` in the run's
     directory."""
 
 
 Assemble = Callable[[Any, Path, Accelerator], Assembly]
-"""From a run, the folder of prepared data and the accelerator to an ``Assembly``."""
+"""Maps a run, the folder of prepared data and the accelerator to an ``Assembly``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +69,12 @@ class Package:
     presets: Mapping[str, Mapping[str, Preset[BaseRun]]]
     assemble: Assemble
     commands: Mapping[str, Callable[[Sequence[str]], int]] = field(default_factory=lambda: MappingProxyType({}))
-    """Further commands: a word in the place of a task -> the function that gets the rest of the line."""
+    """Further commands: first word, in the position of a task -> function of the remaining arguments."""
     preparations: tuple[str, ...] = ()
-    """Those of ``commands`` that make data, for ``seqarena prepare``."""
+    """Names of those ``commands`` that make data, for ``seqarena prepare``."""
 
     def task(self, run: BaseRun) -> Task:
-        """Returns the record of what a run measures."""
+        """Returns the task of a run."""
         return self.tasks[run.task]
 
     def preset(self, run: BaseRun) -> Preset[BaseRun]:
@@ -81,16 +82,17 @@ class Package:
         return self.presets[run.task][run.preset]
 
     def sources(self, run: BaseRun) -> Sources:
-        """Returns the sources of a run; what the task's record says of choosing a checkpoint is one of them."""
+        """Returns the sources of a run, with the task's rule for choosing a checkpoint as one of them."""
         task = self.task(run)
         chosen_by = f"{'highest' if task.higher_is_better else 'lowest'} {task.metric}"
         return {**sources_of(self.assemble, run), f"{self.name}/tasks.py: checkpoint of the": chosen_by}
 
     def assembly(self, run: BaseRun, folder: Path, accelerator: Accelerator) -> Assembly:
-        """Returns what the package brings to a run; data are read or made, and kept below ``folder``.
+        """Returns the parts that the package provides for a run. Data are read or made, and stored below ``folder``.
 
         Raises:
-            BadDataError: damaged data; or the preset's own, unchanged, that are not those the task's record names.
+            BadDataError: damaged data; or data of an unchanged preset whose checksum is not that of the task's
+                record.
         """
         assembly = main_first(accelerator, lambda: self.assemble(run, folder, accelerator))
         changed = changed_fields(self.preset(run).run, run)
@@ -99,7 +101,7 @@ class Package:
         found = assembly.text_checksum or assembly.data_checksum
         if own_data and expected not in (None, found):
             raise BadDataError(
-                f"{run.task}: the data's sha256 is {found}, but preset {run.preset} means {expected}; "
-                f"delete its folder below {folder}/{self.name} and run again; if it comes back, please report it"
+                f"{run.task}: the data's sha256 is {found}, but preset {run.preset} expects {expected}; "
+                f"delete its folder below {folder}/{self.name} and run again; if that does not help, please report it"
             )
         return assembly

@@ -1,4 +1,4 @@
-"""One finished measurement with everything needed to repeat it; written once a run, read by the leaderboard."""
+"""Result of one finished run, with everything needed to repeat it. Written once per run, read by the leaderboard."""
 
 import hashlib
 import json
@@ -21,13 +21,13 @@ from seqarena.common.runs.run import LAYERS, MODEL, OTHER_ATTENTIONS, RowParts, 
 FORMAT = 3
 """Version of the file's format, not of a task."""
 ADDED: dict[int, dict[str, Any]] = {1: {"sources": {}, "segments": []}, 2: {"config_version": 1}}
-"""Fields that a file of an earlier format lacks, and what stands for them."""
+"""Format -> fields that files of this format lack, with the values that replace them."""
 SEAL = "seal"
-"""In the file: a hash of all fields, by which an edited file is noticed."""
+"""Field of the file with a hash of all other fields, to detect edits."""
 ROUNDING = 1e-6
-"""Between a score and the mean of its examples' scores."""
+"""Tolerance between a score and the mean of its examples' scores."""
 LARGEST = 1e100
-"""No score, time or rate is larger; sums and squares of such numbers are finite."""
+"""Upper bound of all scores, times and rates. Sums and squares of such numbers are finite."""
 COUNTS = ("task_version", "layers", "seed", "chosen_step", "steps", "parameters", "training_seconds",
           "tokens_per_second", "peak_memory_bytes")  # fmt: skip
 """Fields that cannot be negative."""
@@ -35,7 +35,7 @@ COUNTS = ("task_version", "layers", "seed", "chosen_step", "steps", "parameters"
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A result file. Scores are fractions of 1; times are seconds, memory is bytes."""
+    """Content of a result file. Scores are fractions of 1, times are seconds, memory is bytes."""
 
     format: int = FORMAT
     package: str
@@ -45,23 +45,23 @@ class Result:
     changed: dict[str, list[Any]]
     """Differences from the preset: field -> [preset's value, this run's]."""
     row: RowParts
-    """The row of the leaderboard: the variant, with norm and depth where they are not the preset's."""
+    """Row of the leaderboard: the variant, with norm and depth where they are not the preset's."""
     attention: str
     norm: str
     layers: int
     seed: int
     status: Literal["finished", "diverged"]
     message: str = ""
-    """Why a diverged run stopped."""
+    """Reason why a diverged run stopped."""
     notes: list[str] = field(default_factory=list)
     """Notes that every table prints beside this result, such as ``non-causal``."""
     metric: str
     score: float | None
-    """The main metric on the test set, by the checkpoint that was chosen; none if the run diverged."""
+    """Main metric on the test set, with the chosen checkpoint; none if the run diverged."""
     metrics: dict[str, float] = field(default_factory=dict)
     """All metrics on the test set."""
     example_scores: list[float] = field(default_factory=list)
-    """The main metric of each test example, in the order of the data, for paired tests."""
+    """Main metric of each test example, in the order of the data, for paired tests."""
     validation: dict[str, float] = field(default_factory=dict)
     """Metrics of the chosen checkpoint on the validation set."""
     chosen_step: int = 0
@@ -78,17 +78,17 @@ class Result:
     environment: dict[str, Any]
     """Code commit, whether the tree was clean, versions, device, threads, precision, processes."""
     segments: list[dict[str, Any]] = field(default_factory=list)
-    """The environments that the run was trained in, one after the other, each with the step before its first."""
+    """Environments in which the run was trained, in order, each with the number of steps before it."""
     sources: dict[str, str] = field(default_factory=dict)
-    """The files that the numbers depend on, with their hashes; empty: of a time when they were not recorded."""
+    """Files that the numbers depend on, with their hashes; empty in results from before they were recorded."""
     run: dict[str, Any]
-    """The whole Run."""
+    """JSON of the whole Run."""
     config_version: int = CONFIG_VERSION
-    """Version of the configs in it."""
+    """Version of the configs in ``run``."""
     command: str
-    """The command that repeats it."""
+    """Command that repeats the run."""
     finished_at: str
-    """UTC."""
+    """Time of the end, in UTC."""
 
     def write(self, folder: Path) -> None:
         """Writes ``result.json`` with its seal, atomically."""
@@ -99,10 +99,11 @@ class Result:
     def read(folder: Path) -> "Result | None":
         """Returns the result in a run directory, or None if the run is not finished.
 
-        Its text is printable: whoever wrote the file decides nothing of a terminal or of another file's lines.
+        Control characters in its text are replaced, so that a file cannot affect the terminal or the lines of another
+        file.
 
         Raises:
-            BadDataError: the file is damaged, foreign or of another format; says which.
+            BadDataError: the file is damaged, foreign or of another format; reports the reason.
         """
         path = folder / "result.json"
         try:
@@ -129,13 +130,13 @@ class Result:
         wrong = next((name for name in sorted(known) if not _fits(hints[name], values[name])), None)
         if wrong is not None:
             raise BadDataError(
-                f"{path}: {wrong} is {str(values[wrong])[:40]!r}, which that field cannot hold; "
-                "delete it to measure again"
+                f"{path}: field {wrong} should be {getattr(hints[wrong], '__name__', hints[wrong])}, "
+                f"found {str(values[wrong])[:40]!r}; delete the file to measure again"
             )
         result = Result(**values)
         if not result.is_whole():
             raise BadDataError(
-                f"{path}: its run, changes or environment are those of no result; delete it to measure again"
+                f"{path}: its run, changes or environment lack required fields; delete it to measure again"
             )
         contradiction = result.contradiction()
         if contradiction:
@@ -143,7 +144,7 @@ class Result:
         return result
 
     def contradiction(self) -> str:
-        """Returns in what the fields contradict each other; empty: in nothing."""
+        """Returns a description of a contradiction between fields; empty without one."""
         mean = math.fsum(self.example_scores) / max(1, len(self.example_scores))
         contradictions = {
             f"{name} is {getattr(self, name)!r}, but {self.run.get(name)!r} in its run": self.run.get(name)
@@ -167,7 +168,7 @@ class Result:
         return next((text for text, is_true in contradictions.items() if is_true), "")
 
     def _own_attention(self) -> str:
-        """Returns the name of the attention in the run; as it is said, where this version does not know it."""
+        """Returns the name of the attention in ``run``, or ``attention`` if this version does not know it."""
         try:
             own: AttentionConfig = from_json(AttentionConfig, self.run["model"].get("attention"))  # type: ignore[type-abstract]
             return attention_name(own)
@@ -175,14 +176,14 @@ class Result:
             return self.attention
 
     def is_whole(self) -> bool:
-        """Returns whether what tables look up inside the plain values is there."""
+        """Returns whether the plain values contain the entries that tables read."""
         environment = all(isinstance(self.environment.get(name), str) for name in ("device", "precision"))
         nested = isinstance(self.run.get("model"), dict) and all(len(pair) == 2 for pair in self.changed.values())
         return environment and nested and all(len(part) == 2 for part in self.row)
 
 
 def _of_this_format(values: Any) -> Any:
-    """Returns the fields of a file of an earlier format as this one has them."""
+    """Returns the fields of an earlier format in the present one."""
     if not isinstance(values, dict) or type(values.get("format")) is not int or not 1 <= values["format"] <= FORMAT:
         return None
     lacking = [some for number, some in ADDED.items() if number >= values["format"]]
@@ -194,7 +195,7 @@ def _of_this_format(values: Any) -> Any:
 
 
 def row_parts(row: Any, norm: str) -> Any:
-    """Returns the row in a file as its parts; an earlier format has its name alone, of a run with this ``norm``."""
+    """Returns a file's row as parts. An earlier format has only the row's name, of a run with this ``norm``."""
     if isinstance(row, list):
         return tuple(tuple(part) if isinstance(part, list) else part for part in row)
     if not isinstance(row, str):
@@ -218,7 +219,7 @@ def _seal(values: dict[str, Any]) -> str:
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """Returns whether a JSON value is one of a field's: its own kind, and that of what is in it."""
+    """Returns whether a JSON value has the type of a field, including the values inside it."""
     origin = typing.get_origin(hint) or hint
     inner = tuple(each for each in typing.get_args(hint) if each is not ...)
     if origin in (Literal, types.UnionType):

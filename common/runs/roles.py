@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from seqarena.common.runs.config import class_named, config_class, to_json
 
 CONFIG_VERSION = 2
-"""Version of the fields of all configs. Whoever adds a field raises it and declares the field as ``added`` in it."""
+"""Version of the fields of all configs. Raise it when adding a field, and declare the field as ``added`` in it."""
 
 
 class Role(Enum):
@@ -22,55 +22,55 @@ class Role(Enum):
     ROW = "row"
     """Compared by a leaderboard: runs that differ in it are rows of one table."""
     SEED = "seed"
-    """Tells the runs of one row apart."""
+    """Distinguishes the runs of one row."""
     ASIDE = "aside"
     """Changes no score that is compared: logging, diagnostics, additional test examples."""
     LOCATION = "location"
     """A location of files. The data checksum identifies their content."""
     OWN_FILE = "own file"
-    """A location of files in the place of a task's own data, whose checksum no record of a task names."""
+    """A location of files that replace a task's own data, whose checksum is in no task's record."""
     ORIGIN = "origin"
     """A location of text or vocabulary that is reported where it differs from the preset's."""
     WEIGHTS = "weights"
     """The checkpoint that a run starts from. Its hash is kept with the run."""
-    GIVEN = "given"
-    """An optional file of the user's. Whether there is one is a setting; where it is, is none."""
+    OPTIONAL_FILE = "optional file"
+    """An optional file of the user. Whether one is set is a setting, its location is not."""
     PRETRAINING = "pretraining"
-    """A setting that is taken from the checkpoint, and therefore no departure from a preset."""
+    """A setting that is read from the checkpoint, and therefore no departure from a preset."""
 
 
 LOCATIONS = frozenset({Role.LOCATION, Role.OWN_FILE, Role.ORIGIN})
-"""Roles of fields in which two runs may differ and be the same run, if their data have the same checksum."""
+"""Roles of fields that may differ between runs that count as the same, if their data have the same checksum."""
 ASIDE = LOCATIONS | {Role.ASIDE, Role.WEIGHTS}
-"""Roles of fields that are no part of a protocol and name no row."""
+"""Roles of fields that are neither part of a protocol nor of a row."""
 
 
 class JsonField(NamedTuple):
     """A field in the JSON of a config."""
 
     path: str
-    """Dotted path, as the command line spells it."""
+    """Dotted path of the field."""
     role: Role | None
     value: Any
 
 
 def role(of: Role) -> dict[str, Any]:
-    """Returns the metadata of a dataclass field with this role. A subclass that declares the field again keeps it."""
+    """Returns the metadata of a dataclass field with this role. A subclass that redeclares the field keeps it."""
     return {"role": of}
 
 
 def added(config_version: int) -> dict[str, Any]:
-    """Returns the metadata of a field that configs before this version lack: its default stands for what they did."""
+    """Returns the metadata of a field that configs before this version lack. The default describes their behaviour."""
     return {"added": config_version}
 
 
 def role_of(kind: type, name: str) -> Role | None:
-    """Returns the role of a field of a dataclass; none: it is a setting."""
+    """Returns the role of a field of a dataclass; None for a setting."""
     return _metadata(kind, name).get("role")
 
 
 def role_at(config: Any, path: str) -> Role | None:
-    """Returns the first role on the way along a dotted path; none: it leads to a setting."""
+    """Returns the first role along a dotted path; None if the path leads to a setting."""
     for name in path.split("."):
         if not is_dataclass(config):
             return None
@@ -81,10 +81,11 @@ def role_at(config: Any, path: str) -> Role | None:
 
 
 def json_fields(kind: type, values: Any, config_version: int = CONFIG_VERSION, path: str = "") -> Iterator[JsonField]:
-    """Yields the fields in the JSON of a config, also of a version of it with fewer, more or other fields.
+    """Yields the fields in the JSON of a config, also of a version with fewer, more or other fields.
 
-    A config inside is walked into, unless it has a role as a whole or its class is unknown. Fields that were added
-    after ``config_version`` have their defaults. ``path`` is that of the config itself, with a dot at the end.
+    The fields of a nested config are yielded instead of it, unless it has a role as a whole or its class is unknown.
+    Fields that were added after ``config_version`` have their defaults. ``path`` is the prefix of the paths, with a
+    dot at the end.
     """
     chosen = class_named(kind, values) if isinstance(values, dict) else None
     if chosen is None:
@@ -116,5 +117,5 @@ def _metadata(kind: type, name: str) -> dict[str, Any]:
 
 @functools.cache
 def _config_class(kind: type, name: str) -> type | None:
-    """Returns the dataclass that a field's annotation names, alone or beside others; none: plain values."""
+    """Returns the dataclass in a field's annotation, alone or in a union; None for plain values."""
     return config_class(typing.get_type_hints(kind).get(name))

@@ -1,4 +1,4 @@
-"""The fields of every run, its presets, and its row and protocol in tables."""
+"""Fields of every run, its presets, and its row and protocol in tables."""
 
 import functools
 import math
@@ -18,37 +18,37 @@ from seqarena.common.training.loop import Train
 from seqarena.common.training.optim import Optim
 
 RowParts = tuple[tuple[str, str], ...]
-"""The row of a run in a table: (part, value), the attention first, then only what tells it from other rows."""
+"""Row of a run in a table: (part, value), first the attention, then only parts that distinguish it from other rows."""
 OTHER_ATTENTIONS = ("decoder", "cross", "pretrained with")
-"""Parts of a row that are attentions too, in other places of a model or of a run's history."""
+"""Parts of a row that are attentions too: of other parts of the model, or of its pretraining."""
 LAYERS = "layers"
-"""The part of a row that is a number of layers."""
+"""Part of a row with the number of layers."""
 MODEL = "model"
-"""The part of a row that is another word about the model."""
+"""Part of a row with another label of the model."""
 VERSION = "version"
-"""The part of a row that is a hash of the sources of an earlier version of it."""
+"""Part of a row with a hash of the sources, in rows of earlier versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRun:
-    """One training and its measurement, complete before anything is loaded. A package's Run adds its own fields."""
+    """One training with its evaluation, fully specified before anything is loaded. Each package's Run adds fields."""
 
     task: str
-    """Name of what is measured, in its package."""
+    """Name of the task in its package."""
     preset: str
-    """Name of the run that it started from."""
+    """Name of the preset that the run started from."""
     seed: int = field(default=0, metadata=role(Role.SEED))
-    """Seed of initial values, data order and dropout; runs of one seed are paired."""
+    """Seed of initial values, data order and dropout. Runs of one seed are paired."""
     model: ModelConfig
-    """The model that is trained."""
+    """Config of the model."""
     optim: Optim
-    """The optimiser and its rate."""
+    """Optimiser, learning rate and schedule."""
     train: Train
-    """How long, in which batches."""
+    """Length of training and its batches."""
 
     @property
     def longest(self) -> int:
-        """The most tokens of a sequence there may be."""
+        """Maximum tokens per sequence."""
         return self.model.longest
 
     @property
@@ -63,24 +63,24 @@ class BaseRun:
 
     @property
     def measured(self) -> str:
-        """How the scores came about, where the task cannot say it; empty: it can."""
+        """Note on the evaluation that is not the same for all runs of the task; empty without one."""
         return ""
 
     def completed(self, typed: Collection[str]) -> "BaseRun":
-        """Returns the run with what follows from its other fields; those whose paths were ``typed`` stay.
+        """Returns the run with the fields that follow from others, except those whose paths were ``typed``.
 
         Raises:
-            WrongUseError: a field was typed that contradicts.
+            WrongUseError: a typed field contradicts another.
         """
         return self
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        """Raises a ``WrongUseError`` for a run that cannot work, before anything is loaded."""
         for path in field_paths(self):
             value: Any = functools.reduce(getattr, path.split("."), self)
             if isinstance(value, str) and printable(value) != value:
                 raise WrongUseError(f"{path}: expected text without control characters, found {value!r}")
-            if value == "" and role_at(self, path) in {*LOCATIONS, Role.WEIGHTS, Role.GIVEN}:
+            if value == "" and role_at(self, path) in {*LOCATIONS, Role.WEIGHTS, Role.OPTIONAL_FILE}:
                 raise WrongUseError(f"{path}: expected a name, found none; leave it out, or name a file")
             if isinstance(value, float) and not math.isfinite(value):
                 raise WrongUseError(f"{path}: expected a finite number, found {value}")
@@ -96,7 +96,7 @@ AnyRun_co = TypeVar("AnyRun_co", bound=BaseRun, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Preset(Generic[AnyRun_co]):
-    """A named run with where its numbers come from, what it should score and what it costs."""
+    """A named run, with the sources of its numbers, its expected score and its cost."""
 
     run: AnyRun_co
     """The run itself."""
@@ -105,50 +105,50 @@ class Preset(Generic[AnyRun_co]):
     departures: str = ""
     """Departures from that source; empty: none known."""
     expected: str
-    """Score."""
+    """Expected score."""
     cost: str
-    """Time or operations, and on what."""
+    """Time or operations, and the machine."""
     comparable: bool
-    """Whether the task's published figures were measured on data like these."""
+    """Whether the task's published figures were measured on comparable data."""
     chosen_by: str | None = None
-    """The field that chooses this preset when it is set and no preset is named."""
+    """The field that selects this preset when it is set and no preset is named."""
     data: str | None = None
     """Source and splits of its data, if they differ from the task's."""
 
 
 def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, Any]]:
-    """Returns field path -> (preset's value, run's value), but for what names a row and what is no setting."""
+    """Returns field path -> (preset's value, run's value), without fields of rows and fields that are no settings."""
     changes = {}
     for path, values in changed_fields(preset.run, run).items():
         role = role_at(run, path)
         if role not in {Role.ROW, Role.SEED, *(ASIDE - {Role.ORIGIN})}:
-            changes[path] = _given(values) if role is Role.GIVEN else values
+            changes[path] = _is_set(values) if role is Role.OPTIONAL_FILE else values
     return changes
 
 
-def _given(values: tuple[Any, Any]) -> tuple[Any, Any]:
+def _is_set(values: tuple[Any, Any]) -> tuple[Any, Any]:
     before, now = ("given" if value else None for value in values)
     return before, now
 
 
 def settings(kind: type[BaseRun], run: Any, config_version: int = CONFIG_VERSION) -> dict[str, Any]:
-    """Returns field path -> value for the settings in a run's JSON: equal for runs of one protocol."""
+    """Returns field path -> value for the settings in a run's JSON, which are equal for runs of one protocol."""
     return {
-        path: bool(value) if role is Role.GIVEN else value
+        path: bool(value) if role is Role.OPTIONAL_FILE else value
         for path, role, value in json_fields(kind, run, config_version)
-        if role in (None, Role.GIVEN, Role.PRETRAINING)
+        if role in (None, Role.OPTIONAL_FILE, Role.PRETRAINING)
     }
 
 
 def row_values(kind: type[BaseRun], run: Any) -> dict[str, Any]:
-    """Returns field path -> value for what a run's JSON has in the fields that a table's rows are about."""
+    """Returns field path -> value for the fields of a run's JSON that determine its row."""
     return {path: value for path, role, value in json_fields(kind, run) if role is Role.ROW}
 
 
 def is_same_run(kind: type[BaseRun], one: Any, other: Any, *, anywhere: bool) -> bool:
-    """Returns whether two runs' JSON differ in nothing, or in the spelling of file names alone.
+    """Returns whether the JSON of two runs is equal, apart from the spelling of file names.
 
-    ``anywhere``: their data are known to be the same, wherever the files are.
+    ``anywhere``: file locations may differ too, since the data are known to be the same.
     """
     left_out = LOCATIONS if anywhere else frozenset()
     both = [
@@ -159,7 +159,7 @@ def is_same_run(kind: type[BaseRun], one: Any, other: Any, *, anywhere: bool) ->
 
 
 def _resolved(value: Any) -> Any:
-    """Returns JSON values with the names of files that exist spelled in one way."""
+    """Returns JSON values with one spelling of the names of existing files."""
     if isinstance(value, dict):
         return {name: _resolved(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -169,7 +169,7 @@ def _resolved(value: Any) -> Any:
 
 
 def row_of(run: BaseRun, preset: Preset[BaseRun]) -> RowParts:
-    """Returns the row of a run in a table: the attention, and norm and depth where they are not the preset's."""
+    """Returns the row of a run in a table: the attention, with norm and depth where they are not the preset's."""
     own, meant = run.model, preset.run.model
     norm = (("norm", own.norm_label),) if own.norm_label != meant.norm_label else ()
     layers = ((LAYERS, str(own.depth_label)),) if own.depth_label != meant.depth_label else ()
@@ -177,7 +177,7 @@ def row_of(run: BaseRun, preset: Preset[BaseRun]) -> RowParts:
 
 
 def row_name(row: RowParts) -> str:
-    """Returns a row in words."""
+    """Returns a row as text."""
     words = ", ".join(_in_words(part, value) for part, value in row if part != VERSION)
     return " @".join([words, *(value for part, value in row if part == VERSION)])
 
@@ -191,6 +191,6 @@ def _in_words(part: str, value: str) -> str:
 
 
 def task_title(task: Task, preset: str, changed: Mapping[str, Any]) -> str:
-    """Returns the heading of a protocol: task, version, preset, and the fields that differ from it."""
+    """Returns the heading of a protocol: task, version, preset, and the fields that differ from the preset."""
     modified = f", modified: {', '.join(f'{path}={new}' for path, (_, new) in changed.items())}" if changed else ""
     return f"{task.package} {task.name} (version {task.version}), preset {preset}{modified}"

@@ -1,4 +1,4 @@
-"""The one place where a run becomes a result: trained, tested, written; or the result that is there, returned."""
+"""From a run to its result: trains, tests and writes it, or returns the existing result."""
 
 import contextlib
 import datetime
@@ -15,14 +15,14 @@ from seqarena.common.model.attention_maps import write_maps
 from seqarena.common.model.bounded import bounded_modules
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.folder import (
+    check_data,
+    check_weights,
     delete_versions,
-    hold_to_data,
-    hold_to_weights,
+    find_same_run,
     link,
-    opened,
+    open_run_folder,
+    report_other_versions,
     run_folder,
-    tell_other_versions,
-    twin,
 )
 from seqarena.common.runs.package import OUTPUTS, Assembly, Package
 from seqarena.common.runs.results import Result
@@ -30,7 +30,7 @@ from seqarena.common.runs.run import BaseRun, changed_from, is_same_run, row_nam
 from seqarena.common.runs.sources import Sources, digest
 from seqarena.common.training.log import Log
 from seqarena.common.training.loop import DivergedError, first_examples, fit, require_finite_metrics
-from seqarena.common.training.restart import forget_restart
+from seqarena.common.training.restart import delete_restart_state
 from seqarena.common.training.runtime import (
     main_first,
     make_accelerator,
@@ -51,26 +51,26 @@ class Session:
     runs: Path = Path("runs")
     """Folder of the run directories."""
     out: Path | None = None
-    """This run's directory; none: a name made of the run's fingerprint, under ``runs``."""
+    """This run's directory; none: a name with the run's fingerprint, under ``runs``."""
     data: Path = Path("data")
     """Folder of prepared data."""
     overwrite: bool = False
-    """Whether what this run left before, by these or other sources, is deleted first."""
+    """Whether earlier output of this run, by these or other sources, is deleted first."""
     overwrite_outdated: bool = False
-    """Whether what this run left before by other sources is deleted first."""
+    """Whether earlier output of this run by other sources is deleted."""
     trackers: tuple[str, ...] = ()
-    """Accelerate trackers that get the metrics too, such as tensorboard or wandb."""
+    """Accelerate trackers that also get the metrics, such as tensorboard or wandb."""
     command: str = ""
-    """The command line, kept in the result."""
+    """Command line, recorded in the result."""
 
 
 def execute(package: Package, run: BaseRun, session: Session) -> Result:
-    """Trains, evaluates and writes the result; or returns the one that is there.
+    """Trains, tests and writes the result, or returns the existing one.
 
-    A result or a checkpoint of other sources is neither returned nor resumed: the run begins in a directory of its own.
+    A result or checkpoint of other sources is neither returned nor resumed: the run begins in another directory.
 
     Raises:
-        WrongUseError: the directory holds another run, or somebody runs in it.
+        WrongUseError: the directory holds another run, or another process uses it.
     """
     run.check()
     if session.out is not None and session.overwrite_outdated:
@@ -82,21 +82,21 @@ def execute(package: Package, run: BaseRun, session: Session) -> Result:
     if accelerator.is_main_process and session.out is None:
         if session.overwrite and folder.is_symlink():
             folder.unlink()
-        tell_other_versions(folder, sources)
+        report_other_versions(folder, sources)
     try:
-        return _measured_in(folder, package, run, session, accelerator, sources)
+        return _execute_in(folder, package, run, session, accelerator, sources)
     except _SameRunError as same:
         if accelerator.is_main_process:
             link(folder, same.folder)
             print(f"{folder}: the same run on the same data, by other file names, is in {same.folder}", file=sys.stderr)
-        return _measured_in(folder, package, run, session, accelerator, sources)
+        return _execute_in(folder, package, run, session, accelerator, sources)
 
 
 def _advice(folder: Path, session: Session) -> str:
-    """Returns what to do after an interrupt."""
+    """Returns the advice printed after an interrupt."""
     if not (folder / "checkpoint" / "last.pt").exists():
         return "the same command begins again"
-    return f"the same command{' without --overwrite' if session.overwrite else ''} goes on from the last checkpoint"
+    return f"the same command{' without --overwrite' if session.overwrite else ''} resumes from the last checkpoint"
 
 
 class _SameRunError(WrongUseError):
@@ -108,18 +108,18 @@ class _SameRunError(WrongUseError):
 
 
 def _require_same_sources(sources: Sources) -> None:
-    """Raises a ``WrongUseError`` where the processes of a run have other sources."""
+    """Raises a ``WrongUseError`` if the processes of a run have different sources."""
     everyone = gather_object([digest(sources)])
     if len(set(everyone)) > 1:
         raise WrongUseError("the processes of this run have different sources; install the same on all machines")
 
 
-def _measured_in(
+def _execute_in(
     folder: Path, package: Package, run: BaseRun, session: Session, accelerator: Accelerator, sources: Sources
 ) -> Result:
     is_main = accelerator.is_main_process
     is_named = session.out is not None
-    directory = opened(folder, run, sources, overwrite=session.overwrite, is_named=is_named)
+    directory = open_run_folder(folder, run, sources, overwrite=session.overwrite, is_named=is_named)
     with interrupt_advice(lambda: _advice(folder, session)), directory if is_main else contextlib.nullcontext():
         accelerator.wait_for_everyone()
         finished = Result.read(folder)
@@ -128,10 +128,10 @@ def _measured_in(
             type(run), finished.run, to_json(run), anywhere=folder.is_symlink()
         )):  # fmt: skip
             raise WrongUseError(
-                f"{folder / 'result.json'} is of another run or other sources; --overwrite measures this one"
+                f"{folder / 'result.json'} is of another run or other sources; --overwrite starts it again"
             )
         if finished is not None:
-            main_first(accelerator, lambda: hold_to_weights(folder, run, record=False))
+            main_first(accelerator, lambda: check_weights(folder, run, record=False))
         if finished is not None and is_main:
             print(
                 f"{folder}: finished at {finished.finished_at}, on data of sha256 {finished.data_checksum[:12]}...; "
@@ -143,9 +143,9 @@ def _measured_in(
             if is_main:
                 finished.write(folder)
         if is_main:
-            forget_restart(folder / "checkpoint", finished.chosen_step)  # a kill may have left it behind
+            delete_restart_state(folder / "checkpoint", finished.chosen_step)  # a kill may have prevented this before
             if session.out is None and (session.overwrite or session.overwrite_outdated):
-                delete_versions(run, folder)  # now that there is another result
+                delete_versions(run, folder)  # only once there is a new result
         accelerator.wait_for_everyone()
     return finished
 
@@ -158,11 +158,11 @@ def _measure(
     seed_torch(run.seed, 0)
     assembly = package.assembly(run, session.data, accelerator)
     if session.out is None and not session.overwrite:
-        same = main_first(accelerator, lambda: twin(folder, run, assembly.data_checksum))
+        same = main_first(accelerator, lambda: find_same_run(folder, run, assembly.data_checksum))
         if same is not None:
             raise _SameRunError(same)
-    main_first(accelerator, lambda: hold_to_data(folder, assembly.data_checksum))
-    main_first(accelerator, lambda: hold_to_weights(folder, run, record=True))
+    main_first(accelerator, lambda: check_data(folder, assembly.data_checksum))
+    main_first(accelerator, lambda: check_weights(folder, run, record=True))
     row = row_of(run, preset)
     name = row_name(row)
     if session.trackers:
@@ -171,7 +171,7 @@ def _measure(
     title = f"{task.name} {name} seed {run.seed}"
     log = Log(accelerator, folder, title=title, steps=run.train.steps, trackers=bool(session.trackers))
     if accelerator.num_processes > 1:
-        log.say(f"{title}: {accelerator.num_processes} processes")
+        log.message(f"{title}: {accelerator.num_processes} processes")
     try:
         with log:
             progress = fit(
@@ -200,8 +200,8 @@ def _measure(
         test, progress = None, error.progress
         message = f"{name} diverged: {error}"
         progress.step = error.step
-        log.say(message)
-    peak = peak_memory_bytes(accelerator.device)  # before the floors: they are no part of what a run takes
+        log.message(message)
+    peak = peak_memory_bytes(accelerator.device)  # before the floors, which are not part of the run's memory
     if session.trackers:
         accelerator.end_training()
     changes = changed_from(preset, run)
@@ -227,7 +227,7 @@ def _measure(
         validation=progress.chosen_metrics,
         chosen_step=progress.chosen_step,
         steps=progress.step,
-        floors=dict(assembly.floors()) if accelerator.is_main_process else {},  # whose result is written
+        floors=dict(assembly.floors()) if accelerator.is_main_process else {},  # only this one writes
         bounded={} if test is None else bounded,
         data_checksum=assembly.data_checksum,
         parameters=parameter_count(assembly.model),
@@ -244,7 +244,7 @@ def _measure(
 
 
 def _write_maps(assembly: Assembly, accelerator: Accelerator, folder: Path) -> None:
-    # Batches are of examples of like length: of several the longest shows most.
+    # A batch has examples of similar length. Of several batches the longest one shows the most.
     found = [first_examples(assembly.batches, step) for step in range(MAPPED_BATCHES)]
     few = max(found, key=lambda each: each.token_count()).to(accelerator.device)
     with accelerator.autocast():

@@ -1,7 +1,7 @@
-"""The source files that a run's numbers depend on, each known by a hash that comments and layout do not change.
+"""Source files that a run's numbers depend on, each identified by a hash that ignores comments and layout.
 
-Counted are the files of the run's package, model, attention and norm, and everything these import from the project.
-Modules that no number depends on are left out, so that an edit there costs nobody a result: see ``LEFT_OUT``.
+These are the files of the run's package, model, attention and norm, and everything that they import from the project.
+Modules that no number depends on are left out, so that editing them invalidates no result: see ``LEFT_OUT``.
 """
 
 import ast
@@ -21,39 +21,40 @@ from seqarena.common.attention import ATTENTIONS, AttentionConfig
 from seqarena.common.errors import WrongUseError
 
 Sources = Mapping[str, str]
-"""Path of a file, below the project's folder -> 12 hex digits."""
+"""Path of a file, relative to the project's folder -> 12 hex digits."""
 
 PROJECT = "seqarena"
 TREE = Path(__file__).resolve().parents[2]
-"""The folder of the packages: in a checkout its root, to which the links in ``seqarena/`` lead."""
+"""Folder of the packages. In a checkout this is its root, the target of the links in ``seqarena/``."""
 STARTED = common.STARTED
-"""Files changed later than this may differ from the code that was imported."""
+"""Start time of the process. Files changed later may differ from the code that was imported."""
 LEFT_OUT = (
     "common.attention",  # the table of variants: a run holds its variant's values itself
     "common.model.attention_maps",  # heat maps, drawn after the test
-    "common.errors", "common.runs.cli", "common.runs.named",  # words
+    "common.errors", "common.runs.cli", "common.runs.named",  # messages and names
     "common.runs.folder", "common.runs.package", "common.runs.results", "common.runs.roles", "common.runs.run",
-    "common.runs.sources", "common.runs.tasks",  # records and bookkeeping
+    "common.runs.sources", "common.runs.tasks",  # metadata and file handling
 )  # fmt: skip
-"""Modules of the project that no number depends on. Whoever adds a variant to its table keeps all results."""
+"""Modules of the project that no number depends on. Adding a variant to its table invalidates no result."""
 IMPORTERS = ("import_module", "__import__")
-"""Functions whose first argument, where it is written out, names a module as an import statement does."""
+"""Functions that import the module named by a literal first argument."""
 RECORDS = ("tasks", "presets")
-"""Names of modules in each task package that no number depends on: a run holds the values of its preset itself."""
+"""Modules of each task package that no number depends on: a run holds the values of its preset itself."""
 
 
 def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
-    """Returns the sources of a run: what ``assemble``, the session and the run's own configs import.
+    """Returns the sources of a run: all files that ``assemble``, the session and the run's own configs import.
 
-    A variant of attention that the run does not use is not among them.
+    Attention variants that the run does not use are not among them.
 
     Raises:
-        WrongUseError: a file was changed after this process began, so that nobody knows which version it runs; or a
-            config is defined in a module whose edits do not count, or in none that has a file.
+        WrongUseError: a file was changed after this process began, so that its running version is unknown; or a
+            config is defined
+        in a module that is left out, or that has no file.
     """
     configs = _configs(run)
     for kind in map(type, configs):
-        reason = "whose edits make no other version of a run" if _is_left_out(kind.__module__) else ""
+        reason = "whose edits are ignored in the version of a run" if _is_left_out(kind.__module__) else ""
         if not reason and _file(kind.__module__, frozenset([_top(kind.__module__)])) is None:
             reason = "which has no file whose edits could be noticed"
         if reason:
@@ -71,7 +72,7 @@ def imported_by(module: str) -> Sources:
 
 
 def digest(sources: Sources) -> str:
-    """Returns 8 hex digits that change whenever a source does."""
+    """Returns 8 hex digits that change whenever a source changes."""
     return hashlib.sha256(json.dumps(dict(sources), sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -80,8 +81,8 @@ def changed_sources(before: Sources, after: Sources) -> list[str]:
     return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
 
 
-def listed(paths: Iterable[str], most: int = 3) -> str:
-    """Returns paths as a sentence holds them: the first few, and how many more there are."""
+def short_list(paths: Iterable[str], most: int = 3) -> str:
+    """Returns the first paths as text, with the number of further ones."""
     names = list(paths)
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
@@ -96,13 +97,13 @@ def _configs(value: Any) -> list[Any]:
 @functools.cache
 def _closure(roots: frozenset[str], variants: frozenset[str]) -> Sources:
     others = {type(each).__module__ for each in ATTENTIONS.values()}
-    # Only the run's own variants lead to others, as hnas does to dnas and softmax.
+    # Other variants count only if the run's own ones import them, as hnas imports dnas and softmax.
     found = _reached(roots, without=others) | _reached(variants, without=set())
     return {_shown(path): _read(path)[0] for path in sorted(found)}
 
 
 def _reached(roots: Iterable[str], without: Collection[str]) -> set[Path]:
-    """Returns the files of modules and of all that they import from the project, or from the package of a root."""
+    """Returns the files of modules and of all that they import from the project or from the package of a root."""
     waiting, found = [*roots], dict[str, Path]()
     own = frozenset(map(_top, waiting))
     while waiting:
@@ -126,9 +127,9 @@ def _top(module: str) -> str:
 
 
 def _file(name: str, own: Collection[str] = ()) -> Path | None:
-    """Returns the file of a module of the project or of the user's; None for libraries, but these ``own``, and names.
+    """Returns the file of a module of the project, of the user or of the packages ``own``; None for other libraries.
 
-    Of a module that is not loaded yet, as when a function imports it: the file that an import would find.
+    For a module that is not loaded yet, as when a function imports it, this is the file that an import would find.
     """
     loaded, is_own = _loaded(name), _top(name) in own
     if _top(name) == PROJECT:
@@ -147,7 +148,7 @@ def _below(folder: Path, name: str) -> Path | None:
 
 
 def _loaded(name: str) -> Path | None:
-    """Returns the file that a module was loaded from; None where there is none, as in a notebook."""
+    """Returns the file that a module was loaded from; None without one, as in a notebook."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return Path(file) if file is not None and Path(file).exists() else None
 
@@ -162,7 +163,7 @@ def _shown(path: Path) -> str:
 
 @functools.cache
 def _read(path: Path) -> tuple[str, frozenset[str]]:
-    """Returns a file's hash, and the names of what it imports; once a process, as its modules are imported once."""
+    """Returns a file's hash and the names of its imports. Cached per process, since modules are imported once."""
     if STARTED < path.stat().st_mtime <= time.time():
         raise WrongUseError(f"{_shown(path)} was changed after this process began; start the command again")
     _require_not_stale(path)
@@ -171,7 +172,7 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 
 @functools.cache
 def _parsed(content: bytes) -> tuple[str, frozenset[str]]:
-    """Returns the hash of a file's content, and the names of what it imports, with the dots of relative ones."""
+    """Returns the hash of a file's content, and the names of its imports, with leading dots if relative."""
     tree = ast.parse(content)
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -187,9 +188,10 @@ def _parsed(content: bytes) -> tuple[str, frozenset[str]]:
 
 
 def _require_not_stale(path: Path) -> None:
-    """Raises a ``WrongUseError`` where Python took the compiled code of an earlier text for that of a file.
+    """Raises a ``WrongUseError`` if Python ran compiled code of an earlier text of a file.
 
-    It compares size and whole seconds alone, so an edit of the same size in the second of the compilation escapes it.
+    Python compares only size and whole seconds, so it misses an edit of the same size in the second of the
+    compilation.
     """
     compiled, source = Path(importlib.util.cache_from_source(str(path))), path.stat()
     if not compiled.exists() or source.st_mtime_ns <= compiled.stat().st_mtime_ns:
@@ -197,11 +199,11 @@ def _require_not_stale(path: Path) -> None:
     expected = int(source.st_mtime).to_bytes(4, "little") + (source.st_size & 0xFFFFFFFF).to_bytes(4, "little")
     if compiled.read_bytes()[8:16] == expected:
         compiled.unlink()
-        raise WrongUseError(f"{_shown(path)}: Python ran its text of a second before; start the command again")
+        raise WrongUseError(f"{_shown(path)}: Python ran an outdated compiled version; start the command again")
 
 
 def _absolute(importer: str, path: Path, name: str) -> str:
-    """Returns the name of a module without the dots that it has in the file of its importer."""
+    """Returns the absolute name of a module that its importer names with leading dots."""
     plain = name.lstrip(".")
     dots = len(name) - len(plain)
     package = importer.split(".")[: None if path.name == "__init__.py" else -1]
@@ -209,7 +211,7 @@ def _absolute(importer: str, path: Path, name: str) -> str:
 
 
 def _plain(node: Any) -> Any:
-    """Returns a syntax tree as plain values, without docstrings and empty fields: the same in every Python."""
+    """Returns a syntax tree as plain values, without docstrings and empty fields, equal in every version of Python."""
     if isinstance(node, list):
         return [_plain(each) for each in node if not _is_docstring(each)]
     if not isinstance(node, ast.AST):

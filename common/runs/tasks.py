@@ -1,4 +1,4 @@
-"""The record of one thing measured."""
+"""Record of a measured task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Unit = Literal["share", "nats"]
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A figure somebody printed: of what, how much, where."""
+    """A published figure: name, value and source."""
 
     name: str
     value: float
@@ -25,24 +25,24 @@ class Task:
     package: str
     name: str
     title: str
-    """One line: what a model must do."""
+    """One line on the problem that a model must solve."""
     version: int
     metric: str
-    """Name of the main score in an evaluator's answer."""
+    """Name of the main metric of an evaluation."""
     higher_is_better: bool
-    beside: tuple[str, ...] = ()
-    """Other metrics that a table shows beside it."""
+    secondary: tuple[str, ...] = ()
+    """Other metrics that a table shows beside the main one."""
     unit: Unit = "share"
     """Unit of all scores."""
     chance: float | None = None
-    """Score of guessing; none where it depends on the data and is among the floors."""
+    """Score of guessing; none where it depends on the data and is one of the floors."""
     splits: str
-    """How examples come to be in train, validation and test."""
+    """Assignment of examples to train, validation and test."""
     source: str
     revision: str
     licence: str
     checksums: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Preset -> sha256 of the data it must run on, where these are the same for everybody."""
+    """Preset -> sha256 of the data it requires, where these are the same for everybody."""
     published: tuple[Published, ...] = ()
-    published_beside: Mapping[str, tuple[Published, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """Metric among ``beside`` -> what was published of it."""
+    published_secondary: Mapping[str, tuple[Published, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """Metric in ``secondary`` -> its published figures."""

@@ -1,4 +1,4 @@
-"""A run that was trained, read back from its directory: what it was, and the weights that were chosen."""
+"""A trained run, read back from its directory with its chosen weights."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Run = TypeVar("Run", bound=BaseRun)
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun(Generic[Run]):
-    """A directory's run and what became of it."""
+    """The run of a directory, and the outcome of its training."""
 
     folder: Path
     run: Run
@@ -33,7 +33,7 @@ class TrainedRun(Generic[Run]):
     is_finished: bool
 
     def load(self, model: nn.Module) -> None:
-        """Gives a model the chosen weights.
+        """Loads the chosen weights into a model.
 
         Raises:
             BadDataError: weights that are missing or damaged, or of another model.
@@ -44,13 +44,13 @@ class TrainedRun(Generic[Run]):
 def read_trained(
     folder: Path, kind: type[Run], package: str, tasks: Collection[str], *, unfinished: bool = False
 ) -> TrainedRun[Run]:
-    """Returns the run in a directory, one of these tasks.
+    """Returns the run in a directory, which must be of one of these tasks.
 
-    ``unfinished``: also one that was interrupted or diverged, by the weights that were chosen so far.
+    ``unfinished``: also accepts an interrupted or diverged run, with the weights chosen so far.
 
     Raises:
-        WrongUseError: no run, one of another task, one that is not finished or diverged.
-        BadDataError: a run or result that is damaged, or of another version.
+        WrongUseError: no run, one of another task, or one that is not finished or diverged.
+        BadDataError: a damaged run or result, or one of another version.
     """
     wanted = f"{folder}: expected the directory of a {'' if unfinished else 'finished '}run of {' or '.join(tasks)}"
     result = Result.read(folder)
@@ -72,32 +72,34 @@ def read_trained(
 
 
 def changed_run(run: Run, fields: Sequence[str], free: tuple[str, ...], prog: str) -> Run:
-    """Returns a trained run with typed fields set, of those whose paths begin like one of ``free``.
+    """Returns a trained run with typed fields set, which must begin with one of the paths in ``free``.
 
     Raises:
-        WrongUseError: no such field, a value that it cannot have, or a field that was settled by the training.
+        WrongUseError: no such field, an invalid value, or a field that cannot change after training.
     """
     found = set_fields(run, fields, prog)
     assert isinstance(found, type(run))
     others = [path for path in changed_fields(run, found) if not path.startswith(free)]
     if others:
-        raise WrongUseError(f"{', '.join(others)}: settled when the run was trained; here {' '.join(free)} may be set")
+        raise WrongUseError(
+            f"{', '.join(others)}: fixed when the run was trained; here only {' '.join(free)} can be set"
+        )
     found.check()
     return found
 
 
 def require_empty(folder: Path) -> None:
-    """Raises a ``WrongUseError`` for a folder for predictions that holds something, or is a file."""
+    """Raises a ``WrongUseError`` if the output folder for predictions is not empty, or is a file."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WrongUseError(f"--out {folder}: expected a folder that is empty or not there yet")
 
 
 def _begun(folder: Path, wanted: str) -> Any:
-    """Returns what is in the directory's ``run.json``."""
+    """Returns the content of the directory's ``run.json``."""
     try:
         return read_strict_json(folder / "run.json")
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise WrongUseError(f"{wanted}; there is no run in it") from error
+        raise WrongUseError(f"{wanted}; it contains no run") from error
     except (OSError, ValueError) as error:
         raise BadDataError(f"{folder / 'run.json'}: not readable ({error})") from error
 
@@ -105,9 +107,9 @@ def _begun(folder: Path, wanted: str) -> Any:
 def _unfinished(folder: Path, run: Run, wanted: str, *, allowed: bool) -> TrainedRun[Run]:
     weights = sorted((folder / "checkpoint").glob("chosen-*.safetensors"))
     if not allowed:
-        raise WrongUseError(f"{wanted}; this one is not finished: the command that began it goes on with it")
+        raise WrongUseError(f"{wanted}; this one is not finished; repeat the command that began it to resume it")
     if not weights:
-        raise WrongUseError(f"{wanted}; there are no weights yet, they come with the first evaluation")
+        raise WrongUseError(f"{wanted}; there are no weights yet; the first evaluation writes them")
     try:
         checksum = str(read_strict_json(folder / "checkpoint" / "data.json")["sha256"])
     except (OSError, ValueError, KeyError, TypeError) as error:

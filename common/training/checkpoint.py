@@ -1,4 +1,4 @@
-"""The restart state of a run and its weights, in files with checksums."""
+"""Restart state and weights of a run, in files with checksums."""
 
 import hashlib
 import io
@@ -17,11 +17,11 @@ from seqarena.common.files import sync_folder, write_atomically, write_error
 CHECKSUM_BYTES = 32
 """Length of the sha256 at the end of a restart state."""
 NAMED_DIGITS = 16
-"""Hex digits of the sha256 in the name of a weights file."""
+"""Number of hex digits of the sha256 in the name of a weights file."""
 
 
 def save_state(path: Path, state: dict[str, Any], *, before: Path | None = None) -> None:
-    """Writes all that a restart needs and its checksum into one file, atomically; ``before`` gets the old file."""
+    """Writes a restart state and its checksum into one file, atomically. The old file is moved to ``before``."""
 
     def write(file: BufferedRandom) -> None:
         torch.save(state, file)
@@ -34,10 +34,10 @@ def save_state(path: Path, state: dict[str, Any], *, before: Path | None = None)
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Returns what ``save_state`` wrote, or None if nothing was.
+    """Returns the state that ``save_state`` wrote, or None without a file.
 
     Raises:
-        BadDataError: the file is damaged, or something else.
+        BadDataError: the file is damaged, or is not a checkpoint.
     """
     if not path.exists():
         return None
@@ -54,18 +54,18 @@ def load_state(path: Path) -> dict[str, Any] | None:
             raise machine from error
         raise BadDataError(f"{path} is damaged ({error})") from error
     if not isinstance(state, dict):
-        raise BadDataError(f"{path} is no checkpoint but a {type(state).__name__}")
+        raise BadDataError(f"{path}: expected a checkpoint, found a {type(state).__name__}")
     return state
 
 
 def save_weights(path: Path, model: nn.Module) -> Path:
-    """Writes a model's weights as safetensors, atomically, and returns the file: its name ends in its checksum.
+    """Writes a model's weights as safetensors, atomically, and returns the path, which ends in the checksum.
 
-    It is whole on the disk when this returns: synced, read again, and compared with the model. Tensors that are
-    shared are stored once.
+    On return the file is complete on the disk: synced, read again, and compared with the model. Shared tensors are
+    stored once.
 
     Raises:
-        OSError: it could not be written, or is not what was written.
+        OSError: the file could not be written, or differs from the model.
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
@@ -84,19 +84,19 @@ def save_weights(path: Path, model: nn.Module) -> Path:
 
 
 def _require_written(path: Path, model: nn.Module) -> None:
-    """Raises an ``OSError`` if a weights file does not hold the bits of a model."""
+    """Raises an ``OSError`` if a weights file does not contain the bits of a model."""
     own = model.state_dict()
     for name, stored in safetensors.torch.load_file(str(path)).items():
         bits, expected = (each.detach().cpu().reshape(-1).contiguous() for each in (stored, own[name]))
-        if not torch.equal(bits.view(torch.uint8), expected.view(torch.uint8)):  # a NaN is equal to itself, too
-            raise OSError(f"{path}: {name} is not what was written; is the disk failing?")
+        if not torch.equal(bits.view(torch.uint8), expected.view(torch.uint8)):  # as bits, so that NaNs compare equal
+            raise OSError(f"{path}: {name} differs from the data written; check the disk")
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Reads a model's weights from safetensors; of a file named by ``save_weights`` the checksum is verified.
+    """Reads a model's weights from a safetensors file, after verifying its checksum.
 
     Raises:
-        BadDataError: the file is missing or damaged, or holds another model.
+        BadDataError: the file is missing, damaged or of another model.
     """
     verify_weights(path)
     try:
@@ -109,7 +109,7 @@ def verify_weights(path: Path) -> None:
     """Compares a weights file with the checksum in its name.
 
     Raises:
-        BadDataError: it is missing or damaged, or has no checksum in its name.
+        BadDataError: the file is missing or damaged, or has no checksum in its name.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The loop of evaluation: every example once, shared out to the processes, results in the order of the data."""
+"""Evaluation loop: every example once, distributed over the processes, results in the order of the data."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from seqarena.common.data.batches import Indices, in_order
-from seqarena.common.training.log import tracked
+from seqarena.common.training.log import with_progress
 
 Item = TypeVar("Item")
 
@@ -24,25 +24,25 @@ def per_example(
     compute: Callable[[Indices], Iterable[Any]],
     accelerator: Accelerator,
 ) -> list[Any]:
-    """Returns what ``compute`` returns for each example, in the order of the data, to every process.
+    """Returns the value that ``compute`` returns for each example, in the order of the data, on every process.
 
-    The model is set to evaluation. Batches are of similar ``lengths``. ``compute`` gets the numbers of a batch's
-    examples and returns one value for each of them.
+    Sets the model to evaluation mode. Batches are of similar ``lengths``. ``compute`` maps the indices of a batch's
+    examples to one value per example.
     """
     model.eval()
     mine: list[tuple[int, Any]] = []
-    for examples in shared_in_order(lengths, batch_size, accelerator):
+    for examples in process_batches(lengths, batch_size, accelerator):
         mine += zip(examples.tolist(), compute(examples), strict=True)
     return [value for _, value in sorted(gather_object(mine), key=lambda each: each[0])]
 
 
-def shared_in_order(lengths: npt.NDArray[np.int64], batch_size: int, accelerator: Accelerator) -> Iterable[Indices]:
-    """Returns this process's batches of ``in_order``; the main process prints how far it is."""
+def process_batches(lengths: npt.NDArray[np.int64], batch_size: int, accelerator: Accelerator) -> Iterable[Indices]:
+    """Returns this process's batches of ``in_order``. The main process prints its progress."""
     processes = accelerator.num_processes
     batches = in_order(lengths, batch_size, accelerator.process_index, processes)
-    return tracked_by_main(batches, len(range(0, len(lengths), batch_size * processes)), accelerator)
+    return main_progress(batches, len(range(0, len(lengths), batch_size * processes)), accelerator)
 
 
-def tracked_by_main(items: Iterable[Item], total: int, accelerator: Accelerator) -> Iterable[Item]:
-    """Returns the batches of an evaluation, ``total`` of them; the main process prints how far it is."""
-    return tracked(items, "evaluation, batch", total) if accelerator.is_main_process else items
+def main_progress(items: Iterable[Item], total: int, accelerator: Accelerator) -> Iterable[Item]:
+    """Returns ``items``, ``total`` of them. The main process prints its progress."""
+    return with_progress(items, "evaluation, batch", total) if accelerator.is_main_process else items

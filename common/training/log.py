@@ -1,4 +1,4 @@
-"""The log of a run: a progress bar, ``metrics.jsonl``, and the Accelerate trackers that were requested."""
+"""Log of a run: a progress bar, ``metrics.jsonl``, and the Accelerate trackers that were requested."""
 
 import functools
 import json
@@ -16,39 +16,39 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from seqarena.common.files import write_atomically
 
 Item = TypeVar("Item")
-TOLD_EVERY = 30.0
-"""Seconds between the lines that tell how far something is where there is no terminal."""
+PROGRESS_SECONDS = 30.0
+"""Seconds between progress lines if there is no terminal."""
 
 
 @functools.cache
 def standard_error() -> Console:
-    """Returns the console of standard error: bars can be shown below one another if they are of the same one."""
+    """Returns the console of standard error. Bars can be shown below one another only on the same console."""
     return Console(stderr=True)
 
 
-def tracked(
+def with_progress(
     items: Iterable[Item], what: str, total: int | None, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Item]:
-    """Yields the items, ``total`` of them if known, and tells on standard error how far it is.
+    """Yields the items, ``total`` of them if known, and prints the progress to standard error.
 
-    On a terminal there is a bar while it lasts, elsewhere a line every ``TOLD_EVERY`` seconds.
+    On a terminal this is a bar that disappears at the end, elsewhere a line every ``PROGRESS_SECONDS`` seconds.
     """
     if standard_error().is_terminal:
         yield from track(items, what, total=total, console=standard_error(), transient=True)
         return
-    told = clock()
+    printed_at = clock()
     for number, item in enumerate(items, start=1):
         yield item
-        if clock() - told >= TOLD_EVERY:
-            told = clock()
+        if clock() - printed_at >= PROGRESS_SECONDS:
+            printed_at = clock()
             of = "" if total is None else f" of {total:,}"
             print(f"{time.strftime('%H:%M:%S')}  {what}: {number:,}{of}", file=sys.stderr)
 
 
 class Log:
-    """The log of one run. Progress goes to standard error; only the main process writes.
+    """Log of one run. Progress is printed to standard error. Only the main process writes.
 
-    Without a terminal there is a line an evaluation instead of a bar.
+    Without a terminal, one line per evaluation replaces the bar.
     """
 
     def __init__(self, accelerator: Accelerator, out: Path, *, title: str, steps: int, trackers: bool = False) -> None:
@@ -77,21 +77,21 @@ class Log:
         self.progress.stop()
 
     def resume(self, step: int) -> None:
-        """Goes on after ``step``: what was logged beyond it is dropped, since it will come again."""
+        """Continues after ``step``. Records of later steps are deleted, since these steps are repeated."""
         self.progress.update(self.bar, completed=step)
         if step:
-            self.say(f"{self.title}: going on from step {step:,} of {self.steps:,}")
+            self.message(f"{self.title}: resuming after step {step:,} of {self.steps:,}")
         if self.accelerator.is_main_process and self.path.exists():
             lines = self.path.read_text(errors="replace").split("\n")
-            kept = [line for line in lines if _step(line) <= step]
-            write_atomically(self.path, lambda file: file.write("".join(f"{line}\n" for line in kept).encode()))
+            lines = [line for line in lines if _step(line) <= step]
+            write_atomically(self.path, lambda file: file.write("".join(f"{line}\n" for line in lines).encode()))
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Prints a line to standard error, above the bar if there is one."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def train(self, step: int, values: Mapping[str, float]) -> None:
-        """Records what training looks like after ``step``."""
+        """Records training metrics after ``step``."""
         self._write(step, {"step": step, **values})
         self.news |= {"loss": f"{values['loss']:.3f}", "speed": f"{values['tokens_per_second']:,.0f} tokens/s"}
         self._show(step)
@@ -103,7 +103,7 @@ class Log:
         bounded: Mapping[str, list[float]],
         diagnostics: Mapping[str, list[float]],
     ) -> None:
-        """Records an evaluation on the validation set, bounded numbers (u of hnas, learned tau) and diagnostics."""
+        """Records validation metrics, bounded parameters (u of hnas, learned tau) and diagnostics."""
         further = {"bounded": bounded, "diagnostics": diagnostics}
         self._write(
             step,
@@ -114,7 +114,7 @@ class Log:
         self._show(step)
         if not self.console.is_terminal:
             shown = "  ".join(f"{label} {text}" if label == "loss" else text for label, text in self.news.items())
-            self.say(f"{time.strftime('%H:%M:%S')}  {self.title}  step {step:,}/{self.steps:,}  {shown}")
+            self.message(f"{time.strftime('%H:%M:%S')}  {self.title}  step {step:,}/{self.steps:,}  {shown}")
 
     def _show(self, step: int) -> None:
         news = "  ".join(f"{label} {text}" if label == "loss" else text for label, text in self.news.items())
@@ -131,7 +131,7 @@ class Log:
 def _step(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError, RecursionError):  # a line cut short by a kill, or of other bytes
+    except (ValueError, KeyError, TypeError, RecursionError):  # a line truncated by a kill, or not JSON
         return float("inf")
 
 

@@ -1,4 +1,4 @@
-"""The one training loop."""
+"""The training loop."""
 
 import dataclasses
 import functools
@@ -22,57 +22,58 @@ from seqarena.common.runs.roles import Role, role
 from seqarena.common.training.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
 from seqarena.common.training.log import Log
 from seqarena.common.training.optim import Optim, rate
-from seqarena.common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, forget_others
+from seqarena.common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, delete_other_weights
 from seqarena.common.training.runtime import Precision, differences, environment
 from seqarena.common.training.step import Loss, Stepper
 
 DIAGNOSED_EXAMPLES = 8
 FORMAT = 4
-"""Version of what a checkpoint holds."""
+"""Version of the checkpoint format."""
 CHECKPOINT_SHARE = 0.02
-"""Share of the time that checkpoints may take."""
+"""Maximum fraction of the time spent on checkpoints."""
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """How long, in which batches, how often to look."""
+    """Length of training, batches, evaluations and checkpoints."""
 
     steps: int
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     batch_size: int
-    """Examples a step, over all processes together."""
+    """Examples per step, over all processes together."""
     micro_batch_size: int | None = None
-    """Examples a process computes at once; none: its whole share. Less saves memory; dropout draws anew."""
+    """Examples per process and forward pass; none: all of the process. Fewer save memory and change the dropout
+    masks."""
     length_pool: int = 1
-    """Batches whose examples are sorted by length together, so that little is padding; 1: batches as drawn."""
+    """Number of batches whose examples are sorted by length together to reduce padding; 1: no sorting."""
     eval_every: int
     """Steps between evaluations on the validation set."""
     select: Literal["best", "last"] = "best"
-    """Which checkpoint is tested: the best on the validation set, or the last."""
+    """Checkpoint to test: the best on the validation set, or the last."""
     precision: Precision = "auto"
-    """auto: bfloat16 on CUDA, float32 on a CPU."""
+    """Precision of the computation. auto: bfloat16 on CUDA, float32 on a CPU."""
     compile: bool = False
-    """Whether the model is compiled by torch.compile."""
+    """Whether to compile the model by torch.compile."""
     log_every: int = field(default=10, metadata=role(Role.ASIDE))
     """Steps between records of the training loss."""
     checkpoint_seconds: float = field(default=30.0, metadata=role(Role.ASIDE))
-    """Least time between checkpoints, which take 2 % of the time at most; 0: one after every step, at any cost."""
+    """Minimum seconds between checkpoints, which take at most 2 % of the time; 0: one after every step, at any cost."""
     diagnostics: bool = field(default=False, metadata=role(Role.ASIDE))
-    """Whether each evaluation also records, layer by layer, token similarity, norms of the attention and its gradient,
-    key masses and hybrid weights on a few training examples, and the end leaves heat maps of the trained attention in
-    ``attention.json``. Changes no number of the run."""
+    """Whether each evaluation also records, layer by layer, token similarity, norms of the attention and its
+    gradient, key masses and hybrid weights on a few training examples, and a finished run writes heat maps of the
+    trained attention to ``attention.json``. Does not change the run's numbers."""
 
     def stepper(self, model: nn.Module, loss: Loss, optim: Optim, seed: int, accelerator: Accelerator) -> Stepper:
-        """Returns what takes the steps of such a training."""
+        """Returns the ``Stepper`` of this training."""
         return Stepper(
             model, loss, optim, accelerator,
             steps=self.steps, seed=seed, micro_batch_size=self.micro_batch_size, compiled=self.compile,
         )  # fmt: skip
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for values no run can have."""
+        """Raises a ``WrongUseError`` for invalid values."""
         for name in ("steps", "batch_size", "length_pool", "eval_every", "log_every"):
             if getattr(self, name) < 1:
                 raise WrongUseError(f"train.{name}: expected at least 1, found {getattr(self, name)}")
@@ -84,48 +85,48 @@ class Train:
 
 @dataclass(kw_only=True)
 class Progress:
-    """Everything a restart needs beside weights and optimiser state; also what a finished run reports."""
+    """Restart state beside weights and optimiser state. A finished run reports it too."""
 
     step: int = 0
     chosen_step: int = 0
     chosen_metrics: dict[str, float] = field(default_factory=dict)
     chosen_before: int = 0
-    """The chosen step of the checkpoint before, whose weights stay as long as that does."""
+    """Chosen step of the previous checkpoint. Its weights are kept as long as that checkpoint."""
     training_seconds: float = 0.0
     tokens: int = 0
     logged_step: int = 0
     loss_since_logged: float = 0.0
     segments: list[dict[str, Any]] = field(default_factory=list)
-    """The environments in which the run was trained, one after the other, each with the step before its first."""
+    """Environments in which the run was trained, in order, each with the number of steps before it."""
 
 
 class _Checkpoints:
-    """When the next checkpoint is due: they take a share of the time at most, however large the model is."""
+    """Timing of checkpoints, which take at most a fixed fraction of the time, however large the model is."""
 
     def __init__(self, least_seconds: float) -> None:
         self.least_seconds, self.written, self.cost, self.chosen_cost = least_seconds, time.monotonic(), 0.0, 0.0
 
     def due(self) -> bool:
-        """Returns whether enough time has passed since the last one was written."""
+        """Returns whether enough time has passed since the last checkpoint."""
         pause = max(self.least_seconds, self.cost / CHECKPOINT_SHARE) if self.least_seconds else 0.0
         return time.monotonic() - self.written >= pause
 
     def write(self, save: Callable[[], None]) -> None:
-        """Writes one, and remembers what it cost."""
+        """Writes a checkpoint and measures its cost."""
         began = time.monotonic()
         save()
         self.written = time.monotonic()
         self.cost, self.chosen_cost = self.written - began + self.chosen_cost, 0.0
 
     def choose(self, save: Callable[[], object]) -> None:
-        """Writes chosen weights, which are part of the next checkpoint's cost."""
+        """Writes chosen weights. Their cost is added to that of the next checkpoint."""
         began = time.monotonic()
         save()
         self.chosen_cost += time.monotonic() - began
 
 
 class DivergedError(RuntimeError):
-    """The loss or a gradient stopped being finite."""
+    """The loss or a gradient is not finite."""
 
     def __init__(self, step: int, message: str, progress: Progress) -> None:
         super().__init__(message)
@@ -147,18 +148,18 @@ def fit(
     accelerator: Accelerator,
     log: Log,
 ) -> Progress:
-    """Trains a model, leaves in it the weights that ``train.select`` names, and returns how it went.
+    """Trains a model, loads the weights that ``train.select`` chooses into it, and returns the progress.
 
-    ``loss`` maps (model, batch) to a scalar, the mean over ``batch.weight()`` things; ``evaluate`` maps a model to
-    metrics, among them ``metric``, which chooses the best step. Killed at any moment and called again with the same
-    arguments it goes on from its last checkpoint in ``out`` and ends with the same weights, bit for bit on a CPU:
-    batches and dropout are functions of (seed, step), and nothing else is random.
+    ``loss`` maps (model, batch) to a scalar, the mean over ``batch.weight()`` terms. ``evaluate`` maps a model to
+    metrics, among them ``metric``, which chooses the best step. If killed at any moment and called again with the
+    same arguments, it resumes from the last checkpoint in ``out`` and ends with the same weights, bit for bit on a
+    CPU: batches and dropout are functions of (seed, step), and nothing else is random.
 
     Raises:
-        DivergedError: the loss or a gradient is not finite; names the step and the largest gradient.
-        OSError: a checkpoint could not be written; the one before is whole.
-        BadDataError: what is to be resumed is damaged or incomplete.
-        WrongUseError: a batch that the processes cannot share evenly.
+        DivergedError: the loss or a gradient is not finite; reports the step and the largest gradient.
+        OSError: a checkpoint could not be written; the previous one is intact.
+        BadDataError: the checkpoints to resume from are damaged or incomplete.
+        WrongUseError: a batch that cannot be split evenly over the processes.
     """
     if train.batch_size % accelerator.num_processes:
         raise WrongUseError(
@@ -168,7 +169,7 @@ def fit(
     stepper = train.stepper(model, loss, optim, seed, accelerator)
     progress = _resume(folder, stepper, log)
     losses = torch.tensor(progress.loss_since_logged, device=accelerator.device)
-    unseen: list[Tensor] = []  # losses and gradient norms that nobody has looked at yet
+    unchecked: list[Tensor] = []  # losses and gradient norms that were not yet tested for being finite
     logged = dataclasses.replace(progress)
     clock = time.monotonic()
     checkpoints = _Checkpoints(train.checkpoint_seconds)
@@ -177,19 +178,19 @@ def fit(
         batch = batches[progress.step]
         step_loss, norm = stepper.take(batch, progress.step)
         losses += step_loss
-        unseen.append(torch.stack([step_loss, norm]))
+        unchecked.append(torch.stack([step_loss, norm]))
         progress.tokens += batch.token_count()
         progress.step += 1
 
         last = progress.step == train.steps
         log_due = progress.step % train.log_every == 0 or last
         evaluation_due = progress.step % train.eval_every == 0 or last
-        # Clocks differ: processes that must save together ask the main one, and only now and then.
+        # Clocks differ, so processes that save together follow the main one. They ask it only at some steps.
         save_due = last or (stepper.agreed(checkpoints.due()) if log_due or not stepper.gathers else False)
-        # Looking at a loss waits for the GPU: there only when something is due, on a CPU always.
+        # Reading a loss waits for the GPU, so it is read there only if something is due. On a CPU it is always read.
         if log_due or save_due or accelerator.device.type == "cpu":
-            _require_finite(model, unseen, progress)
-            unseen.clear()
+            _require_finite(model, unchecked, progress)
+            unchecked.clear()
             now = time.monotonic()
             progress.training_seconds += now - clock
             clock = now
@@ -200,9 +201,9 @@ def fit(
             progress.logged_step = progress.step
             logged = dataclasses.replace(progress)
         if evaluation_due:
-            look = functools.partial(_look, stepper, batches) if train.diagnostics else None
-            kept = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, look)
-            if kept and accelerator.is_main_process:
+            diagnose_now = functools.partial(_diagnose, stepper, batches) if train.diagnostics else None
+            chosen = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, diagnose_now)
+            if chosen and accelerator.is_main_process:
                 checkpoints.choose(lambda: save_weights(folder / chosen_name(progress.chosen_step), model))
             clock = time.monotonic()  # evaluations and checkpoints are not training time
         if save_due:
@@ -216,16 +217,16 @@ def fit(
 
 
 def _resume(folder: Path, stepper: Stepper, log: Log) -> Progress:
-    """Returns where training goes on: at its last checkpoint, or at the beginning."""
+    """Returns the progress to continue from: that of the last checkpoint, or none."""
     folder.mkdir(parents=True, exist_ok=True)
     progress, damage = _restore(folder, stepper)
-    stepper.accelerator.wait_for_everyone()  # all have read what is now renamed
+    stepper.accelerator.wait_for_everyone()  # all have read the files that are renamed now
     if stepper.accelerator.is_main_process:
         if damage:
             os.replace(folder / BEFORE, folder / LAST)
-            log.say(f"{log.title}: {damage}; it goes on from the checkpoint before, at step {progress.step:,}")
-        # A kill between a checkpoint and this leaves some behind.
-        forget_others(folder, progress.chosen_step, progress.chosen_before)
+            log.message(f"{log.title}: {damage}; resuming from the checkpoint before, at step {progress.step:,}")
+        # A kill between writing a checkpoint and this line leaves old files.
+        delete_other_weights(folder, progress.chosen_step, progress.chosen_before)
     progress.chosen_before = progress.chosen_step
     log.resume(progress.step)
     _begin_segment(progress, stepper.accelerator, log)
@@ -233,30 +234,30 @@ def _resume(folder: Path, stepper: Stepper, log: Log) -> Progress:
 
 
 def _begin_segment(progress: Progress, accelerator: Accelerator, log: Log) -> None:
-    """Records in which environment training goes on, and says so where it is another one than before.
+    """Records the environment in which training continues, and prints its differences from the one before.
 
     Raises:
         WrongUseError: the run began in another precision, which is part of its protocol.
     """
-    here = environment(accelerator)
+    current = environment(accelerator)
     before = progress.segments[-1] if progress.segments else None
-    if before is not None and before["precision"] != here["precision"]:
+    if before is not None and before["precision"] != current["precision"]:
         raise WrongUseError(
             f"this run began in {before['precision']} on {before['device']}, and this machine computes in "
-            f"{here['precision']}; go on where it began, or --overwrite starts it again"
+            f"{current['precision']}; resume it where it began, or start it again with --overwrite"
         )
-    differing = [] if before is None else differences(before, here)
+    differing = [] if before is None else differences(before, current)
     if differing:
-        log.say(
+        log.message(
             f"{log.title}: {', '.join(differing)}: from step {progress.step + 1:,} on the bits may differ from those "
-            "of a run that was not interrupted"
+            "of an uninterrupted run"
         )
-    if before is None or differing or any(before[name] != here[name] for name in ("commit", "clean")):
-        progress.segments.append({"after_step": progress.step, **here})
+    if before is None or differing or any(before[name] != current[name] for name in ("commit", "clean")):
+        progress.segments.append({"after_step": progress.step, **current})
 
 
 def _record(progress: Progress, logged: Progress, losses: float, norm: float, lr: float, log: Log) -> None:
-    """Logs what training was like since the last record."""
+    """Logs training metrics averaged since the last record."""
     speed = (progress.tokens - logged.tokens) / (progress.training_seconds - logged.training_seconds)
     mean = losses / (progress.step - progress.logged_step)
     log.train(progress.step, {"loss": mean, "gradient_norm": norm, "lr": lr, "tokens_per_second": speed})
@@ -270,38 +271,38 @@ def _evaluate(
     train: Train,
     progress: Progress,
     log: Log,
-    look: Callable[[], dict[str, list[float]]] | None,
+    diagnose_now: Callable[[], dict[str, list[float]]] | None,
 ) -> bool:
-    """Evaluates and logs; returns whether this is the step to keep, which ``progress`` then names."""
+    """Evaluates and logs. Returns whether this step's weights are chosen, which ``progress`` records."""
     model.eval()
     with torch.no_grad():
         metrics = dict(evaluate(model))
     require_finite_metrics(metrics, progress)
     bounded = {name: module.raw.flatten().tolist() for name, module in bounded_modules(model)}
-    log.evaluation(progress.step, metrics, bounded, {} if look is None else look())
+    log.evaluation(progress.step, metrics, bounded, {} if diagnose_now is None else diagnose_now())
     sign = 1 if higher_is_better else -1
-    kept = progress.chosen_metrics
-    if kept and train.select == "best" and sign * metrics[metric] <= sign * kept[metric]:
+    best = progress.chosen_metrics
+    if best and train.select == "best" and sign * metrics[metric] <= sign * best[metric]:
         return False
     progress.chosen_step, progress.chosen_metrics = progress.step, metrics
     return True
 
 
-def _look(stepper: Stepper, batches: Batches) -> dict[str, list[float]]:
+def _diagnose(stepper: Stepper, batches: Batches) -> dict[str, list[float]]:
     """Returns the diagnostics of the first examples of the first batch, the same at every evaluation."""
     few = first_examples(batches, 0)
     return diagnose(stepper.model, lambda: stepper.forward(stepper.model, few))
 
 
 def first_examples(batches: Batches, step: int) -> Batch:
-    """Returns the first few examples of a step: as many as diagnostics look at."""
+    """Returns the first examples of a step, ``DIAGNOSED_EXAMPLES`` at most."""
     batch = batches[step]
     return batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES))
 
 
-def _require_finite(model: nn.Module, unseen: list[Tensor], progress: Progress) -> None:
-    """Raises a ``DivergedError`` if an unseen loss or gradient norm is not finite; the last one is of this step."""
-    values = torch.stack(unseen).tolist()
+def _require_finite(model: nn.Module, unchecked: list[Tensor], progress: Progress) -> None:
+    """Raises a ``DivergedError`` if a loss or gradient norm is not finite. The last of ``unchecked`` is this step's."""
+    values = torch.stack(unchecked).tolist()
     finite = [math.isfinite(loss) and math.isfinite(norm) for loss, norm in values]
     if all(finite):
         return
@@ -319,7 +320,7 @@ def _require_finite(model: nn.Module, unseen: list[Tensor], progress: Progress) 
 
 
 def require_finite_metrics(metrics: Mapping[str, float], progress: Progress) -> None:
-    """Raises a ``DivergedError`` if a metric of this step is not a number."""
+    """Raises a ``DivergedError`` if a metric of this step is not finite."""
     step = progress.step
     broken = [name for name, value in metrics.items() if not math.isfinite(value)]
     if broken:
@@ -328,24 +329,24 @@ def require_finite_metrics(metrics: Mapping[str, float], progress: Progress) -> 
 
 
 def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
-    """Writes a checkpoint; of several processes the main one does, once it has what the others remember.
+    """Writes a checkpoint. Only the main process writes, after collecting the loss states of the others.
 
-    The one before stays beside it, with its chosen weights, for the day when this one is damaged.
+    The previous checkpoint is kept with its chosen weights, in case this one is damaged.
     """
     is_main = stepper.accelerator.is_main_process
     state = stepper.state_dict() if is_main or stepper.gathers else {}
     if not is_main:
         return
     save_state(folder / LAST, {"format": FORMAT, **state, "progress": asdict(progress)}, before=folder / BEFORE)
-    forget_others(folder, progress.chosen_step, progress.chosen_before)
+    delete_other_weights(folder, progress.chosen_step, progress.chosen_before)
     progress.chosen_before = progress.chosen_step
 
 
 def _restore(folder: Path, stepper: Stepper) -> tuple[Progress, str]:
-    """Returns where the newest whole checkpoint was, and what is wrong with a newer one; empty: nothing.
+    """Returns the progress of the newest intact checkpoint, and a description of damage to a newer one (or empty).
 
     Raises:
-        BadDataError: no checkpoint is whole, or one is of another version or model.
+        BadDataError: no checkpoint is intact, or one is of another version or model.
     """
     damage: list[str] = []
     for path in (folder / LAST, folder / BEFORE):
@@ -353,7 +354,7 @@ def _restore(folder: Path, stepper: Stepper) -> tuple[Progress, str]:
             state = load_state(path)
             if state is None:
                 continue
-            progress = _restored(path, state, stepper)
+            progress = _load_progress(path, state, stepper)
             if progress.chosen_step:
                 verify_weights(chosen_weights(folder, progress.chosen_step))
         except _OtherCheckpointError:
@@ -368,11 +369,11 @@ def _restore(folder: Path, stepper: Stepper) -> tuple[Progress, str]:
 
 
 class _OtherCheckpointError(BadDataError):
-    """A whole checkpoint, of another version or another model."""
+    """An intact checkpoint of another version or another model."""
 
 
-def _restored(path: Path, state: Mapping[str, Any], stepper: Stepper) -> Progress:
-    """Gives a stepper its state, and returns the progress in it."""
+def _load_progress(path: Path, state: Mapping[str, Any], stepper: Stepper) -> Progress:
+    """Loads a checkpoint's state into a stepper, and returns the progress in it."""
     if state.get("format") != FORMAT:
         raise _OtherCheckpointError(
             f"{path}: a checkpoint of another version of seqarena (expected format {FORMAT}); "

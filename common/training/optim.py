@@ -16,18 +16,18 @@ from seqarena.common.model.bounded import bounded_modules
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The learning rate over the steps, as a multiple of the peak rate."""
+    """Learning-rate schedule: the rate at each step, as a multiple of the peak rate."""
 
     shape: Literal["constant", "linear", "cosine", "rsqrt", "one_cycle"] = "constant"
-    """After warm-up: constant; linear or cosine towards 0 at the end; rsqrt falls as 1/sqrt(step); one_cycle is
-    PyTorch's OneCycleLR with linear annealing: up from 1/25 of the peak, down to 1/250,000."""
+    """Shape after warm-up. constant; linear or cosine: down to 0 at the end; rsqrt: proportional to 1/sqrt(step);
+    one_cycle: PyTorch's OneCycleLR with linear annealing, up from 1/25 of the peak and down to 1/250,000."""
     warmup: int = 0
-    """Steps of linear warm-up; the first step is never at rate 0."""
+    """Steps of linear warm-up. The rate of the first step is above 0."""
     cycle_betas: bool = False
-    """Whether one_cycle also moves Adam's first beta from 0.95 to 0.85 and back, as PyTorch's default does."""
+    """Whether one_cycle also moves Adam's first beta from 0.95 to 0.85 and back, which is PyTorch's default."""
 
     def check(self, steps: int) -> None:
-        """Raises a ``WrongUseError`` if warm-up does not fit into the steps; rsqrt is defined without an end."""
+        """Raises a ``WrongUseError`` if the warm-up does not fit into the steps (rsqrt may end during warm-up)."""
         if self.warmup < 0 or (self.warmup >= steps and self.shape != "rsqrt"):
             raise WrongUseError(
                 f"optim.schedule.warmup {self.warmup} does not fit into train.steps {steps}: expected 0 to {steps - 1}"
@@ -38,7 +38,7 @@ class Schedule:
             raise WrongUseError("optim.schedule.shape one_cycle needs a warmup of at least 2 steps")
 
     def shortened(self, before: int, after: int) -> "Schedule":
-        """Returns the schedule of fewer steps: the warm-up keeps its share of them."""
+        """Returns the schedule for fewer steps, with the warm-up in proportion."""
         return replace(self, warmup=self._warmup_of(before, after))
 
     def _warmup_of(self, before: int, after: int) -> int:
@@ -48,17 +48,17 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped(Schedule):
-    """Warm-up from a share of the peak, then down at some steps: Pythia's (Jiang et al. 2018, v0.1)."""
+    """Warm-up from a fraction of the peak, then step decay at milestones, as in Pythia (Jiang et al. 2018, v0.1)."""
 
     warmup_from: float = 0.2
-    """Share of the peak at the first step."""
+    """Fraction of the peak at the first step."""
     milestones: tuple[int, ...]
-    """Steps, counted from 0, from which on the rate is lower."""
+    """Steps, counted from 0, from which on the rate is multiplied by ``factor`` once more."""
     factor: float = 0.1
-    """By how much, each time."""
+    """Factor of the rate at each milestone."""
 
     def check(self, steps: int) -> None:
-        """Raises a ``WrongUseError`` for steps that are no sequence behind the warm-up, or a rate that never falls."""
+        """Raises a ``WrongUseError`` if milestones do not increase from the warm-up on, or if the rate never falls."""
         super().check(steps)
         if self.shape != "constant":
             raise WrongUseError(f"optim.schedule.shape {self.shape}: with optim.schedule.milestones it is constant")
@@ -70,18 +70,18 @@ class Stepped(Schedule):
         grows = list(self.milestones) == sorted(set(self.milestones)) and len(self.milestones) > 0
         if not grows or self.milestones[0] < self.warmup or self.milestones[-1] >= steps:
             raise WrongUseError(
-                f"optim.schedule.milestones: expected steps that grow, from the {self.warmup} of warm-up to below the "
+                f"optim.schedule.milestones: expected increasing steps, from the {self.warmup} of warm-up to below the "
                 f"{steps} of train.steps; found {self.milestones}"
             )
 
     def shortened(self, before: int, after: int) -> "Stepped":
-        """Returns the schedule of fewer steps: warm-up and milestones keep their shares of them."""
+        """Returns the schedule for fewer steps, with warm-up and milestones in proportion."""
         milestones = dict.fromkeys(min(step * after // before, after - 1) for step in self.milestones)
         return replace(self, warmup=self._warmup_of(before, after), milestones=tuple(milestones))
 
 
-def fitted(schedule: Schedule, before: int, after: int) -> Schedule:
-    """Returns a schedule for so many steps ``before``, shortened where it does not fit into those ``after``."""
+def fit_schedule(schedule: Schedule, before: int, after: int) -> Schedule:
+    """Returns a schedule made for ``before`` steps, shortened if it does not fit into ``after`` steps."""
     try:
         schedule.check(after)
     except WrongUseError:
@@ -90,7 +90,7 @@ def fitted(schedule: Schedule, before: int, after: int) -> Schedule:
 
 
 def height(schedule: Schedule, step: int, steps: int) -> tuple[float, bool]:
-    """Returns how high one_cycle is, from 0 to 1 at its peak, and whether it rises; steps count from 0."""
+    """Returns the height of one_cycle, from 0 to 1 at its peak, and whether it rises; steps count from 0."""
     top, last = schedule.warmup - 1, steps - 1
     if step <= top:
         return step / top, True
@@ -98,7 +98,7 @@ def height(schedule: Schedule, step: int, steps: int) -> tuple[float, bool]:
 
 
 def rate(schedule: Schedule, step: int, steps: int) -> float:
-    """Returns the learning rate of a step (from 0) of ``steps``, as a multiple of the peak rate."""
+    """Returns the learning rate at a step (from 0) of ``steps``, as a multiple of the peak rate."""
     if isinstance(schedule, Stepped):
         warm = min(step / schedule.warmup, 1.0) if schedule.warmup else 1.0
         lowered = schedule.factor ** bisect.bisect_right(schedule.milestones, step)
@@ -132,29 +132,30 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
-    """The optimiser, its peak learning rate and its schedule."""
+    """Optimiser, peak learning rate and schedule."""
 
     name: Literal["adamw", "bert_adam", "adam", "adamax", "lamb"] = "adamw"
-    """Optimiser; adamw decays weights apart from the gradient, adam and adamax through it; bert_adam is adamw without
-    bias correction, as Google's BERT has it, which makes the first steps of a finetuning too long; lamb (ALBERT's, for
-    large batches) adds the decay to a step that it makes as long as the weights of its tensor."""
+    """Optimiser. adamw: weight decay apart from the gradient; adam, adamax: weight decay added to the gradient;
+    bert_adam: adamw without bias correction, as in Google's BERT, which makes the first steps of a finetuning too
+    long; lamb (ALBERT's, for large batches): the update with its decay is scaled to the norm of the weights, tensor
+    by tensor."""
     lr: float
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of the two running means."""
+    """Decay rates of the two moment estimates."""
     eps: float = 1e-8
-    """Added to the root of the second running mean."""
+    """Added to the root of the second moment estimate."""
     weight_decay: float = 0.0
-    """Weight decay of matrices and embeddings; never of biases, norms or bounded numbers."""
+    """Weight decay of matrices and embeddings. Biases, norms and bounded parameters have none."""
     clip: float | None = None
-    """Largest global gradient norm; none: no clipping."""
+    """Maximum global gradient norm; none: no clipping."""
     bounded_lr_multiplier: float = 100.0
-    """Multiplies lr for u of hnas and a learnable tau: clamped numbers that must cross their range in a run."""
+    """Multiplies lr for u of hnas and a learnable tau: clamped parameters that must cross their range within a run."""
     schedule: Schedule = field(default_factory=Schedule)
-    """The learning rate over the steps."""
+    """Learning-rate schedule."""
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for values no optimiser can use."""
+        """Raises a ``WrongUseError`` for invalid values."""
         if self.lr <= 0 or self.bounded_lr_multiplier <= 0:
             raise WrongUseError("optim.lr and optim.bounded_lr_multiplier: expected numbers above 0")
         if self.eps <= 0 or self.weight_decay < 0:
@@ -166,7 +167,7 @@ class Optim:
 
 
 class ScaledLayer(nn.Sequential):
-    """Layers that learn at a multiple of the rate, such as those that come trained."""
+    """Layers whose learning rate has a multiplier, such as pretrained ones."""
 
     def __init__(self, *layers: nn.Module, multiplier: float) -> None:
         super().__init__(*layers)
@@ -174,9 +175,9 @@ class ScaledLayer(nn.Sequential):
 
 
 def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
-    """Returns the optimiser over three groups: decayed, not decayed, bounded; each knows its rate's ``multiplier``.
+    """Returns the optimiser with three parameter groups: decayed, not decayed, bounded. Each has a rate ``multiplier``.
 
-    Layers of a ``ScaledLayer`` have groups of their own.
+    Layers of a ``ScaledLayer`` have their own groups.
     """
     multipliers = {id(module.raw): optim.bounded_lr_multiplier for _, module in bounded_modules(model)}
     bounded = set(multipliers)
@@ -184,7 +185,7 @@ def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
         if isinstance(module, ScaledLayer):
             multipliers |= {id(parameter): module.multiplier for parameter in module.parameters()}
     whole = (("decayed", 1.0), ("plain", 1.0), ("bounded", optim.bounded_lr_multiplier))
-    groups: dict[tuple[str, float], list[nn.Parameter]] = {key: [] for key in whole}  # in this order in a checkpoint
+    groups: dict[tuple[str, float], list[nn.Parameter]] = {key: [] for key in whole}  # checkpoints rely on this order
     for parameter in model.parameters():
         if parameter.requires_grad:
             kind = "bounded" if id(parameter) in bounded else "decayed" if parameter.ndim > 1 else "plain"
@@ -202,16 +203,16 @@ def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
     ]
     if optim.name == "lamb":
         return _lamb(settings, optim)
-    # One kernel for all parameters instead of a dozen operators for each; its last bits differ from the others'.
+    # One kernel for all parameters instead of a dozen operators for each. Its last bits differ from theirs.
     further: Any = {} if optim.name == "adamax" else {"fused": True}
     return OPTIMIZERS[optim.name](settings, lr=optim.lr, betas=optim.betas, eps=optim.eps, **further)  # type: ignore[call-arg]
 
 
 def _lamb(settings: list[dict[str, Any]], optim: Optim) -> torch.optim.Optimizer:
-    """Returns LAMB (You et al. 2020) as ALBERT's code has it.
+    """Returns LAMB (You et al. 2020) as in ALBERT's code.
 
-    No bias correction, the ratio of lengths not cut off (``eps`` added below it, unlike there), and for biases, norms
-    and bounded numbers no such ratio.
+    It has no bias correction and no upper bound on the ratio of norms. Unlike in ALBERT's code, ``eps`` is added to
+    the denominator of that ratio. Updates of biases, norms and bounded parameters are not scaled.
 
     Raises:
         WrongUseError: its package is not installed.
@@ -228,7 +229,7 @@ def _lamb(settings: list[dict[str, Any]], optim: Optim) -> torch.optim.Optimizer
 
 
 def set_rate(optimizer: torch.optim.Optimizer, optim: Optim, step: int, steps: int) -> None:
-    """Gives the optimiser the learning rate and first beta of a step (from 0)."""
+    """Sets the optimiser's learning rate and first beta for a step (from 0)."""
     factor = rate(optim.schedule, step, steps)
     beta = first_beta(optim.schedule, optim.betas[0], step, steps)
     for group in optimizer.param_groups:
@@ -239,7 +240,7 @@ def set_rate(optimizer: torch.optim.Optimizer, optim: Optim, step: int, steps: i
 
 
 def _undo_correction(group: dict[str, Any], optim: Optim, step: int) -> None:
-    """Changes rate, eps and decay so that a step of PyTorch's AdamW is the one without bias correction."""
+    """Changes rate, eps and decay so that a step of PyTorch's AdamW equals the step without bias correction."""
     first, second = (1 - beta ** (step + 1) for beta in optim.betas)
     longer = first / math.sqrt(second)
     group["lr"] *= longer

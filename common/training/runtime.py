@@ -1,4 +1,4 @@
-"""The machine: accelerator, precision, seeds, peak memory, and what a result must say of them."""
+"""Runtime of a process: accelerator, precision, seeds, peak memory, and the environment that a result records."""
 
 import contextlib
 import ctypes
@@ -28,23 +28,25 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Loaded = TypeVar("Loaded")
 
 TILES = "SEQARENA_TILES"
-"""Environment variable that names a file of ``seqarena benchmark tiles``: its tiles come before the table's."""
+"""Environment variable with the path of a file of ``seqarena benchmark tiles``. Its tiles take precedence over the
+table's."""
 
 LIBRARIES = (
     "seqarena", "torch", "numpy", "scipy", "numba", "accelerate", "tokenizers", "safetensors", "triton",
     "pytorch-optimizer", "rouge-score", "nltk",
 )  # fmt: skip
-"""Libraries that compute; those that are installed stand in each result."""
+"""Libraries that compute. Each result records the versions of those that are installed."""
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-"""Linux: writing 5 to the first sets the peak resident set (VmHWM) of the second to the present one."""
+"""Linux: writing 5 to the first resets the peak resident set (VmHWM) in the second to the current one."""
 
 
 def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: Path | None = None) -> Accelerator:
-    """Returns the accelerator of this process: CUDA where there is one, bfloat16 there by default, float32 on a CPU.
+    """Returns the accelerator of this process: CUDA if available, in bfloat16 by default; else the CPU, in float32.
 
     Raises:
-        WrongUseError: a launcher started several processes but this one does not see the others; or a tracker that
-            is unknown or not installed.
+        WrongUseError: a launcher started several processes but this one does not see the others; or a tracker that is
+            unknown
+        or not installed.
     """
     known = {str(name): name for name in LoggerType.list() if str(name) != "all"}
     installed = [str(name) for name in get_available_trackers()]
@@ -52,7 +54,7 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
         look_up(known, tracker, "tracker")
         if tracker not in installed:
             raise WrongUseError(f"tracker {tracker!r} is not installed; pip install {tracker}, or leave --tracker out")
-    asked = _launched_processes()
+    launched = _launched_processes()
     cuda = torch.cuda.is_available()
     half = precision == "bfloat16" or (precision == "auto" and cuda)
     accelerator = Accelerator(
@@ -62,19 +64,19 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
         project_dir=None if out is None else str(out),
     )
     _require_plain(accelerator)
-    if accelerator.num_processes != asked:
+    if accelerator.num_processes != launched:
         raise WrongUseError(
-            f"the launcher asked for {asked} processes, but this run has {accelerator.num_processes}; "
+            f"the launcher started {launched} processes, but this run has {accelerator.num_processes}; "
             "on a CPU start it with: torchrun --nproc_per_node N -m PACKAGE TASK ..."
         )
     return accelerator
 
 
 def _launched_processes() -> int:
-    """Returns how many processes a launcher says that it started; 1 without one.
+    """Returns the number of processes that a launcher started; 1 without one.
 
     Raises:
-        WrongUseError: its variables are no numbers, or some are missing.
+        WrongUseError: the launcher's environment variables are not numbers, or some are missing.
     """
     numbers = {}
     for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0")):
@@ -95,7 +97,7 @@ def _launched_processes() -> int:
 
 
 def _require_plain(accelerator: Accelerator) -> None:
-    """Raises a ``WrongUseError`` where a variable of Accelerate's would change numbers that the run does not name."""
+    """Raises a ``WrongUseError`` if an Accelerate variable would change numbers without being part of the run."""
     if accelerator.gradient_accumulation_steps != 1:
         raise WrongUseError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS is set: unset it, and use train.micro_batch_size")
     if str(accelerator.state.dynamo_plugin.backend.value) != "NO":
@@ -103,9 +105,9 @@ def _require_plain(accelerator: Accelerator) -> None:
 
 
 def main_first(accelerator: Accelerator, load: Callable[[], Loaded]) -> Loaded:
-    """Returns what ``load`` gives each process, the main one first: what it makes and keeps the others find.
+    """Returns the value of ``load`` on each process. The main one runs first; the others find the files that it makes.
 
-    What it refuses all refuse, in the same words, instead of waiting for it.
+    If the main process fails, all raise its error instead of waiting.
     """
     found: list[Any] = []
     error: list[Exception | None] = [None]
@@ -122,29 +124,29 @@ def main_first(accelerator: Accelerator, load: Callable[[], Loaded]) -> Loaded:
 
 
 def seed_torch(*keys: int) -> None:
-    """Sets torch's random state to a function of the keys, so that no state has to be saved to resume exactly."""
+    """Seeds torch with a function of the keys, so that exact resumption needs no saved random state."""
     torch.manual_seed(int(hash64(*keys)[0] >> 1))
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Begins a new peak, so that a run's does not depend on what ran before it in the same process.
+    """Resets the peak, so that the peak of a run does not depend on earlier runs in the same process.
 
-    On a CPU under Linux, what earlier runs have freed is first given back to the system: the C library keeps it, and
-    the resident set would stay as large as the largest run made it. Elsewhere the peak cannot be reset, and is that of
-    the whole process.
+    On a CPU under Linux, memory that earlier runs have freed is first returned to the system. Otherwise the C library
+    would keep it, and the resident set would stay as large as in the largest run. Elsewhere the peak cannot be reset,
+    and is that of the whole process.
     """
     gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    with contextlib.suppress(AttributeError, OSError):  # of glibc alone
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
-    with contextlib.suppress(OSError):  # not allowed, or no Linux
+    with contextlib.suppress(OSError):  # not permitted, or not Linux
         CLEAR_REFS.write_text("5")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Returns the most memory held since the reset: allocated on a CUDA device, else the process's resident set."""
+    """Returns the peak memory since the reset: allocated on a CUDA device, else the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with contextlib.suppress(OSError, StopIteration):
@@ -155,12 +157,12 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Returns the number of trained numbers, shared ones once."""
+    """Returns the number of parameters, with shared ones counted once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def device_name(device: torch.device) -> str:
-    """Returns the model of the GPU or of the processor."""
+    """Returns the model of the GPU, or of the processor with the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -172,9 +174,9 @@ def device_name(device: torch.device) -> str:
 
 
 def code_version() -> dict[str, Any]:
-    """Returns the commit of this source tree and whether its Python files are as committed; None outside a checkout."""
+    """Returns the commit of this source tree and whether its Python files are unmodified; None outside a checkout."""
     tree = Path(__file__).resolve().parents[2]
-    if not (tree / ".git").exists():  # an installed copy may lie in a checkout of something else
+    if not (tree / ".git").exists():  # an installed copy may be inside a checkout of another project
         return {"commit": None, "clean": None}
     try:
         git = ["git", "-C", str(tree)]
@@ -188,7 +190,7 @@ def code_version() -> dict[str, Any]:
 
 
 def precision_name(accelerator: Accelerator) -> str:
-    """Returns the precision that an accelerator computes in, as the command line spells it."""
+    """Returns the precision of an accelerator, as spelled on the command line."""
     return {"no": "float32", "bf16": "bfloat16"}[accelerator.mixed_precision]
 
 
@@ -199,7 +201,7 @@ def _versions() -> dict[str, str]:
 
 
 def _tiles() -> dict[str, str]:
-    """Returns the sha256 of the file of tile sizes that Triton kernels take, if one is named."""
+    """Returns the sha256 of the file that ``TILES`` names, if it is set."""
     path = os.environ.get(TILES)
     if not path:
         return {}
@@ -210,10 +212,10 @@ def _tiles() -> dict[str, str]:
 
 
 def environment(accelerator: Accelerator) -> dict[str, Any]:
-    """Returns what a result says of the machine: code, libraries, device, precision, processes, tiles if any are set.
+    """Returns the environment that a result records: code, libraries, device, precision, processes, tiles if set.
 
     Raises:
-        WrongUseError: the file of tiles that is named cannot be read.
+        WrongUseError: the file of tiles cannot be read.
     """
     return {
         **_tiles(),
@@ -230,7 +232,10 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Returns in what two environments differ that may change bits: not in the commit, which sources stand for."""
+    """Returns the differences between two environments that may change bits.
+
+    The commit is not compared, since a run's sources are compared instead.
+    """
     found = []
     for name in ("python", "platform", "device", "instructions", "threads", "precision", "processes", "tiles"):
         found += [f"{name} {before.get(name)} -> {after.get(name)}"] * (before.get(name) != after.get(name))

@@ -1,4 +1,4 @@
-"""One optimiser step: a batch, shared out and cut up, to a gradient, and from that to new weights."""
+"""One optimiser step: a batch is split over processes and micro-batches, its gradient computed, the weights updated."""
 
 import contextlib
 from collections.abc import Callable
@@ -16,27 +16,28 @@ from seqarena.common.training.optim import Optim, build_optimizer, set_rate
 from seqarena.common.training.runtime import seed_torch
 
 Loss = Callable[[nn.Module, Any], Tensor]
-"""Maps (model, batch) to a scalar, the mean over ``batch.weight()`` things."""
+"""Maps (model, batch) to a scalar, the mean over ``batch.weight()`` terms."""
 
 
 @runtime_checkable
-class Remembering(Protocol):
-    """A loss that goes on from the step before: what it remembers belongs to a checkpoint."""
+class StatefulLoss(Protocol):
+    """A loss with a state that continues from step to step, and is part of a checkpoint."""
 
     def state_dict(self) -> dict[int, Any]:
-        """Returns what this process remembers, by the number of what it is about; on the CPU."""
+        """Returns the state of this process, keyed by unit of the state (such as a stream), on the CPU."""
         ...
 
     def load_state_dict(self, state: dict[int, Any]) -> None:
-        """Takes what all processes remembered."""
+        """Loads the merged state of all processes."""
         ...
 
 
 class Stepper:
-    """A model with its optimiser, and the way a step of training goes.
+    """A model, its optimiser, and the computation of a training step.
 
-    ``model`` is the bare model, ``trained`` what is called: compiled, wrapped for several processes. Step n of a seed
-    is the same whoever takes it and whenever: its rate and its dropout depend on n and the seed alone.
+    ``model`` is the bare model, ``trained`` the one that is called: compiled, wrapped for several processes. Step n
+    of a seed is the same on every process and after every restart: its rate and its dropout depend on n and the seed
+    alone.
     """
 
     def __init__(
@@ -59,33 +60,40 @@ class Stepper:
 
     @property
     def gathers(self) -> bool:
-        """Whether a checkpoint holds what several processes remember, so that all must make it together."""
-        return self.accelerator.num_processes > 1 and isinstance(self.loss, Remembering)
+        """Whether a checkpoint contains loss states of several processes, so that all must save together."""
+        return self.accelerator.num_processes > 1 and isinstance(self.loss, StatefulLoss)
 
     def agreed(self, wanted: bool) -> bool:
-        """Returns what the main process wants, if a checkpoint is made by all together; else what this one does."""
+        """Returns the main process's decision if all processes save together, else this process's own."""
         box = [wanted]
         if self.gathers:
             broadcast_object_list(box)
         return box[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that a restart needs; called by all processes together where it ``gathers``."""
+        """Returns the restart state. All processes must call it together if it ``gathers``."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        if isinstance(self.loss, Remembering):
-            shares = gather_object([self.loss.state_dict()])
-            state["loss"] = {number: each for share in shares for number, each in share.items()}
+        if isinstance(self.loss, StatefulLoss):
+            states = gather_object([self.loss.state_dict()])
+            state["loss"] = {number: each for state_dict in states for number, each in state_dict.items()}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes what ``state_dict`` gave; a ``KeyError``, ``ValueError`` or ``RuntimeError`` says it is another's."""
+        """Loads a ``state_dict``.
+
+        Raises:
+            KeyError, ValueError, RuntimeError: the state of another model.
+        """
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if isinstance(self.loss, Remembering):
+        if isinstance(self.loss, StatefulLoss):
             self.loss.load_state_dict(state["loss"])
 
     def take(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
-        """Takes a step (from 0) and returns the batch's loss and its gradient's norm; the gradient stays to be seen."""
+        """Performs a step (from 0) and returns the batch's loss and gradient norm.
+
+        The gradients are kept until the next step.
+        """
         self.model.train()
         set_rate(self.optimizer, self.optim, step, self.steps)
         seed_torch(self.seed, 1, step, self.accelerator.process_index)
@@ -100,27 +108,27 @@ class Stepper:
         return loss, norm
 
     def forward(self, model: nn.Module, part: Batch) -> Tensor:
-        """Returns the loss of examples by ``model`` or ``trained``, at the run's precision."""
+        """Returns the loss of a part of a batch by ``model`` or ``trained``, in the run's precision."""
         with self.accelerator.autocast():
             return self.loss(model, part.to(self.accelerator.device))
 
     def backward(self, batch: Batch) -> Tensor:
-        """Adds the gradient of the batch's mean loss and returns that loss; exact for any shares and micro-batches."""
+        """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts."""
         processes = self.accelerator.num_processes
-        share = len(batch) // processes
-        first = share * self.accelerator.process_index
-        size = self.micro_batch_size or share
+        count = len(batch) // processes
+        first = count * self.accelerator.process_index
+        size = self.micro_batch_size or count
         whole = batch.weight()
         total = torch.zeros((), device=self.accelerator.device)
-        for start in range(first, first + share, size):
-            stop = min(start + size, first + share)
+        for start in range(first, first + count, size):
+            stop = min(start + size, first + count)
             part = batch.rows(start, stop)
             part_weight = part.weight() / whole
-            last = stop == first + share
+            last = stop == first + count
             # Only the last part's backward pass waits for the other processes.
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.trained):
                 value = self.forward(self.trained, part)
-                # Processes average their gradients: undo that, so that the parts' weights add up to one.
+                # Processes average their gradients. The factor undoes that, so that the parts' weights add up to one.
                 self.accelerator.backward(value * (part_weight * processes))
             total += value.detach().float() * part_weight
         reduced: Tensor = self.accelerator.reduce(total, reduction="sum")

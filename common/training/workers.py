@@ -5,15 +5,15 @@ import threading
 from multiprocessing import connection, parent_process
 
 
-def leave_with_the_parent() -> None:
-    """Ends this worker as soon as its parent is gone, killed without a chance to say so included.
+def exit_with_parent() -> None:
+    """Ends this worker process as soon as its parent ends, also if the parent is killed.
 
-    The first thing that a worker of ``multiprocessing`` does: the initializer of its pool.
+    Initializer of a pool of ``multiprocessing``.
     """
-    threading.Thread(target=_leave, daemon=True).start()
+    threading.Thread(target=_wait_and_exit, daemon=True).start()
 
 
-def _leave() -> None:
+def _wait_and_exit() -> None:
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from seqarena.common.data.batches import Batch, Indices, Ragged, Shuffled, drawn
+from seqarena.common.data.batches import Batch, Indices, Ragged, ShuffledIndices, sample_indices
 from seqarena.common.data.prepared import Splits
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.roles import Role, added, role
@@ -53,7 +53,7 @@ class Data(ABC):
         if self.test_limit is not None and self.test_limit < 1:
             raise WrongUseError(f"data.test_limit: expected at least 1, or none for all, found {self.test_limit}")
         splits, checksum = replace(self, test_limit=None).load(folder)  # what is kept below it is of all
-        numbers = drawn(len(splits["test"]), self.test_limit, 0)
+        numbers = sample_indices(len(splits["test"]), self.test_limit, 0)
         if len(numbers) == len(splits["test"]):
             return splits, checksum
         checksum = hashlib.sha256(f"{checksum}, tests {numbers.tolist()}".encode()).hexdigest()
@@ -115,7 +115,7 @@ class TrainingBatches:
     """The batch of every training step."""
 
     split: Ragged
-    order: Shuffled
+    order: ShuffledIndices
 
     def __getitem__(self, step: int) -> Sequences:
         return sequences(self.split, self.order[step])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from seqarena.common.data.counter import hash64
-from seqarena.common.data.held_out import drawn_for
+from seqarena.common.data.held_out import draw_for_split
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.config import fingerprint
@@ -73,7 +73,7 @@ class Digits(Pixels):
         found = {}
         for number, name in enumerate(SPLITS):
             count = getattr(self, name)
-            looks = [drawn_for(number, partial(self._look, number, example)) for example in range(count)]
+            looks = [draw_for_split(number, partial(self._look, number, example)) for example in range(count)]
             images = np.stack([draw(look, self.size) for look in looks])
             found[name] = as_sequences(images, np.array([look.digit for look in looks], dtype=np.uint8))
         return found

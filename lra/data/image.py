@@ -14,7 +14,7 @@ from seqarena.common.data.batches import Bytes
 from seqarena.common.data.hub import hub_rows
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import BadDataError, WrongUseError, damage
-from seqarena.common.training.log import tracked
+from seqarena.common.training.log import with_progress
 from seqarena.lra import checksums
 from seqarena.lra.data import cropped
 from seqarena.lra.data.archives import is_hub_layout, members
@@ -120,7 +120,7 @@ def _from_hub(path: str | None, split: str) -> Split:
     if not {"img", "label"} <= set(rows.column_names):
         raise BadDataError(f"{path or HUB}: expected columns img and label, found {', '.join(rows.column_names)}")
     images, labels = [], []
-    for number, row in enumerate(tracked(rows, f"image {split}", len(rows))):
+    for number, row in enumerate(with_progress(rows, f"image {split}", len(rows))):
         where = f"{path or HUB}, split {split}, row {number}"
         if row["label"] not in range(len(CLASSES)):
             raise BadDataError(f"{where}: expected a label from 0 to {len(CLASSES) - 1}, found {row['label']!r}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from seqarena.common.data.hub import hub_rows
 from seqarena.common.errors import BadDataError
-from seqarena.common.training.log import tracked
+from seqarena.common.training.log import with_progress
 from seqarena.lra.data.archives import is_hub_layout, members
 from seqarena.lra.data.reviews import Review
 
@@ -40,7 +40,7 @@ def _from_hub(path: str | None, split: str) -> list[Review]:
     if set(rows.column_names) != {"text", "label"}:
         raise BadDataError(f"{source}: expected the columns text and label, found {', '.join(rows.column_names)}")
     reviews = []
-    for number, row in enumerate(tracked(rows, f"imdb {split}", len(rows))):
+    for number, row in enumerate(with_progress(rows, f"imdb {split}", len(rows))):
         text, label = row["text"], row["label"]
         if not isinstance(text, str) or label not in (0, 1):
             raise BadDataError(
@@ -56,7 +56,7 @@ def _from_files(path: Path) -> dict[str, list[Review]]:
     texts: dict[tuple[str, str], dict[int, bytes]] = {}
     films: dict[tuple[str, str], list[str]] = {}
     wanted = (each for each in members(path, (".txt",)) if REVIEW.search(each[0]) or URLS.search(each[0]))
-    for name, content in tracked(wanted, "imdb", 4 * REVIEWS + 4):
+    for name, content in with_progress(wanted, "imdb", 4 * REVIEWS + 4):
         if review := REVIEW.search(name):
             texts.setdefault((review[1], review[2]), {})[int(review[3])] = content
         elif listed := URLS.search(name):

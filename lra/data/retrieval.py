@@ -13,7 +13,7 @@ from seqarena.common.data.batches import Ragged
 from seqarena.common.data.nearest import FLOOR
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.training.log import tracked
+from seqarena.common.training.log import with_progress
 from seqarena.lra import checksums
 from seqarena.lra.data import BYTE_VOCABULARY, Data, cropped, majority_class
 from seqarena.lra.data.archives import folder_of
@@ -90,7 +90,7 @@ class Retrieval(Pairs):
             where,
             f"retrieval: reading {sum(self.rows):,} pairs",
             lambda: {
-                split: as_pairs(tracked(read_aan(Path(there or ".") / file, wanted[split]), split, wanted[split]))
+                split: as_pairs(with_progress(read_aan(Path(there or ".") / file, wanted[split]), split, wanted[split]))
                 for split, file in FILES.items()
             },
         )

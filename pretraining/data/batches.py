@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seqarena.common.data.batches import Batch, Indices, Shuffled
+from seqarena.common.data.batches import Batch, Indices, ShuffledIndices
 from seqarena.common.shapes import Mask, PerExample, PlacesOfRows, Tokens
 from seqarena.pretraining.data.sequences import Sequences
 from seqarena.pretraining.data.shards import Corpus
@@ -116,7 +116,7 @@ class Phase:
 
     first: int
     """Number of the first step of the phase."""
-    order: Shuffled
+    order: ShuffledIndices
     builder: Builder
 
 
@@ -128,4 +128,4 @@ class TrainingBatches:
 
     def __getitem__(self, step: int) -> MaskedBatch:
         phase = next(phase for phase in reversed(self.phases) if step >= phase.first)
-        return phase.builder.batch(*phase.order.seen(step - phase.first))
+        return phase.builder.batch(*phase.order.with_epochs(step - phase.first))

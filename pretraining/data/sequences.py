@@ -10,7 +10,7 @@ from typing import Literal, no_type_check
 import numpy as np
 import numpy.typing as npt
 
-from seqarena.common.data.batches import drawn
+from seqarena.common.data.batches import sample_indices
 from seqarena.common.data.compiled import compiled
 from seqarena.common.data.counter import GOLDEN, hash64, mix64
 from seqarena.pretraining.data.shards import Shard
@@ -42,7 +42,7 @@ class Sequences:
         """Returns at most ``count`` sequences, drawn by ``seed``, in their original order."""
         if len(self) <= count:
             return self
-        chosen = drawn(len(self), count, seed)
+        chosen = sample_indices(len(self), count, seed)
         counts = np.diff(self.first)[chosen]
         parts = np.concatenate([np.arange(self.first[each], self.first[each + 1]) for each in chosen.tolist()])
         return Sequences(

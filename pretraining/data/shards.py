@@ -24,8 +24,8 @@ import numpy.typing as npt
 from seqarena.common.data.tokenization import Tokenizer, load_tokenizer
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.files import write_atomically, write_json
-from seqarena.common.training.log import tracked
-from seqarena.common.training.workers import leave_with_the_parent
+from seqarena.common.training.log import with_progress
+from seqarena.common.training.workers import exit_with_parent
 from seqarena.pretraining.data.documents import Text, sentences
 
 DOCUMENTS = 2_000
@@ -71,7 +71,7 @@ def write_corpus(
     counts: list[dict[str, Any]] = []
     with ProcessPoolExecutor(workers, get_context("spawn"), _start) as pool:
         try:
-            for shard in tracked(_shards(texts, folder, fingerprint, pool, 2 * workers), what, None):
+            for shard in with_progress(_shards(texts, folder, fingerprint, pool, 2 * workers), what, None):
                 counts.append(shard)
         except BaseException:
             pool.shutdown(cancel_futures=True)  # finished shards are kept for the next run
@@ -117,7 +117,7 @@ def _read_finished(folder: Path, number: int, digest: str) -> dict[str, Any] | N
 
 
 def _start() -> None:
-    leave_with_the_parent()
+    exit_with_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per core is parallel enough
 
 

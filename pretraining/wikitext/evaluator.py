@@ -12,7 +12,7 @@ from torch import nn
 
 from seqarena.common.data.batches import TokenArray
 from seqarena.common.runs.package import Evaluation
-from seqarena.common.training.evaluation import tracked_by_main
+from seqarena.common.training.evaluation import main_progress
 from seqarena.pretraining.transformer_xl import TransformerXL
 from seqarena.pretraining.wikitext.data import EncodedText
 from seqarena.pretraining.wikitext.run import Scoring
@@ -50,7 +50,7 @@ def token_losses(model: nn.Module, streams: Streams, scoring: Scoring, accelerat
         with accelerator.autocast():
             longest = min(scoring.memory + scoring.length, streams.each)
             memory = model.projected_memory(len(rows), longest, scoring.clamp)
-            for step in tracked_by_main(range(streams.segments), streams.segments, accelerator):
+            for step in main_progress(range(streams.segments), streams.segments, accelerator):
                 batch = streams[step].to(accelerator.device)
                 tokens, targets = batch.tokens[list(rows)], batch.targets[list(rows)]
                 hidden, memory = model.read(

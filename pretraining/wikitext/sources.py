@@ -10,7 +10,7 @@ from pathlib import Path
 from seqarena.common.data import corpus
 from seqarena.common.data.counter import hash64
 from seqarena.common.data.hub import hub_rows
-from seqarena.common.data.readers import decoded, text_lines
+from seqarena.common.data.readers import decode_lines, text_lines
 from seqarena.common.errors import BadDataError, damage
 from seqarena.pretraining.wikitext.vocabularies import UNKNOWN
 
@@ -64,7 +64,7 @@ def _names_in_zip(path: Path) -> list[str]:
 
 def _lines_of_zip(path: Path, name: str) -> Iterator[str]:
     with _open_zip(path) as archive, archive.open(name) as file:
-        yield from decoded(file, f"{path}, {name}")
+        yield from decode_lines(file, f"{path}, {name}")
         found, size = file.tell(), archive.getinfo(name).file_size
         if not found or found != size:  # a damaged directory may declare size 0, with a matching checksum
             raise EOFError(f"{name}: expected {size or 'some'} bytes, found {found:,}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from seqarena.common.data.batches import drawn
+from seqarena.common.data.batches import sample_indices
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.roles import Role, added, role
 
@@ -46,7 +46,7 @@ class Data(ABC):
 
     def tested(self, examples: Sequence[Example]) -> list[Example]:
         """Returns those examples of a test set that are evaluated."""
-        return [examples[number] for number in drawn(len(examples), self.test_limit, self.seed, 1).tolist()]
+        return [examples[number] for number in sample_indices(len(examples), self.test_limit, self.seed, 1).tolist()]
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that describe no data."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqarena.common.data.counter import Draws
-from seqarena.common.data.held_out import drawn_for
+from seqarena.common.data.held_out import draw_for_split
 
 Label = Literal["entailment", "neutral", "contradiction"]
 QUANTIFIERS = ("all", "some", "no", "not all")
@@ -115,7 +115,7 @@ def pairs(count: int, seed: int, part: int) -> list[tuple[str, str, Label]]:
     labels: tuple[Label, ...] = ("entailment", "neutral", "contradiction")
     found: list[tuple[str, str, Label]] = []
     while len(found) < count:
-        hypothesis = drawn_for(part, lambda _: _with_text(_drawn(draws)))
+        hypothesis = draw_for_split(part, lambda _: _with_text(_drawn(draws)))
         wanted: dict[Label, list[Sentence]] = {label: [] for label in labels}
         for _ in range(TRIES):
             premise = _near(hypothesis, draws)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seqarena.common.data.batches import Indices, Shuffled
+from seqarena.common.data.batches import Indices, ShuffledIndices
 from seqarena.common.data.tokenization import Ids, Tokenizer
 from seqarena.common.shapes import PerExample
 from seqarena.qa.data.batch import TextBatch
@@ -66,7 +66,7 @@ class PairBatches:
     """The batch of every training step."""
 
     encoded: Encoded
-    order: Shuffled
+    order: ShuffledIndices
 
     def __getitem__(self, step: int) -> PairBatch:
         """Returns the batch of a step."""

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seqarena.common.data.batches import Indices, Shuffled
+from seqarena.common.data.batches import Indices, ShuffledIndices
 from seqarena.common.data.tokenization import Ids, Tokenizer
 from seqarena.common.shapes import Mask, PerExample
 from seqarena.qa.data.batch import TextBatch
@@ -109,7 +109,7 @@ class SpanBatches:
     """The batch of every training step."""
 
     windows: Windows
-    order: Shuffled
+    order: ShuffledIndices
 
     def __getitem__(self, step: int) -> SpanBatch:
         """Returns the batch of a step."""
@@ -162,7 +162,7 @@ def windows_of(questions: Questions, data: Squad, tokenizer: Tokenizer, *, all_w
 
     ``all_windows``: answers may begin anywhere in a window, whatever ``data.windows`` says (training does not ask).
     """
-    placed = tokenizer.encode_placed(questions.contexts)
+    placed = tokenizer.encode_with_offsets(questions.contexts)
     asked = tokenizer.encode([each.text for each in questions.questions])
     longer = sum(len(each) > data.question_length for each in asked)
     if longer:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal
 
 from seqarena.common.data.counter import Draws, hash_text
-from seqarena.common.data.held_out import drawn_for
+from seqarena.common.data.held_out import draw_for_split
 
 NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Karla", "Leo",
          "Marta", "Nils", "Olga", "Paul", "Rosa", "Simon", "Tilda", "Victor")  # fmt: skip
@@ -60,7 +60,7 @@ def squad(count: int, seed: int, split: Literal["train", "dev"], *, unanswerable
     def drawn(number: int, attempt: int) -> tuple[str, dict[str, Any]]:
         return _paragraph(f"{split}-{number}", Draws(seed, kind, number, attempt), unanswerable)
 
-    paragraphs = [drawn_for(kind, partial(drawn, number)) for number in range(count)]
+    paragraphs = [draw_for_split(kind, partial(drawn, number)) for number in range(count)]
     version = "v2.0" if unanswerable else "1.1"
     return {"version": version, "data": [{"title": "a small world", "paragraphs": paragraphs}]}
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.runs.cli import Parser, described
+from seqarena.common.runs.cli import Parser, build_run
 from seqarena.common.runs.package import Assembly, Package
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.training.runtime import make_accelerator, seed_torch
@@ -33,7 +33,7 @@ def chosen(
         WrongUseError: an unknown name or field, or an invalid run.
     """
     package = find_package(options.package)
-    return package, described(package, options.task, options.preset, attention, options.norm, 0, fields, prog)
+    return package, build_run(package, options.task, options.preset, attention, options.norm, 0, fields, prog)
 
 
 def title(options: argparse.Namespace, preset: str, fields: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from seqarena.common.training.runtime import (
     precision_name,
     reset_peak_memory,
 )
-from seqarena.common.training.workers import leave_with_the_parent
+from seqarena.common.training.workers import exit_with_parent
 from seqarena.scripts.benchmark.selection import add_run_options, at_least_one, build, chosen, title
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.tables import render
@@ -124,7 +124,7 @@ def measure_twice(
         for index in (*range(len(cases)), *reversed(range(len(cases)))):
             attention, run, kind = cases[index]
             print(f"{attention}{'' if kind == OURS else f', {kind}'} ...", file=sys.stderr)
-            with context.Pool(1, leave_with_the_parent) as pool:
+            with context.Pool(1, exit_with_parent) as pool:
                 found[index].append(pool.apply(measure, (package, run, attention, data, repeats, kind)))
     except KeyboardInterrupt:
         if not found[0]:

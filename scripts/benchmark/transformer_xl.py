@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.runs.cli import Parser, described
+from seqarena.common.runs.cli import Parser, build_run
 from seqarena.common.training.runtime import device_name, make_accelerator, seed_torch
 from seqarena.pretraining.transformer_xl import Memory, Model, TransformerXL
 from seqarena.pretraining.wikitext.run import LanguageRun, Segments
@@ -160,7 +160,7 @@ def chosen_run(arguments: Sequence[str]) -> tuple[argparse.Namespace, LanguageRu
     options, fields = parser().parse_known_args(arguments)
     at_least_one(options, "repeats")
     prog = "seqarena benchmark transformer-xl"
-    chosen = described(find_package("pretraining"), options.task, options.preset, None, None, 0, fields, prog)
+    chosen = build_run(find_package("pretraining"), options.task, options.preset, None, None, 0, fields, prog)
     if not isinstance(chosen, LanguageRun):
         raise WrongUseError(f"--task {options.task}: expected a task of Transformer-XL, wikitext2 or wikitext103")
     return options, chosen

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from seqarena.common.model.blocks import Deescalated, NormConfig, PostNorm, PreNorm
 from seqarena.common.model.diagnostics import diagnose
-from seqarena.common.training.log import tracked
+from seqarena.common.training.log import with_progress
 from seqarena.common.training.loop import Train
 from seqarena.common.training.optim import Optim, Schedule
 from seqarena.common.training.runtime import make_accelerator, seed_torch
@@ -135,7 +135,7 @@ def train(trial: Trial, text: EncodedText) -> TrainingRecord:
     losses: list[float] = []
     looks: dict[int, tuple[list[float], list[float]]] = {}
     label = f"{trial.arm.label}, {trial.depth} layers, seed {trial.seed}"
-    for step in tracked(range(trial.steps), label, trial.steps):
+    for step in with_progress(range(trial.steps), label, trial.steps):
         losses.append(float(stepper.take(batches[step], step)[0]))
         if not math.isfinite(losses[-1]):
             break

@@ -17,7 +17,7 @@ from seqarena.common.model.blocks import PreNorm
 from seqarena.common.model.diagnostics import diagnose
 from seqarena.common.model.positions import AbsolutePositions
 from seqarena.common.model.transformer import Encoder, EncoderConfig
-from seqarena.common.training.log import tracked
+from seqarena.common.training.log import with_progress
 from seqarena.common.training.optim import Schedule, rate
 from seqarena.common.training.runtime import seed_torch
 from seqarena.lra.data.digits import Digits
@@ -144,7 +144,7 @@ def train(trial: Trial, pictures: Pictures) -> TrainingRecord:
     looks: dict[int, tuple[float, list[float], list[float]]] = {}
     due = {round(trial.steps * (number + 1) / trial.looks) for number in range(trial.looks)} | {1}
     label = f"{attention_name(trial.attention)}, {trial.length} patches, seed {trial.seed}"
-    for step in tracked(range(trial.steps), label, trial.steps):
+    for step in with_progress(range(trial.steps), label, trial.steps):
         rows = torch.randint(len(pictures.train), (BATCH,), generator=order)
         loss = nn.functional.cross_entropy(model(pictures.train[rows]), pictures.train_classes[rows])
         losses.append(loss.item())

@@ -9,7 +9,7 @@ from typing import Any
 
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import VERSION, RowParts, row_name, row_values
-from seqarena.common.runs.sources import changed_sources, digest, listed
+from seqarena.common.runs.sources import changed_sources, digest, short_list
 from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of, run_class
 
 COMPARED = ("python", "instructions", "threads", "processes")
@@ -68,7 +68,7 @@ def _versions(by_row: Mapping[RowParts, Sequence[Result]]) -> list[str]:
         plain, name = by_row.get(without_version(row)), row_name(without_version(row))
         if is_earlier(row) and plain and results:
             old, new = results[0].sources, plain[0].sources
-            changed = listed(changed_sources(old, new)) or "the meaning of the name, or the pretraining,"
+            changed = short_list(changed_sources(old, new)) or "the meaning of the name, or the pretraining,"
             remark = f"measured before {changed} changed; {name}: after" if old else "sources were not recorded"
             found.append(f"{row_name(row)}: {remark}")
     return found
@@ -80,7 +80,7 @@ def _shared_sources(by_row: Mapping[RowParts, Sequence[Result]], against: Mappin
     for row, other in against.items():
         mine, theirs = (by_row[each][0].sources for each in (row, other))
         both = mine.keys() & theirs.keys()
-        files = listed(path for path in sorted(both) if mine[path] != theirs[path])
+        files = short_list(path for path in sorted(both) if mine[path] != theirs[path])
         if files and not is_earlier(row) and not is_earlier(other):
             rows[files].append(f"{row_name(row)} and {row_name(other)}")
     return [f"{'; '.join(pairs)}: measured by different versions of {files}" for files, pairs in rows.items()]

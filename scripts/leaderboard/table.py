@@ -53,7 +53,7 @@ def table_of(group: Group, baseline: str) -> Table:
     """Returns the table of a group, with a row per variant, each compared with the baseline."""
     protocol, some = group.protocol, next(iter(group.results), None)
     task = protocol.record
-    secondary = task.beside if task else ()
+    secondary = task.secondary if task else ()
     rows, by_row = rows_of(group, baseline, secondary)
     parts = {row.name: row.parts for row in rows}
     plans = sorted({str(entry["plan"]) for entry in group.missing if "plan" in entry})
@@ -73,7 +73,7 @@ def table_of(group: Group, baseline: str) -> Table:
         floors=some.floors if some else {},
         chance=task.chance if task else None,
         published=list(task.published) if task else [],
-        published_secondary={name: list(task.published_beside.get(name, ())) for name in secondary} if task else {},
+        published_secondary={name: list(task.published_secondary.get(name, ())) for name in secondary} if task else {},
         comparable=_is_comparable(protocol, some),
         devices=sorted({result.environment["device"] for result in group.results}),
         remarks=[*remarks(by_row, {row.parts: parts[row.against] for row in rows if row.against}), *plan_remarks],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seqarena.common.errors import InUseError, WrongUseError, interrupt_advice, look_up
 from seqarena.common.files import write_json
-from seqarena.common.runs.cli import Parser, add_session_options, described, session_of
+from seqarena.common.runs.cli import Parser, add_session_options, build_run, session_of
 from seqarena.common.runs.config import fingerprint, to_json
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.session import Session
@@ -69,7 +69,7 @@ def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.
         for attention in options.attention:
             for norm in options.norm:
                 for seed in options.seeds:
-                    run = described(package, task, options.preset, attention, norm, seed, fields, "seqarena sweep")
+                    run = build_run(package, task, options.preset, attention, norm, seed, fields, "seqarena sweep")
                     names = [
                         ("--preset", run.preset),
                         ("--attention", attention),

@@ -8,13 +8,13 @@ from typing import Any
 
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.config import from_json, to_json
-from seqarena.common.runs.folder import outdated, run_folder
+from seqarena.common.runs.folder import outdated_sources, run_folder
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import BaseRun, changed_from, row_name, row_of
 from seqarena.common.runs.session import Session, execute
-from seqarena.common.runs.sources import Sources, changed_sources, listed
+from seqarena.common.runs.sources import Sources, changed_sources, short_list
 from seqarena.scripts.packages import find_package
 
 IN_USE = 3
@@ -82,7 +82,7 @@ class PlannedRun:
             return "--overwrite"
         if (self.folder / "checkpoint" / "last.pt").exists():
             return "goes on from its last checkpoint"
-        changed = outdated(self.folder, self.sources)
+        changed = outdated_sources(self.folder, self.sources)
         return f"{changed} changed" if changed else "new"
 
     def measure(self) -> Result:
@@ -122,7 +122,7 @@ def from_description(values: Mapping[str, Any]) -> PlannedRun:
     changed = changed_sources(values["sources"], made.sources)
     if changed:
         raise WrongUseError(
-            f"the sources here differ from the sweep's ({listed(changed)}); install the same version on all machines, "
-            "and start the sweep again if a file was edited meanwhile"
+            f"the sources here differ from the sweep's ({short_list(changed)}); install the same version on all "
+            "machines, and start the sweep again if a file was edited meanwhile"
         )
     return made

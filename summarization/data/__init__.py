@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seqarena.common.data.batches import Ragged, TokenArray, drawn
+from seqarena.common.data.batches import Ragged, TokenArray, sample_indices
 from seqarena.common.data.prepared import prepared
 from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
@@ -196,7 +196,7 @@ def _subset(read: Pairs, count: int, limit: int | None, seed: int) -> Iterator[P
     if limit is None or limit >= count:
         return read()
     chosen = np.zeros(count, dtype=np.bool_)
-    chosen[drawn(count, limit, seed, 2)] = True
+    chosen[sample_indices(count, limit, seed, 2)] = True
     return (pair for pair, is_chosen in zip(read(), chosen.tolist(), strict=True) if is_chosen)
 
 

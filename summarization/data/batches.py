@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from seqarena.common.data.batches import Batch, Indices, Ragged, Shuffled
+from seqarena.common.data.batches import Batch, Indices, Ragged, ShuffledIndices
 from seqarena.common.shapes import Mask, SourceMask, SourceTokens, Tokens
 
 GRAIN = 8
@@ -87,7 +87,7 @@ def _with_marks(some: Ragged, examples: Indices, marks: tuple[int, int], pad: in
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenBudgetOrder(Shuffled):
+class TokenBudgetOrder(ShuffledIndices):
     """Order of examples in pools of ``pool`` batches, split with nearly equal padded tokens per batch.
 
     Lengths of texts and headlines vary independently: a pool is divided into strips by text length, and each strip is

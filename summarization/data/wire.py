@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from seqarena.common.data.counter import Draws
-from seqarena.common.data.held_out import drawn_for
+from seqarena.common.data.held_out import draw_for_split
 
 COUNTRIES = ("austria", "belgium", "brazil", "canada", "chile", "cuba", "denmark", "egypt", "finland",
              "france", "greece", "hungary", "iceland", "india", "iran", "ireland", "italy", "kenya",
@@ -156,7 +156,7 @@ def pairs(count: int, seed: int, split: int) -> Iterator[tuple[str, str]]:
         text, headline = compose(Draws(seed, split, number, attempt))
         return NUMBER.sub("#", headline), (text, headline)
 
-    return (drawn_for(split, partial(drawn, number)) for number in range(count))
+    return (draw_for_split(split, partial(drawn, number)) for number in range(count))
 
 
 def words() -> list[str]:

@@ -221,7 +221,10 @@ def test_data_of_an_edited_generator_are_told(
     real = prepared.imported_by
     monkeypatch.setattr(prepared, "imported_by", lambda name: {**real(name), "lra/data/listops/language.py": "edited"})
     SHORT.load(tmp_path)
-    assert "before lra/data/listops/language.py changed; delete it to make it again" in capsys.readouterr().err
+    assert (
+        "before lra/data/listops/language.py changed and is used as it is; delete it to make it again"
+        in capsys.readouterr().err
+    )
 
 
 def test_floors_rise_from_majority_to_exact() -> None:

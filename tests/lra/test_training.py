@@ -169,10 +169,10 @@ def test_other_data_than_the_preset_means_are_refused(tmp_path: Path) -> None:
     preset = replace(PRESETS["listops"]["quick"], run=TINY)
     package = replace(PACKAGE, tasks={"listops": task}, presets={"listops": {"quick": preset}})
     session = Session(runs=tmp_path / "runs", data=tmp_path / "data")
-    with pytest.raises(BadDataError, match=r"sha256 is [0-9a-f]+, but preset quick means 0000"):
+    with pytest.raises(BadDataError, match=r"sha256 is [0-9a-f]+, but preset quick expects 0000"):
         execute(package, TINY, session)
     wider = replace(TINY, model=replace(TINY.model, dim=32))
-    with pytest.raises(BadDataError, match="preset quick means 0000"):
+    with pytest.raises(BadDataError, match="preset quick expects 0000"):
         execute(package, wider, session)
     assert execute(package, replace(TINY, data=replace(TINY.data, seed=1)), session).status == "finished"
 
@@ -232,7 +232,7 @@ def test_a_killed_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
             assert process.wait() == -signal.SIGKILL
             assert not (folder / "run" / "result.json").exists()
         done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
-        assert ("going on from step" in done.stderr) == kill
+        assert ("resuming after step" in done.stderr) == kill
         (weights,) = (folder / "run" / "checkpoint").glob("chosen-*.safetensors")
         result = json.loads((folder / "run" / "result.json").read_text())
         outcomes.append((load_file(weights), result["example_scores"], result["bounded"], result["validation"]))

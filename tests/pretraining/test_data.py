@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from seqarena.common.data.batches import Shuffled
+from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bert.model import BertConfig
@@ -159,7 +159,7 @@ def test_damage_is_named(tmp_path: Path, vocabulary: Path) -> None:
     with pytest.raises(BadDataError, match=r"vocabulary has no \[MASK\]"):
         load_tokenizer(vocabulary_file)
     vocabulary_file.write_text("[PAD]\n[PAD]\n")
-    with pytest.raises(BadDataError, match=r"stands there twice"):
+    with pytest.raises(BadDataError, match=r"expected each token once, found .* twice"):
         load_tokenizer(vocabulary_file)
 
 
@@ -320,8 +320,8 @@ def test_a_batch_is_what_bert_reads(vocabulary: Path, building: str) -> None:
 
 
 def test_epochs_have_other_masks_and_the_same_sequences(vocabulary: Path) -> None:
-    order = Shuffled(lengths=np.full(10, 5), batch_size=4, seed=0)
-    seen = [order.seen(step) for step in range(5)]
+    order = ShuffledIndices(lengths=np.full(10, 5), batch_size=4, seed=0)
+    seen = [order.with_epochs(step) for step in range(5)]
     assert sorted(np.concatenate([examples for examples, _ in seen])[:10].tolist()) == list(range(10))
     assert np.concatenate([epochs for _, epochs in seen]).tolist() == [0] * 10 + [1] * 10
 

@@ -219,7 +219,7 @@ def command(tmp_path: Path, *more: str) -> list[str]:
         ("--train.length-pool 2", "train.length_pool 2: expected 1"),
         ("--final.memory 0", "final.same_length: needs final.memory"),
         ("--segments.clamp 0", "segments.clamp: expected at least 1, or none"),
-        ("--norm deescalated --model.norm.mean sequence", "lets a causal model see the future"),
+        ("--norm deescalated --model.norm.mean sequence", "gives a causal model access to future tokens"),
         ("--data.kind piece --data.pieces 99", "data.pieces 99: expected more than 256"),
     ],
 )

@@ -167,7 +167,7 @@ def test_no_word_is_told_from_later_ones(attention: str) -> None:
 
 def test_the_mean_over_the_segment_lets_the_future_through() -> None:
     """As it must, or the test above could not fail; and nobody gets it without asking."""
-    with pytest.raises(WrongUseError, match="lets a causal model see the future"):
+    with pytest.raises(WrongUseError, match="gives a causal model access to future tokens"):
         replace(TINY, norm=NORMS["deescalated"]).check()
     model, tokens = made(norm=Deescalated(leaky=True)), words(6, 1)
     later = tokens.clone()

@@ -56,7 +56,7 @@ def test_how_an_answer_is_chosen_may_be_set_anew_and_nothing_else(
     found = scores(capsys)
     assert (found["HasAns_f1"], found["NoAns_f1"]) == (0.0, 100.0)
     assert predicted(tmp_path / "run", file, tmp_path / "more", "--data.length", "40") == 2
-    assert "data.length: settled when the run was trained" in capsys.readouterr().err
+    assert "data.length: fixed when the run was trained" in capsys.readouterr().err
     assert predicted(tmp_path / "run", file, tmp_path / "out") == 2
     assert "expected a folder that is empty or not there yet" in capsys.readouterr().err
 
@@ -114,7 +114,7 @@ def test_what_cannot_answer_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
         assert told.count("\n") == 1
         assert not (tmp_path / "out").exists()
 
-    refused(tmp_path, file, "expected the directory of a finished run of squad1 or squad2 or mnli; there is no run in")
+    refused(tmp_path, file, "expected the directory of a finished run of squad1 or squad2 or mnli; it contains no run")
     refused(
         tmp_path / "run", pairs(tmp_path / "pairs.jsonl", labelled=True), "line 1: expected id (str), found nothing"
     )
@@ -128,7 +128,7 @@ def test_what_cannot_answer_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     )
     refused(tmp_path / "run", file, "this one diverged")
     (tmp_path / "run" / "result.json").unlink()
-    refused(tmp_path / "run", file, "this one is not finished: the command that began it goes on with it")
+    refused(tmp_path / "run", file, "this one is not finished; repeat the command that began it to resume it")
     (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     assert Result.read(tmp_path / "run") is not None
     (weights,) = (tmp_path / "run" / "checkpoint").glob("chosen-*")

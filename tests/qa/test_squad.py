@@ -108,8 +108,8 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('[]\n{"id": "a"}\n')
     (tmp_path / "x.csv").write_text("a")
     for name, message in (
-        ("x.json.gz", "cannot be read"), ("x.json", "not JSON"),
-        ("deep.json", "not JSON that can be read"), ("x.jsonl", "line 1: expected an object"),
+        ("x.json.gz", "cannot be read"), ("x.json", "expected JSON"),
+        ("deep.json", "expected JSON"), ("x.jsonl", "line 1: expected an object"),
         ("x.csv", "expected .json"), ("y.json", "does not exist"),
     ):  # fmt: skip
         with pytest.raises(BadDataError, match=message):
@@ -161,7 +161,7 @@ def test_each_token_belongs_to_the_window_where_google_says(count: int, room: in
 
 
 def test_answers_are_mapped_by_the_characters_they_share(tokenizer: Tokenizer) -> None:
-    (tokens, places), *_ = tokenizer.encode_placed([PARAGRAPH])
+    (tokens, places), *_ = tokenizer.encode_with_offsets([PARAGRAPH])
     assert len(tokens) == len(places)
     for text in ("France", "Norman", "Japan", "ave their na", "gave their name to Normandy; J"):
         start = PARAGRAPH.index(text)

@@ -15,7 +15,7 @@ from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.common.model.bert.checkpoint import Pretraining, save
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
 from seqarena.common.model.blocks import PreNorm
-from seqarena.common.runs.cli import described
+from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import row_name, row_of, settings
@@ -213,34 +213,34 @@ def test_a_test_set_that_is_cut_is_another_protocol(task: str, tmp_path: Path) -
 def test_a_checkpoint_brings_its_sizes_and_is_recorded(tmp_path: Path) -> None:
     init = checkpoint(tmp_path / "bert")
     fields = ["--model.init", init, "--data.length", "48", "--data.question-length", "8"]
-    run = described(PACKAGE, "squad1", "quick", "dnas", None, 0, fields, "x")
+    run = build_run(PACKAGE, "squad1", "quick", "dnas", None, 0, fields, "x")
     assert isinstance(run, Run)
     assert (run.model.layers, run.model.dim, run.model.pretrained_with) == (2, 8, "softmax")
     assert run.model.pretraining.startswith("sha256 ")
     assert row_name(row_of(run, PRESETS["squad1"]["quick"])).endswith("pretrained with softmax")
-    hybrid = described(PACKAGE, "squad1", "quick", "hnas", None, 0, fields, "x")
+    hybrid = build_run(PACKAGE, "squad1", "quick", "hnas", None, 0, fields, "x")
     assert hybrid.model.attention.u == 0.0  # type: ignore[attr-defined]
-    half = described(PACKAGE, "squad1", "quick", "hnas", None, 0, [*fields, "--model.attention.u", "0.5"], "x")
+    half = build_run(PACKAGE, "squad1", "quick", "hnas", None, 0, [*fields, "--model.attention.u", "0.5"], "x")
     assert half.model.attention.u == 0.5  # type: ignore[attr-defined]
     assert settings(type(run), to_json(run)) == settings(type(hybrid), to_json(hybrid))  # rows of one table
-    with pytest.raises(WrongUseError, match=r"model.layers 3: the checkpoint .* has 2"):
-        described(PACKAGE, "squad1", "quick", None, None, 0, [*fields, "--model.layers", "3"], "x")
-    with pytest.raises(WrongUseError, match=r"model\.pretraining is taken from the checkpoint"):
-        described(PACKAGE, "squad1", "quick", None, None, 0, [*fields, "--model.pretraining", "x"], "x")
+    with pytest.raises(WrongUseError, match=r"model.layers: expected 2 as in the checkpoint .*, found 3"):
+        build_run(PACKAGE, "squad1", "quick", None, None, 0, [*fields, "--model.layers", "3"], "x")
+    with pytest.raises(WrongUseError, match=r"model\.pretraining is read from the checkpoint"):
+        build_run(PACKAGE, "squad1", "quick", None, None, 0, [*fields, "--model.pretraining", "x"], "x")
     mixed = ["--model.init", checkpoint(tmp_path / "hnas", "hnas"), *fields[2:], "--model.attention.u", "0.1"]
     with pytest.raises(WrongUseError, match=r"model.attention.u: the checkpoint .* has trained values"):
-        described(PACKAGE, "squad1", "quick", "hnas", None, 0, mixed, "x")
+        build_run(PACKAGE, "squad1", "quick", "hnas", None, 0, mixed, "x")
 
 
 def test_its_own_attention_stays_unless_another_is_named_and_a_public_run_is_meant(tmp_path: Path) -> None:
     init = checkpoint(tmp_path / "bert", "dnas")
     fields = ["--model.init", init, "--data.length", "48", "--data.question-length", "8"]
-    run = described(PACKAGE, "squad1", None, None, None, 0, fields, "x")
+    run = build_run(PACKAGE, "squad1", None, None, None, 0, fields, "x")
     assert (run.preset, run.model.attention) == ("bert", ATTENTIONS["dnas"])  # type: ignore[attr-defined]
     assert row_name(row_of(run, PRESETS["squad1"]["bert"])) == "dnas, 2 layers"
-    other = described(PACKAGE, "squad1", None, "softmax", None, 0, fields, "x")
+    other = build_run(PACKAGE, "squad1", None, "softmax", None, 0, fields, "x")
     assert row_name(row_of(other, PRESETS["squad1"]["bert"])) == "softmax, 2 layers, pretrained with dnas"
-    assert described(PACKAGE, "squad1", None, None, None, 0, [], "x").preset == "quick"
+    assert build_run(PACKAGE, "squad1", None, None, None, 0, [], "x").preset == "quick"
 
 
 @pytest.mark.parametrize("task", list(RUNS))
@@ -288,7 +288,7 @@ def test_pretraining_on_other_text_is_another_protocol(tmp_path: Path, capsys: p
     assert len({json.dumps(settings(type(run), to_json(run))) for run in (there, other, *old)}) == 4
     assert "10 steps, protocol abc, on text that was not recorded, weights of sha256 " in old[0].model.pretraining
     assemble(old[0], tmp_path, make_accelerator("float32"))
-    assert "was pretrained on text that was not recorded: its runs are compared with no" in capsys.readouterr().err
+    assert "was pretrained on text that was not recorded: its runs are not compared" in capsys.readouterr().err
     with pytest.raises(BadDataError, match=r"config.json: Pretraining: unknown or missing fields"):
         pretrained(tmp_path / "damaged", "softmax", {"class": "Pretraining", "seed": 0})
 
@@ -335,7 +335,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run_command(dispatch, ["qa", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "seqarena qa evaluate --help" in shown
-    assert "meant where --model.init is set and no preset named" in shown
+    assert "the default if --model.init is set" in shown
     assert run_command(dispatch, ["qa", "squad1", "--model.init", str(tmp_path / "none")]) == 1
     assert "no such folder" in capsys.readouterr().err
     gold, predictions = tmp_path / "g.json", tmp_path / "p.json"

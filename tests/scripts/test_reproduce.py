@@ -147,7 +147,7 @@ def test_the_figures_that_a_script_quotes_are_those_of_the_records(name: str) ->
 
 
 def columns(task: Task) -> list:
-    return [task.published, *task.published_beside.values()]
+    return [task.published, *task.published_secondary.values()]
 
 
 def header(path: Path) -> str:

@@ -231,7 +231,7 @@ def test_a_lost_worker_of_ray_is_made_good(
     assert told.err.count(": finished, ") == 2
     assert ", again" in told.err
     (log,) = (tmp_path / "runs" / "sweeps").rglob(f"{planned[0].folder.name}.log")
-    assert "going on from step" in log.read_text()
+    assert "resuming after step" in log.read_text()
     monkeypatch.undo()
     assert len(list((tmp_path / "runs").rglob("result.json"))) == 2
     assert not list((tmp_path / "runs").glob(".sweep-*"))

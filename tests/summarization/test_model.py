@@ -14,7 +14,7 @@ from seqarena.common.model.bert.checkpoint import Pretraining, save
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
 from seqarena.common.model.blocks import NORMS
 from seqarena.common.model.cross_entropy import chunked_cross_entropy
-from seqarena.common.runs.cli import described
+from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.run import changed_from, row_name, row_of, settings
 from seqarena.summarization.__main__ import PACKAGE
@@ -26,7 +26,7 @@ from tests.summarization.tiny import model, texts
 
 
 def run(*fields: str, attention: str | None = None) -> Run:
-    found = described(PACKAGE, "gigaword", "quick", attention, None, 0, fields, "seqarena summarization gigaword")
+    found = build_run(PACKAGE, "gigaword", "quick", attention, None, 0, fields, "seqarena summarization gigaword")
     assert isinstance(found, Run)
     return found
 
@@ -217,9 +217,9 @@ def test_the_vocabulary_is_the_checkpoints_whatever_the_preset_names(tmp_path: P
     fields = ["--model.encoder-init", source, "--data.source-length", "80", "--data.target-length", "32"]
     named = PACKAGE.presets["gigaword"][preset].run.data  # type: ignore[attr-defined]
     assert named.tokenizer == "google-bert/bert-base-uncased"
-    began = described(PACKAGE, "gigaword", preset, None, None, 0, fields, "x")
+    began = build_run(PACKAGE, "gigaword", preset, None, None, 0, fields, "x")
     assert began.data.tokenizer is None  # type: ignore[attr-defined]
-    typed = described(PACKAGE, "gigaword", preset, None, None, 0, [*fields, "--data.tokenizer", "own.txt"], "x")
+    typed = build_run(PACKAGE, "gigaword", preset, None, None, 0, [*fields, "--data.tokenizer", "own.txt"], "x")
     assert typed.data.tokenizer == "own.txt"  # type: ignore[attr-defined]
 
 
@@ -243,7 +243,7 @@ def test_hnas_starts_as_the_softmax_that_was_trained(tmp_path: Path) -> None:
 def test_what_no_model_can_be_is_refused(tmp_path: Path) -> None:
     source = str(checkpoint(tmp_path / "bert"))
     other = str(checkpoint(tmp_path / "other", dim=32))
-    with pytest.raises(WrongUseError, match=r"model.dim 64: the checkpoint .* has 16"):
+    with pytest.raises(WrongUseError, match=r"model.dim: expected 16 as in the checkpoint .*, found 64"):
         run("--model.encoder-init", source, "--model.dim", "64")
     with pytest.raises(WrongUseError, match=r"expected one checkpoint for both"):
         run("--model.encoder-init", source, "--model.decoder-init", other)

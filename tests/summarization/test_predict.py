@@ -39,7 +39,9 @@ def test_its_own_test_texts_get_the_headlines_and_scores_of_its_test(
     ours, theirs = tmp_path / "greedy" / "hypotheses.txt", folder / "outputs" / "hypotheses.greedy.txt"
     assert ours.read_bytes() == theirs.read_bytes()
     assert predicted(folder, documents, tmp_path / "other", "--data.source-length", "9") == 2
-    assert "data.source_length: settled when the run was trained; here decoding. may be set" in capsys.readouterr().err
+    assert (
+        "data.source_length: fixed when the run was trained; here only decoding. can be set" in capsys.readouterr().err
+    )
     references.write_text("one\n")
     assert predicted(folder, documents, tmp_path / "other", "--references", str(references)) == 1
     assert f"{references} has 1 lines and {documents} 20; expected the same number" in capsys.readouterr().err

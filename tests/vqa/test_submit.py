@@ -101,7 +101,7 @@ def test_submissions_that_cannot_be_are_refused(
         (submit(trained, out, "--missing", "-1"), "--missing: expected at least 0"),
         (
             [*submit(trained, out), "--run", str(tmp_path)],
-            "expected the directory of a finished run of vqa2; there is no run in it",
+            "expected the directory of a finished run of vqa2; it contains no run",
         ),
     ):
         assert run_command(dispatch, command) in {1, 2}

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqarena.common.data.batches import Batch, Indices, kept_order
+from seqarena.common.data.batches import Batch, Indices, cached_order
 from seqarena.common.data.counter import permutation
 from seqarena.common.shapes import Centres, Places, Regions, RegionsReal, SoftTargets, Tokens
 from seqarena.vqa.data import SHARE, Split
@@ -83,7 +83,7 @@ class PictureOrder:
     def _order(self, epoch: int) -> Indices:
         kept: dict[int, Indices] = self.__dict__.setdefault("_orders", {})
         rank = functools.partial(permutation, int(self.pictures.max()) + 1, self.seed, 0, epoch)
-        return kept_order(kept, epoch, lambda: np.argsort(rank()[self.pictures], kind="stable"))
+        return cached_order(kept, epoch, lambda: np.argsort(rank()[self.pictures], kind="stable"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ class Vqa2(Data):
     """Whether all detectors looked at the same boxes."""
     missing: int = 0
     """Pictures of a split that a detector may lack; one that it lacks stands as a box of zeros."""
-    answer_list: str | None = field(default=None, metadata=role(Role.GIVEN))
+    answer_list: str | None = field(default=None, metadata=role(Role.OPTIONAL_FILE))
     """A list of answers, JSON or text; none: those that lead at least ``least`` questions of train2014 and val2014."""
     answer_count: int | None = 3_129
     """How many answers the list must have; none: any number."""
@@ -69,11 +69,11 @@ class Vqa2(Data):
     """Words of a question that are read."""
     held_out: float = 0.05
     """Share of the pictures of train2014, by a hash of their numbers, whose questions validate instead."""
-    glove: str | None = field(default=None, metadata=role(Role.GIVEN))
+    glove: str | None = field(default=None, metadata=role(Role.OPTIONAL_FILE))
     """A text file of words' vectors to begin with; none: they are drawn."""
-    fc7: tuple[str, ...] = field(default=(), metadata=role(Role.GIVEN))
+    fc7: tuple[str, ...] = field(default=(), metadata=role(Role.OPTIONAL_FILE))
     """Of each detector an .npz with weight and bias of its last layer; none: drawn, where the model has them."""
-    visual_genome: str | None = field(default=None, metadata=role(Role.GIVEN))
+    visual_genome: str | None = field(default=None, metadata=role(Role.OPTIONAL_FILE))
     """Folder of Visual Genome's question_answers.json and image_data.json, to train on too."""
     generated: int = 6_000
     """Generated scenes to train on where there is no path; a sixth as many test."""

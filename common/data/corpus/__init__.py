@@ -1,4 +1,4 @@
-"""The bundled public-domain English text; where it comes from: PROVENANCE.md beside this file."""
+"""Bundled public-domain English text. Its origin: PROVENANCE.md beside this file."""
 
 import hashlib
 import lzma
@@ -8,12 +8,12 @@ from pathlib import Path
 from seqarena.common.errors import BadDataError
 
 VOCABULARY = Path(__file__).parent / "king_james.vocab.txt"
-"""4,000 pieces of WordPiece, trained once on the text; how: PROVENANCE.md."""
+"""4,000 WordPiece tokens, trained once on the text (PROVENANCE.md)."""
 SHA256 = "cfbde40d7e60ac6ab56f7a0a393405cf99b3db0cabcdda164ce962951a8409f9"
 
 
 def king_james() -> str:
-    """Returns the King James Bible: ``# Book`` and ``## chapter`` headings, one verse a line, 4.1 MB of ASCII.
+    """Returns the King James Bible: ``# Book`` and ``## chapter`` headings, one verse per line, 4.1 MB of ASCII.
 
     Raises:
         BadDataError: the installed file is damaged.

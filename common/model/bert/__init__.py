@@ -1,1 +1,1 @@
-"""BERT (Devlin et al. 2019) around the shared encoder, and public checkpoints of it, read and written."""
+"""BERT (Devlin et al. 2019) with the shared encoder; reading and writing of public checkpoints."""

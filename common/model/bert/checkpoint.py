@@ -1,4 +1,4 @@
-"""Public checkpoints of BERT, read and written: a folder or hub id with config.json, weights, vocabulary."""
+"""Reading and writing of public BERT checkpoints: a folder or hub id with config.json, weights and vocabulary."""
 
 import hashlib
 import json
@@ -24,47 +24,47 @@ from seqarena.common.model.blocks import Activation, NormConfig, PostNorm
 from seqarena.common.runs.config import from_json, to_json
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""In the order in which they are preferred."""
+"""Names of weights files, in order of preference."""
 PRETRAINING = "pretraining"
-"""Field of config.json in what a run of ours leaves."""
-LEFT = Path("checkpoint", "bert")
-"""Its path in the directory of a finished run."""
+"""Field of config.json with the ``Pretraining`` record, in checkpoints that this project trained."""
+RUN_CHECKPOINT = Path("checkpoint", "bert")
+"""Path of the checkpoint in the directory of a finished run."""
 OURS = "seqarena.json"
-"""Beside config.json in what we write: the whole config, attention and norm included."""
+"""File beside config.json in checkpoints of this project: the whole config, with attention and norm."""
 CHECKSUMS = "checksums.json"
-"""Beside them: the sha256 of the weights and of ``OURS``."""
+"""File beside config.json with the sha256 of the weights and of ``OURS``."""
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"
 }  # fmt: skip
-"""Public name -> ours; plain gelu is the erf form that Google's weights of 2018 were trained with."""
+"""Public name -> name in ``BertConfig``. Plain gelu is the erf form that Google's weights of 2018 were trained with."""
 
 
 UNRECORDED = "on text that was not recorded"
-"""Label of checkpoints of ours that do not record their text."""
-Made = TypeVar("Made")
+"""Label of checkpoints of this project that do not record their training text."""
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
-    """The pretraining of a checkpoint of ours. All but the seed is equal for those that share a table."""
+    """Pretraining of a checkpoint of this project. Checkpoints that share a table are equal in all but the seed."""
 
     settings: str
-    """Task, preset, steps, and a hash of everything that must be equal for two runs to stand in one table."""
+    """Task, preset, steps, and a hash of all settings that runs of one table must share."""
     text: str
-    """sha256 of the tokens that it was trained on, the vocabulary counted."""
+    """sha256 of the training tokens, including the vocabulary."""
     seed: int
     sources: str = ""
-    """Hash of the sources that trained it; empty: it was not recorded."""
+    """Hash of the sources that trained it; empty: not recorded."""
 
     @property
     def label(self) -> str:
-        """The settings and the text in a few words."""
+        """The settings and the text, abbreviated."""
         return f"{self.settings}, text {self.text[:12]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """How each tensor was used."""
+    """Use of each tensor when a checkpoint is loaded."""
 
     loaded: int
     new: tuple[str, ...]
@@ -73,24 +73,24 @@ class Report:
     """Tensors of the file that the model does not have."""
 
     def __str__(self) -> str:
-        """Returns one line for a person; what every layer has is named once."""
+        """Returns one line for the user. Tensors that every layer has are named once."""
         parts = [f"{self.loaded} tensors loaded"]
-        for what, names in (("left as they were", self.new), ("not used", self.unused)):
+        for use, names in (("not in the checkpoint", self.new), ("not used", self.unused)):
             once = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names)
-            parts += [f"{what}: {', '.join(once)}"] if names else []
+            parts += [f"{use}: {', '.join(once)}"] if names else []
         return "; ".join(parts)
 
 
 def folder_of(source: str, revision: str | None = None) -> Path:
-    """Returns the local folder of a checkpoint, fetched from the hub if there is no folder of that name.
+    """Returns the local folder of a checkpoint, downloaded from the hub if there is no folder of that name.
 
-    ``source`` may be the directory of a finished run of pretraining too.
+    ``source`` may also be the directory of a finished pretraining run.
 
     Raises:
-        BadDataError: it is neither a folder nor to be had from the hub.
+        BadDataError: neither a folder nor available from the hub.
     """
-    if (Path(source) / LEFT).is_dir():
-        return Path(source) / LEFT
+    if (Path(source) / RUN_CHECKPOINT).is_dir():
+        return Path(source) / RUN_CHECKPOINT
     wanted = ["config.json", WEIGHTS[0], *VOCABULARIES, OURS]
     found = hub_folder(source, wanted, revision)
     if not any((found / name).exists() for name in WEIGHTS):
@@ -99,10 +99,10 @@ def folder_of(source: str, revision: str | None = None) -> Path:
 
 
 def read_config(folder: Path) -> BertConfig:
-    """Returns the config of a checkpoint; attention and norm are softmax and post-norm but in files of ours.
+    """Returns the config of a checkpoint. Public ones have softmax attention and post-norm.
 
     Raises:
-        BadDataError: no config, or one of another kind of model; says which field.
+        BadDataError: no config, or that of another kind of model; names the field.
     """
     ours = folder / OURS
     if ours.exists():
@@ -112,7 +112,7 @@ def read_config(folder: Path) -> BertConfig:
     return _parsed(folder / "config.json", _from_public)
 
 
-def _parsed(path: Path, make: Callable[[Any], Made]) -> Made:
+def _parsed(path: Path, make: Callable[[Any], Parsed]) -> Parsed:
     try:
         return make(json.loads(path.read_bytes()))
     except FileNotFoundError as error:
@@ -149,7 +149,10 @@ def _from_public(values: Any) -> BertConfig:
 
 
 def to_public(config: BertConfig) -> dict[str, Any]:
-    """Returns config.json; a variant that transformers would silently take for softmax has a type of its own."""
+    """Returns the content of config.json.
+
+    A variant other than softmax with post-norm gets its own model type, since transformers would load it as softmax.
+    """
     plain = config.attention == Softmax() and config.norm == PostNorm() and config.attention_dim in (None, config.dim)
     return {
         "architectures": ["BertForPreTraining"],
@@ -172,21 +175,22 @@ def to_public(config: BertConfig) -> dict[str, Any]:
 
 
 def pretraining_of(folder: Path) -> tuple[str, int | None, str]:
-    """Returns what is equal for checkpoints of one pretraining, and this one's seed and sources if they are known.
+    """Returns a label shared by all checkpoints of one pretraining, and this one's seed and sources if known.
 
-    Of a checkpoint of ours: its settings and its text, as it says itself. Of any other, and of ours from before the
-    text was recorded, the sha256 of the weights: it is of one pretraining with its copies alone.
+    For a checkpoint of this project, the label is the recorded settings and text. For any other, and for those of
+    this project from before the text was recorded, it contains the sha256 of the weights, so that only copies share
+    it.
 
     Raises:
-        BadDataError: no weights, or a record that is none.
+        BadDataError: no weights, or an invalid record.
     """
     path = folder / "config.json"
-    said = _parsed(path, lambda values: values.get(PRETRAINING))
-    if isinstance(said, dict):
-        record = _parsed(path, lambda _: from_json(Pretraining, {"sources": ""} | said))
-        return record.label, record.seed, record.sources
+    record = _parsed(path, lambda values: values.get(PRETRAINING))
+    if isinstance(record, dict):
+        made = _parsed(path, lambda _: from_json(Pretraining, {"sources": ""} | record))
+        return made.label, made.seed, made.sources
     weights = f"sha256 {_sha256(weights_of(folder))[:16]}"
-    return (weights if said is None else f"{said}, {UNRECORDED}, weights of {weights}"), None, ""
+    return (weights if record is None else f"{record}, {UNRECORDED}, weights of {weights}"), None, ""
 
 
 def weights_of(folder: Path) -> Path:
@@ -197,15 +201,15 @@ def weights_of(folder: Path) -> Path:
     """
     path = next((folder / name for name in WEIGHTS if (folder / name).exists()), None)
     if path is None:
-        raise BadDataError(f"{folder}: expected {' or '.join(WEIGHTS)}; there is neither")
+        raise BadDataError(f"{folder}: expected {' or '.join(WEIGHTS)}; neither exists")
     return path
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Returns a checkpoint's tensors by today's public names.
+    """Returns a checkpoint's tensors by their current public names.
 
     Raises:
-        BadDataError: no weights, or a damaged file; a ``.bin`` is read without running what is pickled in it.
+        BadDataError: no weights, or a damaged file. A ``.bin`` is read without executing pickled code.
     """
     path = weights_of(folder)
     try:
@@ -214,9 +218,9 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         else:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise a different class for each kind of damage
-        raise BadDataError(f"{path}: cannot be read ({error}); fetch it again") from error
+        raise BadDataError(f"{path}: cannot be read ({error}); download it again") from error
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise BadDataError(f"{path}: expected tensors by name; another kind of file")
+        raise BadDataError(f"{path}: expected a dict of named tensors, found another kind of file")
     _verify(path)
     return modern(tensors, str(path))
 
@@ -227,7 +231,7 @@ def _sha256(path: Path) -> str:
 
 
 def _verify(path: Path) -> None:
-    """Raises a ``BadDataError`` if a file of ours is not as it was written; public checkpoints have no checksums."""
+    """Raises a ``BadDataError`` if a file of this project was changed. Public checkpoints have no checksums."""
     sums = path.with_name(CHECKSUMS)
     if sums.exists() and _parsed(sums, lambda values: values[path.name]) != _sha256(path):
         raise BadDataError(
@@ -242,10 +246,10 @@ def load(
     norm: NormConfig | None = None,
     revision: str | None = None,
 ) -> tuple[BertForPretraining, Report]:
-    """Returns a checkpoint as a model, and what became of each tensor.
+    """Returns a checkpoint as a model, and a report on its tensors.
 
-    ``source`` is a folder or an id of the hub. Another ``attention`` or ``norm`` than the checkpoint's takes every
-    tensor that both have unchanged.
+    ``source`` is a folder or a hub id. If ``attention`` or ``norm`` is not the checkpoint's, every tensor that both
+    have is loaded unchanged.
 
     Raises:
         BadDataError: files that are missing, damaged, or not of one BERT.
@@ -258,15 +262,15 @@ def load(
     model = BertForPretraining(config, sentences="cls.seq_relationship.weight" in tensors)
     if model.bert.pooler is None and "bert.pooler.dense.weight" in tensors:
         model.bert.pooler = nn.Linear(config.dim, config.dim)
-    return model, take(model, tensors, source)
+    return model, copy_tensors(model, tensors, source)
 
 
 @torch.no_grad()
-def take(model: nn.Module, tensors: dict[str, Tensor], source: str) -> Report:
-    """Copies tensors by public name into a model and says what became of each.
+def copy_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> Report:
+    """Copies tensors by public name into a model, and reports the use of each.
 
     Raises:
-        BadDataError: shapes that differ, all of them named; or nothing that fits.
+        BadDataError: different shapes (all are named), or missing tensors of the body.
     """
     wanted = {public_name(name): tensor for name, tensor in model.state_dict().items()}
     shared = [name for name in wanted if name in tensors]
@@ -288,16 +292,16 @@ def take(model: nn.Module, tensors: dict[str, Tensor], source: str) -> Report:
 
 
 def save(folder: Path, model: BertForPretraining, pretraining: Pretraining | None = None) -> None:
-    """Writes a model in the layout of public checkpoints: config.json and model.safetensors, each whole or not at all.
+    """Writes a model in the layout of public checkpoints: config.json and model.safetensors, each atomically.
 
-    Attention and norm stand in ``seqarena.json``, and tensors that no public checkpoint has begin with ``seqarena.``.
-    ``pretraining`` says how and on what it was trained, for ``pretraining_of``.
+    Attention and norm are stored in ``seqarena.json``. Names of tensors that no public checkpoint has begin with
+    ``seqarena.``. ``pretraining`` is the record that ``pretraining_of`` reads.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {public_name(name): tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     content = safetensors.torch.save(tensors, metadata={"format": "pt"})
     write_atomically(folder / WEIGHTS[0], lambda file: file.write(content))
-    said = {} if pretraining is None else {PRETRAINING: to_json(pretraining)}
-    write_json(folder / "config.json", to_public(model.bert.config) | said)
+    record = {} if pretraining is None else {PRETRAINING: to_json(pretraining)}
+    write_json(folder / "config.json", to_public(model.bert.config) | record)
     write_json(folder / OURS, to_json(model.bert.config))
     write_json(folder / CHECKSUMS, {name: _sha256(folder / name) for name in (WEIGHTS[0], OURS)})

@@ -1,4 +1,4 @@
-"""BERT: embeddings, the shared encoder, pooler, the heads of pretraining. Any attention variant and norm."""
+"""BERT: embeddings, the shared encoder, pooler and pretraining heads, with any attention variant and norm."""
 
 from dataclasses import dataclass
 
@@ -20,26 +20,27 @@ class BertConfig(EncoderConfig):
     vocabulary: int
     """Number of token embeddings."""
     max_length: int = 512
-    """Positions there are."""
+    """Number of position embeddings: maximum tokens per sequence."""
     token_types: int = 2
-    """Kinds of segments: A and B."""
+    """Number of segment types (A and B)."""
     norm_eps: float = 1e-12
     """Added to the variance in every LayerNorm."""
     initial_std: float = 0.02
-    """Standard deviation of initial matrices and embeddings, a normal cut off at two of them; biases start at 0."""
+    """Standard deviation of initial matrices and embeddings, from a normal distribution truncated at two standard
+    deviations. Biases start at 0."""
 
     @property
     def longest(self) -> int:
-        """The most tokens of a sequence it can read."""
+        """Maximum tokens per sequence."""
         return self.max_length
 
     @property
     def inner_dropout(self) -> float:
-        """None: BERT drops outputs of sublayers, and nothing between the two matrices of a feed-forward."""
+        """Always 0: BERT applies dropout to sublayer outputs, not between the two matrices of a feed-forward."""
         return 0.0
 
     def check(self, *, order: Order = "none", mean_pooled: bool = False) -> None:
-        """Raises a ``WrongUseError`` that names the field which no model can have."""
+        """Raises a ``WrongUseError`` that names an invalid field."""
         super().check(order=order, mean_pooled=mean_pooled)
         for name in ("vocabulary", "max_length", "token_types"):
             if getattr(self, name) < 1:
@@ -49,10 +50,10 @@ class BertConfig(EncoderConfig):
 
 
 class Embeddings(nn.Module):
-    """LayerNorm of the sum of a token's, its position's and its segment's vectors."""
+    """LayerNorm of the sum of token, position and segment embeddings."""
 
     def __init__(self, config: BertConfig, *, words: bool = True) -> None:
-        """``words``: whether it has a table of tokens of its own, or is given another's."""
+        """``words``: whether to create a table of token embeddings; without one, ``forward`` needs ``word``."""
         super().__init__()
         self.word = nn.Embedding(config.vocabulary, config.dim) if words else None
         self.position = nn.Embedding(config.max_length, config.dim)
@@ -63,32 +64,34 @@ class Embeddings(nn.Module):
     def forward(
         self, tokens: Tokens, types: Tokens, positions: Tokens | None = None, word: Table | None = None
     ) -> Hidden:
-        """Returns the stream's beginning; ``positions`` None: 0, 1, 2, ... in each row; ``word``: a table given.
+        """Returns the input of the first layer.
+
+        ``positions`` None: 0, 1, 2, ... in each row. ``word``: token embeddings to use in place of the own table.
 
         Raises:
-            WrongUseError: a sequence longer than there are positions.
+            WrongUseError: a sequence longer than the number of positions.
         """
         length, most = tokens.shape[1], self.position.num_embeddings
         if positions is None:
             if length > most:
                 raise WrongUseError(f"a sequence of {length} tokens is longer than the {most} positions")
-            placed = self.position.weight[:length]
+            position = self.position.weight[:length]
         else:
-            placed = self.position(positions)
+            position = self.position(positions)
         vectors = F.embedding(tokens, self.table if word is None else word)
-        hidden: Tensor = self.dropout(self.norm(vectors + placed + self.token_type(types)))
+        hidden: Tensor = self.dropout(self.norm(vectors + position + self.token_type(types)))
         return hidden
 
     @property
     def table(self) -> Table:
-        """Its own table of tokens."""
+        """Table of token embeddings."""
         if self.word is None:
-            raise WrongUseError("these embeddings have no table of tokens of their own; give them one")
+            raise WrongUseError("these embeddings have no token table of their own; pass one as word")
         return self.word.weight
 
 
 class Bert(nn.Module):
-    """The body: tokens to a stream of vectors, and a pooled vector of the first of them."""
+    """BERT's body: maps tokens to a stream of vectors, and the first vector to a pooled one."""
 
     def __init__(self, config: BertConfig, *, pooler: bool = True) -> None:
         super().__init__()
@@ -99,7 +102,7 @@ class Bert(nn.Module):
         initialise(self, config.initial_std)
 
     def forward(self, tokens: Tokens, types: Tokens, visibility: Visibility, positions: Tokens | None = None) -> Hidden:
-        """Returns the last layer's stream; padded positions hold something finite that nothing reads."""
+        """Returns the last layer's stream. Padded positions have finite values that are never read."""
         hidden: Tensor = self.encoder(self.embeddings(tokens, types, positions), visibility)
         return hidden
 
@@ -111,7 +114,7 @@ class Bert(nn.Module):
 
 
 class MaskedLanguageHead(nn.Module):
-    """Prediction of hidden tokens: a layer, then products with the token embeddings (tied)."""
+    """Prediction of masked tokens: a dense layer, then products with the token embeddings (tied)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -121,17 +124,17 @@ class MaskedLanguageHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocabulary))
 
     def forward(self, hidden: Tensor, word: Tensor) -> Scored:
-        """Returns the scores of every token at some positions (P C), given the token embeddings (V C)."""
-        return F.linear(self.transformed(hidden), word, self.bias)
+        """Returns the scores of all tokens at some positions (P C), given the token embeddings (V C)."""
+        return F.linear(self.transform(hidden), word, self.bias)
 
-    def transformed(self, hidden: Tensor) -> Tensor:
-        """Returns what the token embeddings are multiplied with, in the shape of ``hidden``."""
-        changed: Tensor = self.norm(self.activation(self.dense(hidden)))
-        return changed
+    def transform(self, hidden: Tensor) -> Tensor:
+        """Returns the vectors that are multiplied with the token embeddings, in the shape of ``hidden``."""
+        output: Tensor = self.norm(self.activation(self.dense(hidden)))
+        return output
 
 
 class BertForPretraining(nn.Module):
-    """The body with the heads of pretraining."""
+    """BERT's body with the pretraining heads."""
 
     def __init__(self, config: BertConfig, *, sentences: bool = True) -> None:
         super().__init__()
@@ -150,10 +153,10 @@ class BertForPretraining(nn.Module):
         places: Places,
         positions: Tokens | None = None,
     ) -> tuple[Scored, TwoWay | None]:
-        """Returns the scores of every token at ``places`` alone, and of the two orders of the segments if it has those.
+        """Returns the scores of all tokens at ``places``, and those of the two segment orders (None without that head).
 
-        ``places`` counts through the batch, row by row: b T + t. The projection to the vocabulary, which takes more
-        operations than a layer, runs there only.
+        ``places`` are indices into the flattened batch, b T + t. The projection to the vocabulary, which takes more
+        operations than a layer, is computed only there.
         """
         hidden = self.bert(tokens, types, visibility, positions)
         picked = hidden.flatten(0, 1).index_select(0, places)  # P C
@@ -163,7 +166,7 @@ class BertForPretraining(nn.Module):
 
 @torch.no_grad()
 def initialise(module: nn.Module, std: float) -> None:
-    """Gives matrices and embeddings BERT's initial values; norms keep 1 and 0, bounded numbers their own."""
+    """Initialises matrices and embeddings as BERT does. Norms keep 1 and 0, bounded parameters their initial values."""
     for each in module.modules():
         if isinstance(each, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(each.weight, std=std, a=-2 * std, b=2 * std)

@@ -1,4 +1,4 @@
-"""The names that a tensor has in a public checkpoint, and those it has here."""
+"""Names of tensors in public checkpoints, and the corresponding names in this project."""
 
 import re
 
@@ -30,11 +30,11 @@ LAYER = {
 }
 OURS = re.compile(r"bert\.encoder\.layers\.(\d+)\.(.+)\.(weight|bias)")
 OWN = "seqarena."
-"""Before the names of tensors that no public checkpoint has, such as the mixing weights of hnas."""
+"""Prefix of tensors that no public checkpoint has, such as the mixing weights of hnas."""
 
 
 def public_name(name: str) -> str:
-    """Returns what a tensor of ``BertForPretraining`` is called in a public checkpoint."""
+    """Returns the name in a public checkpoint of a tensor of ``BertForPretraining``."""
     if found := OURS.fullmatch(name):
         layer, inner, kind = found.groups()
         if inner in LAYER:
@@ -46,13 +46,13 @@ def public_name(name: str) -> str:
 
 
 def modern(tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Returns a file's tensors by today's names, each once.
+    """Returns a file's tensors by their current names, without duplicates.
 
-    gamma and beta become weight and bias; bodies saved without the prefix ``bert.`` get it; buffers of positions and
-    the tied decoder go.
+    gamma and beta become weight and bias. Bodies saved without the prefix ``bert.`` get it. Position buffers and the
+    tied decoder are dropped.
 
     Raises:
-        BadDataError: a decoder that is not tied to the token embeddings, which this model cannot hold.
+        BadDataError: a decoder that is not tied to the token embeddings, which this model does not support.
     """
     found: dict[str, Tensor] = {}
     for old, tensor in tensors.items():
@@ -67,7 +67,7 @@ def modern(tensors: dict[str, Tensor], source: str) -> dict[str, Tensor]:
     )
     if decoder is not None and (word is None or decoder.shape != word.shape or not decoder.equal(word)):
         raise BadDataError(
-            f"{source}: cls.predictions.decoder.weight is not the token embeddings; only tied ones are read"
+            f"{source}: cls.predictions.decoder.weight differs from the token embeddings; expected a tied decoder"
         )
     bias = found.pop("cls.predictions.decoder.bias", None)
     if bias is not None:

@@ -1,4 +1,4 @@
-"""A model that starts from a BERT checkpoint: what of its config the checkpoint settles."""
+"""Models that start from a BERT checkpoint: config fields and tokenizer that the checkpoint determines."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
@@ -17,56 +17,57 @@ from seqarena.common.runs.roles import Role, role
 from seqarena.common.runs.run import RowParts
 
 OWN = ("attention", "norm", "dropout", "attention_dropout", "initial_std")
-"""Fields of a BERT that a checkpoint does not settle."""
+"""Fields of a BERT that a checkpoint does not determine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartedConfig(BertConfig):
-    """A BERT, from a checkpoint or from nothing."""
+    """A BERT that starts from a checkpoint or from random weights."""
 
     pretraining: str = field(default="", metadata=role(Role.PRETRAINING))
-    """How and on what text the checkpoint was trained, taken from it: runs of the same one are of one protocol."""
+    """Settings and text of the checkpoint's pretraining, read from it. Runs of one protocol share them."""
     pretraining_seed: int | None = field(default=None, metadata=role(Role.ROW))
-    """Seed of that training, taken from the checkpoint; none: it does not say."""
+    """Seed of the pretraining, read from the checkpoint; none: not recorded."""
     pretraining_sources: str = field(default="", metadata=role(Role.ROW))
-    """Hash of the sources of that training, taken from the checkpoint; empty: it does not say."""
+    """Hash of the sources of the pretraining, read from the checkpoint; empty: not recorded."""
     pretrained_with: str = field(default="", metadata=role(Role.ROW))
-    """The attention that it was trained with, taken from it."""
+    """Attention of the pretraining, read from the checkpoint."""
 
     @property
     def started_attention(self) -> AttentionConfig:
-        """The attention in the place of the checkpoint's."""
+        """The attention that replaces the checkpoint's."""
         return self.attention
 
     @property
     def pretrained_otherwise(self) -> RowParts:
-        """With which attention the checkpoint was trained, if it was another one; for a row in a table."""
+        """Part of the run's row with the attention of the pretraining, if it is another one."""
         trained, own = self.pretrained_with, attention_name(self.started_attention)
         is_other = trained and trained.split("[")[0] != own.split("[")[0]
         return (("pretrained with", trained),) if is_other else ()
 
     def notes_of(self, seed: int) -> list[str]:
-        """Returns what every table must say of a run of this seed: the checkpoint's, where it is another one."""
+        """Returns the table notes of a run of this seed, with the pretraining's seed if it is another one."""
         own = self.pretraining_seed in (None, seed)
         return self.notes if own else [*self.notes, f"pretraining seed {self.pretraining_seed}"]
 
     @property
     def names_pretraining(self) -> bool:
-        """Whether any field is filled that a checkpoint fills."""
+        """Whether any field that a checkpoint sets has a value."""
         return bool(self.pretraining or self.pretrained_with) or self.pretraining_seed is not None
 
 
 Config = TypeVar("Config", bound=StartedConfig)
 
 
-def started(model: Config, source: str, typed: Collection[str]) -> Config:
+def with_checkpoint(model: Config, source: str, typed: Collection[str]) -> Config:
     """Returns the config with a checkpoint's sizes, and its attention and norm unless they were ``typed``.
 
-    hnas in the place of softmax starts at u = 0, unless a u was typed: the function that was learned is kept.
+    hnas in place of softmax starts at u = 0 unless u was typed, so that the model first computes the pretrained
+    function.
 
     Raises:
         BadDataError: a checkpoint that cannot be read.
-        WrongUseError: a size was typed that is not the checkpoint's.
+        WrongUseError: a typed size that is not the checkpoint's.
     """
     folder = folder_of(source)
     config = read_config(folder)
@@ -74,15 +75,15 @@ def started(model: Config, source: str, typed: Collection[str]) -> Config:
     for name, value in sizes.items():
         mine = getattr(model, name)
         if f"model.{name}" in typed and mine != value:
-            raise WrongUseError(f"model.{name} {mine}: the checkpoint {source} has {value}")
+            raise WrongUseError(f"model.{name}: expected {value} as in the checkpoint {source}, found {mine}")
     for name in ("pretraining", "pretraining_seed", "pretraining_sources", "pretrained_with"):
         if f"model.{name}" in typed:
-            raise WrongUseError(f"model.{name} is taken from the checkpoint {source}")
+            raise WrongUseError(f"model.{name} is read from the checkpoint {source}; leave it out")
     if isinstance(config.attention, Hybrid) and "model.attention.u" in typed:
-        raise WrongUseError(f"model.attention.u: the checkpoint {source} has trained values of u")
+        raise WrongUseError(f"model.attention.u: the checkpoint {source} has trained values of u; leave it out")
     attention = config.attention
     if is_typed("attention", typed):
-        attention = in_place_of(config.attention, model.attention, "attention", typed)
+        attention = replace_attention(config.attention, model.attention, "attention", typed)
     pretraining, seed, sources = pretraining_of(folder)
     return replace(
         model, **sizes, attention=attention, norm=model.norm if is_typed("norm", typed) else config.norm,
@@ -91,40 +92,41 @@ def started(model: Config, source: str, typed: Collection[str]) -> Config:
     )  # fmt: skip
 
 
-def in_place_of(
+def replace_attention(
     trained: AttentionConfig, chosen: AttentionConfig, name: str, typed: Collection[str]
 ) -> AttentionConfig:
-    """Returns the attention chosen for a field: of hnas, where softmax was trained and no u typed, at u = 0."""
+    """Returns the attention ``chosen`` for a field. hnas in place of a trained softmax has u = 0 unless u was typed."""
     if isinstance(trained, Softmax) and isinstance(chosen, Hybrid) and f"model.{name}.u" not in typed:
         return replace(chosen, u=0.0)
     return chosen
 
 
 def unrecorded_text(model: StartedConfig, source: str) -> str | None:
-    """Returns a warning if a checkpoint of ours does not say on what text it was trained."""
+    """Returns a warning if a checkpoint of this project does not record its training text."""
     if UNRECORDED not in model.pretraining:
         return None
     return (
-        f"{source} was pretrained {UNRECORDED}: its runs are compared with no other checkpoint's; finish its "
-        "pretraining again with --overwrite to record it"
+        f"{source} was pretrained {UNRECORDED}: its runs are not compared with those of other checkpoints; repeat its "
+        "pretraining with --overwrite to record the text"
     )
 
 
 def tokenizer_unless_typed(named: str | None, typed: Collection[str]) -> str | None:
-    """Returns what ``data.tokenizer`` is in a run that begins from a checkpoint: none, for its own, unless typed."""
+    """Returns ``data.tokenizer`` for a run that starts from a checkpoint: None (the checkpoint's own) unless typed."""
     return named if "data.tokenizer" in typed else None
 
 
 def tokenizer_of(
     named: str | None, checkpoint: str | None, model: BertConfig, words: Callable[[], Iterable[str]]
 ) -> tuple[Tokenizer, str | None]:
-    """Returns the tokenizer that is named, else the checkpoint's, else one of generated ``words``; and a warning.
+    """Returns the tokenizer ``named``, else the checkpoint's, else one of generated ``words``; and a warning or None.
 
-    The warning says in what a named vocabulary differs from the checkpoint's.
+    The warning lists the differences between the named vocabulary and the checkpoint's.
 
     Raises:
         BadDataError: no such tokenizer, or a checkpoint without one.
-        WrongUseError: a named one that numbers tokens otherwise than the checkpoint, or has more than the model.
+        WrongUseError: a named tokenizer with other token ids than the checkpoint's, or with more tokens than the
+            model.
     """
     own = None if checkpoint is None else _vocabulary_of(checkpoint)
     if named is not None:
@@ -154,22 +156,22 @@ def _vocabulary_of(checkpoint: str) -> Tokenizer | None:
 
 
 def _difference(named: Tokenizer, own: Tokenizer | None, model: BertConfig, checkpoint: str) -> str | None:
-    """Returns in what a vocabulary differs from a checkpoint's, if in anything.
+    """Returns a warning with the differences between a vocabulary and a checkpoint's, or None.
 
     Raises:
-        WrongUseError: a token of both has another number, so that its embedding would be another token's.
+        WrongUseError: a token of both has another id, so that it would get another token's embedding.
     """
     if own is None:
         if len(named) == model.vocabulary:
             return None
-        return f"{named.source} has {len(named):,} tokens, the checkpoint {model.vocabulary:,}: is it its own?"
+        return f"{named.source} has {len(named):,} tokens, the checkpoint {model.vocabulary:,}; do they match?"
     mine, theirs = named.numbers, own.numbers
     moved = sorted(token for token in mine.keys() & theirs.keys() if mine[token] != theirs[token])
     if moved:
         first = moved[0]
         raise WrongUseError(
             f"--data.tokenizer {named.source} is not the vocabulary of {checkpoint}: {len(moved):,} tokens have other "
-            f"numbers, such as {first!r}, {mine[first]:,} here and {theirs[first]:,} there; leave --data.tokenizer out"
+            f"ids, such as {first!r}, {mine[first]:,} here and {theirs[first]:,} there; leave --data.tokenizer out"
         )
     if mine.keys() == theirs.keys():
         return None
@@ -178,5 +180,5 @@ def _difference(named: Tokenizer, own: Tokenizer | None, model: BertConfig, chec
 
 
 def is_typed(name: str, typed: Collection[str]) -> bool:
-    """Returns whether a field of the model, or one inside it, was typed."""
+    """Returns whether a field of the model, or one inside it, was set on the command line."""
     return any(path == f"model.{name}" or path.startswith(f"model.{name}.") for path in typed)

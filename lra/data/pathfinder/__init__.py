@@ -15,7 +15,7 @@ import numpy as np
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import WrongUseError, damage
 from seqarena.common.runs.config import fingerprint
-from seqarena.common.training.log import tracked
+from seqarena.common.training.log import with_progress
 from seqarena.lra.data import SPLITS
 from seqarena.lra.data.archives import folder_of
 from seqarena.lra.data.origin import kept_in
@@ -153,7 +153,7 @@ class Pathfinder(Pixels):
 
         with ThreadPoolExecutor(WORKERS) as pool:
             try:
-                return list(tracked(pool.map(shard, starts), "pathfinder", len(starts)))
+                return list(with_progress(pool.map(shard, starts), "pathfinder", len(starts)))
             except BaseException:
                 pool.shutdown(cancel_futures=True)  # those that are done are kept for the next run
                 raise

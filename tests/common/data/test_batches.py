@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from scipy import sparse
 
 from seqarena.common.data import nearest as nearest_module
-from seqarena.common.data.batches import Ragged, Shuffled, drawn, in_order
+from seqarena.common.data.batches import Ragged, ShuffledIndices, in_order, sample_indices
 from seqarena.common.data.counter import hash64, mix64, permutation
 from seqarena.common.data.nearest import label_of_nearest, nearest, word_counts
 from seqarena.common.data.prepared import checksum, load_splits, origin, prepared, save_splits
@@ -47,12 +47,12 @@ def test_hashes_differ_by_every_key_and_broadcast() -> None:
 @few
 def test_every_epoch_sees_every_example_once(count: int, batch_size: int, pool: int, seed: int) -> None:
     lengths = np.asarray(hash64(seed, np.arange(count)) % np.uint64(20), dtype=np.int64)
-    order = Shuffled(lengths=lengths, batch_size=batch_size, seed=seed, pool=pool)
+    order = ShuffledIndices(lengths=lengths, batch_size=batch_size, seed=seed, pool=pool)
     steps = 3 * count * pool  # whole epochs and whole pools
     seen = np.concatenate([order[step] for step in range(steps)])
     assert len(seen) == steps * batch_size
     assert (np.bincount(seen, minlength=count) == steps * batch_size // count).all()
-    again = Shuffled(lengths=lengths, batch_size=batch_size, seed=seed, pool=pool)
+    again = ShuffledIndices(lengths=lengths, batch_size=batch_size, seed=seed, pool=pool)
     assert (again[steps - 1] == order[steps - 1]).all()
 
 
@@ -60,16 +60,18 @@ def test_epochs_and_seeds_differ_and_pools_save_padding() -> None:
     lengths = np.asarray(hash64(9, np.arange(512)) % np.uint64(100), dtype=np.int64)
 
     def padding(pool: int) -> float:
-        order = Shuffled(lengths=lengths, batch_size=16, seed=0, pool=pool)
+        order = ShuffledIndices(lengths=lengths, batch_size=16, seed=0, pool=pool)
         batches = [lengths[order[step]] for step in range(32)]
         return 1 - sum(batch.sum() for batch in batches) / sum(16 * batch.max() for batch in batches)
 
     assert padding(32) < 0.1
     assert padding(1) > 0.4
-    first, second = (Shuffled(lengths=lengths, batch_size=512, seed=0)[step] for step in (0, 1))
+    first, second = (ShuffledIndices(lengths=lengths, batch_size=512, seed=0)[step] for step in (0, 1))
     assert (first != second).any()
-    assert (first != Shuffled(lengths=lengths, batch_size=512, seed=1)[0]).any()
-    longest = [lengths[Shuffled(lengths=lengths, batch_size=16, seed=0, pool=32)[step]].max() for step in range(32)]
+    assert (first != ShuffledIndices(lengths=lengths, batch_size=512, seed=1)[0]).any()
+    longest = [
+        lengths[ShuffledIndices(lengths=lengths, batch_size=16, seed=0, pool=32)[step]].max() for step in range(32)
+    ]
     assert longest != sorted(longest)  # not the short ones first
 
 
@@ -130,10 +132,15 @@ def test_orders_are_the_same_in_another_process() -> None:
 
 
 def test_some_examples_are_drawn_by_the_keys_and_keep_their_order() -> None:
-    few = drawn(100, 10, 3, 1)
-    assert few.tolist() == drawn(100, 10, 3, 1).tolist() == sorted(set(few.tolist()))
-    assert few.tolist() != drawn(100, 10, 4, 1).tolist()
-    assert drawn(3, None, 0).tolist() == drawn(3, 3, 0).tolist() == drawn(3, 9, 0).tolist() == [0, 1, 2]
+    few = sample_indices(100, 10, 3, 1)
+    assert few.tolist() == sample_indices(100, 10, 3, 1).tolist() == sorted(set(few.tolist()))
+    assert few.tolist() != sample_indices(100, 10, 4, 1).tolist()
+    assert (
+        sample_indices(3, None, 0).tolist()
+        == sample_indices(3, 3, 0).tolist()
+        == sample_indices(3, 9, 0).tolist()
+        == [0, 1, 2]
+    )
 
 
 def test_some_examples_of_several_sequences_are_those_that_they_were() -> None:
@@ -168,7 +175,7 @@ def test_words_that_training_has_not_count_for_nothing() -> None:
 
 def test_a_pipe_is_no_data_and_a_name_may_be_of_any_bytes(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(BadDataError, match="a pipe or a device; write what it gives to a file"):
+    with pytest.raises(BadDataError, match="a pipe or a device; write its output to a file"):
         origin(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     name = tmp_path / "folder" / os.fsdecode(b"caf\xe9.txt")  # Latin-1, as old archives have them

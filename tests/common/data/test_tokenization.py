@@ -100,7 +100,7 @@ def test_unigram_pieces_stay_inside_words() -> None:
 def test_numbers_without_a_token_are_refused(tmp_path: Path) -> None:
     words = {**{name: number for number, name in enumerate(SPECIAL)}, "far": 99}
     tokenizers.Tokenizer(models.WordPiece(words, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(BadDataError, match="6 tokens, numbered up to 99: some are missing"):
+    with pytest.raises(BadDataError, match="6 tokens, but ids up to 99; some tokens are missing"):
         load_tokenizer(tmp_path)
 
 

@@ -51,7 +51,7 @@ def test_a_vocabulary_of_the_same_size_and_other_numbers_is_refused(
 ) -> None:
     source, config = checkpoint
     permuted = vocabulary(tmp_path / "permuted", WORDS[::-1])
-    message = r"is not the vocabulary of .*: 4 tokens have other numbers, such as 'austria', 8 here and 5 there"
+    message = r"is not the vocabulary of .*: 4 tokens have other ids, such as 'austria', 8 here and 5 there"
     with pytest.raises(WrongUseError, match=message):
         tokenizer_of(permuted, source, config, list)
     with pytest.raises(WrongUseError, match=r"model.vocabulary 10 is below the 12 tokens"):
@@ -77,4 +77,4 @@ def test_a_checkpoint_without_a_vocabulary_needs_a_named_one(
         tokenizer_of(None, source, config, list)
     _, warning = tokenizer_of(vocabulary(tmp_path / "named", WORDS), source, config, list)
     assert warning is not None
-    assert warning.endswith("has 9 tokens, the checkpoint 10: is it its own?")
+    assert warning.endswith("has 9 tokens, the checkpoint 10; do they match?")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError, interrupt_advice, run_command
-from seqarena.common.runs.cli import choose, described, main, run_package
+from seqarena.common.runs.cli import build_run, choose, main, run_package
 from seqarena.common.runs.fields import set_fields
-from seqarena.common.training.optim import fitted
+from seqarena.common.training.optim import fit_schedule
 from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.run import Run
 from seqarena.scripts.packages import PACKAGES, find_package
@@ -84,7 +84,7 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --model.heads 0", "model.heads: expected at least 1, found 0"),
         ("lra listops --seed 99999999999999999999", "seed: expected a number from 0"),
         ("lra listops --attention x3 --model.attention.scale nan", "expected power >= 1 and scale > 0"),
-        ("lra", "which task? choices: image, listops, pathfinder"),
+        ("lra", "no task given; choices: image, listops, pathfinder"),
         ("lra listops --attention recency", "'recency' is not defined for order 'none'"),
         ("lra listops --norm deescalated --model.norm.where block_output", "exactly 0"),
         ("lra listops --train.steps 0", "train.steps: expected at least 1, found 0"),
@@ -184,10 +184,10 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(
 
 
 def test_fewer_steps_shorten_the_warm_up() -> None:
-    short = described(PACKAGE, "listops", None, None, None, 0, ["--train.steps", "40"], "")
+    short = build_run(PACKAGE, "listops", None, None, None, 0, ["--train.steps", "40"], "")
     assert 0 < short.optim.schedule.warmup < 40
     with pytest.raises(WrongUseError, match=r"warmup 50 does not fit into train.steps 40: expected 0 to 39"):
-        described(PACKAGE, "listops", None, None, None, 0,
+        build_run(PACKAGE, "listops", None, None, None, 0,
                   ["--train.steps", "40", "--optim.schedule.warmup", "50"], "")  # fmt: skip
 
 
@@ -196,4 +196,4 @@ def test_every_preset_has_a_schedule_for_fewer_steps(steps: int) -> None:
     for name in PACKAGES:
         for presets in find_package(name).presets.values():
             for preset in presets.values():
-                fitted(preset.run.optim.schedule, preset.run.train.steps, steps).check(steps)
+                fit_schedule(preset.run.optim.schedule, preset.run.train.steps, steps).check(steps)

@@ -13,7 +13,7 @@ from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs import sources
-from seqarena.common.runs.sources import changed_sources, digest, listed, sources_of
+from seqarena.common.runs.sources import changed_sources, digest, short_list, sources_of
 from seqarena.scripts.packages import PACKAGES, find_package
 from tests.lra.test_training import BASE
 
@@ -91,8 +91,8 @@ def test_the_changed_file_is_named(edit: Tree) -> None:
     known = of("x3")
     edit("common/attention/elementwise.py", "", "EXTRA = 1\n")
     assert changed_sources(known, of("x3")) == ["common/attention/elementwise.py"]
-    assert listed("abcde") == "a, b, c and 2 more"
-    assert listed("ab") == "a, b"
+    assert short_list("abcde") == "a, b, c and 2 more"
+    assert short_list("ab") == "a, b"
 
 
 def test_relative_imports_and_other_folders_are_seen(edit: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_compiled_code_of_an_earlier_text_is_noticed(edit: Tree) -> None:
     times = path.stat().st_atime_ns, compiled.stat().st_mtime_ns
     os.utime(compiled, ns=(times[0], path.stat().st_mtime_ns - 1))
     forget()
-    with pytest.raises(WrongUseError, match=r"softmax\.py: Python ran its text of a second before"):
+    with pytest.raises(WrongUseError, match=r"softmax\.py: Python ran an outdated compiled version"):
         of("softmax")
     forget()
     of("softmax")  # by the next process it is compiled anew

@@ -10,17 +10,17 @@ from accelerate import Accelerator
 
 from seqarena.common.data.batches import Indices
 from seqarena.common.training import log
-from seqarena.common.training.evaluation import per_example, shared_in_order
-from seqarena.common.training.log import tracked
+from seqarena.common.training.evaluation import per_example, process_batches
+from seqarena.common.training.log import with_progress
 
 
 def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter(range(0, 1_000, 8))
-    items = list(tracked(range(10), "evaluation, batch", 10, clock=lambda: float(next(times))))
+    items = list(with_progress(range(10), "evaluation, batch", 10, clock=lambda: float(next(times))))
     lines = capsys.readouterr().err.splitlines()
     assert items == list(range(10))
     assert [line.split("  ")[1] for line in lines] == ["evaluation, batch: 4 of 10", "evaluation, batch: 8 of 10"]
-    assert list(tracked(range(3), "shards", None, clock=lambda: 0.0)) == [0, 1, 2]
+    assert list(with_progress(range(3), "shards", None, clock=lambda: 0.0)) == [0, 1, 2]
     assert not capsys.readouterr().err
 
 
@@ -28,9 +28,9 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: pytest.Captur
 def test_the_main_process_tells_how_much_of_its_share_is_evaluated(
     process: int, told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log, "TOLD_EVERY", 0.0)
+    monkeypatch.setattr(log, "PROGRESS_SECONDS", 0.0)
     accelerator = Mock(spec=Accelerator, process_index=process, num_processes=2, is_main_process=process == 0)
-    batches = list(shared_in_order(np.array([5, 3, 4, 1, 2]), 2, accelerator))
+    batches = list(process_batches(np.array([5, 3, 4, 1, 2]), 2, accelerator))
     assert [batch.tolist() for batch in batches] == ([[3, 4], [0]] if process == 0 else [[1, 2]])
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("evaluation, batch: ")[2] for line in lines] == told

@@ -192,7 +192,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     (path,) = folder.glob(name)
     DAMAGE[kind](path)
     resumed, _ = toy_fit(tmp_path / "run")
-    told = "goes on from the checkpoint before, at step 9" in capsys.readouterr().err
+    told = "resuming from the checkpoint before, at step 9" in capsys.readouterr().err
     assert told == ((kind, name) != ("lost", "last.pt"))  # a kill between two renames leaves none either
     assert same(whole, resumed)
     assert curve(tmp_path / "whole") == curve(tmp_path / "run")
@@ -226,7 +226,7 @@ def test_weights_that_the_disk_changed_are_not_counted(tmp_path: Path, monkeypat
         save_file({name: value + 1 for name, value in model.state_dict().items()}, path)
 
     monkeypatch.setattr(checkpoint.safetensors.torch, "save_model", failing_disk)
-    with pytest.raises(OSError, match=r"is not what was written; is the disk failing\?"):
+    with pytest.raises(OSError, match=r"differs from the data written; check the disk"):
         toy_fit(tmp_path)
     assert not list((tmp_path / "checkpoint").glob("chosen-*"))
 
@@ -249,7 +249,7 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path, monkeypatch: p
 def test_a_launcher_that_ran_fewer_processes_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accelerate.Accelerator.num_processes", 1)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(WrongUseError, match=r"asked for 2 processes, but this run has 1.*torchrun"):
+    with pytest.raises(WrongUseError, match=r"started 2 processes, but this run has 1.*torchrun"):
         toy_fit(tmp_path)
 
 
@@ -289,5 +289,5 @@ def test_a_checkpoint_of_another_version_or_model_is_refused(tmp_path: Path) -> 
     file = io.BytesIO()
     torch.save([1], file)
     path.write_bytes(file.getvalue() + hashlib.sha256(file.getvalue()).digest())
-    with pytest.raises(BadDataError, match="is no checkpoint but a list"):
+    with pytest.raises(BadDataError, match="expected a checkpoint, found a list"):
         toy_fit(tmp_path)

@@ -14,7 +14,7 @@ from seqarena.common.training.optim import (
     Stepped,
     build_optimizer,
     first_beta,
-    fitted,
+    fit_schedule,
     rate,
     set_rate,
 )
@@ -144,7 +144,7 @@ def test_adam_in_one_kernel_is_adam(name: str) -> None:
 
 def test_a_schedule_that_does_not_fit_keeps_its_share() -> None:
     linear = Schedule(shape="linear", warmup=100)
-    assert fitted(linear, 1_000, 101) == linear
-    assert fitted(linear, 1_000, 20) == Schedule(shape="linear", warmup=2)
-    assert fitted(linear, 1_000, 0) == linear
-    assert fitted(Stepped(warmup=100, milestones=(500, 900)), 1_000, 20) == Stepped(warmup=2, milestones=(10, 18))
+    assert fit_schedule(linear, 1_000, 101) == linear
+    assert fit_schedule(linear, 1_000, 20) == Schedule(shape="linear", warmup=2)
+    assert fit_schedule(linear, 1_000, 0) == linear
+    assert fit_schedule(Stepped(warmup=100, milestones=(500, 900)), 1_000, 20) == Stepped(warmup=2, milestones=(10, 18))
