@@ -1,4 +1,4 @@
-"""The sha256 of data that are the same for everybody, wherever they come from: what tasks promise and readers check."""
+"""The sha256 of every data set that is the same for everybody. Tasks declare them and readers verify them."""
 
 BOOK = "7dc1bcfb29d5efd88b9597c52aa37c0c2ae079f8cbe0d40e1454c921674d84ff"
 BOOK_LEGACY = "f208cbc96ca901c4c8da2f0616e6b47557f6155efa51bcb0e195dbf41f3bfa2d"

@@ -1,4 +1,4 @@
-"""From a model and a split to scores: every example once, whatever the batch."""
+"""Evaluates a model on a split. Every example is scored exactly once, whatever the batch size."""
 
 from collections.abc import Iterable
 
@@ -15,9 +15,9 @@ BATCH_SIZE = 128
 
 
 def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator, drop_tail_of: int | None = None) -> Evaluation:
-    """Returns accuracy and cross-entropy over a split; the processes share the batches out.
+    """Returns accuracy and cross-entropy over a split. Batches are distributed over the processes.
 
-    ``drop_tail_of`` (a legacy option) leaves out what does not fill a batch of that size.
+    ``drop_tail_of`` (a legacy option) skips the last examples that do not fill a batch of that size.
     """
     count = len(split) - (len(split) % drop_tail_of if drop_tail_of else 0)
 

@@ -1,4 +1,4 @@
-"""The classifier of Long Range Arena: embeddings, encoder, pooling, head; two towers where documents are compared."""
+"""The classifier of Long Range Arena: embeddings, encoder, pooling and head; two towers for pairs of documents."""
 
 import itertools
 from dataclasses import dataclass
@@ -22,40 +22,46 @@ class Model(EncoderConfig):
     vocabulary: int
     """Number of token embeddings; token 0 is padding."""
     positions: Positions = "learned"
-    """Absolute positions: learned, or the fixed sinusoids."""
+    """Absolute positions: learned or sinusoidal."""
     max_length: int
-    """Positions there are; the longest sequence, the classification token counted."""
+    """Number of positions: the maximum sequence length, including the classification token."""
     embedding_std: float = 0.02
     """Standard deviation of the initial token embeddings."""
     position_std: float = 0.02
-    """Standard deviation of initial positions that are learned."""
+    """Standard deviation of the initial learned positions."""
     pooling: Literal["mean", "cls", "first"] = "mean"
-    """mean over real tokens; cls, a learned vector put in front and read at the end; first, the first token."""
+    """mean: mean over real tokens; cls: output of a learned vector prepended to the sequence; first: output of the
+    first token."""
     pairing: Literal["product", "concat"] = "product"
-    """Input of the head for two documents a and b: product, [a, b, a * b, a - b], or concat, [a, b]."""
+    """Input of the head for two documents a and b. product: [a, b, a * b, a - b]; concat: [a, b]."""
     head_dims: tuple[int, ...] = ()
-    """Widths of the head's hidden layers; none given: one of ffn_dim."""
+    """Widths of the head's hidden layers. Empty: one layer of width ffn_dim."""
     classes: int
     """Number of classes."""
 
     @property
     def longest(self) -> int:
-        """The most tokens of a sequence it can read."""
+        """Maximum number of tokens of an input sequence."""
         return self.max_length - (self.pooling == "cls")
 
     def check_task(self, data: Data, *, longest: int) -> None:
-        """Refuses a model that cannot read a task's sequences.
+        """Checks that the model fits a task's sequences.
 
         Raises:
-            WrongUseError: names the field.
+            WrongUseError: it does not. The message names the field.
         """
         self.check(order="none", mean_pooled=self.pooling == "mean")
         needed = longest + (self.pooling == "cls")
         if self.max_length < needed:
-            raise WrongUseError(f"model.max_length {self.max_length} is below the longest sequence, {needed}")
+            raise WrongUseError(
+                f"model.max_length: expected at least {needed}, the length of the longest sequence, found "
+                f"{self.max_length}"
+            )
         for name in ("classes", "vocabulary"):
             if getattr(self, name) < getattr(data, name):
-                raise WrongUseError(f"model.{name} {getattr(self, name)} is below the task's {getattr(data, name)}")
+                raise WrongUseError(
+                    f"model.{name}: expected at least the task's {getattr(data, name)}, found {getattr(self, name)}"
+                )
         if any(width < 1 for width in self.head_dims):
             raise WrongUseError(f"model.head_dims: expected widths of at least 1, found {self.head_dims}")
         for name in ("embedding_std", "position_std"):
@@ -66,8 +72,8 @@ class Model(EncoderConfig):
 class Classifier(nn.Module):
     """Maps padded token sequences, or pairs of them, to class logits.
 
-    Pairs go through the same encoder, one document apart from the other. ``padded_length`` (a legacy option) divides
-    the mean by this length instead of the number of real tokens.
+    The documents of a pair are encoded separately by the same encoder. With ``padded_length`` (a legacy option), mean
+    pooling divides by this length instead of the number of real tokens.
     """
 
     def __init__(self, config: Model, sequences: int = 1, padded_length: int | None = None) -> None:
@@ -81,8 +87,8 @@ class Classifier(nn.Module):
         self.cls = nn.Parameter(torch.zeros(config.dim)) if config.pooling == "cls" else None
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(config)
-        seen = 1 if sequences == 1 else 4 if config.pairing == "product" else 2
-        widths = [seen * config.dim, *(config.head_dims or (config.ffn_dim,))]
+        parts = 1 if sequences == 1 else 4 if config.pairing == "product" else 2
+        widths = [parts * config.dim, *(config.head_dims or (config.ffn_dim,))]
         hidden = [layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
         self.head = nn.Sequential(*hidden, nn.Linear(widths[-1], config.classes))
 
@@ -91,11 +97,11 @@ class Classifier(nn.Module):
         flat = tokens.flatten(0, -2), real.flatten(0, -2)
         pooled = self._pool(*self._encode(*flat))
         if tokens.dim() == 3:
-            pooled = self._paired(pooled.view(len(tokens), 2, -1))
+            pooled = self._combine_pair(pooled.view(len(tokens), 2, -1))
         logits: Tensor = self.head(pooled)
         return logits
 
-    def _paired(self, both: Tensor) -> Pooled:
+    def _combine_pair(self, both: Tensor) -> Pooled:
         first, second = both.unbind(dim=1)
         parts = [first, second] if self.pairing == "concat" else [first, second, first * second, first - second]
         return torch.cat(parts, dim=1)

@@ -1,4 +1,4 @@
-"""Published accuracies of each task in per cent, one row per model and source."""
+"""Published accuracies of each task, in per cent: one row per model and source."""
 
 from types import MappingProxyType
 from typing import NamedTuple
@@ -14,7 +14,7 @@ SARATCHANDRAN = "Saratchandran et al. (polynomial activations, P1), Table 4"
 
 
 class Row(NamedTuple):
-    """One model of one source."""
+    """Accuracies of one model in one source."""
 
     name: str
     source: str
@@ -24,7 +24,7 @@ class Row(NamedTuple):
     image: float
     pathfinder: float
     pathx: float | None = None
-    """None: not tried, or failed to learn anything."""
+    """None: not tried, or at chance level."""
 
 
 ROWS = (
@@ -68,4 +68,4 @@ PUBLISHED = MappingProxyType(
         for task in ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
     }
 )
-"""Task -> its figures, those of one source together."""
+"""Task -> published figures, grouped by source."""

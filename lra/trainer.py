@@ -1,4 +1,4 @@
-"""Brings data, model and loss of a run together."""
+"""Assembles data, model and loss of a run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +21,11 @@ def loss(model: nn.Module, batch: Sequences) -> Tensor:
 
 
 def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
-    """Returns the run's model, loss, batches and evaluations; prepared data are below ``folder``.
+    """Returns the run's model, loss, batches and evaluations. Prepared data are stored below ``folder``.
 
     Raises:
-        BadDataError: data that are damaged.
-        WrongUseError: a model that cannot read them, or evaluation sets of less than one batch.
+        BadDataError: the data are damaged.
+        WrongUseError: the model does not fit the data, or an evaluation set is smaller than one batch.
     """
     splits, checksum = run.data.load_tested(folder)
     if run.legacy.zero_is_padding:
@@ -35,7 +35,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     tail = run.train.batch_size if run.legacy.drop_tail else None
     if tail is not None and tail > min(len(split) for split in splits.values()):
         raise WrongUseError(
-            f"legacy.drop_tail would leave nothing: a split has fewer than train.batch_size {tail} examples"
+            f"legacy.drop_tail: expected at least train.batch_size {tail} examples in every split, found a smaller one"
         )
 
     order = ShuffledIndices(

@@ -1,4 +1,4 @@
-"""From the best spans of each window to one answer a question."""
+"""Combines the best spans of each window into one answer per question."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from seqarena.qa.data.windows import Windows
 
 @dataclass(frozen=True, kw_only=True)
 class Spans:
-    """The best spans of each window, best first, and what no answer scores there; -inf where there are fewer."""
+    """The best spans of each window, best first, and the score of no answer. Missing spans have the score -inf."""
 
     score: ScoresOfRows
     start: PlacesOfRows
@@ -21,10 +21,10 @@ class Spans:
 
 
 def best_spans(start: TokenScores, end: TokenScores, opens: Mask, context: Mask, *, n_best: int, longest: int) -> Spans:
-    """Returns the spans with the largest sum of a beginning's and an end's score (both B T), as Google's code chooses.
+    """Returns the spans with the largest sums of start score and end score (both B T), as Google's code chooses.
 
-    Only the ``n_best`` highest beginnings and ends of a window are paired, a span has at most ``longest`` tokens,
-    begins at ``opens`` and stays in the window.
+    Only the ``n_best`` highest start and end positions of a window are paired. A span has at most ``longest`` tokens,
+    starts where ``opens`` is true and ends in the window.
     """
     length = start.shape[1]
     some = min(n_best, length)
@@ -47,29 +47,29 @@ def best_spans(start: TokenScores, end: TokenScores, opens: Mask, context: Mask,
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionAnswers:
-    """The answers of one question."""
+    """The predicted answers of one question."""
 
     text: str
-    """The best one; empty only if no window holds a span."""
+    """The best answer; empty only if no window has a span."""
     null_odds: float
     """Score of no answer minus that of the best answer. Above the threshold the question is left unanswered."""
     best: tuple[tuple[str, float], ...]
-    """Different texts with their scores, best first."""
+    """Distinct texts with their scores, best first."""
 
 
 Floats = npt.NDArray[np.floating]
 Places = npt.NDArray[np.integer]
 NONE = -1e9
-"""The score of a span where a question has none."""
+"""Score of the best span of a question without spans."""
 
 
 def answers(
-    windows: Windows, score: Floats, start: Places, end: Places, null: Floats, *, odds_are_given: bool = False
+    windows: Windows, score: Floats, start: Places, end: Places, null: Floats, *, null_is_log_odds: bool = False
 ) -> dict[str, QuestionAnswers]:
-    """Returns the answer of each question from the spans of all windows (W n) and what no answer scores there (W).
+    """Returns the answers of each question from the spans of all windows (W n) and their scores of no answer (W).
 
-    No answer scores what it does where it scores least (Google). ``odds_are_given``: those scores are the odds already.
-    Texts are cut from the paragraph where tokens begin and end (theirs put pieces together again).
+    The score of no answer is the minimum over a question's windows (Google). ``null_is_log_odds``: ``null`` is log odds
+    already. Texts are substrings of the paragraph (Google's code joins word pieces).
     """
     question = np.repeat(windows.question, score.shape[1])
     window = np.repeat(np.arange(len(windows)), score.shape[1])
@@ -77,8 +77,8 @@ def answers(
     order = order[np.isfinite(score.ravel()[order])]
     question, window = question[order], window[order]
     values = score.ravel()[order]
-    move = windows.first[window] - windows.opening[window]
-    first, last = start.ravel()[order].astype(np.int64) + move, end.ravel()[order].astype(np.int64) + move
+    shift = windows.first[window] - windows.opening[window]
+    first, last = start.ravel()[order].astype(np.int64) + shift, end.ravel()[order].astype(np.int64) + shift
     borders = np.searchsorted(question, np.arange(len(windows.questions) + 1))
     nulls = np.full(len(windows.questions), np.inf)
     np.minimum.at(nulls, windows.question, null)
@@ -94,6 +94,6 @@ def answers(
             if len(cut) == windows.data.n_best:
                 break
         best = next(iter(cut.items()), ("", NONE))
-        odds = float(nulls[number]) - (0.0 if odds_are_given else best[1])
+        odds = float(nulls[number]) - (0.0 if null_is_log_odds else best[1])
         found[each.id] = QuestionAnswers(text=best[0], null_odds=odds, best=tuple(cut.items()))
     return found

@@ -1,4 +1,4 @@
-"""From a model and questions or pairs to scores, by the official rules."""
+"""Evaluates a model on questions or pairs, by the official rules."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,26 +22,27 @@ from seqarena.qa.scoring import score, summary_one, summary_two
 
 BATCH_SIZE = 64
 PREDICTIONS, ANSWERS, ODDS, BEST = "predictions.json", "answers.json", "null_odds.json", "nbest_predictions.json"
-"""What a finished run leaves: id -> text, as the official scripts read it, empty where the threshold leaves a question
-unanswered; of 2.0 id -> best answer whatever the threshold, and id -> odds of no answer; id -> best answers."""
+"""Output files of a finished run. PREDICTIONS: id -> text for the official scripts, empty if the threshold leaves the
+question unanswered. For 2.0, ANSWERS: id -> best answer regardless of the threshold, and ODDS: id -> odds of no answer.
+BEST: id -> best answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Every question's answers, and how they score."""
+    """The answers of all questions, and their scores."""
 
     evaluation: Evaluation
     answered: Mapping[str, QuestionAnswers]
     threshold: float | None = None
-    """Above these null odds a question is left unanswered; none: all are answered."""
+    """Questions with null odds above this are left unanswered. none: all are answered."""
 
     def text(self, name: str) -> str:
-        """Returns what is answered to a question; empty: nothing."""
+        """Returns the final answer to a question; empty if it is left unanswered."""
         each = self.answered[name]
         return "" if self.threshold is not None and each.null_odds > self.threshold else each.text
 
     def write(self, folder: Path) -> None:
-        """Writes the predictions in the official form, what thresholds are searched with, and the best answers."""
+        """Writes the predictions in the official format, the files for a search of thresholds, and the best answers."""
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / PREDICTIONS, {name: self.text(name) for name in self.answered})
         if self.threshold is not None:
@@ -55,15 +56,15 @@ class Answers:
 def answer(model: nn.Module, windows: Windows, accelerator: Accelerator) -> Answers:
     """Returns the model's answers to all questions, and their scores as fractions.
 
-    f1, exact: as the official script has them, of 2.0 with questions left unanswered above ``data.null_threshold``;
-    there also of the answerable and the unanswerable ones, and what the best threshold on these very questions would
-    give (oracle).
+    f1 and exact are computed as in the official script. For 2.0, questions are left unanswered above
+    ``data.null_threshold``, and there are also scores of answerable and unanswerable questions and of the best
+    threshold on these same questions (oracle).
     """
-    return scored(windows, answered_by(model, windows, accelerator))
+    return score_answers(windows, predict_answers(model, windows, accelerator))
 
 
-def answered_by(model: nn.Module, windows: Windows, accelerator: Accelerator) -> dict[str, QuestionAnswers]:
-    """Returns the model's answers to all questions; the processes share the windows out."""
+def predict_answers(model: nn.Module, windows: Windows, accelerator: Accelerator) -> dict[str, QuestionAnswers]:
+    """Returns the model's answers to all questions. Windows are distributed over the processes."""
     assert isinstance(model, Reader)
     data = windows.data
 
@@ -84,11 +85,11 @@ def answered_by(model: nn.Module, windows: Windows, accelerator: Accelerator) ->
         for column, fill in ((0, -np.inf), (1, 0), (2, 0))
     )
     null = np.array([each[3] for each in found])
-    return answers(windows, score_of, start, end, null, odds_are_given=model.gives_odds)
+    return answers(windows, score_of, start, end, null, null_is_log_odds=model.outputs_log_odds)
 
 
-def scored(windows: Windows, answered: Mapping[str, QuestionAnswers]) -> Answers:
-    """Returns answers with their scores."""
+def score_answers(windows: Windows, answered: Mapping[str, QuestionAnswers]) -> Answers:
+    """Computes the scores of answers."""
     questions, data = windows.questions, windows.data
     texts = {name: each.text for name, each in answered.items()}
     raw = score(questions, texts, unanswerable=data.unanswerable)
@@ -115,7 +116,7 @@ def scored(windows: Windows, answered: Mapping[str, QuestionAnswers]) -> Answers
 
 
 def classify(model: nn.Module, encoded: Encoded, accelerator: Accelerator) -> tuple[list[int], list[float]]:
-    """Returns the number of each pair's likeliest label, and its cross-entropy; 0 where a pair has no label."""
+    """Returns the most probable label of each pair, and the cross-entropy of its true label (0 if unlabelled)."""
 
     def guesses(examples: Indices) -> Iterable[tuple[int, float]]:
         batch = encoded.batch(examples).to(accelerator.device)
@@ -129,7 +130,7 @@ def classify(model: nn.Module, encoded: Encoded, accelerator: Accelerator) -> tu
 
 
 def inference(model: nn.Module, main: Encoded, others: Mapping[str, Encoded], accelerator: Accelerator) -> Evaluation:
-    """Returns accuracy and cross-entropy, and the accuracy on other sets under their names."""
+    """Returns accuracy and cross-entropy on ``main``, and the accuracy on each other set as accuracy_NAME."""
     guesses, losses = classify(model, main, accelerator)
     right = accuracy(guesses, main.labels)
     metrics = {"accuracy": float(np.mean(right)), "loss": sum(losses) / len(losses)}

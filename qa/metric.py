@@ -1,4 +1,4 @@
-"""The official scores of SQuAD as a metric of the evaluate library; nothing is fetched when it runs."""
+"""The official scores of SQuAD as a metric of the evaluate library. It downloads nothing."""
 
 from typing import Any
 
@@ -14,8 +14,9 @@ from seqarena.qa.run import VERSIONS
 class SquadMetric(evaluate.Metric):  # type: ignore[misc]
     """Exact match and F1 of SQuAD: ``SquadMetric("squad1")`` or ``SquadMetric("squad2")``.
 
-    Predictions: id, prediction_text, and of squad2 no_answer_probability; references: id, answers {text, answer_start}.
-    Answers exact, f1, total, in per cent, of squad2 also the parts with and without answers and the best thresholds.
+    Predictions have id, prediction_text, and for squad2 no_answer_probability. References have id and answers {text,
+    answer_start}. The result has exact and f1 in per cent, total, and for squad2 also the scores of answerable and
+    unanswerable questions and of the best thresholds.
     """
 
     def __init__(self, config_name: str = "squad2", **settings: Any) -> None:
@@ -43,7 +44,7 @@ class SquadMetric(evaluate.Metric):  # type: ignore[misc]
 
 
 def _questions(references: list[dict[str, Any]]) -> Questions:
-    """Returns the questions of references, on a paragraph that nobody knows."""
+    """Returns the questions of references, on an empty paragraph."""
     questions = [
         Question(
             id=each["id"], text="", context=0,

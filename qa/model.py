@@ -1,4 +1,4 @@
-"""BERT with a head that points at the first and last token of an answer, or one that names the relation of a pair."""
+"""BERT with a head for answer spans, or a classifier of pairs."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,46 +17,48 @@ from seqarena.qa.decoding import Spans, best_spans
 
 Head = Literal["span", "conditioned"]
 STARTS = 5
-"""Beginnings, and ends to each, that the conditioned head looks at."""
+"""Number of start positions of the conditioned head's search, and of end positions per start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model(StartedConfig):
-    """A BERT, from a checkpoint or from nothing, and its head."""
+    """Config of a BERT with a head, from a checkpoint or from random weights."""
 
     init: str | None = field(default=None, metadata=role(Role.WEIGHTS))
-    """A checkpoint: folder, id of the hub, or directory of a pretraining run; its sizes count. None: from nothing."""
+    """Checkpoint: a folder, an id of the hub, or the directory of a pretraining run. It determines the model's sizes.
+    none: random weights."""
     head: Head = "span"
-    """Of SQuAD: span, two scores a token (BERT); conditioned, ends given the beginning, and a score of its own for no
-    answer (XLNet, ALBERT)."""
+    """Head for SQuAD. span: two scores per token (BERT); conditioned: end scores given the start, and a separate score
+    of no answer (XLNet, ALBERT)."""
 
     def check(self, *, order: Literal["none"] = "none", mean_pooled: bool = False) -> None:  # type: ignore[override]
-        """Raises a ``WrongUseError`` that names the field which no model can have."""
+        """Raises a ``WrongUseError`` that names the invalid field."""
         super().check(order=order, mean_pooled=mean_pooled)
         if self.init is None and self.names_pretraining:
             raise WrongUseError(
-                "model.pretraining, .pretraining_seed and .pretrained_with are taken from the checkpoint model.init"
+                "model.pretraining, .pretraining_seed and .pretrained_with are taken from the checkpoint model.init; "
+                "omit them, or set --model.init"
             )
 
 
 class SpanHead(nn.Module):
-    """BERT's own: a beginning's score and an end's at each token."""
+    """BERT's head: a start score and an end score per token."""
 
     def __init__(self, config: Model) -> None:
         super().__init__()
         self.both = nn.Linear(config.dim, 2)
 
     def forward(self, hidden: Hidden, real: Mask) -> tuple[Tensor, Tensor]:
-        """Returns the scores of beginnings and ends (both B T); -inf at padding, which Google's code scores too."""
+        """Returns the start and end scores (both B T): -inf at padding, unlike Google's code, which scores padding."""
         start, end = self.both(hidden).float().masked_fill(~real[..., None], -torch.inf).unbind(dim=-1)
         return start, end
 
 
 class ConditionedHead(nn.Module):
-    """ALBERT's for SQuAD 2.0, after XLNet's: ends given a beginning, and whether there is an answer at all.
+    """ALBERT's head for SQuAD 2.0, after XLNet's: end scores given a start, and the log odds of no answer.
 
-    start_t = w . h_t; end_t = v . LayerNorm(tanh(W [h_t; h_s])) for a beginning s; no answer = a . tanh(U [h'; h_0]),
-    h' the mean of h under softmax(start). Softmax over the window and [CLS] alone.
+    start_t = w . h_t; end_t = v . LayerNorm(tanh(W [h_t; h_s])) for a start s; no answer = a . tanh(U [h'; h_0]), where
+    h' is the mean of h weighted by softmax(start). The softmax is over the window and [CLS] only.
     """
 
     def __init__(self, config: Model, *, answerable: bool) -> None:
@@ -69,21 +71,22 @@ class ConditionedHead(nn.Module):
         self.answer = nn.Sequential(*layers, nn.Linear(config.dim, 1, bias=False)) if answerable else None
 
     def starts(self, hidden: Hidden, allowed: Mask) -> Tensor:
-        """Returns the scores of beginnings; B T."""
+        """Returns the start scores (B T)."""
         scores: Tensor = self.start(hidden).squeeze(-1).float().masked_fill(~allowed, -torch.inf)
         return scores
 
     def ends(self, hidden: Hidden, allowed: Mask, start: Tensor) -> Tensor:
-        """Returns the scores of ends for each of some beginnings (B k); B k T."""
-        # W [h_t; h_s] is one half of W times h_t and the other times h_s: no pair is ever laid out
-        begun = hidden.gather(1, start[..., None].expand(-1, -1, hidden.shape[-1]))  # B k C
-        of_end, of_start = self.join.weight.chunk(2, dim=1)
-        pairs = F.linear(hidden, of_end)[:, None] + F.linear(begun, of_start, self.join.bias)[:, :, None]  # B k T C
+        """Returns the end scores (B k T) for each of k start positions (B k)."""
+        # W [h_t; h_s] = W_1 h_t + W_2 h_s avoids concatenating all pairs
+        start_hidden = hidden.gather(1, start[..., None].expand(-1, -1, hidden.shape[-1]))  # B k C
+        end_weight, start_weight = self.join.weight.chunk(2, dim=1)
+        start_part = F.linear(start_hidden, start_weight, self.join.bias)
+        pairs = F.linear(hidden, end_weight)[:, None] + start_part[:, :, None]  # B k T C
         scores: Tensor = self.end(self.norm(torch.tanh(pairs))).squeeze(-1).float()
         return scores.masked_fill(~allowed[:, None], -torch.inf)
 
     def unanswerable(self, hidden: Hidden, starts: Tensor) -> PerExample | None:
-        """Returns the log odds that there is no answer; None where there always is one."""
+        """Returns the log odds of no answer, or None if every question has an answer."""
         if self.answer is None:
             return None
         mean = torch.einsum("bt,btc->bc", starts.softmax(dim=-1).to(hidden.dtype), hidden)
@@ -92,10 +95,10 @@ class ConditionedHead(nn.Module):
 
 
 class Reader(nn.Module):
-    """Windows to scores of answers."""
+    """Maps windows to scores of answers."""
 
     def __init__(self, config: Model, *, answerable: bool = True) -> None:
-        """``answerable``: whether the conditioned head also says if there is an answer (2.0)."""
+        """``answerable``: whether the conditioned head also predicts if there is an answer (2.0)."""
         super().__init__()
         self.bert = Bert(config, pooler=False)
         self.spans = SpanHead(config) if config.head == "span" else ConditionedHead(config, answerable=answerable)
@@ -104,21 +107,21 @@ class Reader(nn.Module):
     def forward(
         self, tokens: Tokens, types: Tokens, real: Mask, context: Mask, start: PerExample
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Returns what training looks at: scores of beginnings and of ends, and the log odds of no answer.
+        """Returns the inputs of the loss: start scores, end scores, and the log odds of no answer.
 
-        The conditioned head's ends are those given the true ``start``; it alone gives the odds.
+        The conditioned head's end scores are given the true ``start``. The span head has no odds (None).
         """
         hidden = self._hidden(tokens, types, real)
         if isinstance(self.spans, SpanHead):
             return *self.spans(hidden, real), None
-        allowed = _allowed(context)
+        allowed = _window_and_cls(context)
         starts = self.spans.starts(hidden, allowed)
         ends = self.spans.ends(hidden, allowed, start[:, None])[:, 0]
         return starts, ends, self.spans.unanswerable(hidden, starts)
 
     @property
-    def gives_odds(self) -> bool:
-        """Whether what it says of no answer is log odds, not a score to compare with an answer's."""
+    def outputs_log_odds(self) -> bool:
+        """Whether the output for no answer is log odds, not a score comparable with those of answers."""
         return isinstance(self.spans, ConditionedHead)
 
     def _hidden(self, tokens: Tokens, types: Tokens, real: Mask) -> Hidden:
@@ -128,12 +131,12 @@ class Reader(nn.Module):
     def best(
         self, tokens: Tokens, types: Tokens, real: Mask, context: Mask, opens: Mask, *, n_best: int, longest: int
     ) -> Spans:
-        """Returns the best spans of each window; of the conditioned head those of its 5 best beginnings and ends."""
+        """Returns the best spans of each window. The conditioned head searches its 5 best starts and 5 ends of each."""
         hidden = self._hidden(tokens, types, real)
         if isinstance(self.spans, SpanHead):
             start, end = self.spans(hidden, real)
             return best_spans(start, end, opens, context, n_best=n_best, longest=longest)
-        allowed = _allowed(context)
+        allowed = _window_and_cls(context)
         starts = self.spans.starts(hidden, allowed)
         some = min(STARTS, starts.shape[1])
         first, at = starts.log_softmax(dim=-1).topk(some, dim=1)
@@ -151,15 +154,15 @@ class Reader(nn.Module):
         )
 
 
-def _allowed(context: Mask) -> Mask:
-    """Returns the window's tokens and [CLS]."""
+def _window_and_cls(context: Mask) -> Mask:
+    """Returns the mask of the window's tokens and [CLS]."""
     allowed = context.clone()
     allowed[:, 0] = True
     return allowed
 
 
 class PairClassifier(nn.Module):
-    """The relation of two texts, from the pooled vector of [CLS]."""
+    """Classifies pairs of texts by the pooled vector of [CLS]."""
 
     def __init__(self, config: Model, classes: int) -> None:
         super().__init__()
@@ -169,7 +172,7 @@ class PairClassifier(nn.Module):
         initialise(self.classes, config.initial_std)
 
     def forward(self, tokens: Tokens, types: Tokens, real: Mask) -> Logits:
-        """Returns the score of each relation."""
+        """Returns the logits of the labels."""
         hidden = self.bert(tokens, types, Visibility(query_real=real, key_real=real))
         scores: Tensor = self.classes(self.dropout(self.bert.pooled(hidden)))
         return scores

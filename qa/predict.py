@@ -1,4 +1,4 @@
-"""Answers another file by a finished run, without training, and scores it if it can: ``seqarena qa predict``."""
+"""Predicts answers for a file with a finished run, and scores them if gold answers exist: ``seqarena qa predict``."""
 
 import json
 import sys
@@ -21,29 +21,29 @@ from seqarena.qa.data.mnli import LABELS, UNLABELLED, Mnli
 from seqarena.qa.data.pairs import encode
 from seqarena.qa.data.squad import Questions, Squad
 from seqarena.qa.data.windows import windows_of
-from seqarena.qa.evaluator import Answers, answered_by, classify
+from seqarena.qa.evaluator import Answers, classify, predict_answers
 from seqarena.qa.model import PairClassifier, Reader
-from seqarena.qa.official import evaluate, printed
+from seqarena.qa.official import evaluate, print_scores
 from seqarena.qa.run import Run
 from seqarena.qa.tasks import TASKS
 
 PROG = "seqarena qa predict"
 FREE = ("data.null_threshold", "data.n_best", "data.answer_length", "data.windows")
-"""Fields that may differ from the run's: how an answer is chosen."""
+"""Fields that may differ from the run's: they only affect the choice of answers."""
 LABEL_TABLE = "predictions.tsv"
-"""Number of each pair and its label, as GLUE's server reads them."""
+"""Table of the index and label of each pair, in the format of GLUE's server."""
 
 
 def parser() -> Parser:
     """Returns the parser of ``seqarena qa predict``."""
     made = Parser(
         prog=PROG,
-        description=f"{__doc__}\nOf SQuAD it may be set how answers are chosen, as in a run: --data.null-threshold, "
+        description=f"{__doc__}\nFor SQuAD these options change the choice of answers: --data.null-threshold, "
         "--data.n-best, --data.answer-length, --data.windows.",
     )
     made.add_argument("run", type=Path, help=f"directory of a finished run of {', '.join(TASKS)}")
-    made.add_argument("--file", type=Path, required=True, help="questions or pairs, with answers or without, in any "
-                      "format that the task reads")  # fmt: skip
+    made.add_argument("--file", type=Path, required=True, help="file of questions or pairs, with or without answers, "
+                      "in any format that the task reads")  # fmt: skip
     made.add_argument("--out", type=Path, required=True, help="folder for the predictions")
     made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     return made
@@ -58,36 +58,36 @@ def run(arguments: Sequence[str]) -> int:
     tokenizer = load_tokenizer(options.run / VOCABULARY)
     accelerator = make_accelerator(trained.run.train.precision)
     made = (
-        _of_questions(trained, data, tokenizer, options.file, options.out, accelerator)
+        _predict_questions(trained, data, tokenizer, options.file, options.out, accelerator)
         if isinstance(data, Squad)
-        else _of_pairs(trained, data, tokenizer, options.file, options.out, accelerator)
+        else _predict_pairs(trained, data, tokenizer, options.file, options.out, accelerator)
     )
     if not accelerator.is_main_process:
         return 0
     count, scores = made
-    print(f"{options.out}: predictions for {count:,} of {options.file}, by the weights of step {trained.step:,}",
+    print(f"{options.out}: {count:,} predictions for {options.file}, with the weights of step {trained.step:,}",
           file=sys.stderr)  # fmt: skip
     if options.json:
         print(json.dumps({"run": str(options.run), "file": str(options.file), "examples": count, "scores": scores}))
     elif not scores:
-        print("nothing to score: the file does not have the answers that the task has")
+        print("not scored: the file does not have all gold answers")
     else:
-        printed(scores)
+        print_scores(scores)
     return 0
 
 
-def _loaded(trained: TrainedRun[Run], model: nn.Module, accelerator: Accelerator) -> nn.Module:
+def _load_model(trained: TrainedRun[Run], model: nn.Module, accelerator: Accelerator) -> nn.Module:
     trained.load(model)
     return model.to(accelerator.device)
 
 
-def _of_questions(
+def _predict_questions(
     trained: TrainedRun[Run], data: Squad, tokenizer: Tokenizer, file: Path, out: Path, accelerator: Accelerator
 ) -> tuple[int, dict[str, float]]:
-    """Writes the answers to a file's questions; returns how many, and the official scores if there are any."""
+    """Writes the answers to a file's questions. Returns their number, and the official scores if there are golds."""
     questions = squad.read(file, data.version, "predict")
-    model = _loaded(trained, Reader(trained.run.model, answerable=data.unanswerable), accelerator)
-    answered = answered_by(model, windows_of(questions, data, tokenizer, all_windows=False), accelerator)
+    model = _load_model(trained, Reader(trained.run.model, answerable=data.unanswerable), accelerator)
+    answered = predict_answers(model, windows_of(questions, data, tokenizer, all_windows=False), accelerator)
     if accelerator.is_main_process:
         threshold = data.null_threshold if data.unanswerable else None
         nothing = Evaluation(metrics={}, examples=[])
@@ -104,13 +104,13 @@ def _has_answers(questions: Questions, data: Squad) -> bool:
     return any(has) if data.unanswerable else all(has)
 
 
-def _of_pairs(
+def _predict_pairs(
     trained: TrainedRun[Run], data: object, tokenizer: Tokenizer, file: Path, out: Path, accelerator: Accelerator
 ) -> tuple[int, dict[str, float]]:
-    """Writes the labels of a file's pairs; returns how many, and the accuracy in per cent over those with a label."""
+    """Writes the labels of a file's pairs. Returns their number, and the accuracy (%) over the labelled pairs."""
     assert isinstance(data, Mnli)
     pairs = encode(mnli.read(file, labelled=False), tokenizer, data.length)
-    model = _loaded(trained, PairClassifier(trained.run.model, len(LABELS)), accelerator)
+    model = _load_model(trained, PairClassifier(trained.run.model, len(LABELS)), accelerator)
     guesses, _ = classify(model, pairs, accelerator)
     if accelerator.is_main_process:
         rows = "".join(f"{number}\t{LABELS[guess]}\n" for number, guess in enumerate(guesses))

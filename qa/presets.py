@@ -1,4 +1,4 @@
-"""The runs that have a name: typed values, each with its source, the score expected and its cost."""
+"""The presets of every task: typed runs, each with its source, expected score and cost."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from seqarena.qa.model import Model
 from seqarena.qa.run import Run
 
 BASE = Model(init="google-bert/bert-base-uncased", vocabulary=30_522, layers=12, dim=768, heads=12, ffn_dim=3_072)
-"""BERT-base; another checkpoint brings its own sizes."""
+"""BERT-base. Another checkpoint replaces the sizes."""
 CASED = replace(BASE, init="google-bert/bert-base-cased", vocabulary=28_996)
 SMALL = Model(
     vocabulary=112, max_length=40, layers=2, dim=128, heads=2, ffn_dim=128, norm=PreNorm(), dropout=0.0,
@@ -24,15 +24,15 @@ SMALL = Model(
 )  # fmt: skip
 SQUAD = {"squad1": Squad(hub="rajpurkar/squad"), "squad2": Squad(hub="rajpurkar/squad_v2", version="2.0")}
 TRAINED = {"squad1": 87_599, "squad2": 130_319, "mnli": 392_702}
-"""Examples to train on, a hundredth of which validates here."""
-THEIRS = "a hundredth of the training examples validates (theirs: all train), "
-PADDING = "padding is no candidate for an answer, "
+"""Number of official training examples. A hundredth of them is used for validation here."""
+THEIRS = "validation on a hundredth of the training examples (theirs: all are trained on), "
+PADDING = "no answers in padding, "
 CORRECTED = "Adam with bias correction (theirs: without; --optim.name bert_adam)"
 COST = "hours on one GPU; not measured here"
 
 
 def _optim(steps: int, lr: float, **changes: Any) -> Optim:
-    """Returns the optimiser of BERT's finetuning: linear decay behind a tenth of warm-up."""
+    """Returns the optimiser of BERT's finetuning: warm-up over a tenth of the steps, then linear decay."""
     settings = {
         "lr": lr, "eps": 1e-6, "weight_decay": 0.01, "clip": 1.0, "bounded_lr_multiplier": 100.0,
         "schedule": Schedule(shape="linear", warmup=steps // 10),
@@ -40,12 +40,12 @@ def _optim(steps: int, lr: float, **changes: Any) -> Optim:
     return Optim(**{**settings, **changes})
 
 
-def _tuned(
+def _finetuning(
     name: str, task: str, data: Data, *, lr: float, batch: int, source: str, expected: str, departs: str,
     epochs: int | None = None, steps: int | None = None, model: Model = BASE, optim: Mapping[str, Any] | None = None,
     chosen_by: str | None = None,
 ) -> Preset[Run]:  # fmt: skip
-    """Returns a preset of so many epochs or steps."""
+    """Returns a preset of ``steps`` steps, or of ``epochs`` epochs."""
     count = steps or TRAINED[task] * (epochs or 1) // batch
     return Preset(
         run=Run(
@@ -59,20 +59,20 @@ def _tuned(
 def _squad(task: str) -> list[Preset[Run]]:
     data, two = SQUAD[task], task == "squad2"
     return [
-        _tuned(
+        _finetuning(
             "bert", task, data, lr=3e-5, batch=12, epochs=2, chosen_by="model.init",
             source="Devlin et al. 2019 (google-research/bert, run_squad.py and README): 384 tokens, steps of 128",
             expected="75 to 78 F1 from bert-base-uncased" if two else "88.4 F1, 81.3 EM from bert-base-uncased",
-            departs=f"{THEIRS}{PADDING}{CORRECTED}, answers cut from the text (theirs: pieces put together)",
+            departs=f"{THEIRS}{PADDING}{CORRECTED}, answers are substrings of the text (theirs: joined word pieces)",
         ),
-        _tuned(
+        _finetuning(
             "albert", task, replace(data, length=512 if two else 384), batch=48, lr=3e-5 if two else 5e-5,
             steps=8_144 if two else 3_649, model=replace(BASE, head="conditioned" if two else "span"),
             source="Lan et al. 2020 (google-research/albert, run_squad, appendix): what P2's table most likely used",
             expected=f"P2, from its own checkpoint: softmax {80.3 if two else 90.5}, hnas {80.5 if two else 90.9} F1",
-            departs=f"{THEIRS}{PADDING}{CORRECTED}; beginnings and ends of 5 each, its own checkpoint is not at hand",
+            departs=f"{THEIRS}{PADDING}{CORRECTED}; 5 starts with 5 ends each; P2's checkpoint is not available",
         ),
-        _tuned(
+        _finetuning(
             "spanbert", task, replace(data, length=512), lr=2e-5, batch=32, epochs=4, optim={"eps": 1e-8},
             source="Joshi et al. 2020 (facebookresearch/SpanBERT, README): 512 tokens",
             expected="76.5 F1 from bert-base, at the best threshold" if two else "no figure of bert-base known",
@@ -117,18 +117,18 @@ QUICK = {
 }  # fmt: skip
 GLUE = Mnli(hub="nyu-mll/glue:mnli")
 INFERENCE = [
-    _tuned(
+    _finetuning(
         "bert", "mnli", GLUE, lr=2e-5, batch=32, epochs=3, chosen_by="model.init",
         source="Devlin et al. 2019 (google-research/bert, run_classifier.py): 128 tokens",
         expected="84.4 % matched from bert-base-uncased", departs=f"{THEIRS}{CORRECTED}",
     ),
-    _tuned(
+    _finetuning(
         "run-glue", "mnli", GLUE, lr=2e-5, batch=32, epochs=3, model=CASED,
         optim={"eps": 1e-8, "weight_decay": 0.0, "schedule": Schedule(shape="linear")},
         source="transformers, examples/pytorch/text-classification/run_glue.py", departs=THEIRS.rstrip(", "),
         expected="83.9 % matched, 84.1 % mismatched from bert-base-cased",
     ),
-    _tuned(
+    _finetuning(
         "albert", "mnli", replace(GLUE, length=512), lr=3e-5, batch=128, steps=10_000,
         optim={"schedule": Schedule(shape="linear", warmup=1_000)},
         source="Lan et al. 2020 (google-research/albert, run_glue.sh): what P2's table most likely used",
@@ -141,4 +141,4 @@ PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
         for task, presets in (("squad1", _squad("squad1")), ("squad2", _squad("squad2")), ("mnli", INFERENCE))
     }
 )
-"""Task -> name of the preset -> preset."""
+"""Task -> preset name -> preset."""

@@ -1,4 +1,4 @@
-"""The fields of a finetuning run."""
+"""The config of a finetuning run."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -16,46 +16,51 @@ VERSIONS = {"squad1": "1.1", "squad2": "2.0"}
 
 @dataclass(frozen=True, kw_only=True)
 class Run(BaseRun):
-    """One finetuning."""
+    """One finetuning run."""
 
     data: Data
-    """Which questions or pairs."""
+    """The questions or pairs."""
     model: Model
     """The BERT and its head."""
 
     @property
     def longest(self) -> int:
-        """The most tokens of a sequence there may be."""
+        """Maximum number of tokens of a sequence."""
         return self.data.length
 
     @property
     def row_parts(self) -> RowParts:
-        """With which attention the checkpoint was trained, if it was another one."""
+        """Attention of the checkpoint's pretraining, if it differs from the run's."""
         return self.model.pretrained_otherwise
 
     @property
     def notes(self) -> list[str]:
-        """Notes for every table with this result; the pretraining's seed, where it is not the run's."""
+        """Notes for every table with this result, such as the pretraining's seed if it differs from the run's."""
         return self.model.notes_of(self.seed)
 
     def completed(self, typed: Collection[str]) -> "Run":
-        """Returns the run with what its checkpoint settles; see ``started`` and ``tokenizer_unless_typed``."""
+        """Returns the run with the checkpoint's settings; see ``started`` and ``tokenizer_unless_typed``."""
         if self.model.init is None:
             return self
         data = replace(self.data, tokenizer=tokenizer_unless_typed(self.data.tokenizer, typed))
         return replace(self, model=with_checkpoint(self.model, self.model.init, typed), data=data)
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""
         super().check()
         self.data.check()
         self.model.check()
         version = self.data.version if isinstance(self.data, Squad) else None
         if version != VERSIONS.get(self.task):
-            raise WrongUseError("data.version: squad1 is 1.1, squad2 is 2.0; choose the task instead")
+            raise WrongUseError(
+                f"data.version: found {version} for the task {self.task}; squad1 is 1.1, squad2 is 2.0; choose the task"
+                " instead"
+            )
         if version is None and self.model.head != "span":
-            raise WrongUseError("model.head is about SQuAD's answers: mnli has one head")
+            raise WrongUseError("model.head applies only to squad1 and squad2: mnli has one head; omit it")
         if self.data.length > self.model.max_length:
-            raise WrongUseError(f"data.length {self.data.length} is above model.max_length {self.model.max_length}")
+            raise WrongUseError(
+                f"data.length: expected at most model.max_length {self.model.max_length}, found {self.data.length}"
+            )
         if self.data.tokenizer is None and self.model.init is None and not self.data.is_generated:
-            raise WrongUseError("without --model.init there is no vocabulary: --data.tokenizer names one")
+            raise WrongUseError("expected a vocabulary: set --data.tokenizer, or --model.init to a checkpoint with one")

@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as the official scripts of SQuAD 1.1 and 2.0 count them."""
+"""Exact match and F1 of answers, by the rules of the official scripts of SQuAD 1.1 and 2.0."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from seqarena.qa.data.squad import Questions
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-"""ASCII alone is taken out: so it is in the official scripts."""
+"""Translation that removes ASCII punctuation only, as the official scripts do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,41 +23,41 @@ class Scores:
     f1: Mapping[str, float]
 
 
-def normalized(answer: str) -> str:
-    """Returns an answer in lower case without punctuation, articles and needless blanks."""
+def normalize(answer: str) -> str:
+    """Returns an answer in lower case, without punctuation, articles and redundant whitespace."""
     return " ".join(ARTICLES.sub(" ", answer.lower().translate(PUNCTUATION)).split())
 
 
 def exact_match(answer: str, gold: str) -> float:
-    """Returns 1 where two answers are the same once normalised."""
-    return float(normalized(answer) == normalized(gold))
+    """Returns 1 if two answers are equal after normalisation, else 0."""
+    return float(normalize(answer) == normalize(gold))
 
 
 def f1(answer: str, gold: str, *, empty_matches_empty: bool) -> float:
-    """Returns the F1 of the words of two answers, once normalised.
+    """Returns the F1 of the words of two answers after normalisation.
 
-    ``empty_matches_empty``: where either has no words, 1 if both have none (2.0); otherwise 0 whenever no word is
-    shared (1.1).
+    ``empty_matches_empty``: if either answer has no words, the F1 is 1 if neither has (2.0). Without it the F1 is 0
+    whenever no word is shared (1.1).
     """
-    mine, theirs = normalized(answer).split(), normalized(gold).split()
+    mine, theirs = normalize(answer).split(), normalize(gold).split()
     if empty_matches_empty and not (mine and theirs):
         return float(mine == theirs)
     shared = sum((Counter(mine) & Counter(theirs)).values())
     if not shared:
         return 0.0
     precision, recall = shared / len(mine), shared / len(theirs)
-    return (2 * precision * recall) / (precision + recall)  # in their order: the last bit breaks ties of thresholds
+    return (2 * precision * recall) / (precision + recall)  # the official order: the last bit breaks ties of thresholds
 
 
 def golds(answers: Sequence[str], *, unanswerable: bool) -> list[str]:
-    """Returns what an answer is compared with; 2.0 drops golds without a word, and none left means no answer."""
+    """Returns the gold answers to compare with. For 2.0, golds without words are dropped; if none remain, [""]."""
     if not unanswerable:
         return list(answers)
-    return [answer for answer in answers if normalized(answer)] or [""]
+    return [answer for answer in answers if normalize(answer)] or [""]
 
 
 def score(questions: Questions, answers: Mapping[str, str], *, unanswerable: bool) -> Scores:
-    """Returns the scores of the questions that ``answers`` (id -> text) has, the best over the golds of each."""
+    """Returns the scores of the questions in ``answers`` (id -> text): for each, the maximum over its golds."""
     exact, words = {}, {}
     for each in questions.questions:
         if each.id in answers:
@@ -69,7 +69,7 @@ def score(questions: Questions, answers: Mapping[str, str], *, unanswerable: boo
 
 
 def summary_one(questions: Questions, scores: Scores) -> dict[str, float]:
-    """Returns what ``evaluate-v1.1.py`` says, in per cent: a question without a prediction counts as wrong."""
+    """Returns the results of ``evaluate-v1.1.py``, in per cent. A question without a prediction counts as wrong."""
     total = len(questions)
     return {
         "exact": 100.0 * sum(scores.exact.values()) / total,
@@ -81,7 +81,7 @@ def summary_one(questions: Questions, scores: Scores) -> dict[str, float]:
 def with_threshold(
     questions: Questions, scores: Mapping[str, float], null_odds: Mapping[str, float], threshold: float
 ) -> dict[str, float]:
-    """Returns the scores if questions whose null odds are above a threshold are left unanswered."""
+    """Returns the scores after questions with null odds above a threshold are left unanswered."""
     answerable = {each.id: bool(each.answers) for each in questions.questions}
     return {
         name: float(not answerable[name]) if null_odds.get(name, 0.0) > threshold else value
@@ -96,10 +96,10 @@ def summary_two(
     null_odds: Mapping[str, float] | None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Returns what ``evaluate-v2.0.py`` says, in per cent.
+    """Returns the results of ``evaluate-v2.0.py``, in per cent.
 
-    A question without a prediction is left out of all means. With ``null_odds`` also the best scores over all
-    thresholds on them, which these very questions chose: an oracle's.
+    A question without a prediction is skipped in all means. With ``null_odds``, the best scores over all thresholds are
+    added. They are an oracle's, because the threshold is chosen on these same questions.
     """
     odds = dict.fromkeys(answers, 0.0) if null_odds is None else null_odds
     exact = with_threshold(questions, scores.exact, odds, threshold)
@@ -125,13 +125,13 @@ def _means(exact: Mapping[str, float], words: Mapping[str, float], ids: Sequence
 def best_threshold(
     questions: Questions, scores: Mapping[str, float], null_odds: Mapping[str, float]
 ) -> tuple[float, float]:
-    """Returns the best mean score over all thresholds, in per cent, and the least threshold that gives it.
+    """Returns the best mean score over all thresholds, in per cent, and the smallest threshold that reaches it.
 
-    ``scores`` are those of the answers themselves. The mean is what ``with_threshold`` gives at that threshold. Where
-    the best is to answer nothing, the threshold is 0 if all odds are above it (probabilities, as in the official
-    script), else one below them all. Departures from the official script, whose best no threshold may give: it also
-    stops between questions of equal odds, and takes an answer that is an article alone for a wrong one where there is
-    none.
+    ``scores`` are those before a threshold is applied. The mean equals that of ``with_threshold`` at the returned
+    threshold. If leaving all questions unanswered is best, the threshold is 0 if all odds are above 0 (probabilities,
+    as in the official script), else a number below all odds. Departures from the official script, whose best score may
+    be unreachable: the official script also stops between questions of equal odds, and counts an answer that is only an
+    article as wrong for an unanswerable question.
     """
     answerable = {each.id: bool(each.answers) for each in questions.questions}
     order = sorted(scores, key=lambda name: null_odds.get(name, 0.0))
@@ -140,7 +140,7 @@ def best_threshold(
     steps = (scores[name] - float(not answerable[name]) for name in order)
     sums = list(accumulate(steps, initial=float(sum(not answerable[name] for name in order))))
     odds = [null_odds.get(name, 0.0) for name in order]
-    # A threshold answers all questions of equal odds or none: sums in between are of none.
+    # A threshold answers all questions of equal odds or none of them, so no threshold reaches the sums in between.
     ends = [0, *(count for count in range(1, len(order)) if odds[count - 1] < odds[count]), len(order)]
     best = max(sums[count] for count in ends)
     count = next(count for count in ends if sums[count] == best)
@@ -148,5 +148,5 @@ def best_threshold(
 
 
 def _below(odds: float) -> float:
-    """Returns a threshold below odds: 0 where it is one."""
+    """Returns a threshold below the odds: 0 if the odds are positive."""
     return 0.0 if odds > 0 else min(odds - 1.0, math.nextafter(odds, -math.inf))

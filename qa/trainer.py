@@ -1,4 +1,4 @@
-"""Brings questions or pairs, model and loss of a run together."""
+"""Assembles data, model and loss of a finetuning run."""
 
 import hashlib
 import sys
@@ -21,18 +21,18 @@ from seqarena.qa.data.pairs import Encoded, PairBatch, PairBatches, encode
 from seqarena.qa.data.squad import Squad
 from seqarena.qa.data.windows import SpanBatch, SpanBatches, windows_of
 from seqarena.qa.evaluator import answer, inference
-from seqarena.qa.floors import of_pairs, of_squad
+from seqarena.qa.floors import pair_floors, squad_floors
 from seqarena.qa.model import PairClassifier, Reader
 from seqarena.qa.run import Run
 
 ANSWERABLE = 0.5
-"""Weight of the conditioned head's loss on whether there is an answer."""
+"""Weight of the conditioned head's loss of predicting whether there is an answer."""
 
 
 def span_loss(model: nn.Module, batch: SpanBatch) -> Tensor:
-    """Returns the mean over windows of the cross-entropies of beginning and end, halved.
+    """Returns the mean over windows of the average cross-entropy of start and end.
 
-    With the conditioned head, half that of whether there is an answer is added.
+    The conditioned head adds half the cross-entropy of whether there is an answer.
     """
     start, end, odds = model(batch.tokens, batch.types, batch.real, batch.context, batch.start)
     loss = (F.cross_entropy(start, batch.start) + F.cross_entropy(end, batch.end)) / 2
@@ -47,11 +47,11 @@ def pair_loss(model: nn.Module, batch: PairBatch) -> Tensor:
 
 
 def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
-    """Returns the run's model, loss, batches and evaluations. Nothing is kept in the folder: text is read again.
+    """Returns the run's model, loss, batches and evaluations. No prepared data are stored: text is read each time.
 
     Raises:
-        BadDataError: data or a checkpoint that are missing or damaged.
-        WrongUseError: a vocabulary that the model cannot hold, or that is not its checkpoint's.
+        BadDataError: data or a checkpoint are missing or damaged.
+        WrongUseError: the vocabulary is too large for the model, or is not that of its checkpoint.
     """
     words = world.words if isinstance(run.data, Squad) else entailment.words
     tokenizer, warning = tokenizer_of(run.data.tokenizer, run.model.init, run.model, words)
@@ -96,7 +96,7 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         batches=SpanBatches(windows=train, order=_order(run, train.lengths)),
         validate=lambda model: answer(model, held_out["validation"], accelerator).evaluation,
         test=test,
-        floors=lambda: of_squad(
+        floors=lambda: squad_floors(
             splits["train"], splits["test"], unanswerable=data.unanswerable, generated=data.is_generated
         ),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
@@ -115,7 +115,7 @@ def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) 
         batches=PairBatches(encoded=encoded["train"], order=_order(run, encoded["train"].lengths)),
         validate=lambda model: inference(model, encoded["validation"], {}, accelerator),
         test=lambda model: inference(model, encoded["matched"], others, accelerator),
-        floors=lambda: of_pairs(splits["train"], splits["matched"]),
+        floors=lambda: pair_floors(splits["train"], splits["matched"]),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
         write_checkpoint=lambda _model, folder: tokenizer.save(folder / VOCABULARY),
@@ -123,9 +123,9 @@ def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) 
 
 
 def _with_vocabulary(checksum: str, run: Run, tokenizer: Tokenizer) -> str:
-    """Returns the checksum of what the model sees: of the texts, and of the vocabulary that cuts them into tokens.
+    """Returns the checksum of the model's input: of the texts and of the tokenizer's vocabulary.
 
-    That of generated words follows from the sources.
+    The vocabulary of generated text is determined by the sources, so it is not included.
     """
     if run.data.tokenizer is None and run.model.init is None:
         return checksum

@@ -54,9 +54,9 @@ def places(data: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Contents
     found: list[tuple[int, ...]] = []
     real = digits.draw
 
-    def recorded(look: digits.Look, size: int) -> Any:
-        found.append((look.digit, look.height, look.top, look.left))
-        return real(look, size)
+    def recorded(drawing: digits.Drawing, size: int) -> Any:
+        found.append((drawing.digit, drawing.height, drawing.top, drawing.left))
+        return real(drawing, size)
 
     monkeypatch.setattr(digits, "draw", recorded)
     splits, _ = data.load(folder)

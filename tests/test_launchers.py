@@ -59,7 +59,7 @@ def test_a_batch_that_three_processes_cannot_share_is_refused(tmp_path: Path) ->
 def test_what_one_process_refuses_all_refuse_in_the_same_words(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m"]
     for wrong, message in (
-        (("--legacy.drop-tail", "--train.batch-size", "64"), "seqarena: legacy.drop_tail would leave nothing"),
+        (("--legacy.drop-tail", "--train.batch-size", "64"), "seqarena: legacy.drop_tail: expected at least"),
         (("--data.path", "nowhere"), "seqarena: --data.path nowhere: no such file or folder"),
     ):
         told = run(torchrun, tmp_path / "two", *wrong, check=False)

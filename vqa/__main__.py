@@ -1,4 +1,4 @@
-"""Questions about pictures from the command line: ``python -m seqarena.vqa`` is ``seqarena vqa``."""
+"""Visual question answering from the command line: ``python -m seqarena.vqa`` is ``seqarena vqa``."""
 
 import sys
 from types import MappingProxyType

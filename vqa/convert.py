@@ -1,6 +1,6 @@
-"""Makes the folder of regions that runs read, of what a detector found: ``seqarena prepare vqa features --from PATH``.
+"""Converts a detector's output to a folder of regions for runs: ``seqarena prepare vqa features --from PATH``.
 
-Interrupted, the same command goes on where it was.
+After an interruption, the same command continues.
 """
 
 import itertools
@@ -17,13 +17,13 @@ from seqarena.vqa.regions import read, write
 def parser() -> Parser:
     """Returns the parser of ``seqarena prepare vqa features``."""
     made = Parser(prog="seqarena prepare vqa features", description=__doc__)
-    made.add_argument("--from", dest="source", type=Path, help="a .tsv, .hdf5, an LMDB, or a folder of .npz, .npy")
-    made.add_argument("--out", type=Path, required=True, help="folder that is made: one for each split and detector")
-    made.add_argument("--detector", help="the detector's name; a model is tied to it")
-    made.add_argument("--boxes", type=int, default=100, help="boxes that are kept of a picture (default: 100)")
-    made.add_argument("--format", help=f"one of {', '.join(READERS)} (default: by what is there)")
-    made.add_argument("--trust-pickles", action="store_true", help="unpickle what is pickled, which may run code")
-    made.add_argument("--verify", action="store_true", help="read a folder that is there, and compare its checksum")
+    made.add_argument("--from", dest="source", type=Path, help="a .tsv, .hdf5, an LMDB, or a folder of .npz or .npy")
+    made.add_argument("--out", type=Path, required=True, help="folder to write: one for each split and detector")
+    made.add_argument("--detector", help="the detector's name; a model works only with detectors of the same names")
+    made.add_argument("--boxes", type=int, default=100, help="maximum number of boxes per picture (default: 100)")
+    made.add_argument("--format", help=f"one of {', '.join(READERS)} (default: detected from the files)")
+    made.add_argument("--trust-pickles", action="store_true", help="read pickled files, which may run code")
+    made.add_argument("--verify", action="store_true", help="compare the checksum of an existing --out folder")
     return made
 
 
@@ -35,9 +35,11 @@ def features(arguments: Sequence[str]) -> int:
     if options.verify:
         found = read(options.out, verify=True)
         if options.detector not in (None, found.header.detector):
-            raise BadDataError(f"{options.out}: made of {found.header.detector}, not {options.detector}")
+            raise BadDataError(
+                f"{options.out}: expected regions of --detector {options.detector}, found {found.header.detector}"
+            )
     elif options.source is None or options.detector is None:
-        raise WrongUseError("expected --from and --detector, or --verify for a folder that is there")
+        raise WrongUseError("expected --from and --detector, or --verify for an existing folder")
     else:
         kind = options.format or format_of(options.source)
         look_up(READERS, kind, "format")
@@ -45,13 +47,13 @@ def features(arguments: Sequence[str]) -> int:
         found_by = pictures(options.source, kind, options.trust_pickles)
         first = next(found_by, None)
         if first is None:
-            raise BadDataError(f"{options.source}: no picture in it")
+            raise BadDataError(f"{options.source}: expected pictures, found none")
         found = write(
             options.out, itertools.chain([first], found_by), detector=options.detector,
             pictures=counted, boxes=options.boxes,
             width=first.features.shape[-1], source=f"{options.source} ({origin(options.source)})",
         )  # fmt: skip
     header, filled = found.header, found.counts
-    print(f"{options.out}: {header.pictures:,} pictures by {header.detector}, {header.width} numbers a box, "
+    print(f"{options.out}: {header.pictures:,} pictures by {header.detector}, {header.width} features per box, "
           f"{filled.min()} to {filled.max()} boxes, sha256 {header.sha256[:12]}...")  # fmt: skip
     return 0

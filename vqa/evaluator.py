@@ -1,4 +1,4 @@
-"""From a model and a split to scores: each answer against what ten people said."""
+"""Evaluates a model on a split: each answer is scored against those of ten annotators."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from seqarena.common.files import write_json
 from seqarena.common.runs.package import Evaluation
 from seqarena.common.training.evaluation import per_example
 from seqarena.vqa.data import Split
-from seqarena.vqa.data.batches import asked
+from seqarena.vqa.data.batches import question_batch
 from seqarena.vqa.data.published import UNKNOWN, write_submission
-from seqarena.vqa.masses import Masses, masses_of
-from seqarena.vqa.official import rounded
+from seqarena.vqa.masses import Masses, compute_key_masses
+from seqarena.vqa.official import mean_per_cent
 
 BATCH_SIZE = 256
 CORRECT = 0.5
-"""An accuracy above it counts as right where two questions must both be."""
+"""Answers with an accuracy above this count as right in the consistency of pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,27 +30,27 @@ class Answers:
 
     split: Split
     guesses: Indices
-    """Index of each question's answer in the list of answers."""
+    """Index of each question's answer in the answer list."""
     evaluation: Evaluation
     masses: Masses | None
-    """How much attention keys got; none where there is no attention."""
+    """Key masses. None if the fusion has no attention."""
 
     def write(self, folder: Path, answers: Sequence[str]) -> None:
-        """Writes ``answers.json``, as VQA's server takes it, ``accuracy.json``, of each part, and ``key_masses.json``.
+        """Writes ``answers.json`` (VQA's submission format), ``accuracy.json`` (per category) and ``key_masses.json``.
 
-        Accuracies are in per cent, two digits, as the server has them.
+        Accuracies are in per cent with two digits, as on the server.
         """
         folder.mkdir(parents=True, exist_ok=True)
         scores = np.array(self.evaluation.examples)
         parts = {
             f"per_{kind}": {
-                name: rounded(scores[part.of == number].tolist())
+                name: mean_per_cent(scores[part.of == number].tolist())
                 for number, name in enumerate(part.names)
                 if (part.of == number).any()
             }
             for kind, part in self.split.parts.items()
         }
-        write_json(folder / "accuracy.json", {"overall": rounded(self.evaluation.examples), **parts})
+        write_json(folder / "accuracy.json", {"overall": mean_per_cent(self.evaluation.examples), **parts})
         said = {int(id): answers[guess] for id, guess in zip(self.split.ids, self.guesses, strict=True)}
         write_submission(folder / "answers.json", said, self.split.ids.tolist())
         if self.masses is not None:
@@ -60,14 +60,14 @@ class Answers:
 def guess(
     model: nn.Module, split: Split, answers: Sequence[str], accelerator: Accelerator
 ) -> tuple[Indices, list[float]]:
-    """Returns the likeliest answer to each question and each question's loss; all processes share the work.
+    """Returns the most probable answer and the loss of each question. Batches are distributed over the processes.
 
-    The answer that stands for unknown ones is never given.
+    The answer ``UNKNOWN`` is never predicted.
     """
     unknown = answers.index(UNKNOWN) if UNKNOWN in answers else None
 
     def answers_to(questions: Indices) -> Iterable[tuple[int, float]]:
-        batch = asked(split, questions, len(answers)).to(accelerator.device)
+        batch = question_batch(split, questions, len(answers)).to(accelerator.device)
         with accelerator.autocast():
             logits = model(batch.words, batch.picture, batch.features, batch.centres, batch.real).float()
         losses = nn.functional.binary_cross_entropy_with_logits(logits, batch.targets, reduction="none").sum(dim=1)
@@ -75,25 +75,25 @@ def guess(
             logits[:, unknown] = -torch.inf
         return zip(logits.argmax(dim=1).tolist(), losses.tolist(), strict=True)
 
-    alike = np.zeros(len(split), dtype=np.int64)  # a question's length costs nothing: batches in the order of the data
-    found = per_example(model, alike, BATCH_SIZE, answers_to, accelerator)
+    equal_lengths = np.zeros(len(split), dtype=np.int64)  # cost does not depend on length: keep the order of the data
+    found = per_example(model, equal_lengths, BATCH_SIZE, answers_to, accelerator)
     return np.array([guessed for guessed, _ in found]), [loss for _, loss in found]
 
 
 def evaluate(model: nn.Module, split: Split, answers: Sequence[str], accelerator: Accelerator) -> Answers:
-    """Returns a model's answers with accuracy and loss over a split, of parts and groups of questions, key masses.
+    """Returns a model's answers with accuracy, loss, accuracies of categories and groups, and key masses.
 
-    Consistency: the share of complementary pairs both of whose answers have an accuracy above a half.
+    Consistency is the fraction of complementary pairs of which both answers have an accuracy above a half.
     """
     guesses, losses = guess(model, split, answers, accelerator)
-    scores = split.scored(guesses)
+    scores = split.score(guesses)
     metrics = {"accuracy": float(scores.mean()), "loss": float(np.mean(losses))}
     first = next(iter(split.parts.values()))
     inside = {name: first.of == number for number, name in enumerate(first.names)}
     metrics |= {name: float(scores[some].mean()) for name, some in {**inside, **split.groups}.items() if some.any()}
     if len(split.pairs):
         metrics["consistency"] = float((scores[split.pairs].min(axis=1) > CORRECT).mean())
-    masses = masses_of(model, split, accelerator)
+    masses = compute_key_masses(model, split, accelerator)
     metrics |= {} if masses is None else masses.metrics()
     evaluation = Evaluation(metrics=metrics, examples=scores.tolist())
     return Answers(split=split, guesses=guesses, evaluation=evaluation, masses=masses)

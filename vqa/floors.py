@@ -1,4 +1,4 @@
-"""Scores of trivial rules: those that look at no picture, and the one that knows the training pictures by heart."""
+"""Scores of trivial rules: most frequent answers, which ignore the picture, and the nearest training example."""
 
 from collections.abc import Mapping
 
@@ -9,18 +9,19 @@ from seqarena.common.data.nearest import FLOOR, TESTED, nearest
 from seqarena.vqa.data import Integers, Split, Truths, VqaData
 
 SUMMED = 20_000_000
-"""Numbers in the sums of all training pictures that are compared, at most: of all generated ones, of few real ones."""
+"""Maximum total number of summed features of training pictures: enough for all generated pictures, for few real
+ones."""
 READ = 256
-"""Pictures that are read at once."""
+"""Number of pictures read at a time."""
 PARTS = 100
-"""Parts of a unit to which sums are rounded: distances are exact, the same on any machine."""
+"""Sums are rounded to multiples of 1 / PARTS, so that distances are exact and identical on any machine."""
 
 
 def floors(loaded: VqaData) -> Mapping[str, float]:
-    """Returns what the most frequent answer scores, of all questions and of each question's own kind of each partition.
+    """Returns the scores of the most frequent answer, overall and per category of each partition.
 
-    How often an answer is given is counted on the training questions, one for each person. And the answer of the
-    nearest training example, on the first test questions: the same question about the picture that looks most alike.
+    Frequencies are counted over all annotators' answers in training. A further floor, on the first test questions only,
+    is the answer to the nearest training example: the same question about the most similar picture.
     """
     train, test = loaded.splits["train"], loaded.splits["test"]
     count = len(loaded.answers)
@@ -31,17 +32,17 @@ def floors(loaded: VqaData) -> Mapping[str, float]:
             continue
         each: Integers = np.array([_likeliest(train, of_train.of == kind, count) for kind in range(len(part.names))])
         found[f"most frequent of its {name.replace('_', ' ')}"] = each[part.of]
-    scores = {name: float(test.scored(guesses).mean()) for name, guesses in found.items()}
+    scores = {name: float(test.score(guesses).mean()) for name, guesses in found.items()}
     copied: Indices = np.zeros(len(test), dtype=np.int64)
-    copied[:TESTED] = of_nearest(train, test, otherwise=int(found["most frequent answer"][0]))
-    return scores | {FLOOR: float(test.scored(copied)[:TESTED].mean())}
+    copied[:TESTED] = nearest_answers(train, test, otherwise=int(found["most frequent answer"][0]))
+    return scores | {FLOOR: float(test.score(copied)[:TESTED].mean())}
 
 
-def of_nearest(train: Split, test: Split, otherwise: int) -> Indices:
-    """Returns the likeliest answer to the nearest training question of each of the first ``TESTED`` test questions.
+def nearest_answers(train: Split, test: Split, otherwise: int) -> Indices:
+    """Returns the most frequent answer to the nearest training question of each of the first ``TESTED`` questions.
 
-    That is the same question about another picture: the one whose sums over the boxes of each detector differ least,
-    the first of several. ``otherwise``: the answer to a question that was never asked in training.
+    The nearest one has the same text and a picture with the smallest difference in feature sums over the boxes of each
+    detector; ties go to the first. ``otherwise``: the answer to questions whose text is not in training.
     """
     views, _, width = train.views.sizes
     known = np.flatnonzero(train.pictures < SUMMED // (views * width))
@@ -61,7 +62,7 @@ def of_nearest(train: Split, test: Split, otherwise: int) -> Indices:
 
 
 def sums(split: Split, pictures: Indices) -> Integers:
-    """Returns the sums over the real boxes of each detector, in hundredths, of some pictures (pictures, numbers)."""
+    """Returns the feature sums over the real boxes of each detector, in hundredths (pictures, features)."""
     wanted, back = np.unique(pictures, return_inverse=True)
     found = []
     for start in range(0, len(wanted), READ):
@@ -73,7 +74,7 @@ def sums(split: Split, pictures: Indices) -> Integers:
 
 
 def _likeliest(train: Split, inside: Truths, answers: int) -> int:
-    """Returns the answer that most people gave to some questions; to none of them, the first."""
+    """Returns the most frequent answer to the masked questions; without questions, the first answer of the list."""
     options, people = train.options[inside], train.people[inside]
     known = options >= 0
     return int(np.bincount(options[known], weights=people[known], minlength=answers).argmax())

@@ -1,14 +1,14 @@
-"""Region features in the formats that go around, picture by picture; nothing is unpickled unless that is asked for.
+"""Readers of region features in published formats, picture by picture. Pickles are read only on request.
 
-| format | who has it |
+| format | used by |
 |---|---|
-| ``tsv`` | bottom-up-attention: six columns, boxes and features as base64 of float32; LXMERT: ten |
+| ``tsv`` | bottom-up-attention: six columns, boxes and features as base64 of float32; LXMERT: ten columns |
 | ``hdf5`` | bottom-up-attention for PyTorch: a fixed number of boxes, or ragged with ``pos_boxes`` |
-| ``npz`` | a file a picture: MCAN and OpenVQA (x is width boxes), bottom-up-attention.pytorch (boxes width) |
-| ``npy`` | a file a picture: Pythia |
+| ``npz`` | one file per picture: MCAN and OpenVQA (x is width boxes), bottom-up-attention.pytorch (boxes width) |
+| ``npy`` | one file per picture: Pythia |
 | ``lmdb`` | MMF: pickled |
 
-A file that does not say how large its picture is: as large as its boxes reach.
+If a file does not contain the size of a picture, the maximum coordinates of its boxes are used.
 """
 
 import base64
@@ -36,15 +36,15 @@ LXMERT = ("img_id", "img_h", "img_w", "objects_id", "objects_conf", "attrs_id", 
 
 
 def picture_of(name: str, where: str) -> int:
-    """Returns the number at the end of a name such as COCO_val2014_000000458752."""
+    """Returns the id at the end of a name such as COCO_val2014_000000458752."""
     found = re.search(r"(\d+)$", name)
     if found is None:
-        raise BadDataError(f"{where}: expected a name that ends with the picture's number, found {name!r}")
+        raise BadDataError(f"{where}: expected a name that ends with the picture's id, found {name!r}")
     return int(found.group(1))
 
 
 def read_tsv(path: Path, _trust: bool) -> Iterator[PictureRegions]:
-    """Yields the rows of a TSV of bottom-up-attention or LXMERT."""
+    """Yields the pictures of a TSV of bottom-up-attention or LXMERT."""
     csv.field_size_limit(sys.maxsize)
     with path.open(newline="") as file:
         for number, row in enumerate(csv.reader(file, delimiter="\t"), start=1):
@@ -68,7 +68,7 @@ def read_tsv(path: Path, _trust: bool) -> Iterator[PictureRegions]:
 
 
 def read_npz(path: Path, _trust: bool) -> Iterator[PictureRegions]:
-    """Yields a folder of .npz files; what is pickled in them (``info``) is not read."""
+    """Yields the pictures of a folder of .npz files. Their pickled entry ``info`` is not read."""
     for file in _files(path, "npz"):
         with np.load(file, allow_pickle=False) as values:
             names = set(values.files)
@@ -79,7 +79,7 @@ def read_npz(path: Path, _trust: bool) -> Iterator[PictureRegions]:
             size = [int(values[name]) for name in ("image_w", "image_h") if name in names]
         if features.ndim != 2 or count not in features.shape:
             raise BadDataError(f"{file}: expected x with {count} boxes on one side, found {features.shape}")
-        if features.shape[0] != count:  # both sides alike is boxes by width, as the newer tools write it
+        if features.shape[0] != count:  # a square array is (boxes, width), as newer tools write it
             features = features.T
         wide, high = size if len(size) == 2 else (int(np.ceil(side)) for side in boxes[:, 2:].max(axis=0))
         yield PictureRegions(
@@ -88,24 +88,26 @@ def read_npz(path: Path, _trust: bool) -> Iterator[PictureRegions]:
 
 
 def read_npy(path: Path, trust: bool) -> Iterator[PictureRegions]:
-    """Yields a folder of .npy files: features alone, or with ``trust`` a pickled dict with their boxes."""
+    """Yields the pictures of a folder of .npy files: features only, or with ``trust`` a pickled dict with boxes."""
     for file in _files(path, "npy"):
         if _is_pickled(file):
             _require_trust(trust, file)
             values = np.load(file, allow_pickle=True)
             if values.shape != () or not isinstance(values.item(), dict):
                 raise BadDataError(f"{file}: expected features, or a dict with image_feat and image_bboxes")
-            yield _of_dict(values.item(), picture_of(file.stem, str(file)), file, ("image_feat", "image_bboxes"))
+            yield _regions_of_dict(
+                values.item(), picture_of(file.stem, str(file)), file, ("image_feat", "image_bboxes")
+            )
             continue
         values = np.load(file, allow_pickle=False)
         if values.ndim != 2:
             raise BadDataError(f"{file}: expected features (boxes, width), found {values.shape}")
-        whole = np.tile(np.array([0, 0, 1, 1], np.float32), (len(values), 1))  # no boxes are told
+        whole = np.tile(np.array([0, 0, 1, 1], np.float32), (len(values), 1))  # the file has no boxes
         yield PictureRegions(id=picture_of(file.stem, str(file)), size=(1, 1), boxes=whole, features=values)
 
 
 def _is_pickled(file: Path) -> bool:
-    """Returns whether an array holds objects, by its head alone."""
+    """Returns whether a .npy file contains pickled objects, by reading its header only."""
     with file.open("rb") as opened:
         version = np.lib.format.read_magic(opened)
         head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -113,7 +115,10 @@ def _is_pickled(file: Path) -> bool:
 
 
 def read_hdf5(path: Path, trust: bool) -> Iterator[PictureRegions]:
-    """Yields an HDF5 file of fixed or ragged boxes; pictures' ids from ``image_ids``, or the pickle beside it."""
+    """Yields the pictures of an HDF5 file with fixed or ragged boxes.
+
+    Picture ids are read from ``image_ids``, or from the pickle next to the file.
+    """
     h5py = _extra("h5py")
     with h5py.File(path, "r") as file:
         missing = {"image_features", "image_bb"} - set(file)
@@ -137,14 +142,14 @@ def _extra(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise WrongUseError(f"{name} is missing: pip install 'seqarena[regions]'") from error
+        raise WrongUseError(f"{name} is not installed: pip install 'seqarena[regions]'") from error
 
 
 def _pickled_ids(path: Path, count: int, trust: bool) -> list[int]:
-    """Returns the picture of each row by the pickled id -> row beside a file."""
+    """Returns the picture id of each row, from the pickled mapping id -> row next to the file."""
     own = path.with_name(f"{path.stem}_imgid2idx.pkl")
     if not own.exists():
-        raise BadDataError(f"{path}: neither image_ids in it nor {own.name} beside it says which picture is which")
+        raise BadDataError(f"{path}: expected picture ids, found neither image_ids in it nor {own.name} beside it")
     _require_trust(trust, own)
     rows = pickle.loads(own.read_bytes())
     ids = {row: each for each, row in rows.items()}
@@ -154,32 +159,32 @@ def _pickled_ids(path: Path, count: int, trust: bool) -> list[int]:
 
 
 def read_lmdb(path: Path, trust: bool) -> Iterator[PictureRegions]:
-    """Yields an LMDB of MMF, whose values are pickled."""
+    """Yields the pictures of an LMDB of MMF, whose values are pickled."""
     lmdb = _extra("lmdb")
     _require_trust(trust, path)
-    with lmdb.open(str(path), readonly=True, lock=False) as opened, _begun(opened, path) as reader:
-        for key in _unpickled(reader.get(b"keys"), "keys", path):
-            values = _unpickled(reader.get(key), key, path)
+    with lmdb.open(str(path), readonly=True, lock=False) as opened, _begin(opened, path) as reader:
+        for key in _unpickle(reader.get(b"keys"), "keys", path):
+            values = _unpickle(reader.get(key), key, path)
             name = key.decode() if isinstance(key, bytes) else str(key)
-            yield _of_dict(values, picture_of(name, str(path)), path, ("features", "bbox"))
+            yield _regions_of_dict(values, picture_of(name, str(path)), path, ("features", "bbox"))
 
 
-def _begun(opened: Any, path: Path) -> Any:
-    """Returns a transaction of an LMDB that has all of its pages: reading one that is not there ends the process."""
+def _begin(opened: Any, path: Path) -> Any:
+    """Begins a transaction after checking that the LMDB is complete: reading a missing page would kill the process."""
     needed = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
     found = (path / "data.mdb").stat().st_size
     if found < needed:
-        raise BadDataError(f"{path}: expected {needed:,} bytes in data.mdb, found {found:,}: a part is missing")
+        raise BadDataError(f"{path}: expected {needed:,} bytes in data.mdb, found {found:,}; the file is truncated")
     return opened.begin()
 
 
-def _unpickled(value: bytes | None, key: object, path: Path) -> Any:
+def _unpickle(value: bytes | None, key: object, path: Path) -> Any:
     if value is None:
-        raise BadDataError(f"{path}: there is no {key!r} in it")
+        raise BadDataError(f"{path}: expected the key {key!r}, found none")
     return pickle.loads(value)
 
 
-def _of_dict(values: Mapping[str, Any], picture: int, path: Path, names: tuple[str, str]) -> PictureRegions:
+def _regions_of_dict(values: Mapping[str, Any], picture: int, path: Path, names: tuple[str, str]) -> PictureRegions:
     if not set(names) <= set(values):
         raise BadDataError(f"{path}: expected {' and '.join(names)}, found {', '.join(map(str, values))}")
     features, boxes = (np.asarray(values[name], np.float32) for name in names)
@@ -188,20 +193,22 @@ def _of_dict(values: Mapping[str, Any], picture: int, path: Path, names: tuple[s
         size = tuple(int(np.ceil(side)) for side in boxes[:, 2:].max(axis=0))
     real = int(values.get("num_boxes", len(features)))
     if not 0 <= real <= len(features):
-        raise BadDataError(f"{path}, picture {picture}: num_boxes {real}, found {len(features)}")
+        raise BadDataError(f"{path}, picture {picture}: expected num_boxes {real}, found {len(features)} boxes")
     return PictureRegions(id=picture, size=(size[0], size[1]), boxes=boxes[:real], features=features[:real])
 
 
 def _files(path: Path, ending: str) -> list[Path]:
     files = sorted(path.glob(f"*.{ending}"))
     if not files:
-        raise BadDataError(f"{path}: no *.{ending} in it")
+        raise BadDataError(f"{path}: expected files *.{ending}, found none")
     return files
 
 
 def _require_trust(trust: bool, path: Path) -> None:
     if not trust:
-        raise WrongUseError(f"{path} is pickled: reading it may run code; --trust-pickles where you know who made it")
+        raise WrongUseError(
+            f"{path} is pickled: reading it may run code; use --trust-pickles only if you trust its source"
+        )
 
 
 READERS: Mapping[str, Callable[[Path, bool], Iterator[PictureRegions]]] = MappingProxyType(
@@ -210,11 +217,11 @@ READERS: Mapping[str, Callable[[Path, bool], Iterator[PictureRegions]]] = Mappin
 
 
 def pictures(path: Path, kind: str, trust: bool) -> Iterator[PictureRegions]:
-    """Yields what a detector found, in any format.
+    """Yields a detector's regions, read from any of the formats.
 
     Raises:
-        BadDataError: a file that is damaged, or another; names it.
-        WrongUseError: it is pickled and not to be trusted, or needs an extra.
+        BadDataError: a file is damaged or of another format. The message names it.
+        WrongUseError: a file is pickled without ``trust``, or an optional package is missing.
     """
     reader, where = READERS[kind](path, trust), "at the beginning"
     while True:
@@ -227,7 +234,7 @@ def pictures(path: Path, kind: str, trust: bool) -> Iterator[PictureRegions]:
 
 
 def count(path: Path, kind: str, trust: bool) -> int:
-    """Returns how many pictures there are, without reading them; raises as ``pictures`` does."""
+    """Returns the number of pictures without reading them. Raises as ``pictures`` does."""
     with damage(path, f"file in format {kind}"):
         return _count(path, kind, trust)
 
@@ -245,15 +252,15 @@ def _count(path: Path, kind: str, trust: bool) -> int:
         with _extra("h5py").File(path, "r") as file:
             return len(file["pos_boxes"] if "pos_boxes" in file else file["image_features"])
     _require_trust(trust, path)
-    with _extra("lmdb").open(str(path), readonly=True, lock=False) as opened, _begun(opened, path) as reader:
-        return len(_unpickled(reader.get(b"keys"), "keys", path))
+    with _extra("lmdb").open(str(path), readonly=True, lock=False) as opened, _begin(opened, path) as reader:
+        return len(_unpickle(reader.get(b"keys"), "keys", path))
 
 
 def format_of(path: Path) -> str:
-    """Returns the format of a file or folder, by what is in it.
+    """Returns the format of a file or folder.
 
     Raises:
-        BadDataError: nothing there that is known.
+        BadDataError: the format is unknown.
     """
     if path.is_dir():
         if (path / "data.mdb").exists():

@@ -1,4 +1,4 @@
-"""How much attention the boxes of each secondary view get: P2's Figure 1, in every evaluation."""
+"""Key masses of the boxes of each secondary view, computed in every evaluation (P2, Figure 1)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,47 +13,47 @@ from seqarena.common.model.attention_maps import EDGES
 from seqarena.vqa.data import Integers, Reals, Split, Truths
 from seqarena.vqa.model import Answerer
 
-LOOKED_AT = 256
-"""Pictures whose key masses are told."""
-AT_ONCE = 32
+MAX_PICTURES = 256
+"""Number of pictures whose key masses are computed."""
+BATCH_SIZE = 32
 TENTH = 0.1
 ROUNDING = 1e-3
-"""By which share a mass may lie below its bound and count as on it."""
+"""Relative tolerance of the comparison of masses with their bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masses:
-    """The mass of each key of some pictures: the sum of its weights over queries, the mean over heads."""
+    """Key masses of a set of pictures: the sum of each key's weights over queries, averaged over heads."""
 
     mass: Reals
-    """(pictures, views - 1, boxes)."""
+    """Mass of each secondary box (pictures, views - 1, boxes)."""
     bound: Reals
     """Lower bound of the key masses under doubly-normalised attention (pictures, views - 1, 1)."""
     real: Truths
-    """Which boxes are no padding."""
+    """Mask of boxes that are not padding (pictures, views - 1, boxes)."""
     is_normalized: bool
-    """Whether the weights of a query sum to 1, as softmax's, dnas's and hnas's do; then masses have a bound to be
-    compared with, and shares."""
+    """Whether the weights of a query sum to 1, as for softmax, dnas and hnas. Only then are masses compared with the
+    bound, and is the fraction of used keys reported."""
     saw: Integers
-    """Whether the primary saw what the box is on; see ``Views``."""
+    """Whether the primary found the object of each box; see ``Views``."""
 
     def metrics(self) -> dict[str, float]:
-        """Returns the least, percentiles, the share below a tenth, and the means on what the primary missed or saw.
+        """Returns minimum, percentiles, fraction below 0.1, and means on objects that the primary missed or found.
 
-        Of normalised weights also the share below the bound, and which share of the keys is used in effect.
+        For normalised weights, also the fraction below the bound and the fraction of keys that are effectively used.
         """
         means = {
             f"key_mass_{name}": float(self.mass[inside].mean())
             for name, inside in (("missed", self._on(0)), ("seen", self._on(1)))
             if inside.any()
         }
-        return self._told(self.real) | means
+        return self._statistics(self.real) | means
 
     def _on(self, saw: int) -> Truths:
         inside: Truths = self.real & (self.saw == saw)
         return inside
 
-    def _told(self, inside: Truths) -> dict[str, float]:
+    def _statistics(self, inside: Truths) -> dict[str, float]:
         mass = self.mass[inside]
         least, low, middle = np.quantile(mass, (0.0, 0.01, 0.5)).tolist()
         found = {
@@ -66,7 +66,7 @@ class Masses:
         return found
 
     def _used(self, inside: Truths) -> float:
-        """Returns the share of a view's keys that are used in effect: exp of the entropy of their masses, the mean."""
+        """Returns exp(entropy of a view's key masses) / its number of keys, averaged over pictures and views."""
         mass = np.where(inside, self.mass, 0.0)
         total, count = mass.sum(axis=2), inside.sum(axis=2)
         shares = mass / np.maximum(total, 1e-30)[..., None]
@@ -74,35 +74,38 @@ class Masses:
         return float((np.exp(entropy) / np.maximum(count, 1))[count > 0].mean())
 
     def write(self, folder: Path) -> None:
-        """Writes ``key_masses.json``: of each view, and of what the primary missed or saw, the same and a histogram."""
+        """Writes ``key_masses.json``: statistics and a histogram per view and per class of box.
+
+        The classes are objects missed or found by the primary, and boxes on no object.
+        """
         kinds = {"missed by the primary": self._on(0), "seen by the primary": self._on(1), "on nothing": self._on(-1)}
         for view in range(self.real.shape[1]):
             only = np.arange(self.real.shape[1]) == view
             kinds[f"view {view + 2}"] = self.real & only[:, None]
-        told = {
-            name: self._told(inside)
+        statistics = {
+            name: self._statistics(inside)
             | {"histogram": np.histogram(self.mass[inside], (-np.inf, *EDGES, np.inf))[0].tolist()}
             for name, inside in kinds.items()
             if inside.any()
         }
-        write_json(folder / "key_masses.json", {"edges": EDGES, "pictures": len(self.mass), **told})
+        write_json(folder / "key_masses.json", {"edges": EDGES, "pictures": len(self.mass), **statistics})
 
 
 @torch.no_grad()
-def masses_of(model: nn.Module, split: Split, accelerator: Accelerator) -> Masses | None:
-    """Returns the key masses of a split's first pictures; none where there is no attention."""
+def compute_key_masses(model: nn.Module, split: Split, accelerator: Accelerator) -> Masses | None:
+    """Returns the key masses of a split's first pictures, or None if the fusion has no attention."""
     bare = accelerator.unwrap_model(model)
     if not isinstance(bare, Answerer) or bare.config.fusion.kind != "attention":
         return None
-    pictures = np.unique(split.pictures)[:LOOKED_AT]
+    pictures = np.unique(split.pictures)[:MAX_PICTURES]
     found: list[tuple[Reals, Truths]] = []
-    for start in range(0, len(pictures), AT_ONCE):
-        seen = split.views.read(pictures[start : start + AT_ONCE])
+    for start in range(0, len(pictures), BATCH_SIZE):
+        seen = split.views.read(pictures[start : start + BATCH_SIZE])
         features, centres, known = (
             torch.from_numpy(each).to(accelerator.device)
             for each in (seen.features.astype(np.float32), seen.centres.astype(np.float32), seen.real)
         )
-        mass = bare.fused.key_masses(bare.described(features, centres), known)
+        mass = bare.fused.key_masses(bare.box_inputs(features, centres), known)
         found.append((mass.cpu().numpy().astype(np.float64), seen.real[:, 1:]))
     masses, real = (np.concatenate(each) for each in zip(*found, strict=True))
     keys = real.sum(axis=2, keepdims=True)

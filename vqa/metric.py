@@ -1,4 +1,4 @@
-"""VQA's official accuracy as a metric of the evaluate library; nothing is fetched when it runs."""
+"""VQA's official accuracy as a metric of the evaluate library. It downloads nothing."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from seqarena.vqa.score import RULES, score
 
 
 class VqaMetric(evaluate.Metric):  # type: ignore[misc]
-    """Accuracy of VQA v2: ``VqaMetric("official")``, or ``VqaMetric("legacy")`` as before March 2021.
+    """Accuracy of VQA v2: ``VqaMetric("official")``, or ``VqaMetric("legacy")`` for the rules before March 2021.
 
-    Predictions: question_id, answer; references: question_id, answers (strings), question_type, answer_type. Answers
-    overall, per_answer_type and per_question_type, in per cent.
+    Predictions have question_id and answer. References have question_id, answers (strings), question_type and
+    answer_type. The result has overall, per_answer_type and per_question_type, in per cent.
     """
 
     def __init__(self, config_name: str = "official", **settings: Any) -> None:

@@ -1,7 +1,7 @@
-"""The official accuracy of VQA v2: how answers are normalised and compared, to the last bit.
+"""The official accuracy of VQA v2: normalisation and comparison of answers, identical to the last bit.
 
-Per question: for each of its ten people, the other nine's agreement with the answer, over 3, at most 1; the mean of the
-ten. The rules are those of the challenge's server, oddities included: each is marked "as theirs".
+The accuracy of an answer is the mean, over the ten annotators, of min(1, n / 3), where n of the other nine gave the
+answer. The rules are those of the challenge's server, including its quirks, which are marked "as on the server".
 """
 
 import functools
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 Rules = Literal["official", "legacy"]
-"""official: since 11 March 2021; legacy: before, as P2's server scored."""
+"""official: rules since 11 March 2021; legacy: the rules before, by which P2 was scored."""
 
 MARKS = ';/[]"{}()=+\\_-><@`,?!'
-"""Punctuation but for the apostrophe, the colon and the period."""
+"""Punctuation except the apostrophe, the colon and the period."""
 PERIOD = re.compile(r"(?!<=\d)(\.)(?!\d)")
-"""The official script's own: its look-behind is mistyped, so that a period is removed wherever no digit follows."""
+"""As on the server: the look-behind is mistyped, so that a period is removed wherever no digit follows."""
 PERIODS = 32
-"""The official script's own: it passes a flag as the number of replacements."""
+"""As on the server: a flag is passed as the maximum number of replacements."""
 COMMA_IN_NUMBER = re.compile(r"\d,\d")
 NUMBERS = {
     word: str(number)
@@ -40,28 +40,29 @@ there'd've they'd've we'd've who'd've wouldn't've you'd've
 """
 
 
-def _without(word: str, number: int) -> str:
-    """Returns a word without its apostrophe of that number."""
-    *_, place = [at for at, letter in enumerate(word) if letter == "'"][: number + 1]
-    return word[:place] + word[place + 1 :]
+def _remove_apostrophe(word: str, number: int) -> str:
+    """Returns a word without apostrophe ``number``, counted from 0."""
+    *_, index = [at for at, letter in enumerate(word) if letter == "'"][: number + 1]
+    return word[:index] + word[index + 1 :]
 
 
 CONTRACTIONS = (
-    {_without(word, 0): word for word in _ONE_APOSTROPHE.split()}
-    | {_without(word, number): word for word in _TWO_APOSTROPHES.split() for number in (0, 1)}
-    | {"let's": "let's", "she's": "she's", "somebody'd": "somebodyd"}  # as theirs
+    {_remove_apostrophe(word, 0): word for word in _ONE_APOSTROPHE.split()}
+    | {_remove_apostrophe(word, number): word for word in _TWO_APOSTROPHES.split() for number in (0, 1)}
+    | {"let's": "let's", "she's": "she's", "somebody'd": "somebodyd"}  # as on the server
     | dict.fromkeys(("ow's'at", "'ows'at", "'ow'sat"), "'ow's'at")
     | dict.fromkeys(("yall'll", "y'allll"), "y'all'll")
     | dict.fromkeys(("yall'd've", "y'alld've", "y'all'dve"), "y'all'd've")
 )
-"""The official script's own: words are lower-case by then, so the four with a capital never match."""
+"""Word without apostrophe -> contraction. As on the server: words are lower-cased first, so the four with a capital
+never match."""
 
 
 def without_marks(text: str) -> str:
     """Returns the text without punctuation.
 
-    As theirs: a mark leaves nothing where it touches a blank anywhere in the text, or where the text has a comma
-    between digits; else a blank.
+    As on the server: a mark is removed if it is next to a space anywhere in the text, or if the text has a comma
+    between digits; otherwise it is replaced by a space.
     """
     has_number = COMMA_IN_NUMBER.search(text) is not None
     found = text
@@ -72,49 +73,52 @@ def without_marks(text: str) -> str:
 
 
 def plain_words(text: str) -> str:
-    """Returns the words in lower case, numbers as digits, no articles, contractions with their apostrophes."""
+    """Returns the words in lower case, with numbers as digits, without articles, and with apostrophes restored."""
     words = [NUMBERS.get(word, word) for word in text.lower().split()]
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 
 
 @functools.lru_cache(maxsize=2**18)
-def normalized(text: str) -> str:
-    """Returns an answer as it is compared."""
+def normalize(text: str) -> str:
+    """Returns the normalised form of an answer."""
     return plain_words(without_marks(text))
 
 
-def cleaned(text: str) -> str:
-    """Returns an answer on one line, without blanks around it."""
+def clean(text: str) -> str:
+    """Returns an answer on one line, without surrounding whitespace."""
     return text.replace("\n", " ").replace("\t", " ").strip()
 
 
 def accuracy(answer: str, references: Sequence[str], rules: Rules = "official") -> float:
-    """Returns the accuracy of an answer to a question that several people answered, from 0 to 1.
+    """Returns the accuracy of an answer given the annotators' answers, from 0 to 1.
 
-    As theirs: where all people gave the same answer nothing is normalised (official), or only what is scored (legacy).
+    As on the server: if all annotators gave the same answer, nothing is normalised (official), or only the answer
+    (legacy).
     """
     if rules == "legacy":
-        found = normalized(cleaned(answer))
-        alike = len(set(references)) == 1
-        return share([each == found for each in (references if alike else map(without_marks, references))])
-    known, normalizes = compared(references)
-    found = normalized(cleaned(answer)) if normalizes else cleaned(answer)
-    return share([each == found for each in known])
+        found = normalize(clean(answer))
+        unanimous = len(set(references)) == 1
+        return leave_one_out_accuracy(
+            [each == found for each in (references if unanimous else map(without_marks, references))]
+        )
+    known, normalizes = comparable_references(references)
+    found = normalize(clean(answer)) if normalizes else clean(answer)
+    return leave_one_out_accuracy([each == found for each in known])
 
 
-def compared(references: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns what an answer is compared with, and whether it is normalised before (official rules)."""
-    known = [cleaned(each) for each in references]
+def comparable_references(references: Sequence[str]) -> tuple[list[str], bool]:
+    """Returns the references to compare with, and whether the answer is normalised first (official rules)."""
+    known = [clean(each) for each in references]
     normalizes = len(set(known)) > 1
-    return [normalized(each) for each in known] if normalizes else known, normalizes
+    return [normalize(each) for each in known] if normalizes else known, normalizes
 
 
-def share(agreeing: Sequence[bool]) -> float:
-    """Returns the accuracy of an answer with which these people agree: the mean of what each, left out, leaves."""
+def leave_one_out_accuracy(agreeing: Sequence[bool]) -> float:
+    """Returns the leave-one-out accuracy of an answer: the mean over annotators of min(1, others who agree / 3)."""
     each_without = [min(1.0, float(sum(agreeing) - own) / 3) for own in agreeing]
     return float(sum(each_without)) / len(each_without)
 
 
-def rounded(accuracies: Sequence[float]) -> float:
-    """Returns the mean in per cent, two digits, as the server rounds."""
+def mean_per_cent(accuracies: Sequence[float]) -> float:
+    """Returns the mean in per cent, rounded to two digits as on the server."""
     return round(100 * float(sum(accuracies)) / len(accuracies), 2)

@@ -1,4 +1,4 @@
-"""The runs that have a name: typed values, each with its source, the score expected and its cost."""
+"""The presets of every task: typed runs, each with its source, expected score and cost."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,10 +17,11 @@ MINI = Model(
     fusion=Fusion(alike=2.0), place_frequencies=3, word_dim=32, question_dim=64, question_attention_dim=64,
     joint_dim=64, answer_dim=64,
 )  # fmt: skip
-"""Pythia with widths of 64; queries and keys begin alike, else no variant learns to bind places in a few minutes."""
+"""Pythia with widths of 64. Queries and keys have equal initial projections, without which no variant learns to match
+positions within a few minutes."""
 RECIPE = Optim(name="adamax", lr=0.01, clip=0.25, bounded_lr_multiplier=1.0, schedule=Schedule(warmup=500))
-"""Pythia's optimiser, rate and clipping; the warm-up is shorter, and the rate does not fall. u of hnas moves at the
-same rate: Adamax takes steps as long as its rate, so that at a hundred times 0.01 it would jump from end to end."""
+"""Pythia's optimiser, learning rate and clipping, with a shorter warm-up and no decay. u of hnas has the same rate:
+steps of Adamax are as large as its rate, so at a hundred times 0.01 u would jump between its bounds."""
 
 
 def toy(preset: str, data: Scenes, steps: int, expected: str, cost: str) -> Preset[Run]:
@@ -60,9 +61,9 @@ VQA2 = (
             task="vqa2", preset="quick", data=Vqa2(boxes=8, width=18, answer_count=None), model=MINI, optim=RECIPE,
             train=Train(steps=2_500, batch_size=128, eval_every=500),
         ),
-        source="ours: the scenes, written as VQA v2's files and read again",
+        source="ours: the generated scenes, written in VQA v2's formats and read from these files",
         expected="per cent: softmax 77.6, dnas 82.6, hnas 82.7; three seeds",
-        cost="a minute on one core, and half of one to write and read the files",
+        cost="a minute on one core, plus half a minute to write and read the files",
         comparable=False,
         data="generated scenes in the official formats (vqa/data/written.py)",
     ),
@@ -72,9 +73,9 @@ VQA2 = (
             optim=replace(RECIPE, schedule=Stepped(warmup=1_000, milestones=(15_000, 18_000, 20_000, 21_000))),
             train=Train(steps=22_000, batch_size=512, eval_every=1_000),
         ),
-        source="P2 5.1: three detectors' 100 boxes joined, Pythia behind (its recipe: facebookresearch/mmf, v0.3)",
-        departures="P2's detectors are not public: any three; train2014 alone is trained on and val2014 tests (theirs: "
-        "test-dev); heads, residual sum, LayerNorm, fc7 and u's start are not stated",
+        source="P2 5.1: fusion of three detectors' 100 boxes, then Pythia (its recipe: facebookresearch/mmf, v0.3)",
+        departures="any three detectors (P2's are not public); training on train2014 only and test on val2014 (theirs: "
+        "test-dev); P2 does not state heads, residual sum, LayerNorm, fc7 and u's initial value",
         expected="P2, test-dev, per cent: primary 68.3, boxes in a row 68.8, softmax 69.1, dnas 69.7; Pythia "
         "trained on train2014 alone with its own boxes 66.7",
         cost="11.3 million questions, 18 a second on 2 CPU cores; 151 GB of features on disk; on a GPU not measured",
@@ -87,9 +88,9 @@ VQA2 = (
             optim=replace(RECIPE, lr=0.002, schedule=Schedule()),
             train=Train(steps=24_700, batch_size=512, eval_every=823),
         ),
-        source="hengyuan-hu/bottom-up-attention-vqa: one detector's 36 boxes, 30 epochs; three joined are ours",
-        departures="the GRU is read at the last word, the multiple u learns by is 1",
-        expected="63.6 on val2014 of its 36 boxes alone (--model.fusion.kind primary)",
+        source="hengyuan-hu/bottom-up-attention-vqa: one detector's 36 boxes, 30 epochs; the fusion of three is ours",
+        departures="the GRU's output at the last word is used; u's learning rate multiplier is 1",
+        expected="63.6 on val2014 with its 36 boxes only (--model.fusion.kind primary)",
         cost="theirs: 40 to 50 minutes on one GPU for one detector; not measured here",
         comparable=False,
     ),
@@ -100,4 +101,4 @@ PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
         for task, presets in (("scenes", SCENES), ("vqa2", VQA2))
     }
 )
-"""Task -> name of the preset -> preset."""
+"""Task -> preset name -> preset."""

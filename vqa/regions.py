@@ -1,8 +1,8 @@
-"""What a detector found in every picture of a split: one folder, mapped into memory, known by its checksum.
+"""Folders of a detector's regions in all pictures of a split, memory-mapped and identified by a checksum.
 
-``header.json`` says which detector, how many pictures and boxes, and the checksum; beside it lie ``features.npy``
-(pictures boxes width, float16), ``boxes.npy`` (pictures boxes 4, float32: x1 y1 x2 y2 as shares of the picture),
-``counts.npy``, ``sizes.npy`` (width and height in pixels) and ``ids.npy``, a row a picture.
+``header.json`` has the detector, the numbers of pictures and boxes, and the checksum. The arrays, with one row per
+picture, are ``features.npy`` (pictures boxes width, float16), ``boxes.npy`` (pictures boxes 4, float32: x1 y1 x2 y2 as
+fractions of the picture), ``counts.npy``, ``sizes.npy`` (width and height in pixels) and ``ids.npy``.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ from seqarena.common.training.log import with_progress
 
 VERSION = 1
 LARGEST = 65_504.0
-"""The largest number of float16."""
+"""Largest number in float16."""
 ARRAYS = {"features": "<f2", "boxes": "<f4", "counts": "<i4", "sizes": "<i4", "ids": "<i8"}
 SAVED_EVERY = 2_000
-"""Pictures after which an interrupted conversion goes on."""
+"""Number of pictures between saves of the state, from which an interrupted conversion continues."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,26 +35,26 @@ class PictureRegions:
     """A detector's regions in one picture."""
 
     id: int
-    """The picture's, as in VQA's questions."""
+    """Id of the picture, as in VQA's questions."""
     size: tuple[int, int]
     """Width and height in pixels."""
     boxes: npt.NDArray[np.floating[Any]]
-    """x1 y1 x2 y2 in pixels (boxes, 4)."""
+    """Corners x1 y1 x2 y2 in pixels (boxes, 4)."""
     features: npt.NDArray[np.floating[Any]]
-    """(boxes, width)."""
+    """Features of each box (boxes, width)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """Content of a folder of regions."""
+    """Header of a folder of regions."""
 
     detector: str
-    """Its name, as the user gave it: two detectors' numbers do not mean the same."""
+    """Name of the detector, chosen by the user. Features of different detectors are not comparable."""
     pictures: int
     boxes: int
-    """Most boxes of a picture."""
+    """Maximum number of boxes per picture."""
     width: int
-    """Numbers of a box."""
+    """Number of features per box."""
     version: int = VERSION
     sha256: str = ""
     """Checksum of all arrays."""
@@ -62,7 +62,7 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class Regions:
-    """A detector's boxes of all pictures, mapped from disk."""
+    """A detector's regions in all pictures, mapped from disk."""
 
     header: Header
     features: npt.NDArray[np.float16]
@@ -72,65 +72,68 @@ class Regions:
     ids: npt.NDArray[np.int64]
 
     def rows(self, pictures: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns the place of each picture; -1 of those that are not there."""
+        """Returns the row of each picture id, or -1 if the folder does not contain it."""
         order = np.argsort(self.ids, kind="stable")
-        places = np.searchsorted(self.ids[order], pictures).clip(max=len(order) - 1)
-        rows: npt.NDArray[np.int64] = np.where(self.ids[order][places] == pictures, order[places], -1)
+        ranks = np.searchsorted(self.ids[order], pictures).clip(max=len(order) - 1)
+        rows: npt.NDArray[np.int64] = np.where(self.ids[order][ranks] == pictures, order[ranks], -1)
         return rows
 
 
-def taken(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Returns some rows of an array that is mapped from disk, read by themselves.
+def read_rows(array: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Reads rows of a memory-mapped array from its file, not through the mapping.
 
-    What is read through the map stays in the process's resident memory until the machine wants it back: after an epoch
-    that would be all of it.
+    Pages read through the mapping stay in the process's resident memory until the system reclaims them. After an epoch
+    that would be the whole array.
     """
     assert isinstance(array, np.memmap)
     found: npt.NDArray[Any] = np.empty((len(rows), *array.shape[1:]), dtype=array.dtype)
     size = array[0].nbytes
     with open(str(array.filename), "rb") as file:
-        for place, row in enumerate(rows.tolist()):
+        for index, row in enumerate(rows.tolist()):
             file.seek(array.offset + row * size)
-            if file.readinto(memoryview(found[place]).cast("B")) != size:
-                raise BadDataError(f"{array.filename} is shorter than it says; delete its folder and make it again")
+            if file.readinto(memoryview(found[index]).cast("B")) != size:
+                raise BadDataError(f"{array.filename} is truncated; delete its folder and make it again")
     return found
 
 
 def write(
     folder: Path, found: Iterable[PictureRegions], *, detector: str, pictures: int, boxes: int, width: int, source: str
 ) -> Regions:
-    """Writes what a detector found, and returns it; an interrupted call goes on where it was, given the same pictures.
+    """Writes a detector's regions to a folder and returns them. An interrupted call continues if repeated.
 
-    ``source`` stands for the files that are read: another one starts again. Pictures with more than ``boxes`` keep the
-    first, which detectors order by score.
+    ``source`` identifies the input files: with another one, writing starts again. For pictures with more than ``boxes``
+    boxes the first are used; detectors sort boxes by score.
 
     Raises:
-        BadDataError: a picture that is there twice or too few of them, boxes of another width, outside of the picture,
-            or numbers that are none or beyond float16.
+        BadDataError: pictures are repeated or missing, boxes have another width or are outside of the picture, or
+            features are not finite or exceed float16.
+        WrongUseError: the folder is not empty, or the disk has too little space.
     """
     if (folder / "header.json").exists():
-        raise WrongUseError(f"{folder} holds regions already; delete it, or choose another folder")
+        raise WrongUseError(f"{folder} already contains regions; delete it, or choose another folder")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise WrongUseError(f"{folder}: expected no such file, or an empty folder")
+        raise WrongUseError(f"{folder}: expected a new or empty folder, found a file or other files")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
     header = Header(detector=detector, pictures=pictures, boxes=boxes, width=width)
     with lock_folder(unfinished):
-        arrays, done = _opened(unfinished, header, source)
+        arrays, done = _open_arrays(unfinished, header, source)
         for row, each in enumerate(with_progress(found, f"{folder.name}: pictures", pictures)):
             if row < done:
                 continue
             if row >= pictures:
-                raise BadDataError(f"{source}: more than the {pictures:,} pictures that were counted")
-            _put(arrays, row, each, header, source)
+                raise BadDataError(f"{source}: expected {pictures:,} pictures, as counted before, found more")
+            _write_row(arrays, row, each, header, source)
             if (row + 1) % SAVED_EVERY == 0:
                 _save(unfinished, arrays, header, source, row + 1)
             done = row + 1
         if done < pictures:
-            raise BadDataError(f"{source}: {done:,} pictures, {pictures:,} were counted")
+            raise BadDataError(f"{source}: expected {pictures:,} pictures, as counted before, found {done:,}")
         if len(np.unique(arrays["ids"])) < pictures:
             twice = np.sort(arrays["ids"])
-            raise BadDataError(f"{source}: picture {twice[:-1][np.diff(twice) == 0][0]} is there twice")
+            raise BadDataError(
+                f"{source}: expected distinct pictures, found {twice[:-1][np.diff(twice) == 0][0]} twice"
+            )
         for array in arrays.values():
             array.flush()
         whole = Header(**{**asdict(header), "sha256": _checksum(arrays, header)})
@@ -140,19 +143,19 @@ def write(
     return read(folder)
 
 
-def _opened(folder: Path, header: Header, source: str) -> tuple[dict[str, Any], int]:
-    """Returns the arrays of an unfinished folder, and how many pictures are in them; begun anew for another source."""
+def _open_arrays(folder: Path, header: Header, source: str) -> tuple[dict[str, Any], int]:
+    """Returns the arrays of an unfinished folder, and the number of pictures in them: 0 for another source."""
     state = folder / "state.json"
     asked = {**asdict(header), "source": source}
     try:
         begun = json.loads(state.read_bytes()) if state.exists() else {}
     except ValueError:
-        begun = {}  # damaged: from the beginning
+        begun = {}  # the state is damaged, so start again
     goes_on = begun.get("asked") == asked
     shapes = _shapes(header)
     needed = sum(int(np.prod(shapes[name])) * np.dtype(kind).itemsize for name, kind in ARRAYS.items())
     if not goes_on and shutil.disk_usage(folder).free < needed:
-        raise WrongUseError(f"{folder}: {needed / 2**30:.1f} GiB are needed, and not free there")
+        raise WrongUseError(f"{folder}: expected {needed / 2**30:.1f} GiB of free disk space, found less")
     mode: Any = "r+" if goes_on else "w+"
     arrays = {
         name: open_memmap(folder / f"{name}.npy", mode=mode, dtype=kind, shape=shapes[name])
@@ -177,18 +180,20 @@ def _save(folder: Path, arrays: dict[str, Any], header: Header, source: str, don
     write_json(folder / "state.json", {"asked": {**asdict(header), "source": source}, "done": done})
 
 
-def _put(arrays: dict[str, Any], row: int, each: PictureRegions, header: Header, source: str) -> None:
+def _write_row(arrays: dict[str, Any], row: int, each: PictureRegions, header: Header, source: str) -> None:
     where, count = f"{source}, picture {each.id}", min(len(each.features), header.boxes)
     if each.features.ndim != 2 or each.features.shape[1] != header.width:
-        raise BadDataError(f"{where}: expected {header.width} numbers a box, found {each.features.shape}")
+        raise BadDataError(f"{where}: expected {header.width} features per box, found shape {each.features.shape}")
     if not len(each.features) or each.boxes.shape != (len(each.features), 4) or min(each.size) < 1:
         raise BadDataError(f"{where}: expected 4 numbers for each of {len(each.features)} boxes and a size, found "
                            f"{each.boxes.shape} and {each.size}")  # fmt: skip
     features, boxes = each.features[:count], each.boxes[:count] / np.array([*each.size, *each.size])
     if not np.isfinite(features).all() or np.abs(features).max(initial=0.0) > LARGEST:
-        raise BadDataError(f"{where}: a feature is no number, or beyond float16's {LARGEST:,.0f}")
+        raise BadDataError(f"{where}: expected finite features within float16's {LARGEST:,.0f}, found others")
     if not np.isfinite(boxes).all() or boxes.min(initial=0.0) < -0.01 or boxes.max(initial=0.0) > 1.01:
-        raise BadDataError(f"{where}: a box lies outside of a picture of {each.size[0]} x {each.size[1]} pixels")
+        raise BadDataError(
+            f"{where}: expected boxes inside the picture of {each.size[0]} x {each.size[1]} pixels, found one outside"
+        )
     arrays["features"][row, :count], arrays["boxes"][row, :count] = features, boxes.clip(0, 1)
     arrays["features"][row, count:], arrays["boxes"][row, count:] = 0, 0
     arrays["counts"][row], arrays["sizes"][row], arrays["ids"][row] = count, each.size, each.id
@@ -207,15 +212,19 @@ def _parts(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 
 def read(folder: Path, *, verify: bool = False) -> Regions:
-    """Returns the regions of a folder, mapped from disk; ``verify`` reads everything and compares the checksum.
+    """Returns the regions of a folder, mapped from disk. ``verify`` reads everything and compares the checksum.
 
     Raises:
-        BadDataError: no such folder, a damaged one, or one of another version.
+        BadDataError: the folder does not exist, is damaged, or has another version.
     """
     if not (folder / "header.json").exists():
         inside = sorted(str(each.parent.relative_to(folder)) for each in folder.glob("**/header.json"))
-        hint = f"in folders of it there are: {', '.join(inside[:4])}" if inside else "seqarena vqa features makes them"
-        raise BadDataError(f"{folder}: no regions, for there is no header.json; {hint}")
+        hint = (
+            f"its folders {', '.join(inside[:4])} have one"
+            if inside
+            else "seqarena prepare vqa features makes such folders"
+        )
+        raise BadDataError(f"{folder}: no regions: expected header.json, found none; {hint}")
     with damage(folder, "folder of regions", "delete the folder and make it again"):
         header = Header(**json.loads((folder / "header.json").read_bytes()))
         arrays: dict[str, Any] = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
@@ -227,7 +236,10 @@ def read(folder: Path, *, verify: bool = False) -> Regions:
         raise BadDataError(f"{folder}: expected version {VERSION} and arrays {expected}, found version "
                            f"{header.version} and {found}; delete the folder and make it again")  # fmt: skip
     if not ((arrays["counts"] >= 1) & (arrays["counts"] <= header.boxes)).all():
-        raise BadDataError(f"{folder}: a picture without a box, or with more than {header.boxes}; make it again")
+        raise BadDataError(
+            f"{folder}: expected 1 to {header.boxes} boxes in every picture, found others; delete the folder and make "
+            "it again"
+        )
     if verify and _checksum(arrays, header) != header.sha256:
         raise BadDataError(f"{folder}: damaged, its sha256 is not {header.sha256}; delete the folder and make it again")
     return Regions(header=header, **arrays)

@@ -1,4 +1,4 @@
-"""Scores any answers as VQA v2's server does: ``seqarena vqa evaluate``; and says what a list of answers is worth."""
+"""Scores any system's answers by VQA v2's official rules: ``seqarena vqa evaluate``. Evaluates answer lists."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from seqarena.common.runs.cli import Parser
 from seqarena.vqa.answers import LEAST, ceiling, priors, vocabulary
 from seqarena.vqa.data.published import (
     Annotation,
-    paired,
+    match_annotations,
     read_annotations,
     read_answers,
     read_pairs,
@@ -19,36 +19,36 @@ from seqarena.vqa.data.published import (
     read_submission,
     require_complete,
 )
-from seqarena.vqa.official import Rules, accuracy, rounded
+from seqarena.vqa.official import Rules, accuracy, mean_per_cent
 
 RULES: Mapping[str, Rules] = {"official": "official", "legacy": "legacy"}
 
 
 def score(answers: Mapping[int, str], annotations: Sequence[Annotation], rules: Rules = "official") -> dict[str, Any]:
-    """Returns overall, per_answer_type and per_question_type in per cent, two digits, as the server rounds."""
+    """Returns overall, per_answer_type and per_question_type, in per cent with two digits, as on the server."""
     found = {each.id: accuracy(answers[each.id], each.answers, rules) for each in annotations}
     types = {
         f"per_{kind}": {
-            name: rounded([found[each.id] for each in annotations if getattr(each, kind) == name])
+            name: mean_per_cent([found[each.id] for each in annotations if getattr(each, kind) == name])
             for name in sorted({getattr(each, kind) for each in annotations} - {""})
         }
         for kind in ("answer_type", "question_type")
     }
-    return {"overall": rounded(list(found.values())), **types}
+    return {"overall": mean_per_cent(list(found.values())), **types}
 
 
 def consistency(
     answers: Mapping[int, str], annotations: Sequence[Annotation], pairs: Sequence[tuple[int, int]], rules: Rules
 ) -> float:
-    """Returns the share of complementary pairs, in per cent, both of whose questions are answered at least as most do.
+    """Returns the per cent of complementary pairs of which both answers have an accuracy above a half.
 
-    A pair counts where both answers have an accuracy above a half. Pairs of other questions are left out.
+    Pairs with questions that have no annotation here are skipped.
     """
     found = {each.id: accuracy(answers[each.id], each.answers, rules) for each in annotations}
     known = [pair for pair in pairs if found.keys() >= set(pair)]
     if not known:
-        raise BadDataError(f"none of the {len(pairs):,} pairs is about these questions")
-    return rounded([float(min(found[one], found[other]) > 0.5) for one, other in known])
+        raise BadDataError(f"expected pairs of these questions, none of the {len(pairs):,} pairs is about them")
+    return mean_per_cent([float(min(found[one], found[other]) > 0.5) for one, other in known])
 
 
 def evaluate_parser() -> Parser:
@@ -57,8 +57,8 @@ def evaluate_parser() -> Parser:
     made.add_argument("--answers", type=Path, required=True, help="JSON: a list of {question_id, answer}")
     made.add_argument("--annotations", type=Path, required=True, help="v2_mscoco_val2014_annotations.json")
     made.add_argument("--questions", type=Path, required=True, help="v2_OpenEnded_mscoco_val2014_questions.json")
-    made.add_argument("--pairs", type=Path, help="complementary pairs: the share answered right on both pictures too")
-    made.add_argument("--rules", default="official", help="official (since 2021) or legacy (before; P2's)")
+    made.add_argument("--pairs", type=Path, help="file of complementary pairs, to report consistency too")
+    made.add_argument("--rules", default="official", help="official (since March 2021) or legacy (before; for P2)")
     made.add_argument("--json", action="store_true", help="print one JSON object")
     return made
 
@@ -68,7 +68,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     options = evaluate_parser().parse_args(arguments)
     rules = look_up(RULES, options.rules, "rules")
     questions = read_questions(options.questions)
-    annotations = paired(questions, read_annotations(options.annotations), str(options.annotations))
+    annotations = match_annotations(questions, read_annotations(options.annotations), str(options.annotations))
     answers = read_submission(options.answers)
     require_complete(answers, [each.id for each in questions], str(options.answers))
     found = score(answers, annotations, rules)
@@ -91,24 +91,27 @@ def answers_parser() -> Parser:
     """Returns the parser of ``seqarena vqa answers``."""
     made = Parser(prog="seqarena vqa answers", description=f"{answers.__doc__}")
     made.add_argument(
-        "--annotations", type=Path, nargs="+", required=True, help="files the list is made of or judged on"
+        "--annotations", type=Path, nargs="+", required=True, help="files to build the list from, or to evaluate it on"
     )
     made.add_argument(
-        "--list", type=Path, help="a list that goes around: JSON or text (default: made of the annotations)"
+        "--list", type=Path, help="an existing answer list, JSON or text (default: built from the annotations)"
     )
-    made.add_argument("--least", type=int, default=LEAST, help=f"questions an answer must lead (default: {LEAST})")
-    made.add_argument("--out", type=Path, help="write the list there, as JSON")
+    made.add_argument(
+        "--least", type=int, default=LEAST,
+        help=f"minimum number of questions in which an answer is the most frequent (default: {LEAST})",
+    )  # fmt: skip
+    made.add_argument("--out", type=Path, help="file to write the list to, as JSON")
     return made
 
 
 def answers(arguments: Sequence[str]) -> int:
-    """Makes or reads a list of answers, and prints its ceiling and what the simplest rules score."""
+    """Builds or reads an answer list, and prints its maximum accuracy and the scores of simple rules."""
     options = answers_parser().parse_args(arguments)
     if options.least < 1 or (options.out is not None and not options.out.parent.is_dir()):
-        raise WrongUseError("expected --least of at least 1, and --out in a folder that is there")
+        raise WrongUseError("expected --least of at least 1, and --out in an existing folder")
     annotations = [each for path in options.annotations for each in read_annotations(path)]
     if len({each.id for each in annotations}) < len(annotations):
-        raise BadDataError("--annotations: a question is in two of the files")
+        raise BadDataError("--annotations: expected distinct questions, found one in two of the files")
     known = read_answers(options.list) if options.list else vocabulary(annotations, options.least)
     print(f"{len(known):,} answers, such as {', '.join(repr(each) for each in known[:5])}")
     print(f"ceiling {100 * ceiling(annotations, known):.2f} on {len(annotations):,} questions")

@@ -1,4 +1,4 @@
-"""Draws a generated scene as a person can check it: what is there, what each detector saw, questions and answers."""
+"""Draws a generated scene for inspection: objects, boxes of each detector, questions and answers."""
 
 import io
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import write_atomically
 from seqarena.common.runs.cli import Parser
-from seqarena.vqa.data.scenes import SPLITS, Scenes, spelled
+from seqarena.vqa.data.scenes import SPLITS, Scenes, question_text
 from seqarena.vqa.data.world import ATTRIBUTES, draw
 from seqarena.vqa.presets import SCENES
 
@@ -20,22 +20,22 @@ NAMES = ("A sees shapes", "B sees colours", "C sees materials")
 def parser() -> Parser:
     """Returns the parser of ``seqarena vqa show``."""
     made = Parser(prog="seqarena vqa show", description=__doc__)
-    made.add_argument("--preset", default="toy", help="whose scenes (default: toy)")
+    made.add_argument("--preset", default="toy", help="preset whose scenes are drawn (default: toy)")
     made.add_argument("--split", default="test", help="train, validation or test (default: test)")
     made.add_argument("--scene", type=int, default=0, help="number of the scene (default: 0)")
-    made.add_argument("--out", type=Path, default=Path("scene.png"), help="the picture (default: scene.png)")
+    made.add_argument("--out", type=Path, default=Path("scene.png"), help="file of the figure (default: scene.png)")
     return made
 
 
 def picture(config: Scenes, split: int, scene: int) -> tuple[Figure, list[str]]:
-    """Returns the picture, and each question with what most people answered and how many."""
+    """Returns the figure, and each question with its most frequent answer and the number of annotators."""
     drawn = draw(config, split, scene + 1)
     shown = config.split(split, scene + 1)
     lines = []
     for question in range(len(shown) - len(config.kinds), len(shown)):
         most, said = shown.people[question].argmax(), shown.people[question]
         answer = config.answers[shown.options[question, most]]
-        lines.append(f"{spelled(shown.words[question].tolist())} {answer} ({said[most]} of {said.sum()})")
+        lines.append(f"{question_text(shown.words[question].tolist())} {answer} ({said[most]} of {said.sum()})")
     centres = shown.views.read(np.array([scene])).centres[0]
     figure = Figure(figsize=(16, 4.8 + 0.2 * len(lines)), layout="constrained")
     places = drawn.places[scene]
@@ -71,7 +71,7 @@ def show(arguments: Sequence[str]) -> int:
     config = look_up(configs, options.preset, "preset of vqa scenes")
     split = look_up({name: number for number, name in enumerate(SPLITS)}, options.split, "split")
     if not 0 <= options.scene < (config.scenes, config.held_out // 4, config.held_out)[split]:
-        raise WrongUseError(f"--scene {options.scene}: {options.split} has no such scene")
+        raise WrongUseError(f"--scene: expected the number of a scene in {options.split}, found {options.scene}")
     if options.out.suffix not in (".png", ".svg", ".pdf"):
         raise WrongUseError(f"--out {options.out}: expected a .png, .svg or .pdf")
     figure, lines = picture(config, split, options.scene)

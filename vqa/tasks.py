@@ -1,4 +1,4 @@
-"""The record of each task about pictures."""
+"""The record of each visual question answering task."""
 
 from types import MappingProxyType
 
@@ -7,13 +7,13 @@ from seqarena.common.runs.tasks import Published, Task
 SCENES = Task(
     package="vqa",
     name="scenes",
-    title="a question about a generated scene that three detectors each saw in part",
+    title="questions about generated scenes, each attribute of which is recognised by one of three detectors",
     version=1,
     metric="accuracy",
     higher_is_better=True,
     secondary=("material_missed", "material_seen"),
-    chance=0.12,  # one of the twelve answers of quick and toy, and the one that the other people give
-    splits="scenes of one generator, drawn apart; a question of each kind about every scene",
+    chance=0.12,  # quick and toy have twelve answers, one true and one given by the remaining annotators
+    splits="independently generated scenes, with one question of each kind per scene",
     source="generated (common/data/counter.py seeds every draw)",
     revision="generator 1",
     licence="generated data: none needed",
@@ -31,14 +31,14 @@ PAPER = "P2, Table 1, test-dev"
 VQA2 = Task(
     package="vqa",
     name="vqa2",
-    title="a question about a picture that three detectors looked at (VQA v2), by its official accuracy",
+    title="questions about pictures with regions of several detectors (VQA v2); official accuracy",
     version=1,
     metric="accuracy",
     higher_is_better=True,
     secondary=("yes/no", "number", "other"),
     chance=0.0,
-    splits="val2014 tests; 5 % of train2014's pictures, by a hash, validate; P2 scored test-dev, which has no answers",
-    source="visualqa.org's questions and annotations (--data.path), detectors' regions of your own (--data.regions)",
+    splits="test: val2014; validation: 5 % of train2014, by picture; P2 used test-dev, which has no public answers",
+    source="visualqa.org's questions and annotations (--data.path), your own detectors' regions (--data.regions)",
     revision="VQA v2 of 26 April 2017, scored by the rules of March 2021",
     checksums=MappingProxyType({"quick": "6e2f5439fc3d05c8ef7e40b908fb9c191dd8ab5ee34a27c2a26eee6af1541670"}),
     licence="annotations CC BY 4.0, pictures COCO's; read from your copy, never shipped",

@@ -1,4 +1,4 @@
-"""Brings data, model and loss of a run together."""
+"""Assembles data, model and loss of a run."""
 
 import sys
 from dataclasses import replace
@@ -17,17 +17,17 @@ from seqarena.vqa.run import Run
 
 
 def loss(model: nn.Module, batch: QuestionBatch) -> Tensor:
-    """Returns the binary cross-entropy with the people's agreement, summed over answers, the mean over questions."""
+    """Returns the binary cross-entropy with the annotators' agreement, summed over answers, averaged over questions."""
     logits = model(batch.words, batch.picture, batch.features, batch.centres, batch.real)
     return nn.functional.binary_cross_entropy_with_logits(logits, batch.targets, reduction="sum") / len(batch)
 
 
 def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
-    """Returns the run's model, loss, batches and evaluations; generated files are kept below ``folder``.
+    """Returns the run's model, loss, batches and evaluations. Generated files are stored below ``folder``.
 
     Raises:
-        BadDataError: files that are missing, damaged, or do not belong together.
-        WrongUseError: vectors or layers of another width than the model's.
+        BadDataError: files are missing, damaged, or do not match.
+        WrongUseError: word vectors or detector layers have another width than the model's.
     """
     loaded = run.data.load(folder)
     train, answers = loaded.splits["train"], loaded.answers
@@ -35,7 +35,8 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     best = loaded.splits["test"].scores.max(axis=1).mean()
     if isinstance(run.data, Vqa2) and accelerator.is_main_process:
         print(
-            f"{run.task}: {len(answers):,} answers, of which the best scores {100 * best:.2f} on test", file=sys.stderr
+            f"{run.task}: {len(answers):,} answers; always the best of them scores {100 * best:.2f} on test",
+            file=sys.stderr,
         )
 
     def test(model: nn.Module) -> Evaluation:

@@ -1,4 +1,4 @@
-"""The data of each task, and the batch that all of them fill."""
+"""The data config that every task extends, and the batch type that all tasks share."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -17,42 +17,44 @@ from seqarena.common.shapes import Labels, MaskOfSome, TokensOfSome
 
 SPLITS = ("train", "validation", "test")
 BYTE_VOCABULARY = 257
-"""Tokens of bytes, or of pixels: 256 values, and 0 for padding."""
+"""Vocabulary size for bytes and pixels: 256 values, and token 0 for padding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data(ABC):
-    """Which examples a task is made of. Each task's own config adds its fields."""
+    """Config of a task's examples. Each task's own config adds its fields."""
 
     vocabulary: ClassVar[int]
-    """Token ids there are, padding counted."""
+    """Number of token ids, including padding."""
     classes: ClassVar[int]
     sequences: ClassVar[int] = 1
-    """Sequences in an example: 2 where two documents are compared."""
+    """Sequences per example: 2 where two documents are compared."""
     path: str | None = field(default=None, metadata=role(Role.LOCATION))
-    """Files of the user's own; none: generated, or fetched from the hub."""
+    """Path of your own files. none: the data are generated, or downloaded from the hub."""
     test_limit: int | None = field(default=None, metadata=added(2))
-    """Test examples that are evaluated, drawn from all; none: all. A score on fewer is in no table with those on
-    all."""
+    """Number of test examples to evaluate, sampled from all. none: all. Scores on a sample are kept out of the tables
+    of scores on the whole test set."""
 
     @property
     @abstractmethod
     def longest(self) -> int:
-        """The most tokens of a sequence; 0 where only the files tell."""
+        """Maximum number of tokens of a sequence; 0 if it is known only after the files are read."""
 
-    def check(self) -> None:  # noqa: B027  # most describe nothing that could be wrong
-        """Raises a ``WrongUseError`` for settings that describe no data."""
+    def check(self) -> None:  # noqa: B027  # most configs have nothing to check
+        """Raises a ``WrongUseError`` for invalid settings."""
 
     def load_tested(self, folder: Path) -> tuple[Splits, str]:
-        """Returns the splits and their checksum, of the test set so much as is evaluated; see ``load``.
+        """Loads the splits as ``load`` does, and reduces the test set to ``test_limit`` examples.
+
+        The checksum covers the sampled test set.
 
         Raises:
             BadDataError: see ``load``.
-            WrongUseError: nothing would be evaluated.
+            WrongUseError: ``test_limit`` is below 1.
         """
         if self.test_limit is not None and self.test_limit < 1:
             raise WrongUseError(f"data.test_limit: expected at least 1, or none for all, found {self.test_limit}")
-        splits, checksum = replace(self, test_limit=None).load(folder)  # what is kept below it is of all
+        splits, checksum = replace(self, test_limit=None).load(folder)  # prepared data contain the whole test set
         numbers = sample_indices(len(splits["test"]), self.test_limit, 0)
         if len(numbers) == len(splits["test"]):
             return splits, checksum
@@ -61,20 +63,21 @@ class Data(ABC):
 
     @abstractmethod
     def load(self, folder: Path) -> tuple[Splits, str]:
-        """Returns the splits of ``SPLITS`` and their checksum; what is made once is kept below ``folder``.
+        """Returns the splits of ``SPLITS`` and their checksum. Prepared data are stored below ``folder``.
 
         Raises:
-            BadDataError: files are missing or damaged; names file, what was found and what was expected.
+            BadDataError: files are missing or damaged. The message names the file, the content found and the content
+                expected.
         """
 
     @abstractmethod
     def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what trivial rules score on the test set, by the name of the rule."""
+        """Returns the test score of each trivial rule, by the name of the rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences(Batch):
-    """Labelled token sequences, padded at the end with token 0; several an example where they are compared."""
+    """Batch of labelled token sequences, padded at the end with token 0. Retrieval has two per example."""
 
     tokens: TokensOfSome
     real: MaskOfSome
@@ -85,7 +88,7 @@ class Sequences(Batch):
         return int(self.real.sum())
 
     def longer(self, length: int) -> "Sequences":
-        """Returns the batch with its sequences padded to a length, which none may exceed."""
+        """Returns the batch with its sequences padded to a length; raises a ``ValueError`` if one is longer."""
         more = length - self.real.shape[-1]
         if more < 0:
             raise ValueError(f"sequences of {self.real.shape[-1]} tokens cannot be padded to {length}")
@@ -94,19 +97,19 @@ class Sequences(Batch):
 
 
 def sequences(split: Ragged, examples: Indices) -> Sequences:
-    """Returns a batch of some examples, as long as the longest of them."""
+    """Returns a batch of the given examples, padded to the longest of them."""
     tokens, real = split.padded(examples)
     labels = torch.from_numpy(split.labels[examples].astype(np.int64))
     return Sequences(tokens=tokens, real=real, labels=labels)
 
 
 def majority_class(splits: Splits, examples: int | None = None) -> float:
-    """Returns what the most frequent label of the first ``examples`` in training (none: all) scores on the test set."""
+    """Returns the test accuracy of the most frequent label of the first ``examples`` of training (none: all)."""
     return float((splits["test"].labels == np.bincount(splits["train"].labels[:examples]).argmax()).mean())
 
 
-def cropped(splits: Splits, limit: int) -> Splits:
-    """Returns the splits with every sequence cut after so many tokens."""
+def truncate(splits: Splits, limit: int) -> Splits:
+    """Returns the splits with every sequence truncated to ``limit`` tokens."""
     return {name: replace(split, limit=limit) for name, split in splits.items()}
 
 

@@ -1,4 +1,4 @@
-"""Official archives and the hub's copies: read one member after the other, whatever they are packed in."""
+"""Readers of official archives and of the hub's copies: members are read one by one, from a folder or any tar."""
 
 import tarfile
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
 
 def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
-    """Yields name (as a path with slashes) and content of the files that end in ``suffixes``, of a folder or tar.
+    """Yields name (a path with slashes) and content of each file of a folder or tar that ends in one of ``suffixes``.
 
     Raises:
-        BadDataError: there is nothing there, or an archive that is cut short or none at all.
+        BadDataError: the path does not exist, is not an archive, or is a truncated one.
     """
     if path.is_dir():
         for each in sorted(path.rglob("*")):
@@ -21,10 +21,10 @@ def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
                 yield each.relative_to(path).as_posix(), each.read_bytes()
         return
     if not path.is_file():
-        raise BadDataError(f"{path}: expected an archive ({', '.join(ARCHIVES)}) or a folder; there is none")
+        raise BadDataError(f"{path} does not exist; expected an archive ({', '.join(ARCHIVES)}) or a folder")
     if not path.name.endswith(ARCHIVES):
         raise BadDataError(f"{path}: expected an archive ({', '.join(ARCHIVES)}) or a folder, found another file")
-    advice = f"{path.stat().st_size:,} bytes are there; fetch it again"
+    advice = f"the file has {path.stat().st_size:,} bytes; download it again"
     with damage(path, "tar archive", advice), tarfile.open(path) as archive:
         for entry in archive:
             if entry.isfile() and entry.name.endswith(suffixes):
@@ -38,31 +38,35 @@ def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
 
 
 def _require_end(archive: tarfile.TarFile) -> None:
-    """Reads to the last byte: the checksum of gzip and xz is there, and tarfile stops at whatever is no member."""
+    """Reads an archive to its last byte, so that the checksum of gzip or xz is verified.
+
+    tarfile stops at the first block that is not a member.
+    """
     assert archive.fileobj is not None
     while part := archive.fileobj.read(2**20):
         if part.strip(b"\0"):
-            raise EOFError("there is more behind what can be read of it")
+            raise EOFError("data follow the last readable member")
 
 
 def is_hub_layout(path: Path) -> bool:
-    """Returns whether a folder holds a data set as the hub does: Parquet files."""
+    """Returns whether a folder contains a data set in the hub's layout: Parquet files."""
     return path.is_dir() and next(path.rglob("*.parquet"), None) is not None
 
 
 def folder_of(path: Path, inner: str) -> Path:
-    """Returns the folder, at or below ``path``, that holds ``inner``: the release unpacks to one to three levels.
+    """Returns the folder at or below ``path`` that contains ``inner``. The release unpacks to one to three levels.
 
-    Without any it is ``path`` itself, and whoever opens ``inner`` there says that it is missing.
+    If no folder does, returns ``path`` itself; the caller reports the missing file.
 
     Raises:
-        BadDataError: more than one.
+        BadDataError: several folders contain ``inner``.
     """
     if (path / inner).exists() or not path.is_dir():
         return path
     found = sorted(path.rglob(inner))
     if len(found) > 1:
         raise BadDataError(
-            f"{path}: {len(found)} copies of {inner}, such as {found[0]} and {found[1]}; name one's folder"
+            f"{path}: expected one copy of {inner}, found {len(found)}, such as {found[0]} and {found[1]}; "
+            "pass the folder of one of them"
         )
     return found[0].parents[inner.count("/")] if found else path

@@ -1,4 +1,4 @@
-"""Image: what is in a picture, read one grey pixel after the other? CIFAR-10."""
+"""Image: classification of grey CIFAR-10 images, read pixel by pixel."""
 
 import hashlib
 import io
@@ -16,62 +16,63 @@ from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import BadDataError, WrongUseError, damage
 from seqarena.common.training.log import with_progress
 from seqarena.lra import checksums
-from seqarena.lra.data import cropped
+from seqarena.lra.data import truncate
 from seqarena.lra.data.archives import is_hub_layout, members
-from seqarena.lra.data.origin import kept_in
+from seqarena.lra.data.origin import prepared_folder
 from seqarena.lra.data.pickled import read_batch
-from seqarena.lra.data.pixels import Pixels, as_sequences, open_picture
+from seqarena.lra.data.pixels import Pixels, images_to_sequences, open_picture
 
 HUB = "uoft-cs/cifar10"
 REVISION = "0b2714987fa478483af9968de7c934580d0bb9a2"
 HINT = (
-    "--data.path takes cifar-10-python.tar.gz or cifar-10-binary.tar.gz (170 MB, www.cs.toronto.edu/~kriz/cifar.html), "
-    "their folders, a folder of x_train, y_train, x_test, y_test as .npy or .npy.xz, of pictures "
-    f"train/CLASS/*.png and test/CLASS/*.png, or of the Parquet files of {HUB}; lra pathfinder needs no files"
+    "--data.path accepts cifar-10-python.tar.gz or cifar-10-binary.tar.gz (170 MB, "
+    "www.cs.toronto.edu/~kriz/cifar.html), their folders, or a folder that contains x_train, y_train, x_test, y_test "
+    f"as .npy or .npy.xz, images as train/CLASS/*.png and test/CLASS/*.png, or the Parquet files of {HUB}; "
+    "lra pathfinder needs no files"
 )
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 COUNTS = {"train": 50_000, "test": 10_000}
 VALIDATION = 5_000
-"""Training images that become the validation set: those whose hash is least."""
+"""Number of training images that form the validation set: those with the smallest hashes."""
 PIXELS = 1_024
 RECORD = 1 + 3 * PIXELS
-"""Bytes of an image in the binary version: a label, then red, green and blue."""
+"""Bytes per image in the binary version: a label, then red, green and blue."""
 Split = tuple[Bytes, Bytes]
 """Grey images (count, 1024) and labels (count)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Image(Pixels):
-    """Path of CIFAR-10."""
+    """Source of the CIFAR-10 images."""
 
     classes: ClassVar[int] = len(CLASSES)
     path: str | None = None
-    """An official archive, its folder, or a folder of arrays, pictures or the hub's Parquet files; none: the hub."""
+    """An official archive, its folder, or a folder of arrays, images or the hub's Parquet files. none: the hub."""
     length: int = PIXELS
-    """Pixels that are read of an image, row by row."""
+    """Number of pixels read per image, row by row."""
 
     @property
     def longest(self) -> int:
-        """Pixels that are read."""
+        """Number of pixels read per image."""
         return self.length
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for a length of nothing, or more than there is."""
+        """Raises a ``WrongUseError`` unless ``length`` is 1 to 1,024."""
         if not 1 <= self.length <= PIXELS:
             raise WrongUseError(f"data.length: expected 1 to {PIXELS:,}, found {self.length}")
 
     def load(self, folder: Path) -> tuple[Splits, str]:
-        """Returns the splits, cut to ``length``, and the checksum of the whole images."""
+        """Returns the splits, truncated to ``length``, and the checksum of the whole images."""
         self.check()
-        where = kept_in(folder, "image", self.path)
+        where = prepared_folder(folder, "image", self.path)
         kept, found = prepared(
             where, "image: reading 60,000 images", lambda: split(read_cifar(self.path)), checksums.IMAGE
         )
-        return cropped(kept, self.length), found
+        return truncate(kept, self.length), found
 
 
 def split(found: dict[str, Split]) -> Splits:
-    """Returns train, validation and test, each in the order of its images' hashes: the same from any source."""
+    """Returns train, validation and test, each sorted by image hash, so that all sources yield the same order."""
     ordered = {}
     for name, (images, labels) in found.items():
         keys = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images]
@@ -79,9 +80,9 @@ def split(found: dict[str, Split]) -> Splits:
         ordered[name] = images[order], labels[order]
     (train, train_labels), (test, test_labels) = ordered["train"], ordered["test"]
     return {
-        "train": as_sequences(train[VALIDATION:], train_labels[VALIDATION:]),
-        "validation": as_sequences(train[:VALIDATION], train_labels[:VALIDATION]),
-        "test": as_sequences(test, test_labels),
+        "train": images_to_sequences(train[VALIDATION:], train_labels[VALIDATION:]),
+        "validation": images_to_sequences(train[:VALIDATION], train_labels[:VALIDATION]),
+        "test": images_to_sequences(test, test_labels),
     }
 
 
@@ -89,7 +90,7 @@ def read_cifar(path: str | None) -> dict[str, Split]:
     """Returns the grey images of train and test.
 
     Raises:
-        BadDataError: files that are missing, damaged, or not 50,000 and 10,000 images of ten classes.
+        BadDataError: files are missing or damaged, or do not contain 50,000 and 10,000 images of ten classes.
     """
     if path is None or is_hub_layout(Path(path)):
         found = {split: _from_hub(path, split) for split in COUNTS}
@@ -100,16 +101,16 @@ def read_cifar(path: str | None) -> dict[str, Split]:
         if images.shape != (count, PIXELS) or labels.shape != (count,):
             raise BadDataError(
                 f"{path or HUB}: expected {count:,} images of {PIXELS:,} pixels in {name}, "
-                f"found {' of '.join(f'{size:,}' for size in images.shape)} and {labels.size:,} labels; {HINT}"
+                f"found images of shape {images.shape} and {labels.size:,} labels; {HINT}"
             )
         if labels.max() >= len(CLASSES):
             row = int(labels.argmax())
-            raise BadDataError(f"{path or HUB}: expected labels 0 to 9 in {name}, found {labels[row]} at row {row}")
+            raise BadDataError(f"{path or HUB}: expected labels 0 to 9 in {name}, found {labels[row]} in row {row}")
     return found
 
 
 def grey(red: Bytes, green: Bytes, blue: Bytes) -> Bytes:
-    """Returns the luma of ITU-R 601 in whole numbers, as Pillow's mode L gives it."""
+    """Returns the luma of ITU-R 601 in integer arithmetic, identical to Pillow's mode L."""
     wide = [each.astype(np.uint32) for each in (red, green, blue)]
     luma: Bytes = ((wide[0] * 19595 + wide[1] * 38470 + wide[2] * 7471 + 0x8000) >> 16).astype(np.uint8)
     return luma
@@ -159,18 +160,18 @@ def _batch(content: bytes, where: str) -> Split:
     try:
         images, labels = read_batch(content)
     except ValueError as error:
-        raise BadDataError(f"{where}: not a batch of CIFAR-10 for Python ({error})") from error
+        raise BadDataError(f"{where}: not a valid batch of CIFAR-10's Python version: {error}") from error
     if labels.ndim != 1 or images.shape != (len(labels), 3 * PIXELS):
         raise BadDataError(
-            f"{where}: expected a list of labels and as many rows of {3 * PIXELS:,} bytes, found {labels.shape} and "
-            f"{images.shape}"
+            f"{where}: expected a list of labels and one row of {3 * PIXELS:,} bytes per label, found labels of shape "
+            f"{labels.shape} and images of shape {images.shape}"
         )
     return grey(*np.split(images, 3, axis=1)), labels
 
 
 def _binary(content: bytes, where: str) -> Split:
     if len(content) % RECORD or not content:
-        raise BadDataError(f"{where}: expected records of {RECORD:,} bytes, found {len(content):,} bytes")
+        raise BadDataError(f"{where}: expected whole records of {RECORD:,} bytes, found {len(content):,} bytes")
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
     return grey(*np.split(records[:, 1:], 3, axis=1)), records[:, 0]
 
@@ -180,7 +181,9 @@ def _array(content: bytes, where: str) -> Bytes:
         raw = lzma.decompress(content) if where.endswith(".xz") else content
         array = np.load(io.BytesIO(raw), allow_pickle=False)
     if array.dtype.kind not in "iu" or array.min(initial=0) < 0 or array.max(initial=0) > 255:
-        raise BadDataError(f"{where}: expected whole numbers from 0 to 255, found {array.dtype}")
+        raise BadDataError(
+            f"{where}: expected integers from 0 to 255, found dtype {array.dtype} or values out of range"
+        )
     found: Bytes = array.astype(np.uint8)
     if found.ndim == 1:
         return found
@@ -195,7 +198,9 @@ def _picture(content: bytes, name: str, where: str) -> Split:
     folder = name.split("/")[-2] if "/" in name else ""
     names = (*CLASSES, *map(str, range(len(CLASSES))))
     if folder not in names:
-        raise BadDataError(f"{where}: expected a folder named by a class ({', '.join(CLASSES)}, or 0 to 9)")
+        raise BadDataError(
+            f"{where}: expected a folder named after a class ({', '.join(CLASSES)}, or 0 to 9), found {folder!r}"
+        )
     with damage(where, "picture"):
         pixels = _pixels(open_picture(content), where)
     return pixels[None], np.array([names.index(folder) % len(CLASSES)], dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""The Large Movie Review Dataset (Maas et al. 2011) as its authors publish it, or as the hub holds it."""
+"""Reader of the Large Movie Review Dataset (Maas et al. 2011), from its authors' archive or from the hub."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ HUB = "stanfordnlp/imdb"
 REVISION = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"
 ARCHIVE = "aclImdb_v1.tar.gz (84 MB, ai.stanford.edu/~amaas/data/sentiment) or its folder aclImdb"
 HINT = (
-    f"--data.path takes {ARCHIVE}, or a folder of the Parquet files of {HUB}; lra listops and lra pathfinder need no "
-    "files"
+    f"--data.path accepts {ARCHIVE}, or a folder of the Parquet files of {HUB}; lra listops and lra pathfinder need "
+    "no files"
 )
 REVIEWS = 12_500
 """Number of reviews per label, in each of train and test."""
@@ -27,7 +27,7 @@ def read_imdb(path: str | None) -> dict[str, list[Review]]:
     """Returns the reviews of train and test, in no particular order.
 
     Raises:
-        BadDataError: files that are missing, damaged or not 12,500 of each kind.
+        BadDataError: files are missing or damaged, or do not contain 12,500 reviews of each label.
     """
     if path is None or is_hub_layout(Path(path)):
         return {split: _from_hub(path, split) for split in ("train", "test")}
@@ -38,13 +38,13 @@ def _from_hub(path: str | None, split: str) -> list[Review]:
     rows = hub_rows(path or HUB, None if path else REVISION, split, HINT)
     source = path or HUB
     if set(rows.column_names) != {"text", "label"}:
-        raise BadDataError(f"{source}: expected the columns text and label, found {', '.join(rows.column_names)}")
+        raise BadDataError(f"{source}: expected columns text and label, found {', '.join(rows.column_names)}")
     reviews = []
     for number, row in enumerate(with_progress(rows, f"imdb {split}", len(rows))):
         text, label = row["text"], row["label"]
         if not isinstance(text, str) or label not in (0, 1):
             raise BadDataError(
-                f"{source}, split {split}, row {number}: expected a text and label 0 or 1, found "
+                f"{source}, split {split}, row {number}: expected a text and a label of 0 or 1, found a "
                 f"{type(text).__name__} and {label!r}"
             )
         reviews.append(Review(text=text.encode(), positive=int(label == 1), film=""))
@@ -82,7 +82,7 @@ def _from_files(path: Path) -> dict[str, list[Review]]:
 def _film(line: str, where: str) -> str:
     found = FILM.search(line)
     if found is None:
-        raise BadDataError(f"{where}: expected a film's address, found {line!r:.80}")
+        raise BadDataError(f"{where}: expected a film's URL with /title/tt..., found {line!r:.80}")
     return found[1]
 
 

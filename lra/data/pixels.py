@@ -1,4 +1,4 @@
-"""Pictures read pixel by pixel: what every task of them shares, and what trivial rules score."""
+"""Base config of the tasks that read images pixel by pixel, and their floors."""
 
 import io
 from dataclasses import dataclass
@@ -14,19 +14,23 @@ from seqarena.common.data.prepared import Splits
 from seqarena.lra.data import BYTE_VOCABULARY, Data, majority_class
 
 LEVELS = 16
-"""Bins of brightness."""
+"""Number of brightness bins."""
 EXAMPLES = 10_000
-"""Images that a rule is fitted on, at most."""
+"""Maximum number of images that a rule is fitted on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels(Data):
-    """Grey pictures; token n is a pixel of brightness n - 1."""
+    """Config of grey images. Token n is a pixel of brightness n - 1."""
 
     vocabulary: ClassVar[int] = BYTE_VOCABULARY
 
     def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what the majority class, the nearest class by a histogram of pixels and the nearest image score."""
+        """Returns the scores of three rules.
+
+        They are the majority class, the class with the nearest mean brightness histogram, and the nearest training
+        image.
+        """
         train, test = splits["train"], splits["test"]
         pixels = [some.tokens.reshape(len(some), -1) for some in (train, test)]
         return {
@@ -37,17 +41,17 @@ class Pixels(Data):
 
 
 def open_picture(content: bytes) -> Picture.Image:
-    """Returns a picture whose checksums fit: decoding a PNG leaves out those of its pixels.
+    """Opens an image after its checksums are verified: decoding a PNG does not check those of its pixels.
 
     Raises:
-        Exception: of whatever class Pillow has for the damage.
+        Exception: the image is damaged; the class depends on the damage.
     """
-    Picture.open(io.BytesIO(content)).verify()  # after which it cannot be read
+    Picture.open(io.BytesIO(content)).verify()  # a verified image must be opened again to be read
     return Picture.open(io.BytesIO(content))
 
 
-def as_sequences(images: Bytes, labels: Bytes) -> Ragged:
-    """Returns images (count, pixels) as sequences; token 1 is black, 0 is left for padding."""
+def images_to_sequences(images: Bytes, labels: Bytes) -> Ragged:
+    """Returns images (count, pixels) as sequences. Token 1 is black; token 0 is reserved for padding."""
     count, pixels = images.shape
     return Ragged(
         tokens=images.reshape(-1), offsets=np.arange(count + 1, dtype=np.int64) * pixels, labels=labels, shift=1
@@ -55,7 +59,7 @@ def as_sequences(images: Bytes, labels: Bytes) -> Ragged:
 
 
 def brightness(splits: Splits) -> float:
-    """Returns what a linear rule on how bright pixels are scores on the test set."""
+    """Returns the test accuracy of the nearest class mean of standardised brightness histograms."""
     train, test = splits["train"], splits["test"]
     known, labels = histograms(train, min(len(train), EXAMPLES)), train.labels[:EXAMPLES]
     centre, spread = known.mean(axis=0), known.std(axis=0) + 1e-9
@@ -67,6 +71,6 @@ def brightness(splits: Splits) -> float:
 
 
 def histograms(split: Ragged, count: int) -> npt.NDArray[np.float64]:
-    """Returns the share of each example's pixels in each bin of brightness; the first ``count`` examples, bins."""
+    """Returns the fraction of pixels in each brightness bin, for the first ``count`` examples (examples, bins)."""
     bins = (np.bincount(split[example] // (256 // LEVELS), minlength=LEVELS) for example in range(count))
     return np.stack([each / each.sum() for each in bins])

@@ -1,4 +1,4 @@
-"""Short texts of one of two kinds, read byte by byte: what the reviews and the bundled book share."""
+"""Base config of binary text classification, byte by byte: film reviews and the bundled book."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,27 +20,27 @@ class Review(NamedTuple):
     text: bytes
     positive: int
     film: str
-    """The film's identifier; empty where the source does not tell."""
+    """The film's identifier; empty if the source does not provide it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reviews(Data):
-    """Texts; token n is byte n - 1."""
+    """Config of texts of two classes. Token n is byte n - 1."""
 
     vocabulary: ClassVar[int] = BYTE_VOCABULARY
     classes: ClassVar[int] = 2
     length: int
-    """Bytes that are read of a text."""
+    """Number of bytes read per text."""
     validation: Literal["held-out", "test"] = "held-out"
-    """held-out: examples of its own; test: the test set itself, which makes the task text-legacy."""
+    """Validation set. held-out: separate examples; test: the test set itself, which makes the task text-legacy."""
 
     @property
     def longest(self) -> int:
-        """The most bytes of a text."""
+        """Maximum number of bytes of a text."""
         return self.length
 
     def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what the majority class scores, naive Bayes over bytes and over pairs of bytes, the nearest text."""
+        """Returns the scores of the majority class, naive Bayes on bytes and byte pairs, and the nearest text."""
         train, test = splits["train"], splits["test"]
         rules = {"bag of bytes": False, "bag of byte pairs": True}
         guesses = {name: naive_bayes(train, test, pairs=pairs) for name, pairs in rules.items()}
@@ -52,12 +52,12 @@ class Reviews(Data):
 
 
 def as_array(text: bytes) -> npt.NDArray[np.uint8]:
-    """Returns bytes as numbers."""
+    """Returns a text's bytes as an array."""
     return np.frombuffer(text, dtype=np.uint8)
 
 
-def of_reviews(reviews: Sequence[Review]) -> Ragged:
-    """Returns reviews as sequences; token n is byte n - 1."""
+def reviews_to_sequences(reviews: Sequence[Review]) -> Ragged:
+    """Returns reviews as sequences. Token n is byte n - 1."""
     return Ragged.of([as_array(each.text) for each in reviews], [each.positive for each in reviews], shift=1)
 
 
@@ -66,14 +66,17 @@ def in_hash_order(reviews: Sequence[Review]) -> list[Review]:
     return sorted(reviews, key=lambda each: (hashlib.blake2b(each.text, digest_size=16).digest(), each.positive))
 
 
-def validated_on_test(splits: Splits) -> Splits:
-    """Returns the splits of published code: the validation examples train, those of the test set validate too."""
-    train = joined([splits["train"], splits["validation"]])
+def validate_on_test(splits: Splits) -> Splits:
+    """Returns the splits of published code.
+
+    Validation examples are added to training, and the test set is also the validation set.
+    """
+    train = concatenate_splits([splits["train"], splits["validation"]])
     return {"train": train, "validation": splits["test"], "test": splits["test"]}
 
 
-def joined(parts: Sequence[Ragged]) -> Ragged:
-    """Returns several splits as one."""
+def concatenate_splits(parts: Sequence[Ragged]) -> Ragged:
+    """Concatenates splits."""
     ends = np.cumsum([0, *(part.offsets[-1] for part in parts[:-1])])
     offsets = [part.offsets[:-1] + end for part, end in zip(parts, ends, strict=True)]
     return Ragged(
@@ -85,19 +88,22 @@ def joined(parts: Sequence[Ragged]) -> Ragged:
 
 
 def nearest_text(train: Ragged, test: Ragged) -> float:
-    """Returns the accuracy of the label of the training example whose words differ least; two texts are one."""
-    known, asked = word_counts(_texts(train, TRAINED), _texts(test, TESTED))
-    return label_of_nearest(known, train.labels, asked, test.labels)
+    """Returns the test accuracy of the label of the training example with the most similar words.
+
+    The texts of a pair are concatenated.
+    """
+    train_counts, test_counts = word_counts(_texts(train, TRAINED), _texts(test, TESTED))
+    return label_of_nearest(train_counts, train.labels, test_counts, test.labels)
 
 
-def _texts(split: Ragged, most: int) -> list[str]:
-    """Returns the texts of the first examples, a character for each byte."""
-    texts = [split[number].tobytes().decode("latin-1") for number in range(min(len(split), most) * split.sequences)]
+def _texts(split: Ragged, limit: int) -> list[str]:
+    """Returns the texts of the first ``limit`` examples, one character per byte."""
+    texts = [split[number].tobytes().decode("latin-1") for number in range(min(len(split), limit) * split.sequences)]
     return [" ".join(texts[first : first + split.sequences]) for first in range(0, len(texts), split.sequences)]
 
 
 def naive_bayes(train: Ragged, test: Ragged, *, pairs: bool) -> npt.NDArray[np.int64]:
-    """Returns the labels that naive Bayes with add-one smoothing guesses from the counts of bytes, or of pairs."""
+    """Returns the labels predicted by naive Bayes with add-one smoothing on the counts of bytes or byte pairs."""
     size = 2**16 if pairs else 2**8
 
     def symbols(sequence: TokenArray) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The runs that have a name: typed values, each with its source, the score expected and its cost."""
+"""The presets of every task: typed runs, each with its source, expected score and cost."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,4 +19,4 @@ PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
         for task in TASKS
     }
 )
-"""Task -> name of the preset -> preset."""
+"""Task -> preset name -> preset."""

@@ -1,4 +1,4 @@
-"""A tier between quick and the papers': five variants with three seeds take an hour or so on two CPU cores."""
+"""Presets between quick and the papers'. Five variants with three seeds take about an hour on two CPU cores."""
 
 from seqarena.common.runs.run import Preset
 from seqarena.lra.data.listops import ListOps

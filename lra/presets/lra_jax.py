@@ -1,4 +1,4 @@
-"""The runs of Tay et al. 2021 (google-research/long-range-arena at its last commit): a model for each task."""
+"""The runs of Tay et al. 2021 (google-research/long-range-arena at its last commit), with one model per task."""
 
 from dataclasses import replace
 from typing import Literal
@@ -20,7 +20,7 @@ MODEL = Model(
     vocabulary=257, max_length=1, classes=2, positions="sinusoidal", embedding_std=1.0, pooling="cls", layers=4,
     dim=256, heads=4, ffn_dim=1024, norm=PreNorm(), activation="gelu_tanh", projection_bias=False, norm_eps=1e-6,
 )  # fmt: skip
-"""Settings that all of their configs share."""
+"""Settings shared by all configs of Tay et al."""
 RETRIEVAL_MODEL = replace(
     MODEL, max_length=4000, pooling="first", pairing="concat", head_dims=(512, 256), dim=128, ffn_dim=512
 )
@@ -61,8 +61,8 @@ def _preset(
     return Preset(run=run, source=SOURCE, departures=departures, expected=expected, cost=cost, comparable=True)
 
 
-def _kin(preset: Preset[Run], task: str, data: Data, *, expected: str) -> Preset[Run]:
-    """Returns the same run on a near kin of the task."""
+def _for_task(preset: Preset[Run], task: str, data: Data, *, expected: str) -> Preset[Run]:
+    """Returns the same run on a related task."""
     return replace(preset, run=replace(preset.run, task=task, data=data), departures=DEPARTURES, expected=expected)
 
 
@@ -113,9 +113,9 @@ PATHX = _preset(
 LRA_JAX = (
     LISTOPS,
     TEXT,
-    _kin(TEXT, "text-legacy", Text(length=1_000, validation="test"), expected=TEXT.expected),
+    _for_task(TEXT, "text-legacy", Text(length=1_000, validation="test"), expected=TEXT.expected),
     RETRIEVAL,
-    _kin(RETRIEVAL, "retrieval-imdb", RetrievalImdb(), expected="nothing in print: the task is ours"),
+    _for_task(RETRIEVAL, "retrieval-imdb", RetrievalImdb(), expected="nothing in print: the task is ours"),
     IMAGE,
     PATHFINDER,
     PATHX,

@@ -1,4 +1,7 @@
-"""Runs of about a minute on two CPU cores that download nothing: the model without dropout on short sequences."""
+"""Runs of about a minute on two CPU cores that need no download.
+
+The model is that of Xiong et al., without dropout, on short sequences.
+"""
 
 from dataclasses import replace
 
@@ -25,7 +28,7 @@ def short(
     batch_size: int = 64,
     eval_every: int = 200,
 ) -> Run:
-    """Returns a run of the small model, fit to learn what it can in few steps."""
+    """Returns a run of Xiong et al.'s model with settings for few steps."""
     return Run(
         task=task,
         preset=preset,
@@ -39,8 +42,11 @@ def short(
     )  # fmt: skip
 
 
-def _large(run: Run) -> Run:
-    """Returns a run with embeddings as large as the sinusoids beside them; some tasks need it to learn in a minute."""
+def _with_large_embeddings(run: Run) -> Run:
+    """Returns the run with embeddings of the same scale as the sinusoidal positions.
+
+    Some tasks need it to learn within a minute.
+    """
     return replace(
         run,
         model=replace(run.model, positions="sinusoidal", embedding_std=1.0),
@@ -55,8 +61,8 @@ def _preset(run: Run, source: str, data: str, expected: str) -> Preset[Run]:
     )  # fmt: skip
 
 
-def _kin(preset: Preset[Run], task: str, data: Data | None = None) -> Preset[Run]:
-    """Returns the same run for another task that it stands in for."""
+def _for_task(preset: Preset[Run], task: str, data: Data | None = None) -> Preset[Run]:
+    """Returns the same run under the name of another task, which has no quick data of its own."""
     return replace(preset, run=replace(preset.run, task=task, data=data or preset.run.data))
 
 
@@ -74,7 +80,7 @@ TEXT = _preset(
     "softmax 64 % (seed 0); bag of bytes 64 %, of byte pairs 69 %, nearest training text 77 %",
 )
 RETRIEVAL = _preset(
-    _large(short("retrieval", "quick", Chapters(), positions=128, steps=700)),
+    _with_large_embeddings(short("retrieval", "quick", Chapters(), positions=128, steps=700)),
     "pairs of passages of 128 bytes of the bundled book: of one chapter?",
     f"{BOOK}; 80 % of its chapters train, 10 % each validate and test",
     "softmax 60 % (seed 0); majority 50 %, shared words 68 %",
@@ -86,7 +92,7 @@ IMAGE = _preset(
     "softmax 52 % (seed 0); brightness 16 %, nearest training image 30 %",
 )
 PATHFINDER = _preset(
-    _large(short("pathfinder", "quick", SmallPathfinder(), positions=196)),
+    _with_large_embeddings(short("pathfinder", "quick", SmallPathfinder(), positions=196)),
     "our generator at 14 x 14 pixels, contours of 3 dashes, no distractors; where markers stand says nothing",
     "generated; no pair of places of markers in two splits; 16,000 / 2,000 / 2,000; no licence needed",
     "softmax 80 % (seed 0); majority 50 %, nearest training image 44 %",
@@ -96,12 +102,12 @@ QUICK = (
     LISTOPS,
     TEXT,
     replace(
-        _kin(TEXT, "text-legacy", Book(validation="test")),
+        _for_task(TEXT, "text-legacy", Book(validation="test")),
         data=f"{BOOK}; 90 % of its chapters train, 10 % validate and test",
     ),
     RETRIEVAL,
-    _kin(RETRIEVAL, "retrieval-imdb"),
+    _for_task(RETRIEVAL, "retrieval-imdb"),
     IMAGE,
     PATHFINDER,
-    _kin(PATHFINDER, "pathx"),
+    _for_task(PATHFINDER, "pathx"),
 )

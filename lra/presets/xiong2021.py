@@ -1,4 +1,4 @@
-"""The runs of Xiong et al. 2021 (mlpen/Nystromformer, LRA/code/lra_config.py): one small model for all tasks."""
+"""The runs of Xiong et al. 2021 (mlpen/Nystromformer, LRA/code/lra_config.py), with one small model for all tasks."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from seqarena.lra.model import Model
 from seqarena.lra.run import Legacy, Run
 
 MODEL = Model(vocabulary=16, max_length=2048, classes=10, layers=2, dim=64, heads=2, ffn_dim=128, norm=PreNorm())
-"""ListOps's; the other tasks have their own vocabulary, positions and classes."""
+"""Model for ListOps. The other tasks replace vocabulary, positions and classes."""
 
 SOURCE = "Xiong et al. 2021 (mlpen/Nystromformer, LRA/code)"
 DEPARTURES = (
@@ -111,7 +111,7 @@ PATHX = _preset(
 
 
 def _legacy(preset: Preset[Run]) -> Preset[Run]:
-    """Returns the run with every trap of their code that there is a name for."""
+    """Returns the run with all implemented quirks of the published code."""
     run, pixels = preset.run, isinstance(preset.run.data, Pixels)
     data = replace(run.data, length=1_000) if isinstance(run.data, Text) else run.data
     return replace(

@@ -1,4 +1,4 @@
-"""Questions on paragraphs, pairs of sentences: read or generated, made into batches."""
+"""The data of every finetuning task: questions on paragraphs, or sentence pairs; read or generated, then batched."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,44 +14,45 @@ Example = TypeVar("Example")
 
 @dataclass(frozen=True, kw_only=True)
 class Data(ABC):
-    """Which examples, and how they become tokens."""
+    """Config of the examples and their tokenization. Each task's own config adds its fields."""
 
     train: str | None = field(default=None, metadata=role(Role.OWN_FILE))
-    """Examples to train on, a file; none: those of ``hub``, or generated ones."""
+    """File of training examples. none: those of ``hub``, or generated ones."""
     hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """A data set of the hub, as ID or ID:CONFIG; without it and without files examples are generated."""
+    """Data set of the hub, as ID or ID:CONFIG. Without it and without files, examples are generated."""
     generated: int
-    """Generated examples to train on; a tenth as many test."""
+    """Number of generated training examples. The test set has a tenth as many."""
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """tokenizer.json or vocab.txt, a folder or id of the hub; none: the checkpoint's; generated text: its own words."""
+    """tokenizer.json or vocab.txt, a folder or an id of the hub. none: the checkpoint's; for generated text its own
+    words."""
     length: int
-    """Tokens of a sequence at most, special ones counted."""
+    """Maximum number of tokens of a sequence, including special tokens."""
     held_out: float = 0.01
-    """Share of the texts trained on, by a hash of them, whose examples validate instead."""
+    """Fraction of the training texts, chosen by their hashes, whose examples form the validation set."""
     test_limit: int | None = field(default=None, metadata=added(2))
-    """Examples of each test set that are evaluated, drawn from all; none: all. A score on fewer is in no table with
-    those on all."""
+    """Number of examples to evaluate of each test set, sampled from all. none: all. Scores on a sample are kept out of
+    the tables of scores on the whole test set."""
     seed: int = 0
-    """Seed of generated examples, and of those that are drawn."""
+    """Seed of generated examples and of the sample of test examples."""
 
     @property
     @abstractmethod
     def own(self) -> bool:
-        """Whether files are named, in the place of the hub's."""
+        """Whether the data are your own files instead of a data set of the hub."""
 
     @property
     def is_generated(self) -> bool:
         """Whether the examples are generated."""
         return self.hub is None and not self.own
 
-    def tested(self, examples: Sequence[Example]) -> list[Example]:
-        """Returns those examples of a test set that are evaluated."""
+    def sample_test(self, examples: Sequence[Example]) -> list[Example]:
+        """Returns the examples of a test set that are evaluated: all, or a sample of ``test_limit``."""
         return [examples[number] for number in sample_indices(len(examples), self.test_limit, self.seed, 1).tolist()]
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no data."""
+        """Raises a ``WrongUseError`` for invalid settings."""
         if not 0 < self.held_out < 1:
-            raise WrongUseError(f"data.held_out: expected a share between 0 and 1, found {self.held_out}")
+            raise WrongUseError(f"data.held_out: expected a fraction between 0 and 1, found {self.held_out}")
         if self.generated < 100:
             raise WrongUseError(f"data.generated: expected at least 100, found {self.generated}")
         if self.test_limit is not None and self.test_limit < 1:

@@ -1,4 +1,4 @@
-"""Fields that batches of windows and of pairs share: two texts in a row of tokens."""
+"""Base class of the batches of windows and of pairs: two texts in one sequence of tokens."""
 
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
@@ -13,11 +13,14 @@ Same = TypeVar("Same", bound="TextBatch")
 
 @dataclass(frozen=True, kw_only=True)
 class TextBatch(Batch):
-    """[CLS], one text, [SEP], another, [SEP], padding; what a task adds has a row an example, or a place a token."""
+    """Batch of sequences [CLS] text [SEP] text [SEP] padding.
+
+    Fields that a task adds have one entry per example, or one per token.
+    """
 
     tokens: Tokens
     types: Tokens
-    """0 up to the first [SEP], 1 behind it."""
+    """Segment ids: 0 up to the first [SEP], 1 after it."""
     real: Mask
 
     def token_count(self) -> int:
@@ -25,7 +28,7 @@ class TextBatch(Batch):
         return int(self.real.sum())
 
     def longer(self: Same, length: int) -> Same:
-        """Returns the batch with its sequences padded to a length, which none may exceed."""
+        """Returns the batch with its sequences padded to a length; raises a ``ValueError`` if one is longer."""
         more = length - self.tokens.shape[1]
         if more < 0:
             raise ValueError(f"sequences of {self.tokens.shape[1]} tokens cannot be padded to {length}")

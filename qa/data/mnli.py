@@ -1,4 +1,4 @@
-"""MNLI: does one sentence follow from another, contradict it, or neither?"""
+"""MNLI: does a hypothesis follow from a premise, contradict it, or neither?"""
 
 import hashlib
 import json
@@ -16,64 +16,67 @@ from seqarena.common.runs.roles import Role, role
 from seqarena.qa.data import Data, entailment
 
 LABELS = ("entailment", "neutral", "contradiction")
-"""Mapped by name, wherever they come from: files and code disagree on their order."""
+"""Labels in the order of their numbers. Sources are mapped by name, because they disagree on the order."""
 UNDECIDED = "-"
-"""The label of a pair on which its annotators had no majority."""
+"""Label of a pair without a majority among its annotators."""
 UNLABELLED = -1
-"""The number of a label that nobody gave: such pairs can be classified, not trained or scored on."""
+"""Label number of unlabelled pairs. They can be classified, but not used for training or scoring."""
 COLUMNS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
-"""Names of the two sentences' columns: official, and on the hub."""
+"""Column names of the two sentences: in the official files, and on the hub."""
 PARTS = ("train", "matched", "mismatched", "extra")
 SPLITS_OF_HUB = {"train": "train", "matched": "validation_matched", "mismatched": "validation_mismatched"}
-HINT = "--data.train, --data.matched and --data.mismatched take files of your own, such as multinli_1.0_train.jsonl"
+HINT = "--data.train, --data.matched and --data.mismatched accept your own files, such as multinli_1.0_train.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two sentences and how the second one relates to the first."""
+    """A labelled pair of sentences."""
 
     premise: str
     hypothesis: str
     label: int
-    """Its number in ``LABELS``, or ``UNLABELLED``."""
+    """Index in ``LABELS``, or ``UNLABELLED``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mnli(Data):
-    """Which pairs, and how they are cut."""
+    """Config of the sentence pairs and their tokenization."""
 
     matched: str | None = field(default=None, metadata=role(Role.OWN_FILE))
-    """Pairs of the genres of the training pairs, to test on: official JSON lines or table, or rows of the hub as JSON
-    lines or Parquet; packed or not, as ``train`` is."""
+    """File of test pairs of the same genres as the training pairs. Format of this and the other files: official JSON
+    lines or table, or rows of the hub as JSON lines or Parquet, compressed or not."""
     mismatched: str | None = field(default=None, metadata=role(Role.OWN_FILE))
-    """Pairs of other genres, to test on."""
+    """File of test pairs of other genres."""
     extra: str | None = field(default=None, metadata=role(Role.ASIDE))
-    """Pairs of your own, such as a stress set, tested too: a score of its own that compares nothing."""
+    """File of additional test pairs, such as a stress set. Their score is reported but not compared."""
     generated: int = 20_000
-    """Generated pairs to train on; a tenth as many test, twice."""
+    """Number of generated training pairs. Each of the two test sets has a tenth as many."""
     length: int = 128
-    """Tokens of a pair at most, special ones counted; the longer sentence is cut first."""
+    """Maximum number of tokens of a pair, including special tokens. The longer sentence is truncated first."""
 
     @property
     def own(self) -> bool:
-        """Whether files are named, in the place of the hub's."""
+        """Whether the data are your own files instead of a data set of the hub."""
         return any(each is not None for each in (self.train, self.matched, self.mismatched))
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no data."""
+        """Raises a ``WrongUseError`` for invalid settings."""
         super().check()
         if self.own and (self.train is None or self.matched is None):
             raise WrongUseError(
-                "expected --data.train and --data.matched (and --data.mismatched), or none of them and --data.hub"
+                "expected --data.train and --data.matched, with --data.mismatched optional; or omit all three and use "
+                "--data.hub"
             )
         if self.length < 5:
             raise WrongUseError(f"data.length: expected at least 5, found {self.length}")
 
     def load(self) -> tuple[dict[str, list[Pair]], str]:
-        """Returns the pairs of train, validation, matched, and where there are such mismatched and extra; a checksum.
+        """Returns the splits and their checksum.
+
+        The splits are train, validation, matched, and if present mismatched and extra.
 
         Raises:
-            BadDataError: files that are missing, damaged, or of other labels; a split without a pair.
+            BadDataError: files are missing or damaged, or have unknown labels; or a split is empty.
         """
         self.check()
         found = {name: self._read(name) for name in PARTS if self._has(name)}
@@ -82,11 +85,14 @@ class Mnli(Data):
         splits = {
             "train": [each for each, out in zip(train, apart, strict=True) if not out],
             "validation": [each for each, out in zip(train, apart, strict=True) if out],
-            **{name: self.tested(pairs) for name, pairs in found.items()},
+            **{name: self.sample_test(pairs) for name, pairs in found.items()},
         }
         for name, split in splits.items():
             if not split:
-                raise BadDataError(f"mnli: no pair for {name}; of {len(train):,} to train on, data.held_out is taken")
+                raise BadDataError(
+                    f"mnli: expected pairs for {name}, found none; {len(train):,} pairs were divided by data.held_out "
+                    f"{self.held_out}"
+                )
         return splits, checksum(split for name, split in splits.items() if name != "extra")
 
     def _has(self, name: str) -> bool:
@@ -112,10 +118,10 @@ class Mnli(Data):
 def read(path: Path, *, labelled: bool = True) -> list[Pair]:
     """Returns the pairs of a file: official JSON lines or table, or rows of the hub.
 
-    ``labelled``: whether pairs without a label are left out, or refused if there is no such column.
+    ``labelled``: skip pairs without a majority label, and raise if there is no column of labels.
 
     Raises:
-        BadDataError: another format, a label that there is not, labels that are numbers without names; says where.
+        BadDataError: the format or a label is unknown, or labels are numbers without names. The message names the line.
     """
     kind = kind_of(path)
     if kind == ".jsonl":
@@ -126,14 +132,15 @@ def read(path: Path, *, labelled: bool = True) -> list[Pair]:
     if kind in (".tsv", ".txt"):
         return pairs(_table(path, labelled=labelled), None, str(path), labelled=labelled)
     raise BadDataError(
-        f"{path}: expected .jsonl, .tsv, .txt (official tables) or .parquet, packed by gzip or xz or not"
+        f"{path}: expected .jsonl, .tsv, .txt (official tables) or .parquet, uncompressed or with gzip or xz"
     )
 
 
 def _table(path: Path, *, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of an official table: tabs, no quoting; the label last (GLUE) or first (MultiNLI).
+    """Yields the rows of an official table: separated by tabs, without quoting.
 
-    Annotators' own labels, in between or behind, are as many as there were: a row may be shorter than the heading.
+    The gold label is the last column (GLUE) or the first (MultiNLI). The number of individual annotators' labels, in
+    other columns, varies, so a row may be shorter than the heading.
     """
     lines = read_text(path).rstrip("\n").split("\n")
     heading = lines[0].rstrip("\r").split("\t")
@@ -141,7 +148,7 @@ def _table(path: Path, *, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]
     has_labels = "gold_label" in heading
     if names is None or (labelled and not has_labels):
         raise BadDataError(f"{path}: expected columns sentence1, sentence2 and gold_label, found {', '.join(heading)}")
-    # without labels: whatever is first
+    # without labels the first column serves as a placeholder
     label = -1 if heading[-1] == "gold_label" else heading.index("gold_label") if has_labels else 0
     first, second = (heading.index(name) for name in names)
     for number, line in enumerate(lines[1:], start=2):
@@ -155,12 +162,12 @@ def _table(path: Path, *, labelled: bool) -> Iterator[tuple[str, dict[str, Any]]
 def pairs(
     rows: Iterator[tuple[str, Mapping[str, Any]]], names: Sequence[str] | None, source: str, *, labelled: bool = True
 ) -> list[Pair]:
-    """Returns pairs of rows; ``names`` are what the numbers of a column ``label`` mean.
+    """Returns the pairs of rows. ``names`` are the label names of the numbers in a column ``label``.
 
-    Undecided pairs are left out, or, unless pairs are to be ``labelled``, kept like those without any label.
+    Pairs without a majority label are skipped if ``labelled``; otherwise they are returned as unlabelled.
 
     Raises:
-        BadDataError: a field that is missing, or a label that there is not.
+        BadDataError: a field is missing, or a label is unknown.
     """
     found: list[Pair] = []
     undecided = 0
@@ -175,9 +182,9 @@ def pairs(
         elif label != UNDECIDED:
             found.append(Pair(premise=premise, hypothesis=hypothesis, label=LABELS.index(label)))
     if undecided and labelled:
-        print(f"{source}: left out {undecided:,} pairs without a majority of annotators", file=sys.stderr)
+        print(f"{source}: skipped {undecided:,} pairs without a majority label", file=sys.stderr)
     if not found:
-        raise BadDataError(f"{source}: there is no pair in it")
+        raise BadDataError(f"{source}: expected labelled pairs, found none")
     return found
 
 
@@ -185,7 +192,7 @@ def _label(row: Mapping[str, Any], names: Sequence[str] | None, where: str) -> s
     label = row.get("gold_label", row.get("label"))
     if isinstance(label, int):
         if names is None:
-            raise BadDataError(f"{where}: label {label} is a number, and nothing says what it means; expected a name")
+            raise BadDataError(f"{where}: expected the name of a label, found the number {label} without names")
         if label == -1:
             return UNDECIDED
         label = names[label] if 0 <= label < len(names) else label
@@ -195,7 +202,7 @@ def _label(row: Mapping[str, Any], names: Sequence[str] | None, where: str) -> s
 
 
 def checksum(splits: Iterable[Sequence[Pair]]) -> str:
-    """Returns the sha256 over sentences and labels, the same for files and rows that say the same."""
+    """Returns the sha256 of sentences and labels. It does not depend on the file format."""
     digest = hashlib.sha256()
     for split in splits:
         for each in split:

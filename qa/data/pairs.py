@@ -16,40 +16,40 @@ from seqarena.qa.data.mnli import Pair
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(TextBatch):
-    """Pairs, premise and hypothesis, and how they relate."""
+    """Batch of premise and hypothesis pairs with their labels."""
 
     label: PerExample
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """Pairs as tokens."""
+    """Tokenized pairs."""
 
     first: list[Ids]
     second: list[Ids]
     labels: npt.NDArray[np.int64]
     special: tuple[int, int, int]
-    """[CLS], [SEP], [PAD]."""
+    """Ids of [CLS], [SEP], [PAD]."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each pair, special ones counted."""
+        """Number of tokens of each pair, including special tokens."""
         return np.array([len(one) + len(two) + 3 for one, two in zip(self.first, self.second, strict=True)])
 
     def batch(self, examples: Indices) -> PairBatch:
-        """Returns some pairs."""
+        """Returns the batch of the given pairs."""
         cls, sep, pad = self.special
         some = [(self.first[example], self.second[example]) for example in examples.tolist()]
         opening = np.array([len(one) + 2 for one, _ in some])
         lengths = np.array([len(one) + len(two) + 3 for one, two in some])
         tokens = np.full((len(some), int(lengths.max())), pad, dtype=np.int64)
         for row, (one, two) in enumerate(some):
-            place = len(one) + 2
-            tokens[row, 0], tokens[row, place - 1], tokens[row, place + len(two)] = cls, sep, sep
-            tokens[row, 1 : place - 1], tokens[row, place : place + len(two)] = one, two
+            start = len(one) + 2
+            tokens[row, 0], tokens[row, start - 1], tokens[row, start + len(two)] = cls, sep, sep
+            tokens[row, 1 : start - 1], tokens[row, start : start + len(two)] = one, two
         position = np.arange(tokens.shape[1])
         real = position < lengths[:, None]
         types = ((position >= opening[:, None]) & real).astype(np.int64)
@@ -74,20 +74,20 @@ class PairBatches:
 
 
 def encode(pairs: Sequence[Pair], tokenizer: Tokenizer, length: int) -> Encoded:
-    """Returns pairs as tokens, cut to ``length`` with three special ones: of the longer sentence the end goes first."""
+    """Tokenizes pairs and truncates them to ``length``, including three special tokens; see ``_fit``."""
     first = tokenizer.encode([each.premise for each in pairs])
     second = tokenizer.encode([each.hypothesis for each in pairs])
-    kept = [_cut(len(one), len(two), length - 3) for one, two in zip(first, second, strict=True)]
+    lengths = [_fit(len(one), len(two), length - 3) for one, two in zip(first, second, strict=True)]
     return Encoded(
-        first=[tokens[:left] for tokens, (left, _) in zip(first, kept, strict=True)],
-        second=[tokens[:left] for tokens, (_, left) in zip(second, kept, strict=True)],
+        first=[tokens[:count] for tokens, (count, _) in zip(first, lengths, strict=True)],
+        second=[tokens[:count] for tokens, (_, count) in zip(second, lengths, strict=True)],
         labels=np.array([each.label for each in pairs], dtype=np.int64),
         special=(tokenizer.id("[CLS]"), tokenizer.id("[SEP]"), tokenizer.id("[PAD]")),
     )
 
 
-def _cut(first: int, second: int, room: int) -> tuple[int, int]:
-    """Returns what is kept of two lengths: the longer one, of equals the second, loses a token until both fit."""
+def _fit(first: int, second: int, room: int) -> tuple[int, int]:
+    """Reduces two lengths until their sum fits: the longer one loses a token each time, the second if equal."""
     while first + second > room:
         first, second = (first - 1, second) if first > second else (first, second - 1)
     return first, second

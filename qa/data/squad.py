@@ -1,4 +1,4 @@
-"""SQuAD: questions on paragraphs, answered by a span of them or not at all."""
+"""SQuAD: questions on paragraphs, answered by a span of the paragraph or unanswerable."""
 
 import hashlib
 import json
@@ -17,23 +17,24 @@ from seqarena.qa.data import Data, world
 
 Version = Literal["1.1", "2.0"]
 Use = Literal["train", "test", "score", "predict"]
-"""What is read for: train leaves questions out whose answers do not stand where they say; test does not, for it scores
-by the texts alone; score takes them as they are, as the official scripts do; predict too, and needs no answers."""
+"""Purpose of reading. train: questions with misplaced answers (text not at ``answer_start``) are skipped. test: they
+are used, because scoring compares texts only. score: everything is used unchanged, as in the official scripts. predict:
+as score, but answers are optional."""
 WRONG = 0.001
-"""Share of answers that may not stand where they should."""
-HINT = "--data.train and --data.dev take files of your own, such as train-v1.1.json and dev-v1.1.json"
+"""Maximum fraction of misplaced answers."""
+HINT = "--data.train and --data.dev accept your own files, such as train-v1.1.json and dev-v1.1.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question and the answers people gave."""
+    """One question and its annotators' answers."""
 
     id: str
     text: str
     context: int
-    """Number of its paragraph."""
+    """Index of the question's paragraph."""
     answers: tuple[tuple[str, int], ...]
-    """Text, and where it begins, in characters; none: the paragraph does not answer it."""
+    """Text and first character of each answer. Empty: the paragraph has no answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,86 +44,87 @@ class Questions:
     contexts: tuple[str, ...]
     questions: tuple[Question, ...]
     source: str
-    """Source, for messages."""
+    """Name of the source, for messages."""
 
     def __len__(self) -> int:
         return len(self.questions)
 
     def some(self, chosen: Iterable[Question]) -> "Questions":
-        """Returns some of the questions; paragraphs stay."""
+        """Returns the given questions with all paragraphs."""
         return Questions(contexts=self.contexts, questions=tuple(chosen), source=self.source)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Squad(Data):
-    """Which questions, and how paragraphs are cut and answers chosen."""
+    """Config of the questions, the windows of paragraphs, and the choice of answers."""
 
     version: Version = "1.1"
-    """2.0 has questions that are not answered."""
+    """Version of SQuAD. 2.0 has unanswerable questions."""
     dev: str | None = field(default=None, metadata=role(Role.OWN_FILE))
-    """Questions to test on; this and ``train``: the official JSON, or rows as JSON lines or Parquet, packed or not."""
+    """File of test questions. Format of this and ``train``: the official JSON, or rows as JSON lines or Parquet,
+    compressed or not."""
     generated: int = 12_000
-    """Generated questions to train on; a tenth as many test."""
+    """Number of generated training questions. The test set has a tenth as many."""
     length: int = 384
-    """Tokens of question and window together at most, special ones counted."""
+    """Maximum number of tokens of question and window together, including special tokens."""
     question_length: int = 64
-    """Tokens of a question that are read."""
+    """Maximum number of tokens of a question. The rest is truncated."""
     window_step: int | None = 128
-    """Tokens from the beginning of one window to that of the next (doc_stride of Google's code)."""
+    """Number of tokens from the start of one window to the start of the next (doc_stride of Google's code)."""
     window_overlap: int | None = None
-    """Tokens that one window shares with the next (doc_stride of run_qa); either this or ``window_step``."""
+    """Number of tokens shared by consecutive windows (doc_stride of run_qa). Set either this or ``window_step``."""
     windows: Literal["best", "all"] = "best"
-    """Of the windows that hold a token, which may begin an answer there: best, where the token has most context around
-    it (Google), or all (run_qa)."""
+    """Windows in which an answer may start at a token. best: only the one with the most context around the token
+    (Google); all: every window that contains the token (run_qa)."""
     n_best: int = 20
-    """Beginnings and ends that are looked at in a window, and answers that are kept of a question."""
+    """Number of start and end positions considered per window, and of answers stored per question."""
     answer_length: int = 30
-    """Tokens of an answer at most."""
+    """Maximum number of tokens of an answer."""
     null_threshold: float = 0.0
-    """A question is left unanswered if doing so scores better than its best answer by more than this (2.0 alone)."""
+    """A question is left unanswered if the score of no answer exceeds that of the best answer by more than this (2.0
+    only)."""
 
     @property
     def own(self) -> bool:
-        """Whether files are named, in the place of the hub's."""
+        """Whether the data are your own files instead of a data set of the hub."""
         return self.train is not None or self.dev is not None
 
     @property
     def unanswerable(self) -> bool:
-        """Whether there are questions without an answer."""
+        """Whether some questions have no answer."""
         return self.version == "2.0"
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no data."""
+        """Raises a ``WrongUseError`` for invalid settings."""
         super().check()
         if self.own and (self.train is None or self.dev is None):
-            raise WrongUseError("expected --data.train and --data.dev, both, or neither and --data.hub")
+            raise WrongUseError("expected both --data.train and --data.dev, or neither, with --data.hub")
         if (self.window_step is None) == (self.window_overlap is None):
             raise WrongUseError(
-                "expected one of data.window_step and data.window_overlap; the other is none (--data.window-step none)"
+                "expected exactly one of data.window_step and data.window_overlap; set the other to none (such as "
+                "--data.window-step none)"
             )
         if self.null_threshold and not self.unanswerable:
-            raise WrongUseError("data.null_threshold is about questions without an answer: squad2 has them")
+            raise WrongUseError("data.null_threshold applies only to squad2, which has unanswerable questions; omit it")
         for name in ("length", "question_length", "n_best", "answer_length"):
             if getattr(self, name) < 1:
                 raise WrongUseError(f"data.{name}: expected at least 1, found {getattr(self, name)}")
         room = self.length - self.question_length - 3
         if room < 1:
             raise WrongUseError(
-                f"data.length {self.length} leaves no window beside a question of data.question_length "
-                f"{self.question_length} and three special tokens"
+                f"data.length: expected more than data.question_length {self.question_length} and three special tokens "
+                f"together, found {self.length}"
             )
         if self.window_step is not None and not self.window_step >= 1:
             raise WrongUseError(f"data.window_step: expected at least 1 token, found {self.window_step}")
         if self.window_overlap is not None and not 0 <= self.window_overlap < room:
-            raise WrongUseError(
-                f"data.window_overlap: expected 0 up to below {room} tokens, found {self.window_overlap}"
-            )
+            raise WrongUseError(f"data.window_overlap: expected 0 to {room - 1} tokens, found {self.window_overlap}")
 
     def load(self) -> tuple[dict[str, Questions], str]:
         """Returns the questions of train, validation and test, and their checksum.
 
         Raises:
-            BadDataError: files that are missing, damaged, or of another version; a split without a question.
+            BadDataError: files are missing or damaged, or of another version; or a split is empty.
         """
         self.check()
         train, test = self._read("train"), self._read("dev")
@@ -130,11 +132,14 @@ class Squad(Data):
         splits = {
             "train": train.some(each for each in train.questions if not apart[each.context]),
             "validation": train.some(each for each in train.questions if apart[each.context]),
-            "test": test.some(self.tested(test.questions)),
+            "test": test.some(self.sample_test(test.questions)),
         }
         for name, split in splits.items():
             if not split.questions:
-                raise BadDataError(f"{split.source}: no question for {name}; of {len(train):,}, data.held_out is taken")
+                raise BadDataError(
+                    f"{split.source}: expected questions, no question for {name}; {len(train):,} training questions "
+                    f"were divided by data.held_out {self.held_out}"
+                )
         return splits, checksum(splits.values())
 
     def _read(self, name: Literal["train", "dev"]) -> Questions:
@@ -145,9 +150,9 @@ class Squad(Data):
         if self.hub is not None:
             source, _, config = self.hub.partition(":")
             rows = hub_rows(source, None, "train" if name == "train" else "validation", HINT, config=config or None)
-            return of_rows(((f"{self.hub}, row {n}", row) for n, row in enumerate(rows)), self.version, self.hub, use)
+            return from_rows(((f"{self.hub}, row {n}", row) for n, row in enumerate(rows)), self.version, self.hub, use)
         count = self.generated if name == "train" else self.generated // 10
-        return of_json(
+        return from_json(
             world.squad(count, self.seed, name, unanswerable=self.unanswerable), self.version, f"generated {name}"
         )
 
@@ -156,59 +161,61 @@ def read(path: Path, version: Version, use: Use) -> Questions:
     """Returns the questions of a file: the official JSON, or rows of the hub as JSON lines or Parquet.
 
     Raises:
-        BadDataError: see ``of_json`` and ``of_rows``.
+        BadDataError: see ``from_json`` and ``from_rows``.
     """
     kind = kind_of(path)
     if kind == ".jsonl":
-        return of_rows(read_lines(path), version, str(path), use)
+        return from_rows(read_lines(path), version, str(path), use)
     if kind == ".parquet":
-        return of_rows(read_parquet(path)[0], version, str(path), use)
+        return from_rows(read_parquet(path)[0], version, str(path), use)
     if kind != ".json":
-        raise BadDataError(f"{path}: expected .json (official), .jsonl or .parquet (rows), packed by gzip or xz or not")
-    return of_json(read_json(path), version, str(path), use)
+        raise BadDataError(
+            f"{path}: expected .json (official), .jsonl or .parquet (rows), uncompressed or with gzip or xz"
+        )
+    return from_json(read_json(path), version, str(path), use)
 
 
-def of_json(values: Any, version: Version, source: str, use: Use = "train") -> Questions:
+def from_json(values: Any, version: Version, source: str, use: Use = "train") -> Questions:
     """Returns the questions of SQuAD's own JSON: data, paragraphs, qas.
 
     Raises:
-        BadDataError: another structure, the other version, a question id that stands there twice; and but for
-            scoring an empty paragraph, or more than one answer in a thousand that does not stand where it says; names
-            the id.
+        BadDataError: the structure or the version is another one, or a question id is repeated; unless ``use`` is
+            score, a paragraph is empty; for train and test, more than one answer in a thousand is misplaced. The
+            message names the id.
     """
-    return _checked(_flat(values, source, use), version, source, use)
+    return _build_questions(_iterate_json(values, source, use), version, source, use)
 
 
-def of_rows(
+def from_rows(
     rows: Iterator[tuple[str, Mapping[str, Any]]], version: Version, source: str, use: Use = "train"
 ) -> Questions:
-    """Returns the questions of rows as the hub has them: id, question, context, answers {text, answer_start}.
+    """Returns the questions of rows in the hub's format: id, question, context, answers {text, answer_start}.
 
     Raises:
-        BadDataError: as ``of_json``.
+        BadDataError: see ``from_json``.
     """
 
-    def flat() -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
+    def iterate_rows() -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
         for where, row in rows:
             answers = _answers(row, dict, where, use)
             texts, starts = member(answers, "text", list, where), member(answers, "answer_start", list, where)
             if len(texts) != len(starts) or any(type(start) is not int for start in starts):
-                raise BadDataError(f"{where}: expected a whole number answer_start for each of {len(texts)} texts")
+                raise BadDataError(f"{where}: expected an integer answer_start for each of {len(texts)} texts")
             name, question = member(row, "id", str, where), member(row, "question", str, where)
             found = list(zip(map(str, texts), starts, strict=True))
             yield name, question, member(row, "context", str, where), found, not found
 
-    return _checked(flat(), version, source, use)
+    return _build_questions(iterate_rows(), version, source, use)
 
 
 def _answers(values: Mapping[str, Any], kind: type, where: str, use: Use) -> Any:
-    """Returns the answers of a question, of which there may be none where it is to be answered."""
+    """Returns the answers of a question; if ``use`` is predict, they may be missing."""
     if use == "predict" and "answers" not in values:
         return {"text": [], "answer_start": []} if kind is dict else []
     return member(values, "answers", kind, where)
 
 
-def _flat(values: Any, source: str, use: Use) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
+def _iterate_json(values: Any, source: str, use: Use) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
     if not isinstance(values, dict):
         raise BadDataError(f"{source}: expected an object with data, found {type(values).__name__}")
     for article in member(values, "data", list, source):
@@ -228,7 +235,7 @@ def _flat(values: Any, source: str, use: Use) -> Iterator[tuple[str, str, str, l
                 yield name, member(each, "question", str, f"{where}, {name}"), context, answers, impossible
 
 
-def _checked(
+def _build_questions(
     found: Iterator[tuple[str, str, str, list[tuple[str, int]], bool]], version: Version, source: str, use: Use
 ) -> Questions:
     contexts: dict[str, int] = {}
@@ -237,12 +244,12 @@ def _checked(
     total = 0
     for name, question, context, answers, impossible in found:
         if name in questions:
-            raise BadDataError(f"{source}: question id {name!r} stands there twice")
+            raise BadDataError(f"{source}: expected distinct question ids, found {name!r} twice")
         as_it_is = use in ("score", "predict")
         if not context.strip() and use != "score":
-            raise BadDataError(f"{source}: question {name!r} is on an empty paragraph")
-        if (bad := _no_text(context + question)) is not None:
-            raise BadDataError(f"{source}: question {name!r}: half a character ({bad}) that is no text")
+            raise BadDataError(f"{source}: question {name!r} has an empty paragraph")
+        if (bad := _find_surrogate(context + question)) is not None:
+            raise BadDataError(f"{source}: question {name!r}: expected text, found an unpaired surrogate ({bad})")
         if version == "1.1" and use != "predict" and (impossible or not answers):
             raise BadDataError(
                 f"{source}: question {name!r} has no answer, which is SQuAD 2.0, not 1.1; use squad2 (evaluate squad2)"
@@ -254,21 +261,21 @@ def _checked(
         if not as_it_is and impossible:
             kept = []
         elif answers and not kept:
-            continue  # counted among the wrong ones
+            continue  # already counted in ``wrong``
         questions[name] = Question(
             id=name, text=question.lstrip(), context=contexts.setdefault(context, len(contexts)), answers=tuple(kept)
         )
     if use in ("train", "test"):
-        _told(wrong, total, source, use)
+        _report_misplaced(wrong, total, source, use)
     if not questions:
-        raise BadDataError(f"{source}: there is no question in it")
+        raise BadDataError(f"{source}: expected questions, found none")
     if version == "2.0" and use in ("train", "test") and all(each.answers for each in questions.values()):
         raise BadDataError(f"{source}: every question has an answer, which is SQuAD 1.1, not 2.0; use squad1")
     return Questions(contexts=tuple(contexts), questions=tuple(questions.values()), source=source)
 
 
-def _no_text(text: str) -> str | None:
-    """Returns the surrogate that a text has, or None."""
+def _find_surrogate(text: str) -> str | None:
+    """Returns the first unpaired surrogate of a text, or None."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -276,20 +283,20 @@ def _no_text(text: str) -> str | None:
     return None
 
 
-def _told(wrong: Sequence[str], total: int, source: str, use: Use) -> None:
-    """Says how many answers do not stand where they say; refuses too many."""
+def _report_misplaced(wrong: Sequence[str], total: int, source: str, use: Use) -> None:
+    """Prints the number of misplaced answers. Raises a ``BadDataError`` for too many."""
     if len(wrong) > WRONG * total:
         raise BadDataError(
-            f"{source}: {len(wrong):,} of {total:,} answers do not stand in their paragraph where they say, "
-            f"the first is {wrong[0]}; at most {WRONG:.1%} may"
+            f"{source}: expected every answer at its answer_start in the paragraph (at most {WRONG:.1%} elsewhere), "
+            f"found {len(wrong):,} of {total:,} elsewhere, the first is {wrong[0]}"
         )
     if wrong:
-        what = "left out" if use == "train" else "scored by their text all the same"
-        print(f"{source}: {len(wrong):,} answers do not stand where they say, {what}", file=sys.stderr)
+        outcome = "skipped" if use == "train" else "scored by their text"
+        print(f"{source}: {len(wrong):,} answers are not at their answer_start: {outcome}", file=sys.stderr)
 
 
 def checksum(splits: Iterable[Questions]) -> str:
-    """Returns the sha256 over ids, questions, paragraphs and answers, the same for files and rows that say the same."""
+    """Returns the sha256 of ids, questions, paragraphs and answers. It does not depend on the file format."""
     digest = hashlib.sha256()
     for split in splits:
         for each in split.questions:

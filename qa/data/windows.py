@@ -1,4 +1,4 @@
-"""Paragraphs as windows of tokens beside each question, and batches of them."""
+"""Windows of paragraphs, each combined with its question, and batches of them."""
 
 import sys
 from dataclasses import dataclass
@@ -15,46 +15,46 @@ from seqarena.qa.data.squad import Questions, Squad
 
 Array = npt.NDArray[np.int64]
 CLS = 0
-"""Position of [CLS], the target of a window without an answer."""
+"""Position of [CLS]: the target of windows without an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanBatch(TextBatch):
-    """Questions and windows, where their answers are, and where answers may be."""
+    """Batch of questions and windows, with the true answers and masks of allowed answers."""
 
     context: Mask
-    """The window's tokens."""
+    """Mask of the window's tokens."""
     opens: Mask
-    """Those of them where an answer may begin."""
+    """Mask of the window's tokens at which an answer may start."""
     start: PerExample
-    """The answer's first token; ``CLS`` where there is none."""
+    """Position of the answer's first token; ``CLS`` if there is no answer."""
     end: PerExample
-    """Its last."""
+    """Position of the answer's last token; ``CLS`` if there is no answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """All windows of some questions; one entry a window in ``question`` and the arrays after it."""
+    """All windows of a set of questions. ``question`` and the arrays after it have one entry per window."""
 
     questions: Questions
     data: Squad
     question_tokens: list[Ids]
-    """Tokens of each question, cut to ``data.question_length``."""
+    """Tokens of each question, truncated to ``data.question_length``."""
     context_tokens: list[Ids]
     places: list[Ids]
-    """Beginning and end of each token of each paragraph, in characters."""
+    """Character offsets (start, stop) of each token of each paragraph."""
     special: tuple[int, int, int]
-    """[CLS], [SEP], [PAD]."""
+    """Ids of [CLS], [SEP], [PAD]."""
     question: Array
     first: Array
-    """Number of the window's first token in its paragraph."""
+    """Index of the window's first token in its paragraph."""
     stop: Array
-    """Number of the one behind its last."""
+    """Index after the window's last token in its paragraph."""
     best_first: Array
-    """From here up to ``best_stop`` answers may begin in this window."""
+    """Answers may start in this window from this index up to, but not including, ``best_stop``."""
     best_stop: Array
     start: Array
-    """Position in the sequence of the answer's first token; ``CLS`` where it is not whole in the window."""
+    """Position in the sequence of the answer's first token; ``CLS`` if the window does not contain the whole answer."""
     end: Array
 
     def __len__(self) -> int:
@@ -62,35 +62,35 @@ class Windows:
 
     @property
     def opening(self) -> Array:
-        """Tokens of each sequence in front of the window: [CLS], question, [SEP]."""
+        """Number of tokens of each sequence before the window: [CLS], question, [SEP]."""
         lengths = np.array([len(each) for each in self.question_tokens])
         return lengths[self.question] + 2
 
     @property
     def lengths(self) -> Array:
-        """Tokens of each sequence."""
+        """Number of tokens of each sequence."""
         return self.opening + (self.stop - self.first) + 1
 
     def batch(self, examples: Indices) -> SpanBatch:
-        """Returns some windows."""
+        """Returns the batch of the given windows."""
         cls, sep, pad = self.special
         opening, lengths = self.opening[examples], self.lengths[examples]
         shape = len(examples), int(lengths.max())
         tokens = np.full(shape, pad, dtype=np.int64)
-        for row, (example, place) in enumerate(zip(examples.tolist(), opening.tolist(), strict=True)):
+        for row, (example, offset) in enumerate(zip(examples.tolist(), opening.tolist(), strict=True)):
             question = int(self.question[example])
             window = self.context_tokens[self.questions.questions[question].context][
                 self.first[example] : self.stop[example]
             ]
-            tokens[row, 0], tokens[row, place - 1] = cls, sep
-            tokens[row, 1 : place - 1] = self.question_tokens[question]
-            tokens[row, place : place + len(window)] = window
-            tokens[row, place + len(window)] = sep
+            tokens[row, 0], tokens[row, offset - 1] = cls, sep
+            tokens[row, 1 : offset - 1] = self.question_tokens[question]
+            tokens[row, offset : offset + len(window)] = window
+            tokens[row, offset + len(window)] = sep
         position = np.arange(shape[1])
         real = position < lengths[:, None]
         types = (position >= opening[:, None]) & real
         context = types & (position < lengths[:, None] - 1)
-        # in the paragraph's numbers
+        # token index in the paragraph
         number = position - opening[:, None] + self.first[examples][:, None]
         opens = (number >= self.best_first[examples][:, None]) & (number < self.best_stop[examples][:, None])
         return SpanBatch(
@@ -117,10 +117,10 @@ class SpanBatches:
 
 
 def cut(count: int, room: int, data: Squad) -> list[tuple[int, int]]:
-    """Returns the windows of a paragraph of ``count`` tokens beside a question that leaves ``room``: first, stop.
+    """Divides a paragraph of ``count`` tokens into windows (first, stop) of at most ``room`` tokens.
 
-    ``data.window_step`` goes on by so many tokens (Google), ``data.window_overlap`` by what the window does not share
-    (run_qa); the last window ends with the paragraph.
+    Consecutive windows start ``data.window_step`` tokens apart (Google), or ``room`` minus ``data.window_overlap``
+    (run_qa). The last window ends with the paragraph.
     """
     step = room - data.window_overlap if data.window_overlap is not None else min(data.window_step or room, room)
     firsts = range(0, max(count - room, 0) + step, max(step, 1))
@@ -130,11 +130,10 @@ def cut(count: int, room: int, data: Squad) -> list[tuple[int, int]]:
 
 
 def best_ranges(windows: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns, for each window, the tokens that have most context in it: first, stop.
+    """Returns, for each window, the range (first, stop) of tokens that have more context in it than in other windows.
 
-    Context is the lesser of the tokens on both sides in the window, and a hundredth of its length (Google's
-    ``_check_is_max_context``); of equals the first window counts. Windows that follow each other share the tokens out
-    in ranges.
+    Context is the smaller number of tokens on either side in the window, plus a hundredth of the window's length
+    (Google's ``_check_is_max_context``). Ties go to the first window. The ranges partition the paragraph.
     """
     if len(windows) == 1:
         return windows
@@ -148,9 +147,9 @@ def best_ranges(windows: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def answer_tokens(places: Ids, text: str, start: int) -> tuple[int, int] | None:
-    """Returns the first and the last token that an answer shares a character with; None if it shares none.
+    """Returns the first and the last token that overlap an answer, or None if there is none.
 
-    An answer may begin or end inside a word.
+    An answer may start or end inside a word.
     """
     first = int(np.searchsorted(places[:, 1], start, "right"))
     last = int(np.searchsorted(places[:, 0], start + len(text), "left")) - 1
@@ -158,37 +157,43 @@ def answer_tokens(places: Ids, text: str, start: int) -> tuple[int, int] | None:
 
 
 def windows_of(questions: Questions, data: Squad, tokenizer: Tokenizer, *, all_windows: bool) -> Windows:
-    """Returns the windows of questions; each paragraph is tokenized once.
+    """Returns the windows of questions. Each paragraph is tokenized once.
 
-    ``all_windows``: answers may begin anywhere in a window, whatever ``data.windows`` says (training does not ask).
+    ``all_windows``: answers may start anywhere in a window, whatever ``data.windows`` is (for training, which does not
+    use the restriction).
     """
     placed = tokenizer.encode_with_offsets(questions.contexts)
-    asked = tokenizer.encode([each.text for each in questions.questions])
-    longer = sum(len(each) > data.question_length for each in asked)
+    question_tokens = tokenizer.encode([each.text for each in questions.questions])
+    longer = sum(len(each) > data.question_length for each in question_tokens)
     if longer:
-        print(f"{questions.source}: {longer:,} questions are cut to {data.question_length} tokens", file=sys.stderr)
-    asked = [each[: data.question_length] for each in asked]
+        print(
+            f"{questions.source}: {longer:,} questions are truncated to {data.question_length} tokens", file=sys.stderr
+        )
+    question_tokens = [each[: data.question_length] for each in question_tokens]
     rows: list[tuple[int, ...]] = []
-    unseen = 0
-    for number, (question, tokens) in enumerate(zip(questions.questions, asked, strict=True)):
+    without_token = 0
+    for number, (question, tokens) in enumerate(zip(questions.questions, question_tokens, strict=True)):
         places = placed[question.context][1]
         windows = cut(len(places), data.length - len(tokens) - 3, data)
         ranges = windows if all_windows or data.windows == "all" else best_ranges(windows)
         answer = answer_tokens(places, *question.answers[0]) if question.answers else None
-        unseen += answer is None and bool(question.answers)
+        without_token += answer is None and bool(question.answers)
         for (first, stop), best in zip(windows, ranges, strict=True):
             inside = answer is not None and first <= answer[0] and answer[1] < stop
-            move = len(tokens) + 2 - first
-            span = (answer[0] + move, answer[1] + move) if answer is not None and inside else (CLS, CLS)
+            shift = len(tokens) + 2 - first
+            span = (answer[0] + shift, answer[1] + shift) if answer is not None and inside else (CLS, CLS)
             rows.append((number, first, stop, *best, *span))
-    if unseen:
-        print(f"{questions.source}: {unseen:,} answers hold no token and count as unanswered", file=sys.stderr)
+    if without_token:
+        print(
+            f"{questions.source}: {without_token:,} answers contain no token; their questions count as unanswerable",
+            file=sys.stderr,
+        )
     columns = np.array(rows, dtype=np.int64).T
     names = ("question", "first", "stop", "best_first", "best_stop", "start", "end")
     return Windows(
         questions=questions,
         data=data,
-        question_tokens=asked,
+        question_tokens=question_tokens,
         context_tokens=[tokens for tokens, _ in placed],
         places=[places for _, places in placed],
         special=(tokenizer.id("[CLS]"), tokenizer.id("[SEP]"), tokenizer.id("[PAD]")),

@@ -1,9 +1,9 @@
-"""A small world that is asked about, in SQuAD's own format: who lives where, does what, bought which thing and when.
+"""Generated questions about a small world in SQuAD's format: where people live, their jobs, purchases and departures.
 
-A paragraph states what is asked of one person of another one too, in the same words, so that neither the kind of answer
-nor its neighbourhood gives it away; one sentence shares the question's name and verb and answers nothing. Of an
-unanswerable question the fact is stated of the other person alone. What a paragraph says settles the order of its
-sentences, and which split it is in: no two splits state the same facts.
+Every paragraph states the requested fact in the same words for a second person, so that neither the type of an answer
+nor its neighbouring words identify it. A distractor sentence has the question's name and verb but no answer. For an
+unanswerable question, the fact is stated for the second person only. The content of a paragraph determines the order
+of its sentences and its split, so that no two splits state the same facts.
 """
 
 import itertools
@@ -29,12 +29,12 @@ SPLITS = ("train", "dev")
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """A kind of fact: how it is stated, asked, and mentioned without being answered."""
+    """Templates of one kind of fact: its statement, its question, and a distractor without an answer."""
 
     statement: str
     question: str
     answers: tuple[tuple[str, ...], ...]
-    """Words for the blank, one of each list."""
+    """Words of an answer: one from each list."""
     distractor: str
 
 
@@ -51,29 +51,29 @@ RELATIONS: tuple[Relation, ...] = (
 
 
 def squad(count: int, seed: int, split: Literal["train", "dev"], *, unanswerable: bool) -> dict[str, Any]:
-    """Returns ``count`` questions as the official JSON has them; a third of them without an answer if there are such.
+    """Returns ``count`` questions in the official JSON format. With ``unanswerable``, a third of them have no answer.
 
-    The same for the same seed and split on any machine.
+    They depend only on seed, split and settings.
     """
     kind = SPLITS.index(split)
 
-    def drawn(number: int, attempt: int) -> tuple[str, dict[str, Any]]:
+    def draw(number: int, attempt: int) -> tuple[str, dict[str, Any]]:
         return _paragraph(f"{split}-{number}", Draws(seed, kind, number, attempt), unanswerable)
 
-    paragraphs = [draw_for_split(kind, partial(drawn, number)) for number in range(count)]
+    paragraphs = [draw_for_split(kind, partial(draw, number)) for number in range(count)]
     version = "v2.0" if unanswerable else "1.1"
     return {"version": version, "data": [{"title": "a small world", "paragraphs": paragraphs}]}
 
 
 def _paragraph(identifier: str, draws: Draws, unanswerable: bool) -> tuple[str, dict[str, Any]]:
-    """Returns the text of a paragraph, and the paragraph with its question."""
+    """Returns the text of a paragraph, and the paragraph's JSON with its question."""
     name, other = draws.some_of(NAMES, 2)
     relation = draws.one_of(RELATIONS)
-    silent = unanswerable and draws.below(3) == 0
+    no_answer = unanswerable and draws.below(3) == 0
     answer, wrong = (" ".join(words) for words in draws.some_of(list(itertools.product(*relation.answers)), 2))
     fact = relation.statement.format(name=name, answer=answer)
     sentences = [
-        *([] if silent else [fact]),
+        *([] if no_answer else [fact]),
         relation.statement.format(name=other, answer=wrong),
         relation.distractor.format(name=name, other=other),
     ]
@@ -81,8 +81,8 @@ def _paragraph(identifier: str, draws: Draws, unanswerable: bool) -> tuple[str, 
     question = {
         "id": identifier,
         "question": relation.question.format(name=name),
-        "answers": [] if silent else [_answer(context, fact, answer)],
-        **({"is_impossible": silent} if unanswerable else {}),
+        "answers": [] if no_answer else [_answer(context, fact, answer)],
+        **({"is_impossible": no_answer} if unanswerable else {}),
     }
     return context, {"context": context, "qas": [question]}
 
@@ -91,8 +91,8 @@ def _answer(context: str, statement: str, answer: str) -> dict[str, str | int]:
     return {"text": answer, "answer_start": context.index(statement) + statement.index(answer, statement.index(" "))}
 
 
-def right_kind(context: str, question: str) -> list[str]:
-    """Returns what in a paragraph could answer a question, of whomever it is said."""
+def answers_of_right_kind(context: str, question: str) -> list[str]:
+    """Returns all answers of the right kind in a paragraph, whichever person they are about."""
     relation = next(
         each for each in RELATIONS if re.fullmatch(each.question.format(name=r"\w+").replace("?", r"\?"), question)
     )

@@ -12,7 +12,7 @@ from seqarena.common.runs.cli import Parser
 from seqarena.qa.data.squad import Squad, read
 from seqarena.qa.data.windows import windows_of
 from seqarena.qa.decoding import answers, best_spans
-from seqarena.qa.evaluator import scored
+from seqarena.qa.evaluator import score_answers
 
 
 def parser() -> Parser:
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     score, first, last, null = (
         np.concatenate([getattr(each, name).numpy() for each in spans]) for name in ("score", "start", "end", "null")
     )
-    scored(windows, answers(windows, score, first, last, null))
+    score_answers(windows, answers(windows, score, first, last, null))
     print(
         f"{len(windows.questions):,} questions, {len(windows):,} windows: read and cut in {read_in:.1f} s, "
         f"answered and scored in {time.perf_counter() - start:.1f} s"

@@ -21,11 +21,11 @@ from seqarena.common.training.runtime import device_name, seed_torch
 from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.tables import render
 from seqarena.vqa.data import Split, VqaData
-from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, asked
-from seqarena.vqa.data.detected import Detected, detected, read_detector
+from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, question_batch
+from seqarena.vqa.data.detected import DetectedViews, make_views, read_detector
 from seqarena.vqa.fusion import Fusion
 from seqarena.vqa.model import Answerer, Model
-from seqarena.vqa.regions import PictureRegions, taken, write
+from seqarena.vqa.regions import PictureRegions, read_rows, write
 from seqarena.vqa.trainer import loss
 
 WORDS, LENGTH, ANSWERS = 20_000, 14, 3_129
@@ -55,19 +55,19 @@ def random_split(folder: Path, pictures: int, questions: int, sizes: tuple[int, 
         ids=np.arange(count), words=generator.integers(1, WORDS, (count, LENGTH)),
         pictures=np.arange(count) // questions, options=generator.integers(0, ANSWERS, (count, 1)),
         people=np.full((count, 1), 10), scores=np.ones((count, 1)),
-        views=detected(detectors, np.arange(pictures), boxes=boxes, width=width, missing=0),
+        views=make_views(detectors, np.arange(pictures), boxes=boxes, width=width, missing=0),
         parts={}, groups={}, pairs=np.zeros((0, 2), dtype=np.int64),
     )  # fmt: skip
 
 
 def memory_growth(split: Split, *, mapped: bool) -> float:
     """Returns the growth of resident memory in MiB after all features were read, picture by picture."""
-    assert isinstance(split.views, Detected)
+    assert isinstance(split.views, DetectedViews)
     before = _resident()
     for detector in split.views.detectors:
         for part in detector.parts:
             for row in range(len(part.features)):
-                found = part.features[[row]] if mapped else taken(part.features, np.array([row]))
+                found = part.features[[row]] if mapped else read_rows(part.features, np.array([row]))
                 assert found.any()
     return (_resident() - before) / 2**20
 
@@ -78,7 +78,7 @@ def _resident() -> int:
 
 def singly(split: Split, questions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> QuestionBatch:
     """Returns a batch that reads the picture anew for each question."""
-    parts = [asked(split, questions[at : at + 1], ANSWERS) for at in range(len(questions))]
+    parts = [question_batch(split, questions[at : at + 1], ANSWERS) for at in range(len(questions))]
     joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("words", "targets", "features",
                                                                                    "centres", "real")}  # fmt: skip
     return QuestionBatch(**joined, picture=torch.arange(len(questions)))
@@ -116,7 +116,7 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, list[f
         losses = []
         for name, rounds in seconds.items():
             started = time.perf_counter()
-            batch = asked(split, order[step], ANSWERS) if name == "grouped" else singly(split, order[step])
+            batch = question_batch(split, order[step], ANSWERS) if name == "grouped" else singly(split, order[step])
             value = loss(model, batch)
             model.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ from seqarena.lra.data import image
 from seqarena.lra.data.digits import Digits
 from seqarena.lra.data.image import CLASSES, Image, grey
 from seqarena.lra.data.pickled import STAND_INS, read_batch
-from seqarena.lra.data.pixels import as_sequences, open_picture
+from seqarena.lra.data.pixels import images_to_sequences, open_picture
 
 TRAIN, TEST = 25, 10
 
@@ -95,7 +95,7 @@ def test_every_layout_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_class_that_training_has_not_is_never_guessed() -> None:
     images = np.repeat(np.array([[0], [200]], np.uint8), 8, axis=1)
-    split = as_sequences(np.tile(images, (3, 1)), np.tile(np.array([0, 2], np.uint8), 3))
+    split = images_to_sequences(np.tile(images, (3, 1)), np.tile(np.array([0, 2], np.uint8), 3))
     found = Digits().floors({"train": split, "test": split})
     assert found == {"majority class": 0.5, "brightness": 1.0, "nearest training example": 1.0}
 
@@ -152,10 +152,10 @@ def test_no_pickle_corrupts_memory() -> None:
     evil = {
         "expected an array of bytes": whole.replace(b"U\x02u1", b"U\x02O8"),
         "cannot reshape": whole.replace(b"M\x00\x0c\x86", b"M\x00\x0d\x86"),
-        "more operations than a batch": b"\x80\x02}r\xff\xff\xff\xff.",
-        "more operations than a batch of": b"\x80\x02}K\x00" + b"\x85" * 500_000 + b"K\x00s.",
-        "it names numpy.load": whole.replace(b"numpy.core.multiarray\n_reconstruct", b"numpy\nload"),
-        "it has the operation NEWOBJ": b"\x80\x02cnumpy\nndarray\n)\x81.",
+        "more operations than a CIFAR-10": b"\x80\x02}r\xff\xff\xff\xff.",
+        "more operations than a CIFAR-10 batch": b"\x80\x02}K\x00" + b"\x85" * 500_000 + b"K\x00s.",
+        "it refers to numpy.load": whole.replace(b"numpy.core.multiarray\n_reconstruct", b"numpy\nload"),
+        "it contains the opcode NEWOBJ": b"\x80\x02cnumpy\nndarray\n)\x81.",
         "expected an array, found": pickle.dumps({b"data": b"", b"labels": []}, protocol=3),
     }
     for reason, content in evil.items():
@@ -192,7 +192,9 @@ def test_a_pickle_that_corrupts_memory_ends_in_one_message(tmp_path: Path) -> No
     lines = [line for line in ran.stderr.splitlines() if line.startswith("seqarena: ")]
     assert ran.returncode == 1, ran.stderr
     assert len(lines) == 1
-    assert "data_batch_1: not a batch of CIFAR-10 for Python (expected an array of bytes (uint8))" in lines[0]
+    assert (
+        "data_batch_1: not a valid batch of CIFAR-10's Python version: expected an array of bytes (uint8)" in lines[0]
+    )
     assert "Traceback" not in ran.stderr
 
 
@@ -216,15 +218,16 @@ def test_what_is_no_cifar_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
         return str(caught.value)
 
     (tmp_path / "py" / "data_batch_2").write_bytes(pickle.dumps(Harmful()))
-    assert "data_batch_2: not a batch of CIFAR-10 for Python (it names builtins.print" in reason("py")
+    words = "data_batch_2: not a valid batch of CIFAR-10's Python version: it refers to builtins.print"
+    assert words in reason("py")
     assert "harm" not in capsys.readouterr().out
     (tmp_path / "py" / "data_batch_2").unlink()
-    assert "expected 25 images of 1,024 pixels in train, found 20 of 1,024" in reason("py")
+    assert "expected 25 images of 1,024 pixels in train, found images of shape (20, 1024)" in reason("py")
     content = (tmp_path / "bin" / "test_batch.bin").read_bytes()
     (tmp_path / "bin" / "test_batch.bin").write_bytes(content[:-1])
-    assert "expected records of 3,073 bytes" in reason("bin")
+    assert "expected whole records of 3,073 bytes" in reason("bin")
     (tmp_path / "bin" / "test_batch.bin").write_bytes(b"\x0b" + content[1:])
-    assert "expected labels 0 to 9 in test, found 11 at row 0" in reason("bin")
+    assert "expected labels 0 to 9 in test, found 11 in row 0" in reason("bin")
     xz = tmp_path / "npy" / "x_test_gray.npy.xz"
     xz.write_bytes(xz.read_bytes()[:-30])
     assert "x_test_gray.npy.xz: not a whole array" in reason("npy")
@@ -233,7 +236,7 @@ def test_what_is_no_cifar_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "png" / "test" / "cat" / "0003.png").rename(tmp_path / "png" / "test" / "cat" / "3.txt")
     (tmp_path / "png" / "test" / "12").mkdir()
     Picture.fromarray(np.zeros((32, 32), np.uint8)).save(tmp_path / "png" / "test" / "12" / "a.png")
-    assert "expected a folder named by a class" in reason("png")
+    assert "expected a folder named after a class" in reason("png")
     np.save(tmp_path / "npy" / "x_test_gray.npy", np.zeros((0, 1_024), np.uint8))
     xz.unlink()
     assert "expected labels, or images of 32 x 32" in reason("npy")

@@ -135,11 +135,13 @@ def test_variants_and_norms_start_from_the_same_numbers() -> None:
 
 def test_models_that_cannot_read_the_task_are_refused() -> None:
     TINY.check_task(ListOps(), longest=12)
-    with pytest.raises(WrongUseError, match=r"max_length 12 is below the longest sequence, 13"):
+    with pytest.raises(
+        WrongUseError, match=r"max_length: expected at least 13, the length of the longest sequence, found 12"
+    ):
         replace(TINY, pooling="cls").check_task(ListOps(), longest=12)
-    with pytest.raises(WrongUseError, match="classes 9 is below the task's 10"):
+    with pytest.raises(WrongUseError, match="classes: expected at least the task's 10, found 9"):
         replace(TINY, classes=9).check_task(ListOps(), longest=5)
-    with pytest.raises(WrongUseError, match="vocabulary 15 is below the task's 16"):
+    with pytest.raises(WrongUseError, match="vocabulary: expected at least the task's 16, found 15"):
         replace(TINY, vocabulary=15).check_task(ListOps(), longest=5)
 
 

@@ -15,7 +15,7 @@ from seqarena.lra.data import pathfinder
 from seqarena.lra.data.pathfinder import Pathfinder
 from seqarena.lra.data.pathfinder import release as reader
 from seqarena.lra.data.pathfinder.generator import draw_images
-from seqarena.lra.data.pathfinder.geometry import GEOMETRIES, circle, dashes, stretched
+from seqarena.lra.data.pathfinder.geometry import GEOMETRIES, circle, dashes, to_full_range
 from seqarena.lra.data.pathfinder.small import SmallPathfinder
 
 SMALL = Pathfinder(size=14, contour_length=3, examples=40)
@@ -71,7 +71,7 @@ def test_dashes_lie_where_they_point() -> None:
     assert marker.max() == 1
     assert marker[10, 20] == 1
     assert marker.sum() < 15
-    assert stretched(np.array([[0.5, 1.5]])).tolist() == [[0, 255]]
+    assert to_full_range(np.array([[0.5, 1.5]])).tolist() == [[0, 255]]
 
 
 def test_a_set_is_made_once_and_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_contours_that_find_no_room_are_refused(monkeypatch: pytest.MonkeyPatch)
         replace(SMALL, size=33).check()
     with pytest.raises(WrongUseError, match="contour_length of at least 3"):
         replace(SMALL, contour_length=2).check()
-    with pytest.raises(WrongUseError, match=r"two contours of 14 dashes found no room in 14 x 14"):
+    with pytest.raises(WrongUseError, match=r"two contours of 14 dashes do not fit into 14 x 14"):
         draw_images(GEOMETRIES[14], 14, 0, 0, range(1))
 
 
@@ -149,7 +149,7 @@ def test_a_level_is_found_in_the_release(tmp_path: Path, monkeypatch: pytest.Mon
     _, found = replace(READ, path=str(level)).load(tmp_path / "data")
     assert replace(READ, path=str(tmp_path / "lra_release")).load(tmp_path / "data")[1] == found
     release(tmp_path / "lra_release" / "copy" / "pathfinder14" / "curv_short")
-    with pytest.raises(BadDataError, match=r"2 copies of pathfinder14/curv_short, .* name one"):
+    with pytest.raises(BadDataError, match=r"one copy of pathfinder14/curv_short, found 2, .* pass the folder"):
         replace(READ, path=str(tmp_path / "lra_release")).load(tmp_path / "data")
 
 
@@ -159,7 +159,7 @@ def test_no_two_images_are_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     images = [split[number].tobytes() for split in splits.values() for number in range(len(split))]
     assert len(images) == len(set(images)) == 2_000
     monkeypatch.setattr("seqarena.lra.data.pathfinder.MOST_DRAWN", 0)
-    with pytest.raises(WrongUseError, match=r"only 2,\d+ of 2,250 images of 14 x 14 .* differ; data.examples is 2,200"):
+    with pytest.raises(WrongUseError, match=r"expected 2,200 distinct images, found only 2,\d+ among 2,250 drawn"):
         replace(SMALL, distractors=0, examples=2_200).load(tmp_path)
 
 
@@ -172,29 +172,28 @@ def test_damage_is_named(tmp_path: Path) -> None:
     assert "no such file or folder" in reason("nothing")
     level = release(tmp_path / "one")
     (level / "imgs/1/sample_3.png").unlink()
-    assert "names 6 images, 6 of them different; imgs/1 holds 5; missing ['sample_3.png'], not listed none" in reason(
-        "one"
-    )
+    words = "found 6 rows (6 distinct) for 5 images; missing files: ['sample_3.png'], not listed: none"
+    assert words in reason("one")
     level = release(tmp_path / "two")
     (level / "imgs/0/sample_3.png").write_bytes(b"")
     assert "imgs/0/sample_3.png" in reason("two")
-    assert "0.npy, line 4): not a picture (an empty file)" in reason("two")
+    assert "0.npy, line 4): expected an image, found an empty file" in reason("two")
     level = release(tmp_path / "three")
     listed = level / "metadata/0.npy"
     listed.write_text(listed.read_text().replace("sample_2.png 2 ", "sample_2.png 2 7", 1))
     assert "0.npy, line 3: expected label 0 or 1" in reason("three")
     listed.write_text("\n".join(["imgs/0 sample_0.png 0 0 1.0 3 2 2 0.5 1 1"] * 6))
-    assert "names 6 images, 1 of them different" in reason("three")
+    assert "found 6 rows (1 distinct)" in reason("three")
     listed.write_text("imgs/0 sample_0.png 1 0 1.0 3 2 2 0.5 1 1")
     assert "line 1: expected imgs/0 sample_1.png, found imgs/0 sample_0.png" in reason("three")
     listed.write_text("imgs/0 sample_0.png 0 0 1.0 14 2 2 0.5 1 1")
-    assert "line 1: contours of 14 dashes; --data.contour-length is 3" in reason("three")
+    assert "line 1: expected contours of 3 dashes (--data.contour-length), found 14" in reason("three")
     listed.unlink()
     assert "found 1 lists, 2 folders, no list for ['0']" in reason("three")
     release(tmp_path / "four")
     with pytest.raises(BadDataError, match=r"expected 40 images \(--data.examples\), found 12"):
         replace(SMALL, path=str(tmp_path / "four")).load(tmp_path / "data")
-    with pytest.raises(WrongUseError, match=r"data.path names drawn images, but data.seed is 3"):
+    with pytest.raises(WrongUseError, match=r"but data.path is set; expected seed 0 and distractors none, found 3"):
         replace(READ, path=str(tmp_path / "four"), seed=3).load(tmp_path / "data")
     assert not (tmp_path / "data" / "lra").exists() or not list((tmp_path / "data" / "lra").iterdir())
 

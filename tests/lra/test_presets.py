@@ -46,8 +46,8 @@ def test_quick_data_have_their_bytes(task: str, folder: Path) -> None:
 def test_records_say_what_the_code_does() -> None:
     assert TASKS["listops"].revision == f"generator {listops.GENERATOR_VERSION}"
     assert TASKS["pathfinder"].revision == TASKS["pathx"].revision == f"generator {pathfinder.GENERATOR_VERSION}"
-    assert f"the {text.VALIDATION:,} whose hash is least" in TASKS["text"].splits
-    assert f"the {image.VALIDATION:,} whose hash is least" in TASKS["image"].splits
+    assert f"the {text.VALIDATION:,} training reviews with the smallest hashes" in TASKS["text"].splits
+    assert f"the {image.VALIDATION:,} training images with the smallest hashes" in TASKS["image"].splits
     train, validation, test = retrieval.Retrieval().rows
     assert f"{train:,} / {validation:,} / {test:,} pairs" in TASKS["retrieval"].splits
     data = listops.ListOps()
@@ -134,5 +134,7 @@ def test_legacy_presets_have_the_traps() -> None:
 def test_a_test_set_that_validates_is_another_task() -> None:
     text, legacy = (PRESETS[task]["xiong2021"].run for task in ("text", "text-legacy"))
     for wrong in (replace(text, data=legacy.data), replace(legacy, data=text.data)):
-        with pytest.raises(WrongUseError, match=r"data.validation test makes the task text-legacy"):
+        with pytest.raises(
+            WrongUseError, match=r"data.validation: expected held-out for the task text and test for text-legacy"
+        ):
             wrong.check()

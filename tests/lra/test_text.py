@@ -135,9 +135,9 @@ def test_films_are_apart_and_reviews_balanced(tmp_path: Path) -> None:
             ]
             assert sorted(texts[0]) == sorted(texts[1])
     assert not films["test"] & films["train"]
-    with pytest.raises(BadDataError, match=r"no urls_pos.txt"):
+    with pytest.raises(BadDataError, match=r"expected urls_pos.txt"):
         RetrievalImdb(path=str(written(tmp_path / "bare", urls=False))).load(tmp_path / "data")
-    with pytest.raises(BadDataError, match=r"no source but the authors. archive"):
+    with pytest.raises(BadDataError, match=r"needs --data.path with the authors. archive"):
         RetrievalImdb().load(tmp_path)
 
 
@@ -194,7 +194,7 @@ def test_two_copies_of_papers_are_not_mixed_up(tmp_path: Path) -> None:
         for part in ("train", "eval", "test"):
             (tmp_path / name / f"new_aan_pairs.{part}.tsv").write_text(f"1\ta\tb\t{name}\tx\n")
         Retrieval(path=str(tmp_path / name), rows=(1, 1, 1)).load(tmp_path / "data")
-    with pytest.raises(BadDataError, match=r"2 copies of retrieval-1-1-1 .* --data.path says which"):
+    with pytest.raises(BadDataError, match=r"2 copies of retrieval-1-1-1 .* choose one by its --data.path"):
         Retrieval(rows=(1, 1, 1)).load(tmp_path / "data")
 
 
@@ -215,7 +215,7 @@ def test_papers_are_read_line_by_line(tmp_path: Path) -> None:
     assert real.sum(dim=2).tolist() == [[8, 8], [1, 1]]
     for train, message in (
         (good, r"train.tsv: expected 3 lines, found 2"),
-        (good + "1\tP5\tP6\tx\n", r"line 3: expected 5 columns between tabs, found 4"),
+        (good + "1\tP5\tP6\tx\n", r"line 3: expected 5 columns separated by tabs, found 4"),
         (good + "2\tP5\tP6\tx\ty\n", r"line 3: expected label 0 or 1, found b'2'"),
         (good + "1\tP5\tP6\t\ty\n", r"line 3: expected two texts"),
         (good + "1\tP5\tP6\tx\tsome of it", r"line 3: expected a line end"),
@@ -270,5 +270,5 @@ def test_members_are_files_of_a_tar_or_a_folder(tmp_path: Path) -> None:
         tar.addfile(entry, io.BytesIO(b"1"))
     assert list(archives.members(tmp_path / "in", (".txt",))) == [("a.txt", b"1")]
     assert list(archives.members(tmp_path / "t.tar", (".txt",))) == [("in/a.txt", b"1")]
-    with pytest.raises(BadDataError, match="there is none"):
+    with pytest.raises(BadDataError, match="does not exist"):
         list(archives.members(tmp_path / "none", (".txt",)))

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from seqarena.qa.data.squad import Questions, of_json
+from seqarena.qa.data.squad import Questions, from_json
 
 PARAGRAPH = "  The Normans lived in France. They gave their name to Normandy; Japanese cooks did not."
 
@@ -25,7 +25,7 @@ def squad(
 
 def asked(answers: list[list[str]], *, version: str = "1.1") -> Questions:
     """The same, read."""
-    return of_json(squad(answers, version=version), version, "here", "score")  # type: ignore[arg-type]
+    return from_json(squad(answers, version=version), version, "here", "score")  # type: ignore[arg-type]
 
 
 def written(path: Path, values: Any) -> Path:

@@ -15,7 +15,7 @@ from seqarena.common.training.runtime import make_accelerator
 from seqarena.qa.data.squad import Questions, Squad
 from seqarena.qa.data.windows import Windows, windows_of
 from seqarena.qa.decoding import QuestionAnswers, answers, best_spans
-from seqarena.qa.evaluator import BEST, ODDS, PREDICTIONS, answer, scored
+from seqarena.qa.evaluator import BEST, ODDS, PREDICTIONS, answer, score_answers
 from seqarena.qa.model import Model, Reader
 from tests.qa.questions import PARAGRAPH, asked
 
@@ -111,7 +111,7 @@ def test_the_evaluator_leaves_questions_unanswered_above_the_threshold_and_saves
         "q1": QuestionAnswers(text="cooks", null_odds=2.0, best=(("cooks", 1.0),)),
         "q2": QuestionAnswers(text="Normandy", null_odds=1.5, best=(("Normandy", 1.0),)),
     }
-    found = scored(windows, answered)
+    found = score_answers(windows, answered)
     assert found.evaluation.examples == [1.0, 1.0, 0.0]
     metrics = found.evaluation.metrics
     assert next(iter(metrics)) == "f1"

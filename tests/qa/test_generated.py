@@ -9,13 +9,13 @@ from seqarena.common.data.counter import Draws
 from seqarena.qa.data import entailment, world
 from seqarena.qa.data.entailment import NOUNS, QUANTIFIERS, VERBS, Sentence, relation
 from seqarena.qa.data.mnli import LABELS, Mnli, Pair
-from seqarena.qa.data.squad import Squad, of_json
-from seqarena.qa.floors import of_pairs, of_squad
+from seqarena.qa.data.squad import Squad, from_json
+from seqarena.qa.floors import pair_floors, squad_floors
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
 def test_the_world_answers_its_questions(version: str) -> None:
-    questions = of_json(world.squad(200, 3, "train", unanswerable=version == "2.0"), version, "here")  # type: ignore[arg-type]
+    questions = from_json(world.squad(200, 3, "train", unanswerable=version == "2.0"), version, "here")  # type: ignore[arg-type]
     assert len(questions) == 200
     unanswered = 0
     for each in questions.questions:
@@ -26,7 +26,7 @@ def test_the_world_answers_its_questions(version: str) -> None:
         frame = kind.statement.split("{answer}")[0].format(name=name)
         facts = [sentence.removesuffix(" .").removeprefix(frame) for sentence in stated if sentence.startswith(frame)]
         assert facts == [text for text, _ in each.answers]
-        candidates = world.right_kind(context, each.text)
+        candidates = world.answers_of_right_kind(context, each.text)
         assert set(candidates) >= {text for text, _ in each.answers}
         assert len(candidates) == 1 + bool(each.answers)
         others = [one for one in context.split(" . ") if kind.statement.split("{answer}")[0].format(name="") in one]
@@ -85,8 +85,8 @@ def test_labels_are_proved() -> None:
     draws = Draws(5)
     seen: Counter[str] = Counter()
     for _ in range(60):
-        hypothesis = entailment._drawn(draws)
-        premise = entailment._near(hypothesis, draws)
+        hypothesis = entailment._draw_sentence(draws)
+        premise = entailment._draw_premise(hypothesis, draws)
         label = relation(premise, hypothesis)
         assert label == judged(premise, hypothesis), (entailment.text(premise), entailment.text(hypothesis))
         seen[label] += 1
@@ -114,18 +114,18 @@ def test_nothing_is_given_away() -> None:
     splits, _ = Mnli(generated=6_000, held_out=0.05).load()
     labels = Counter(each.label for each in splits["matched"])
     assert max(labels.values()) - min(labels.values()) <= 1
-    found = of_pairs(splits["train"], splits["matched"])
+    found = pair_floors(splits["train"], splits["matched"])
     assert found["words of the hypothesis alone"] < 0.36
     assert found["words of both"] < 0.55
 
 
 def test_floors_say_what_their_rules_score() -> None:
     leaky = [Pair(premise="x", hypothesis=f"{label} sign", label=number) for number, label in enumerate(LABELS)] * 5
-    assert of_pairs(leaky, leaky)["words of the hypothesis alone"] == 1.0
-    assert of_pairs(leaky, leaky)["most frequent label"] == pytest.approx(1 / 3)
+    assert pair_floors(leaky, leaky)["words of the hypothesis alone"] == 1.0
+    assert pair_floors(leaky, leaky)["most frequent label"] == pytest.approx(1 / 3)
     data = Squad(version="2.0", generated=400, held_out=0.1)
     splits, _ = data.load()
-    found = of_squad(splits["train"], splits["test"], unanswerable=True, generated=True)
+    found = squad_floors(splits["train"], splits["test"], unanswerable=True, generated=True)
     assert set(found) == {
         "first sentence", "sentence with most words of the question", "no answer", "any answer of the right kind",
         "nearest training example",
@@ -138,7 +138,7 @@ def test_the_nearest_training_question_lends_its_answer() -> None:
     for version, unanswerable in (("1.1", False), ("2.0", True)):
         splits, _ = Squad(version=version, generated=2_000, held_out=0.1).load()  # type: ignore[arg-type]
         train, test = splits["train"], splits["test"]
-        again = of_squad(train, train.some(train.questions[:100]), unanswerable=unanswerable, generated=True)
-        apart = of_squad(train, test, unanswerable=unanswerable, generated=True)
+        again = squad_floors(train, train.some(train.questions[:100]), unanswerable=unanswerable, generated=True)
+        apart = squad_floors(train, test, unanswerable=unanswerable, generated=True)
         assert again["nearest training example"] == 1.0
         assert apart["nearest training example"] < 0.6

@@ -37,7 +37,7 @@ def test_every_form_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[
     multi = ["gold_label\tsentence1\tsentence2\tlabel1\tlabel2", *(f"{c}\t{a}\t{b}\tneutral" for a, b, c in undecided)]
     (tmp_path / "c.txt").write_text("\n".join(multi))
     found = [read(path) for path in sorted(tmp_path.iterdir())]
-    assert capsys.readouterr().err.count("left out 1 pairs without a majority") == 3
+    assert capsys.readouterr().err.count("skipped 1 pairs without a majority") == 3
     for order in (LABELS, ("contradiction", "entailment", "neutral")):
         features = datasets.Features({"premise": datasets.Value("string"), "hypothesis": datasets.Value("string"),
                                       "label": datasets.ClassLabel(names=list(order))})  # fmt: skip
@@ -54,9 +54,13 @@ def test_every_form_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("name", "text", "message"),
     [
         ("x.jsonl", '{"sentence1": "a", "sentence2": "b", "gold_label": "yes"}', "line 1: expected a label .* 'yes'"),
-        ("x.jsonl", '{"premise": "a", "hypothesis": "b", "label": 1}', "label 1 is a number, and nothing says"),
+        (
+            "x.jsonl",
+            '{"premise": "a", "hypothesis": "b", "label": 1}',
+            "expected the name of a label, found the number 1",
+        ),
         ("x.jsonl", '{"sentence1": "a", "gold_label": "neutral"}', "expected sentence2"),
-        ("x.jsonl", '{"sentence1": "a", "sentence2": "b", "gold_label": "-"}', "there is no pair in it"),
+        ("x.jsonl", '{"sentence1": "a", "sentence2": "b", "gold_label": "-"}', "expected labelled pairs, found none"),
         ("x.tsv", "sentence1\tgold_label\na\tb", "expected columns sentence1, sentence2 and gold_label"),
         ("x.tsv", "sentence1\tsentence2\tgold_label\na\tb", "line 2: expected 3 columns, found 2"),
         ("x.csv", "a", "expected .jsonl, .tsv"),

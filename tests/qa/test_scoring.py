@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.qa import official
-from seqarena.qa.data.squad import of_json
+from seqarena.qa.data.squad import from_json
 from seqarena.qa.metric import SquadMetric
-from seqarena.qa.scoring import best_threshold, exact_match, f1, normalized, score, summary_one, summary_two
+from seqarena.qa.scoring import best_threshold, exact_match, f1, normalize, score, summary_one, summary_two
 from tests.qa.questions import asked, squad, written
 
 
@@ -35,7 +35,7 @@ from tests.qa.questions import asked, squad, written
     ],
 )
 def test_what_is_left_of_an_answer(answer: str, expected: str) -> None:
-    assert normalized(answer) == expected
+    assert normalize(answer) == expected
 
 
 def plain_f1(answer: str, gold: str, two: bool) -> float:
@@ -61,7 +61,7 @@ WORDS = st.lists(st.sampled_from(["the", "a", "Norman", "norman.", "in", "France
 @given(WORDS, WORDS, st.booleans())
 def test_f1_is_the_official_one(answer: str, gold: str, two: bool) -> None:
     assert f1(answer, gold, empty_matches_empty=two) == pytest.approx(plain_f1(answer, gold, two), abs=1e-12)
-    assert exact_match(answer, gold) == float(normalized(answer) == normalized(gold))
+    assert exact_match(answer, gold) == float(normalize(answer) == normalize(gold))
 
 
 def test_the_best_gold_counts_and_in_one_a_missing_answer_is_wrong() -> None:
@@ -135,7 +135,7 @@ def test_thresholds_are_not_searched_on_predictions_that_one_has_emptied(
     emptied = written(tmp_path / "predictions.json", {"q0": "France", "q1": "", "q2": ""})
     answers = written(tmp_path / "answers.json", {"q0": "France", "q1": "name", "q2": "Normandy"})
     command = ["squad2", "--gold", str(gold), "--null-odds", str(odds), "--predictions"]
-    with pytest.raises(WrongUseError, match=f"empty above its own threshold already.*--predictions {answers}"):
+    with pytest.raises(WrongUseError, match=f"own threshold has already emptied.*--predictions {answers}"):
         official.run([*command, str(emptied)])
     assert official.run([*command, str(answers)]) == 0
     assert f"best_f1_thresh       {1 / 3!r}" in capsys.readouterr().out  # a rounded one would be another
@@ -149,7 +149,7 @@ def test_any_predictions_file_is_scored(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out) == {"exact": 50.0, "f1": 50.0, "total": 2, "missing": 1}
     assert official.run(command) == 0
     shown = capsys.readouterr().out
-    assert "1 questions have no prediction: they count as wrong" in shown
+    assert "1 questions have no prediction: counted as wrong" in shown
     assert "1 predictions are for other questions" in shown
 
 
@@ -166,7 +166,7 @@ def test_any_predictions_file_is_scored(tmp_path: Path, capsys: pytest.CaptureFi
         ("squad2", "2.0", {"q0": "x"}, ["--threshold", "nan"], "--threshold: expected a number"),
         ("squad1", "1.1", {"q0": 3}, [], "question 'q0': expected text, found int"),
         ("squad1", "1.1", ["x"], [], "expected an object of question id -> text, found list"),
-        ("squad1", "1.1", {"z": "x"}, [], "no prediction is for a question of"),
+        ("squad1", "1.1", {"z": "x"}, [], "expected ids of questions in"),
         ("squad3", "1.1", {"q0": "x"}, [], "unknown SQuAD task 'squad3'"),
         ("squad1", "1.1", {"q0": "x"}, ["--threshold", "0"], "evaluate squad2"),
     ],
@@ -195,7 +195,7 @@ def test_golds_are_scored_as_they_stand(tmp_path: Path, capsys: pytest.CaptureFi
     shown = capsys.readouterr()
     found = json.loads(shown.out)
     assert (found["exact"], found["HasAns_total"], "NoAns_total" in found) == (50.0, 2, False)
-    assert "SQuAD 1.1 is scored by evaluate squad1" in shown.err
+    assert "for SQuAD 1.1 use evaluate squad1" in shown.err
     for value, message in ((float("nan"), "finite number"), (10**400, "too large")):
         written(odds, {"q0": value, "q1": 0})
         with pytest.raises(BadDataError, match=message):
@@ -209,7 +209,7 @@ def test_ties_of_thresholds_are_broken_by_the_official_last_bit() -> None:
     values = squad([[], ["w"], ["w"]], version="2.0", context=context)
     for each, texts in zip(values["data"][0]["paragraphs"][0]["qas"], golds, strict=True):
         each["answers"] = [{"text": text, "answer_start": 0} for text in texts]
-    questions = of_json(values, "2.0", "here", "score")
+    questions = from_json(values, "2.0", "here", "score")
     answers = {"q0": "y", "q1": "w " * 8 + "y y", "q2": "w w " + "y " * 9}
     scores = score(questions, answers, unanswerable=True)
     assert best_threshold(questions, scores.f1, {"q0": 0.0, "q1": 1.0, "q2": 2.0})[1] == 2.0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from seqarena.common.data.tokenization import Tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.qa.data.squad import Questions, Squad, checksum, of_json, of_rows, read
+from seqarena.qa.data.squad import Questions, Squad, checksum, from_json, from_rows, read
 from seqarena.qa.data.windows import CLS, answer_tokens, best_ranges, cut, windows_of
 from tests.qa.questions import PARAGRAPH, asked, squad, written
 
@@ -41,7 +41,7 @@ def test_every_form_says_the_same(tmp_path: Path, version: str) -> None:
     values = squad(golds, version=version)
     (tmp_path / "a.json").write_text(json.dumps(values))
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(values).encode()))
-    flat = rows(of_json(values, version, "x"))  # type: ignore[arg-type]
+    flat = rows(from_json(values, version, "x"))  # type: ignore[arg-type]
     (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(row) for row in flat))
     pyarrow.parquet.write_table(pa.Table.from_pylist(flat), tmp_path / "d.parquet")
     found = [read(path, version, "train") for path in sorted(tmp_path.iterdir())]  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def test_two_does_not_train_or_test_on_one(tmp_path: Path) -> None:
 
 def test_plausible_answers_are_no_answers() -> None:
     values = squad([[]], version="2.0", plausible_answers=[{"text": "France", "answer_start": 23}])
-    assert of_json(values, "2.0", "x").questions[0].answers == ()
+    assert from_json(values, "2.0", "x").questions[0].answers == ()
 
 
 def changed(values: dict[str, Any], **question: Any) -> dict[str, Any]:
@@ -74,16 +74,16 @@ def changed(values: dict[str, Any], **question: Any) -> dict[str, Any]:
         ([], "expected an object with data, found list"),
         ({"data": 3}, r"expected data \(list\), found int"),
         ({"data": [{"title": "T"}]}, r"expected paragraphs \(list\), found nothing"),
-        (squad([["France"], ["Normandy"]], context=" \n"), "question 'q0' is on an empty paragraph"),
+        (squad([["France"], ["Normandy"]], context=" \n"), "question 'q0' has an empty paragraph"),
         (changed(squad([["France"]]), id=3), r"'Normans', paragraph 0: expected id \(str\), found int"),
-        (changed(squad([["France"], ["name"]]), id="q1"), "question id 'q1' stands there twice"),
+        (changed(squad([["France"], ["name"]]), id="q1"), "expected distinct question ids, found 'q1' twice"),
         (changed(squad([["France"]]), answers=[{"text": "France", "answer_start": 5}]),
-         "1 of 1 answers do not stand in their paragraph .* 'q0': 'France' at 5"),
+         "found 1 of 1 elsewhere, .* 'q0': 'France' at 5"),
         (squad([[]]), "question 'q0' has no answer, which is SQuAD 2.0"),
         (squad([["France"]], is_impossible=True), "use squad2"),
-        ({"data": []}, "there is no question in it"),
+        ({"data": []}, "expected questions, found none"),
         ({"data": [1]}, "expected an object with paragraphs, found int"),
-        (squad([["France"]], context="France \ud800"), "half a character"),
+        (squad([["France"]], context="France \ud800"), "found an unpaired surrogate"),
         (changed(squad([["France"]]), answers=[{"text": "h", "answer_start": True}]), r"expected answer_start \(int\)"),
         ({"data": [{"paragraphs": [{"context": "a", "qas": ["x"]}]}]}, "expected an object with id, found str"),
     ],
@@ -95,10 +95,10 @@ def test_bad_files_are_one_message(tmp_path: Path, values: Any, message: str) ->
 
 def test_one_wrong_answer_in_a_thousand_is_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     values = squad([["France"]] * 1_200)
-    questions = of_json(changed(values, answers=[{"text": "France", "answer_start": 0}]), "1.1", "x")
+    questions = from_json(changed(values, answers=[{"text": "France", "answer_start": 0}]), "1.1", "x")
     assert len(questions) == 1_199
-    assert len(of_json(values, "1.1", "x", "test")) == 1_200  # what is tested stays whole
-    assert "1 answers do not stand where they say, left out" in capsys.readouterr().err
+    assert len(from_json(values, "1.1", "x", "test")) == 1_200  # what is tested stays whole
+    assert "1 answers are not at their answer_start: skipped" in capsys.readouterr().err
 
 
 def test_files_that_are_no_files(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         with pytest.raises(BadDataError, match=message):
             read(tmp_path / name, "1.1", "train")
     rows = {"id": "a"}, {"id": "a", "answers": {"text": ["b"], "answer_start": [1.5]}}
-    for row, message in zip(rows, ("line 1: expected answers", "line 1: expected a whole number"), strict=True):
+    for row, message in zip(rows, ("line 1: expected answers", "line 1: expected an integer"), strict=True):
         with pytest.raises(BadDataError, match=message):
-            of_rows(iter([("line 1", row)]), "1.1", "x")
+            from_rows(iter([("line 1", row)]), "1.1", "x")
 
 
 def google(count: int, room: int, step: int) -> list[tuple[int, int]]:
@@ -204,18 +204,18 @@ def test_a_window_holds_what_it_says(tokenizer: Tokenizer, length: int, step: in
 def test_long_questions_are_cut_and_counted(tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
     windows = windows_of(asked([["France"]]), Squad(length=40, question_length=2), tokenizer, all_windows=True)
     assert len(windows.question_tokens[0]) == 2
-    assert "1 questions are cut to 2 tokens" in capsys.readouterr().err
+    assert "1 questions are truncated to 2 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"window_overlap": 3}, "expected one of data.window_step and data.window_overlap"),
-        ({"window_step": None}, "expected one of data.window_step and data.window_overlap"),
-        ({"window_step": None, "window_overlap": 400}, "data.window_overlap: expected 0 up to below 317"),
-        ({"length": 66}, "data.length 66 leaves no window"),
-        ({"train": "x"}, "expected --data.train and --data.dev, both"),
-        ({"train": "x", "hub": "rajpurkar/squad"}, "expected --data.train and --data.dev, both"),
+        ({"window_overlap": 3}, "expected exactly one of data.window_step and data.window_overlap"),
+        ({"window_step": None}, "expected exactly one of data.window_step and data.window_overlap"),
+        ({"window_step": None, "window_overlap": 400}, "data.window_overlap: expected 0 to 316"),
+        ({"length": 66}, "data.length: expected more than .* found 66"),
+        ({"train": "x"}, "expected both --data.train and --data.dev"),
+        ({"train": "x", "hub": "rajpurkar/squad"}, "expected both --data.train and --data.dev"),
         ({"n_best": 0}, "data.n_best: expected at least 1"),
         ({"held_out": 0.0}, "data.held_out"),
     ],

@@ -308,15 +308,15 @@ def test_another_seed_of_the_pretraining_is_no_other_protocol_and_is_noted(tmp_p
     [
         ({"task": "squad2"}, "squad2 is 2.0; choose the task"),
         ({"task": "mnli"}, "choose the task"),
-        ({"model": replace(TINY, max_length=40)}, "data.length 48 is above model.max_length 40"),
+        ({"model": replace(TINY, max_length=40)}, "data.length: expected at most model.max_length 40, found 48"),
         ({"model": replace(TINY, pretraining="x")}, "are taken from the checkpoint"),
-        ({"data": replace(SQUAD, hub="rajpurkar/squad")}, "--data.tokenizer names one"),
+        ({"data": replace(SQUAD, hub="rajpurkar/squad")}, "expected a vocabulary: set --data.tokenizer"),
     ],
 )
 def test_runs_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(WrongUseError, match=message):
         replace(RUNS["squad1"], **changes).check()  # type: ignore[arg-type]
-    with pytest.raises(WrongUseError, match="null_threshold is about"):
+    with pytest.raises(WrongUseError, match="null_threshold applies only to squad2"):
         replace(RUNS["squad1"], data=replace(SQUAD, null_threshold=1.0)).check()
     with pytest.raises(WrongUseError, match="mnli has one head"):
         replace(RUNS["mnli"], model=replace(TINY, head="conditioned")).check()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from seqarena.common.errors import BadDataError
-from seqarena.vqa.data.detected import Detected, read_detector
+from seqarena.vqa.data.detected import DetectedViews, read_detector
 from seqarena.vqa.regions import PictureRegions, write
 
 
@@ -33,7 +33,7 @@ def test_detectors_rows_are_read_and_padded(tmp_path: Path) -> None:
         views.append({each.id: each for some in parts.values() for each in some})
     pictures = np.array([1, 2, 3, 5, 7, 9])
     detectors = [read_detector(tmp_path / name) for name in "AB"]
-    data = Detected(
+    data = DetectedViews(
         detectors=tuple(detectors), boxes=3,
         part=np.stack([each.rows(pictures, 1)[0] for each in detectors], axis=1),
         row=np.stack([each.rows(pictures, 1)[1] for each in detectors], axis=1),
@@ -56,7 +56,7 @@ def test_detectors_rows_are_read_and_padded(tmp_path: Path) -> None:
                 assert saw[row, 0].tolist() == expected + [-1] * (3 - count)
     assert 0 < (saw == 1).sum() < (saw >= 0).sum()
     assert data.seen_by_primary(np.array([5])).tolist() == [[[0, -1, -1]]]  # in no part
-    with pytest.raises(BadDataError, match="1 of 6 pictures are not in it, such as 9"):
+    with pytest.raises(BadDataError, match="1 of 6 pictures have no regions, such as 9"):
         detectors[0].rows(pictures, 0)
     shutil.move(tmp_path / "B" / "one", tmp_path / "A" / "three")
     with pytest.raises(BadDataError, match="regions of one detector"):

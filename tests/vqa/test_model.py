@@ -20,7 +20,7 @@ from seqarena.vqa.data.published import UNKNOWN
 from seqarena.vqa.data.scenes import Scenes
 from seqarena.vqa.evaluator import evaluate
 from seqarena.vqa.fusion import Fusion, ViewFusion
-from seqarena.vqa.masses import Masses, masses_of
+from seqarena.vqa.masses import Masses, compute_key_masses
 from seqarena.vqa.model import Answerer, Model
 from seqarena.vqa.presets import MINI, PRESETS
 from seqarena.vqa.run import Run
@@ -250,7 +250,7 @@ def test_unknown_is_never_answered_and_pairs_must_both_be_right() -> None:
 
     found = evaluate(Likes(), replace(split, pairs=pairs), answers, make_accelerator("float32"))
     assert set(found.guesses.tolist()) == {10}
-    scores = split.scored(np.full(len(split), 10))
+    scores = split.score(np.full(len(split), 10))
     both = [min(scores[one], scores[other]) > 0.5 for one, other in pairs]
     assert found.evaluation.metrics["consistency"] == pytest.approx(sum(both) / len(both))
     either = [max(scores[one], scores[other]) > 0.5 for one, other in pairs]
@@ -291,12 +291,12 @@ def test_masses_are_told_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("keys", "bound"), [("per_view", 1 / 8), ("joint", 1 / 16)])
 def test_bounds_are_of_the_softmax_that_a_key_is_in(keys: str, bound: float) -> None:
     model = Answerer(replace(MINI, fusion=Fusion(keys=keys)), SMALL.load(Path()))  # type: ignore[arg-type]
-    found = masses_of(model, SMALL.split(0, 6), make_accelerator("float32"))
+    found = compute_key_masses(model, SMALL.split(0, 6), make_accelerator("float32"))
     assert found is not None
     assert (found.bound == bound).all()
     assert found.is_normalized
     x3 = Answerer(replace(MINI, attention=find_attention("x3")), SMALL.load(Path()))
-    plain = masses_of(x3, SMALL.split(0, 6), make_accelerator("float32"))
+    plain = compute_key_masses(x3, SMALL.split(0, 6), make_accelerator("float32"))
     assert plain is not None
     assert not plain.is_normalized
 
@@ -312,10 +312,13 @@ def test_runs_of_a_seed_see_one_order_and_others_another(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (replace(MINI, fusion=Fusion(heads=5)), "model.fusion.heads 5"),
-        (replace(MINI, fusion=Fusion(kind="boxes"), attention=find_attention("dnas")), "has no place"),
+        (replace(MINI, fusion=Fusion(heads=5)), "model.fusion.heads: expected a divisor"),
+        (
+            replace(MINI, fusion=Fusion(kind="boxes"), attention=find_attention("dnas")),
+            "has no attention; omit --attention",
+        ),
         (replace(MINI, fusion=Fusion(alike=0.0)), "model.fusion.alike"),
-        (replace(MINI, fusion=Fusion(kind="mean", keys="joint")), "has no keys, heads or layer_norm to set"),
+        (replace(MINI, fusion=Fusion(kind="mean", keys="joint")), "has no keys, heads or layer_norm"),
         (replace(MINI, fusion=Fusion(kind="channels")), "it needs data.aligned"),
         (replace(MINI, joint_dim=0), "model.joint_dim"),
         (replace(MINI, fc7=-1), "model.place_frequencies and model.fc7"),

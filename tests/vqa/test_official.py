@@ -12,7 +12,7 @@ from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.vqa.answers import ceiling, priors, vocabulary
 from seqarena.vqa.data.published import Annotation, Question, read_answers, read_questions, require_complete
-from seqarena.vqa.official import CONTRACTIONS, MARKS, accuracy, normalized
+from seqarena.vqa.official import CONTRACTIONS, MARKS, accuracy, normalize
 from seqarena.vqa.score import consistency, score
 
 VECTORS = {
@@ -25,7 +25,7 @@ VECTORS = {
 
 @pytest.mark.parametrize(("text", "expected"), VECTORS.items())
 def test_answers_are_normalised_as_the_server_does(text: str, expected: str) -> None:
-    assert normalized(text) == expected
+    assert normalize(text) == expected
 
 
 def test_the_tables_have_the_server_s_sizes() -> None:
@@ -120,13 +120,17 @@ def test_a_submission_is_scored_from_the_command_line(tmp_path: Path, capsys: py
     [
         ("a", [{"question_id": 10, "answer": "cat"}], "expected an answer to each of 3 questions; 2 have none"),
         ("a", [{"question_id": each, "answer": "cat"} for each in (10, 11, 20, 30)], "1 are of other questions"),
-        ("a", [{"question_id": each, "answer": "<unk>"} for each in (10, 11, 20)], "3 answers are <unk>"),
-        ("a", [{"question_id": 10, "answer": "cat"}] * 2, "question 10 is there twice"),
+        ("a", [{"question_id": each, "answer": "<unk>"} for each in (10, 11, 20)], "found <unk> for 3 questions"),
+        ("a", [{"question_id": 10, "answer": "cat"}] * 2, "expected distinct question ids, found 10 twice"),
         ("a", {"10": "cat"}, "expected a list of {question_id, answer}, found dict"),
         ("a", [{"question_id": 10, "answer": 3}], "a.json[0]: expected answer (str), found int"),
-        ("n", {"annotations": []}, "expected VQA's {'annotations': [...]}, not empty"),
-        ("n", {"annotations": [{"question_id": 10, "answers": [{"answer": "cat"}]}]}, "2 questions have no annotation"),
-        ("q", [], "expected VQA's {'questions': [...]}"),
+        ("n", {"annotations": []}, "expected VQA's format {'annotations': [...]} with entries"),
+        (
+            "n",
+            {"annotations": [{"question_id": 10, "answers": [{"answer": "cat"}]}]},
+            "an annotation for every question, 2 have none",
+        ),
+        ("q", [], "expected VQA's format {'questions': [...]}"),
         ("q", {"questions": [{"question_id": 1, "question": "?"}]}, "expected image_id (int), found nothing"),
     ],
 )
@@ -145,8 +149,8 @@ def test_lists_that_go_around_are_read_and_pickles_are_not(tmp_path: Path) -> No
     (tmp_path / "list.txt").write_text("cat\ndog\n")
     assert read_answers(tmp_path / "list.txt") == ["cat", "dog"]
     for name, content, words in (
-        ("ans.pkl", "x", "a pickle may run code"), ("gap.json", '{"cat": 1}', "from 0 to 0"),
-        ("twice.json", '["cat", "cat"]', "'cat' is there twice"), ("none.json", "[]", "expected a list of answers"),
+        ("ans.pkl", "x", "pickles may run code"), ("gap.json", '{"cat": 1}', "from 0 to 0"),
+        ("twice.json", '["cat", "cat"]', "found 'cat' twice"), ("none.json", "[]", "expected a list of answers"),
     ):  # fmt: skip
         (tmp_path / name).write_text(content)
         with pytest.raises(BadDataError, match=words):

@@ -141,14 +141,14 @@ def test_every_format_becomes_the_same_folder(name: str, tmp_path: Path, capsys:
                "--detector", "R101"]  # fmt: skip
     if name.split(",", maxsplit=1)[0] in ("npy", "hdf5", "lmdb"):
         assert run_command(dispatch, command) == 2
-        assert "pickled: reading it may run code; --trust-pickles" in capsys.readouterr().err
+        assert "pickled: reading it may run code; use --trust-pickles" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
         command.append("--trust-pickles")
     assert run_command(dispatch, command) == 0
-    assert "3 pictures by R101, 6 numbers a box" in capsys.readouterr().out
+    assert "3 pictures by R101, 6 features per box" in capsys.readouterr().out
     same(read(tmp_path / "out", verify=True), expected)
     assert run_command(dispatch, command) == 2
-    assert "holds regions already" in capsys.readouterr().err
+    assert "already contains regions" in capsys.readouterr().err
     assert run_command(dispatch, [*command, "--verify"]) == 0
 
 
@@ -200,15 +200,21 @@ def test_another_source_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (pictures(2), "2 pictures, 3 were counted"),
-        (pictures(4), "more than the 3 pictures"),
-        ([*pictures(2), pictures(1)[0]], "picture 100 is there twice"),
-        ([replace(each, features=each.features[:, :4]) for each in pictures()], "expected 6 numbers a box"),
+        (pictures(2), "expected 3 pictures, as counted before, found 2"),
+        (pictures(4), "as counted before, found more"),
+        ([*pictures(2), pictures(1)[0]], "expected distinct pictures, found 100 twice"),
+        ([replace(each, features=each.features[:, :4]) for each in pictures()], "expected 6 features per box"),
         ([replace(each, boxes=each.boxes[:1]) for each in pictures()], "expected 4 numbers for each of 2 boxes"),
         ([replace(each, boxes=each.boxes[:0], features=each.features[:0]) for each in pictures()], "of 0 boxes"),
-        ([replace(each, boxes=each.boxes * 10) for each in pictures()], "lies outside of a picture of 80 x 60"),
-        ([replace(each, features=each.features * 1e6) for each in pictures()], "beyond float16's 65,504"),
-        ([replace(each, features=each.features * np.nan) for each in pictures()], "is no number"),
+        (
+            [replace(each, boxes=each.boxes * 10) for each in pictures()],
+            "inside the picture of 80 x 60 pixels, found one outside",
+        ),
+        (
+            [replace(each, features=each.features * 1e6) for each in pictures()],
+            "finite features within float16's 65,504",
+        ),
+        ([replace(each, features=each.features * np.nan) for each in pictures()], "expected finite features"),
     ],
 )
 def test_features_that_cannot_be_are_refused(tmp_path: Path, found: list[PictureRegions], words: str) -> None:
@@ -231,9 +237,9 @@ def test_what_is_beside_another_file_is_not_taken_for_its_own(tmp_path: Path) ->
 
 def test_padded_rows_of_a_record_are_left_out() -> None:
     values = {"features": np.ones((5, 2)), "bbox": np.ones((5, 4)), "num_boxes": 2, "image_width": 9, "image_height": 9}
-    assert formats._of_dict(values, 1, Path("here"), ("features", "bbox")).features.shape == (2, 2)
+    assert formats._regions_of_dict(values, 1, Path("here"), ("features", "bbox")).features.shape == (2, 2)
     with pytest.raises(BadDataError, match="num_boxes 6, found 5"):
-        formats._of_dict({**values, "num_boxes": 6}, 1, Path("here"), ("features", "bbox"))
+        formats._regions_of_dict({**values, "num_boxes": 6}, 1, Path("here"), ("features", "bbox"))
 
 
 def test_a_table_may_end_without_a_line_s_end(tmp_path: Path) -> None:
@@ -268,7 +274,7 @@ def test_a_folder_that_is_taken_is_refused_before_the_work(tmp_path: Path) -> No
         raise AssertionError
         yield
 
-    with pytest.raises(WrongUseError, match="expected no such file, or an empty folder"):
+    with pytest.raises(WrongUseError, match="expected a new or empty folder"):
         whole(tmp_path / "out", never())
     assert (tmp_path / "out" / "mine.txt").exists()
 
@@ -290,7 +296,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
 def test_formats_are_told_apart_and_names_read(tmp_path: Path) -> None:
     assert format_of(as_npz(tmp_path, pictures(), turned=False)) == "npz"
     assert picture_of("COCO_val2014_000000458752", "here") == 458_752
-    with pytest.raises(BadDataError, match="ends with the picture's number"):
+    with pytest.raises(BadDataError, match="ends with the picture's id"):
         picture_of("picture", "here")
     with pytest.raises(BadDataError, match="found nothing"):
         format_of(tmp_path / "nowhere")
@@ -320,4 +326,4 @@ def test_an_lmdb_of_which_a_part_is_missing_ends_no_process(tmp_path: Path) -> N
     command = [sys.executable, "-m", "seqarena", *command, "--boxes", "5", "--detector", "R101"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran.stderr
-    assert "bytes in data.mdb, found 12,288: a part is missing" in ran.stderr
+    assert "bytes in data.mdb, found 12,288; the file is truncated" in ran.stderr

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from seqarena.common.errors import WrongUseError
 from seqarena.vqa.data import SHARE, Arrays, Integers, Split, scenes
-from seqarena.vqa.data.batches import PictureOrder, asked
-from seqarena.vqa.data.scenes import ANSWERS, WORDS, Scenes, spelled
+from seqarena.vqa.data.batches import PictureOrder, question_batch
+from seqarena.vqa.data.scenes import ANSWERS, WORDS, Scenes, question_text
 from seqarena.vqa.data.world import COLOURS, MATERIALS, SHAPES, draw, normal
-from seqarena.vqa.floors import floors, of_nearest, sums
+from seqarena.vqa.floors import floors, nearest_answers, sums
 
 SMALL = Scenes(scenes=60, held_out=40)
 HARD = replace(
@@ -38,7 +38,7 @@ def test_the_people_say_what_is_there(config: Scenes) -> None:
     split, drawn = config.split(0, 60), draw(config, 0, 60)
     counted = dict.fromkeys(config.kinds, 0)
     for words, scene, options, people in zip(split.words, split.pictures, split.options, split.people, strict=True):
-        text = spelled(words.tolist()).rstrip("?").split()
+        text = question_text(words.tolist()).rstrip("?").split()
         things = [
             (SHAPES[shape], COLOURS[colour], MATERIALS[material], place)
             for shape, colour, material, place in zip(*(each[scene] for each in drawn.attributes), drawn.places[scene],
@@ -173,10 +173,10 @@ def test_the_nearest_training_picture_lends_its_answer() -> None:
     """By heart the likeliest answer of each question; of a question that was not asked, the most frequent one."""
     train, test = (SMALL.split(number, 60) for number in (0, 2))
     best = train.options[np.arange(len(train)), train.people.argmax(axis=1)]
-    assert (of_nearest(train, train, otherwise=-1) == best).all()
+    assert (nearest_answers(train, train, otherwise=-1) == best).all()
     once = replace(train, words=train.words[:1].repeat(len(train), axis=0))
     unasked = (test.words != once.words[0]).any(axis=1)
-    assert (of_nearest(once, test, otherwise=7)[unasked] == 7).all()
+    assert (nearest_answers(once, test, otherwise=7)[unasked] == 7).all()
     shown = sums(test, test.pictures[:9])
     assert shown.shape == (9, 3 * 18)
     np.testing.assert_allclose(shown[3] / 100, seen(test).features[1].sum(axis=1).reshape(-1), atol=0.1)
@@ -198,7 +198,7 @@ def test_every_question_once_an_epoch_and_pictures_together(pictures: int, seed:
 
 def test_a_batch_reads_each_picture_once_and_parts_keep_theirs() -> None:
     split = SMALL.split(0, 20)
-    batch = asked(split, np.array([5, 3, 4, 30]), len(SMALL.answers))
+    batch = question_batch(split, np.array([5, 3, 4, 30]), len(SMALL.answers))
     assert batch.features.shape == (2, 3, 8, 18)  # scenes 1 and 10
     assert batch.picture.tolist() == [0, 0, 0, 1]
     part = batch.rows(3, 4)

@@ -26,7 +26,8 @@ def test_a_scene_is_drawn_with_its_questions(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize(
     ("option", "value", "words"),
-    [("--scene", "99999", "test has no such scene"), ("--split", "tset", "test"), ("--preset", "toyy", "toy"),
+    [("--scene", "99999", "expected the number of a scene in test"),
+     ("--split", "tset", "test"), ("--preset", "toyy", "toy"),
      ("--out", "scene.txt", "expected a .png")],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_said(option: str, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def test_a_run_leaves_what_the_server_would_score(
     assert run_command(dispatch, [*scored, "--answers", str(outputs / "answers.json")]) == 0
     assert json.loads(capsys.readouterr().out) == told
     assert run_command(dispatch, submit(trained, tmp_path / "answers.json")) == 0
-    assert "12 answers about 4 pictures" in capsys.readouterr().out
+    assert "12 answers on 4 pictures" in capsys.readouterr().out
     assert json.loads((tmp_path / "answers.json").read_text()) == json.loads((outputs / "answers.json").read_text())
     masses = json.loads((outputs / "key_masses.json").read_text())
     assert masses["pictures"] == 4
@@ -94,10 +94,10 @@ def test_submissions_that_cannot_be_are_refused(
     for command, words in (
         (
             submit(trained, out, *others),
-            "made by scenes A, scenes C, scenes B; the run was trained on scenes A, scenes B",
+            "found regions of scenes A, scenes C, scenes B",
         ),
-        (submit(trained, out, questions=broken), "1 of 5 pictures are not in it, such as 9999"),
-        (submit(trained, tmp_path / "no" / "answers.json"), "expected a file in a folder that is there"),
+        (submit(trained, out, questions=broken), "1 of 5 pictures have no regions, such as 9999"),
+        (submit(trained, tmp_path / "no" / "answers.json"), "expected a file in an existing folder"),
         (submit(trained, out, "--missing", "-1"), "--missing: expected at least 0"),
         (
             [*submit(trained, out), "--run", str(tmp_path)],
@@ -151,7 +151,7 @@ def test_what_the_data_bring_is_where_training_begins(tmp_path: Path) -> None:
     model = Answerer(config, loaded(tmp_path, vectors=vectors, fc7=layers))
     np.testing.assert_array_equal(model.embedding.weight.detach(), vectors)
     features = torch.randn(2, 3, 8, 18)
-    seen = model.described(features, torch.zeros(2, 3, 8, 2))
+    seen = model.box_inputs(features, torch.zeros(2, 3, 8, 2))
     for view, layer in enumerate(layers):
         expected = (features[:, view] @ torch.from_numpy(layer.weight).T + torch.from_numpy(layer.bias)).relu()
         torch.testing.assert_close(seen[:, view], expected)
@@ -160,7 +160,7 @@ def test_what_the_data_bring_is_where_training_begins(tmp_path: Path) -> None:
     assert [each.multiplier for each in slower.fc7] == [0.5] * 3
     assert [each.multiplier for each in Answerer(config, loaded(tmp_path)).fc7] == [1.0] * 3
     for wrong, words_of_it in (
-        ({"vectors": vectors[:, :3]}, "data.glove has 3 numbers a word, model.word_dim is 4"),
+        ({"vectors": vectors[:, :3]}, "model.word_dim: expected 3, the width of data.glove, found 4"),
         ({"fc7": layers[:2]}, "data.fc7 has 2 layers"),
         ({"fc7": [Layer(weight=np.zeros((8, 18), np.float32), bias=np.zeros(8, np.float32))] * 3}, "data.fc7, view 0"),
     ):
@@ -206,10 +206,10 @@ def test_published_presets_are_the_recipe() -> None:
     assert butd.optim.bounded_lr_multiplier == pythia.optim.bounded_lr_multiplier == 1.0
     assert pythia.optim.schedule.milestones == (15_000, 18_000, 20_000, 21_000)
     alone = replace(pythia, data=replace(pythia.data, path="vqa", regions=("one",)))  # type: ignore[call-arg]
-    with pytest.raises(WrongUseError, match=r"attention needs two detectors at least, data.regions names 1"):
+    with pytest.raises(WrongUseError, match=r"attention needs at least two detectors, data.regions has 1"):
         alone.check()
     replace(alone, model=replace(alone.model, fusion=Fusion(kind="primary"))).check()
-    with pytest.raises(WrongUseError, match=r"are pythia's; butd has none"):
+    with pytest.raises(WrongUseError, match=r"apply only to pythia; omit for butd"):
         Model(backbone="butd", glimpses=1).check_data(pythia.data)
     with pytest.raises(WrongUseError, match=r"model.attention_dropout and model.answer_dropout"):
         Model(answer_dropout=1.0).check_data(pythia.data)

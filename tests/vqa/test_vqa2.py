@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.vqa.data.batches import asked
-from seqarena.vqa.data.detected import Detected, read_detector
+from seqarena.vqa.data.batches import question_batch
+from seqarena.vqa.data.detected import DetectedViews, read_detector
 from seqarena.vqa.data.scenes import WORDS, Scenes
 from seqarena.vqa.data.vqa2 import Vqa2
 from seqarena.vqa.data.written import write_scenes
@@ -47,7 +47,7 @@ def test_files_hold_the_scenes_they_were_written_of(written: Path, tmp_path: Pat
     loaded, expected = config(written).load(tmp_path), scenes.split(1, SCENES // 6)
     test = loaded.splits["test"]
     assert len(test) == len(expected)
-    own, theirs = (asked(split, np.arange(len(test)), len(each.answers)) for split, each in
+    own, theirs = (question_batch(split, np.arange(len(test)), len(each.answers)) for split, each in
                    ((test, loaded), (expected, scenes)))  # fmt: skip
     for row in range(len(test)):
         said = [loaded.words[word] for word in test.words[row] if word]
@@ -92,7 +92,7 @@ def test_questions_about_tested_pictures_are_not_trained_on(
             each.update(image_id=shared) for each in values[name] if each["image_id"] == SCENES + 1
         ])  # fmt: skip
     cut = config(folder).load(tmp_path)
-    assert f"3 of {3 * SCENES} questions of train2014 are left out" in capsys.readouterr().err
+    assert f"3 of {3 * SCENES} questions of train2014 are skipped" in capsys.readouterr().err
     assert shared not in cut.splits["train"].ids // 1_000
     assert shared not in cut.splits["validation"].ids // 1_000
     other = tmp_path / "other"
@@ -123,7 +123,7 @@ def test_what_a_setting_says_reaches_the_splits(written: Path, tmp_path: Path) -
     checksums.append(config(written, glove=str(tmp_path / "glove.txt")).load(tmp_path).checksum)
     assert len(set(checksums)) == 4
     np.savez(tmp_path / "fc7.npz", **{**layer, "bias": np.full(4, np.nan, np.float32)})
-    with pytest.raises(BadDataError, match="a weight or bias is no number"):
+    with pytest.raises(BadDataError, match="expected finite numbers, found others in weight or bias"):
         config(written, fc7=(str(tmp_path / "fc7.npz"),) * 3).load(tmp_path)
     folder = tmp_path / "said"
     shutil.copytree(written, folder)
@@ -165,11 +165,11 @@ def test_a_shortened_file_is_named(written: Path, tmp_path: Path) -> None:
     detector = read_detector(tmp_path / "A")
     pictures = np.arange(1, SCENES + 1)
     part, row = detector.rows(pictures, 0)
-    data = Detected(detectors=(detector,), boxes=8, part=part[:, None], row=row[:, None])
+    data = DetectedViews(detectors=(detector,), boxes=8, part=part[:, None], row=row[:, None])
     path = tmp_path / "A" / "train2014" / "features.npy"
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size // 2)
-    with pytest.raises(BadDataError, match=r"features.npy is shorter than it says"):
+    with pytest.raises(BadDataError, match=r"features.npy is truncated"):
         data.read(np.array([SCENES - 1]))
 
 
@@ -206,7 +206,7 @@ def test_visual_genome_adds_trained_pictures_alone(written: Path, tmp_path: Path
     for name in ("validation", "test"):
         np.testing.assert_array_equal(more.splits[name].ids, plain.splits[name].ids)
     (tmp_path / "vg" / "question_answers.json").write_text("[]")
-    with pytest.raises(BadDataError, match="no question about the pictures that are trained on"):
+    with pytest.raises(BadDataError, match="expected questions about the training pictures"):
         config(written, visual_genome=str(tmp_path / "vg")).load(tmp_path)
 
 
@@ -268,22 +268,22 @@ BROKEN: Mapping[str, Any] = {
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("annotation", "1 questions have no annotation, such as"),
-        ("picture", r"A: 1 of 5 pictures are not in it, such as 999; at most 0 may be missing"),
-        ("file", "there is no v2_mscoco_val2014_annotations.json in it"),
+        ("annotation", "an annotation for every question, 1 have none, such as"),
+        ("picture", r"A: 1 of 5 pictures have no regions, such as 999; expected at most 0"),
+        ("file", "expected v2_mscoco_val2014_annotations.json in it"),
         ("regions", "B: no regions"),
-        ("list", "list.json: 2 answers, expected 3,129; --data.answer-count none"),
-        ("count", "answers that lead 1 questions: .* answers, expected 3,129"),
-        ("pickle", r"expected an .npz with weight and bias; a pickle may run code"),
+        ("list", "list.json: expected 3,129 answers .*, found 2; --data.answer-count none"),
+        ("count", "answers of at least 1 questions .*: expected 3,129 answers"),
+        ("pickle", r"expected an .npz with weight and bias; pickles may run code"),
         ("folder", "expected a folder of VQA v2's files, found nothing"),
-        ("aligned", "the detectors looked at different boxes"),
-        ("larger", "the detectors looked at different boxes"),
-        ("other picture", "1 annotations name another picture than their question, such as"),
+        ("aligned", "expected the same boxes from all detectors"),
+        ("larger", "expected the same boxes from all detectors"),
+        ("other picture", "annotations with their question's picture, 1 have another, such as"),
         ("three", "expected 10 answers to each question, found 3 to"),
-        ("strangers", "nobody gave any of these 2 answers"),
+        ("strangers", "expected answers that annotators gave, found none among 2"),
         ("counts", "expected version 1 and arrays"),
-        ("too high", r"no regions, for there is no header.json; in folders of it there are: A/train2014, A/val2014"),
-        ("width", "18 numbers a box by scenes A; data.width is 2048"),
+        ("too high", r"no regions: expected header.json, found none; its folders A/train2014, A/val2014"),
+        ("width", "expected 2048 features per box .*, found 18 by scenes A"),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused(kind: str, message: str, written: Path, tmp_path: Path) -> None:
@@ -301,8 +301,8 @@ def test_pictures_may_be_missing_up_to_a_limit(
     shutil.copytree(written, folder)
     moved(folder, 999)
     loaded = config(folder, missing=1).load(tmp_path)
-    assert "1 pictures are not in it, such as 999; each is a box of zeros" in capsys.readouterr().err
-    batch = asked(loaded.splits["test"], np.array([0]), len(loaded.answers))
+    assert "1 pictures have no regions, such as 999; each gets a box of zeros" in capsys.readouterr().err
+    batch = question_batch(loaded.splits["test"], np.array([0]), len(loaded.answers))
     assert batch.real[0].sum(dim=1).tolist() == [1, 1, 1]
     assert not batch.features.any()
 
@@ -316,7 +316,7 @@ def test_pictures_may_be_missing_up_to_a_limit(
         ({"held_out": 1.0}, "data.held_out between 0 and 1"),
         ({"fc7": ("one.npz",)}, "data.fc7: expected 3 files"),
         ({"missing": -1}, "data.missing of at least 0"),
-        ({"regions": ("one", "two", "one")}, "data.regions: expected different folders"),
+        ({"regions": ("one", "two", "one")}, "data.regions: expected distinct folders"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:

@@ -12,7 +12,7 @@ from seqarena.common.errors import BadDataError
 from seqarena.vqa.data import words as spelling
 from seqarena.vqa.data.options import options_of
 from seqarena.vqa.data.published import UNKNOWN, Annotation
-from seqarena.vqa.official import accuracy, cleaned, normalized
+from seqarena.vqa.official import accuracy, clean, normalize
 
 SAID = st.sampled_from(
     ["yes", "Yes", "no", "2", "two", "a dog", "dog", "the dog.", "t-shirt", "t shirt", "", "none", "unk"]
@@ -32,18 +32,18 @@ def test_options_are_the_official_accuracy(references: Sequence[str], answers: S
     for place, answer in enumerate(listed):
         expected = 0.0 if answer == UNKNOWN else accuracy(answer, references)
         assert scores[place] == expected  # to the last bit
-        said = [normalized(cleaned(one)) if normalizes else one for one in references]
+        said = [normalize(clean(one)) if normalizes else one for one in references]
         assert people[place] == (0 if answer == UNKNOWN else said.count(answer))
 
 
 def test_words_are_cut_as_pythias() -> None:
-    assert spelling.cut("Is this the dog's t-shirt, or not?") == [
+    assert spelling.tokenize("Is this the dog's t-shirt, or not?") == [
         "is", "this", "the", "dog", "'", "s", "t", "-", "shirt", "or", "not",
     ]  # fmt: skip
     cut = [["a", "b"], ["b", "c", "b"], []]
     words = spelling.vocabulary(cut)
     assert words == ["", "b", "a", "c"]
-    assert spelling.numbered([["c", "new", "b"], []], words, 2).tolist() == [[3, 0], [0, 0]]
+    assert spelling.word_ids([["c", "new", "b"], []], words, 2).tolist() == [[3, 0], [0, 0]]
 
 
 def test_glove_is_read_by_word(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_glove_is_read_by_word(tmp_path: Path) -> None:
         ("b 1 2 3\nc 1 2\n", "line 2: expected a word and 3 numbers"), ("b 1 nan 3\n", "expected 3 finite"),
         ("b 1 x 3\n", "line 1: expected 3 finite numbers"),
         ("b 1 2 3\nblue 1 2 3 4\n", "line 2: expected a word and 3 numbers, found more"),
-        ("d 1 2 3\n", "none of the 3 words"), ("", "none of the 3 words"),
+        ("d 1 2 3\n", "questions' 3 words, found none"), ("", "questions' 3 words, found none"),
     ):  # fmt: skip
         path.write_text(text)
         with pytest.raises(BadDataError, match=message):

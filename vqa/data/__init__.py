@@ -1,4 +1,4 @@
-"""Questions about pictures that several detectors looked at: read or generated, made into batches."""
+"""The data of visual question answering: questions, annotators' answers, and the regions of several detectors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ import numpy.typing as npt
 from seqarena.common.data.batches import Indices
 
 PEOPLE = 10
-"""Who answered each question."""
+"""Number of annotators per question."""
 SHARE = 0.3
-"""Of the accuracy, for each person who agrees: what leaving one out of ten comes to, at most 1."""
+"""Accuracy per agreeing annotator, up to 1 in total: the official leave-one-out mean over ten annotators."""
 Integers = npt.NDArray[np.integer[Any]]
 Reals = npt.NDArray[np.floating[Any]]
 Truths = npt.NDArray[np.bool_]
@@ -22,106 +22,106 @@ Truths = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class PictureViews:
-    """Detected regions of some pictures."""
+    """DetectedViews regions of a set of pictures."""
 
     features: Reals
     """Features of each box (pictures, views, boxes, width)."""
     centres: Reals
-    """Middle of each box, as shares of the picture's width and height (pictures, views, boxes, 2)."""
+    """Centre of each box, as fractions of the picture's width and height (pictures, views, boxes, 2)."""
     real: Truths
-    """Which boxes are no padding (pictures, views, boxes); at least one of each view."""
+    """Mask of boxes that are not padding (pictures, views, boxes). Every view has at least one."""
 
 
 class Views(ABC):
-    """Detected regions in the pictures of a split; the first view is the primary one."""
+    """DetectedViews regions in the pictures of a split. The first view is the primary one."""
 
     @property
     @abstractmethod
     def sizes(self) -> tuple[int, int, int]:
-        """Detectors, boxes of each, numbers of a box."""
+        """Number of detectors, of boxes per detector, and of features per box."""
 
     @abstractmethod
     def read(self, pictures: Indices) -> PictureViews:
-        """Returns what was found in pictures, by their numbers in the split."""
+        """Returns the regions of pictures, which are indices in the split."""
 
     @abstractmethod
     def seen_by_primary(self, pictures: Indices) -> Integers:
-        """Returns of each box of the other views whether the primary saw what it is on (pictures, views - 1, boxes).
+        """Returns whether the primary found the object of each secondary box (pictures, views - 1, boxes).
 
-        1: it did; 0: it missed it; -1: a box on nothing, or padding.
+        1: found; 0: missed; -1: the box is on no object, or padding.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays(Views):
-    """Views in arrays, maybe mapped from disk."""
+    """Views in arrays, in memory or mapped from disk."""
 
     features: Reals
     centres: Reals
     saw: Integers
-    """What ``seen_by_primary`` says of all pictures."""
+    """Result of ``seen_by_primary`` for all pictures."""
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Detectors, boxes of each, numbers of a box."""
+        """Number of detectors, of boxes per detector, and of features per box."""
         _, views, boxes, width = self.features.shape
         return views, boxes, width
 
     def read(self, pictures: Indices) -> PictureViews:
-        """Returns what was found in pictures; no box is padding."""
+        """Returns the regions of pictures. No box is padding."""
         real = np.ones((len(pictures), *self.sizes[:2]), dtype=bool)
         return PictureViews(features=self.features[pictures], centres=self.centres[pictures], real=real)
 
     def seen_by_primary(self, pictures: Indices) -> Integers:
-        """Returns of each box of the other views whether the primary saw what it is on."""
+        """Returns whether the primary found the object of each secondary box; see ``Views``."""
         return self.saw[pictures]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Questions told apart by what they are about."""
+    """Partition of the questions into named categories."""
 
     names: Sequence[str]
     of: Integers
-    """Place of each question's in ``names`` (questions)."""
+    """Index of each question's category in ``names`` (questions); -1: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Questions, what people answered, and what the detectors saw."""
+    """Questions, annotators' answers, and detected regions of one split."""
 
     ids: Indices
-    """The number by which others know a question."""
+    """Official id of each question."""
     words: Integers
-    """Words of each question, 0 after its end (questions, words)."""
+    """Word ids of each question, 0 after its end (questions, words)."""
     pictures: Indices
-    """The picture of each question, a number below that of pictures."""
+    """Index of each question's picture."""
     options: Integers
-    """Answers that somebody gave or that score, places in the list of answers; -1: none (questions, options)."""
+    """Answers with annotators or with a score, as indices in the answer list; -1: padding (questions, options)."""
     people: Integers
-    """How many people gave each (questions, options)."""
+    """Number of annotators of each option (questions, options)."""
     scores: Reals
-    """Score of each option, from 0 to 1; all other answers score 0 (questions, options)."""
+    """Score of each option, from 0 to 1 (questions, options). All other answers score 0."""
     views: Views
     parts: Mapping[str, Part]
-    """Partitions of the questions, by what they tell apart; the first is told in every evaluation."""
+    """Partitions of the questions, by name. Every evaluation reports the accuracies of the first one."""
     groups: Mapping[str, Truths]
-    """Name -> which questions are in it: accuracies that are told beside."""
+    """Groups of questions, name -> mask, whose accuracies are reported as secondary metrics."""
     pairs: Indices
-    """Questions that are the same about two pictures, by their places (pairs, 2)."""
+    """Pairs of questions with the same text about two pictures, as indices (pairs, 2)."""
 
     def __len__(self) -> int:
         return len(self.words)
 
-    def scored(self, guesses: Indices) -> Reals:
-        """Returns what an answer to each question scores."""
+    def score(self, guesses: Indices) -> Reals:
+        """Returns the score of an answer to each question."""
         found: Reals = np.where(self.options == guesses[:, None], self.scores, 0.0).sum(axis=1)
         return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Weight and bias of a linear layer that a detector had behind its boxes."""
+    """Weight and bias of a detector's last linear layer."""
 
     weight: Reals
     bias: Reals
@@ -129,44 +129,44 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class VqaData:
-    """All that a model and its measurement need of the data."""
+    """The data needed to build and evaluate a model."""
 
     splits: Mapping[str, Split]
     """Train, validation and test."""
     answers: Sequence[str]
-    """The answers that a model chooses from."""
+    """The answer list, from which a model chooses."""
     words: Sequence[str]
-    """The words of questions; the first stands for padding and unknown words."""
+    """The words of questions. The first one stands for padding and unknown words."""
     checksum: str
     vectors: Reals | None = None
-    """Initial word vectors (words, width); none: drawn."""
+    """Initial word vectors (words, width). None: random."""
     fc7: Sequence[Layer] = ()
-    """Of each detector; none: drawn."""
+    """Last layer of each detector. Empty: random."""
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Detectors, boxes of each, numbers of a box."""
+        """Number of detectors, of boxes per detector, and of features per box."""
         return self.splits["train"].views.sizes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data(ABC):
-    """Which questions and pictures. Each task's own config adds its fields."""
+    """Config of the questions and pictures. Each task's own config adds its fields."""
 
     @property
     @abstractmethod
     def views(self) -> tuple[int, int, int]:
-        """Detectors, boxes of each, numbers of a box; what is read has no others."""
+        """Number of detectors, of boxes per detector, and of features per box, as in the loaded data."""
 
     @property
     def aligned_views(self) -> bool:
-        """Whether box i is of the same place in all views."""
+        """Whether box i is at the same position in all views."""
         return False
 
     @abstractmethod
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no data."""
+        """Raises a ``WrongUseError`` for invalid settings."""
 
     @abstractmethod
     def load(self, folder: Path) -> VqaData:
-        """Returns what the settings describe; what is made first is kept below ``folder``."""
+        """Returns the configured data. Prepared data are stored below ``folder``."""

@@ -1,4 +1,4 @@
-"""The batch of every step: pictures in a new order every epoch, each read once for all its questions."""
+"""Training batches: pictures in a new order every epoch, each read once for all its questions."""
 
 import functools
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from seqarena.vqa.data import SHARE, Split
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionBatch(Batch):
-    """Questions and their pictures, each picture once."""
+    """Batch of questions and their pictures. Each picture is stored once."""
 
     words: Tokens
     targets: SoftTargets
     picture: Places
-    """Row of ``features`` that each question is about."""
+    """Row of each question's picture in ``features``."""
     features: Regions
     centres: Centres
     real: RegionsReal
@@ -35,20 +35,20 @@ class QuestionBatch(Batch):
         )  # fmt: skip
 
     def token_count(self) -> int:
-        """Returns the number of real boxes that are read."""
+        """Returns the number of real boxes."""
         return int(self.real.sum())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "QuestionBatch":
         return QuestionBatch(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
 
 
-def asked(split: Split, questions: Indices, answers: int) -> QuestionBatch:
-    """Returns a batch of some questions, of ``answers`` that there are."""
+def question_batch(split: Split, questions: Indices, answers: int) -> QuestionBatch:
+    """Returns the batch of the given questions. ``answers`` is the length of the answer list."""
     pictures, rows = np.unique(split.pictures[questions], return_inverse=True)
     seen = split.views.read(pictures)
     targets = np.zeros((len(questions), answers + 1))
-    shares = np.minimum(SHARE * split.people[questions], 1.0)
-    targets[np.arange(len(questions))[:, None], split.options[questions]] = shares  # -1 is the last column
+    agreement = np.minimum(SHARE * split.people[questions], 1.0)
+    targets[np.arange(len(questions))[:, None], split.options[questions]] = agreement  # -1 is the last column
     return QuestionBatch(
         words=torch.from_numpy(split.words[questions].astype(np.int64)),
         targets=torch.from_numpy(targets[:, :-1]).float(),
@@ -61,9 +61,9 @@ def asked(split: Split, questions: Indices, answers: int) -> QuestionBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class PictureOrder:
-    """Which questions each step sees: pictures in a new order every epoch, all questions of one after the other.
+    """Questions of each step: pictures in a new order every epoch, with all questions of a picture in sequence.
 
-    So a batch reads few pictures; every question once an epoch.
+    A batch therefore reads few pictures. Every question occurs once per epoch.
     """
 
     pictures: Indices
@@ -95,4 +95,4 @@ class TrainingBatches:
     answers: int
 
     def __getitem__(self, step: int) -> QuestionBatch:
-        return asked(self.split, self.order[step], self.answers)
+        return question_batch(self.split, self.order[step], self.answers)

@@ -1,4 +1,4 @@
-"""Regions of several detectors in the pictures of a split: rows of folders of regions (``vqa/regions.py``)."""
+"""Views of the pictures of a split, read from the detectors' folders of regions (``vqa/regions.py``)."""
 
 import json
 import sys
@@ -11,32 +11,32 @@ import numpy as np
 from seqarena.common.data.batches import Indices
 from seqarena.common.errors import BadDataError, damage
 from seqarena.vqa.data import Integers, Layer, PictureViews, Reals, Truths, Views
-from seqarena.vqa.regions import Header, Regions, read, taken
+from seqarena.vqa.regions import Header, Regions, read, read_rows
 
 COMPARED_AT_ONCE = 1_000
 SAME = 1e-3
-"""Largest difference of corners of the same box, as a share of the picture."""
+"""Maximum difference between corners of equal boxes, as a fraction of the picture."""
 OVERLAP = 0.3
-"""Intersection over union with some box of the primary's from which on it saw what a box is on."""
+"""Minimum intersection over union with a primary box for the primary to have found a box's object."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detector:
-    """A detector's regions: those of one folder, or of the folders in it."""
+    """Regions of one detector, from one folder or from all folders in it."""
 
     parts: tuple[Regions, ...]
     folder: Path
 
     @property
     def header(self) -> Header:
-        """That of the first part; the others name the same detector and width."""
+        """Header of the first part. The others have the same detector and width."""
         return self.parts[0].header
 
     def rows(self, pictures: Indices, missing: int) -> tuple[Integers, Integers]:
-        """Returns the part and the row of each picture; -1 of at most ``missing`` that are in none.
+        """Returns the part and the row of each picture, or -1 for up to ``missing`` pictures without regions.
 
         Raises:
-            BadDataError: more are in none; says how many and which.
+            BadDataError: more pictures have no regions. The message has their number and an example.
         """
         part, row = np.full(len(pictures), -1), np.full(len(pictures), -1)
         for number, regions in enumerate(self.parts):
@@ -45,22 +45,22 @@ class Detector:
         lost = np.unique(pictures[part < 0])
         if len(lost) > missing:
             raise BadDataError(
-                f"{self.folder}: {len(lost):,} of {len(np.unique(pictures)):,} pictures are not in it, such as "
-                f"{lost[0]}; at most {missing:,} may be missing"
+                f"{self.folder}: {len(lost):,} of {len(np.unique(pictures)):,} pictures have no regions, such as "
+                f"{lost[0]}; expected at most {missing:,} (data.missing)"
             )
         if len(lost):
             print(
-                f"{self.folder}: {len(lost):,} pictures are not in it, such as {lost[0]}; each is a box of zeros",
+                f"{self.folder}: {len(lost):,} pictures have no regions, such as {lost[0]}; each gets a box of zeros",
                 file=sys.stderr,
             )
         return part, row
 
 
 def read_detector(folder: Path, *, verify: bool = False) -> Detector:
-    """Returns a detector's regions, of one folder or of all folders in it; ``verify`` compares their checksums.
+    """Returns a detector's regions, from one folder or all folders in it. ``verify`` compares their checksums.
 
     Raises:
-        BadDataError: no regions there, or of several detectors or widths.
+        BadDataError: there are no regions, or regions of several detectors or widths.
     """
     inside = [folder] if (folder / "header.json").exists() else sorted(
         each.parent for each in folder.glob("*/header.json")
@@ -73,33 +73,33 @@ def read_detector(folder: Path, *, verify: bool = False) -> Detector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detected(Views):
-    """Several detectors' boxes of a split's pictures; nothing of it is kept in memory."""
+class DetectedViews(Views):
+    """Boxes of several detectors for a split's pictures, read from disk on each access."""
 
     detectors: tuple[Detector, ...]
     boxes: int
-    """Boxes that are read of each: the first ones."""
+    """Number of boxes read per picture and detector: the first ones."""
     part: Integers
-    """Part of each detector that a picture is in; -1: in none (pictures, views)."""
+    """Index of the part of each detector that contains a picture; -1: none (pictures, views)."""
     row: Integers
-    """Row there."""
+    """Row of each picture in that part (pictures, views)."""
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Detectors, boxes of each, numbers of a box."""
+        """Number of detectors, of boxes per detector, and of features per box."""
         return len(self.detectors), self.boxes, self.detectors[0].header.width
 
     def read(self, pictures: Indices) -> PictureViews:
-        """Returns what was found in pictures; one that a detector does not know has a box of zeros."""
+        """Returns the regions of pictures. A picture without regions has one box of zeros."""
         features = np.zeros((len(pictures), *self.sizes), dtype=np.float16)
         for view, part, places, rows in self._parts(pictures):
-            found = taken(part.features, rows)[:, : self.boxes]
+            found = read_rows(part.features, rows)[:, : self.boxes]
             features[places, view, : found.shape[1]] = found
         corners, real = self._boxes(pictures)
         return PictureViews(features=features, centres=(corners[..., :2] + corners[..., 2:]) / 2, real=real)
 
     def seen_by_primary(self, pictures: Indices) -> Integers:
-        """Returns whether some box of the primary overlaps, by 0.3 of what both cover; no label says it better."""
+        """Returns whether a primary box overlaps by at least ``OVERLAP``, because there are no object labels."""
         corners, real = self._boxes(pictures)
         overlap = _overlap(corners[:, 1:, :, None], corners[:, :1, None])  # pictures views boxes boxes
         best = np.where(real[:, :1, None], overlap, 0.0).max(axis=3)
@@ -110,23 +110,25 @@ class Detected(Views):
         corners = np.zeros((len(pictures), views, self.boxes, 4), dtype=np.float32)
         counts = np.ones((len(pictures), views), dtype=np.int64)
         for view, part, places, rows in self._parts(pictures):
-            found = taken(part.boxes, rows)[:, : self.boxes]
+            found = read_rows(part.boxes, rows)[:, : self.boxes]
             corners[places, view, : found.shape[1]] = found
             counts[places, view] = np.minimum(part.counts[rows], self.boxes)
         return corners, np.arange(self.boxes) < counts[..., None]
 
     def require_aligned(self) -> None:
-        """Raises a ``BadDataError`` if detectors looked at different boxes in a picture that all of them know."""
+        """Raises a ``BadDataError`` if detectors have different boxes for a picture that all of them contain."""
         known = np.flatnonzero((self.part >= 0).all(axis=1))
         for start in range(0, len(known), COMPARED_AT_ONCE):
             some = known[start : start + COMPARED_AT_ONCE]
             corners, real = self._boxes(some)
             differ = np.abs(corners - corners[:, :1]).max(axis=(1, 2, 3)) > SAME
             if (differ | (real != real[:, :1]).any(axis=(1, 2))).any():
-                raise BadDataError("data.aligned: the detectors looked at different boxes of a picture")
+                raise BadDataError(
+                    "data.aligned: expected the same boxes from all detectors, found different ones for a picture"
+                )
 
     def _parts(self, pictures: Indices) -> list[tuple[int, Regions, Indices, Indices]]:
-        """Returns each view, part of it, the places among ``pictures`` that are in it, and their rows."""
+        """Returns (view, part, indices in ``pictures`` of those that the part contains, their rows in the part)."""
         found = []
         for view, detector in enumerate(self.detectors):
             for number, part in enumerate(detector.parts):
@@ -137,7 +139,7 @@ class Detected(Views):
 
 
 def _overlap(one: Reals, other: Reals) -> Reals:
-    """Returns intersection over union of boxes (..., 4)."""
+    """Returns the intersection over union of boxes (..., 4)."""
     low, high = np.maximum(one[..., :2], other[..., :2]), np.minimum(one[..., 2:], other[..., 2:])
     both = (high - low).clip(min=0).prod(axis=-1)
     areas = [(each[..., 2:] - each[..., :2]).prod(axis=-1) for each in (one, other)]
@@ -145,37 +147,39 @@ def _overlap(one: Reals, other: Reals) -> Reals:
     return found
 
 
-def detected(detectors: Sequence[Detector], pictures: Indices, *, boxes: int, width: int, missing: int) -> Detected:
-    """Returns the views of some pictures.
+def make_views(
+    detectors: Sequence[Detector], pictures: Indices, *, boxes: int, width: int, missing: int
+) -> DetectedViews:
+    """Returns the views of the given pictures.
 
     Raises:
-        BadDataError: a detector of another width, or without more than ``missing`` of the pictures.
+        BadDataError: a detector has another width, or lacks more than ``missing`` pictures.
     """
     for detector in detectors:
         if detector.header.width != width:
             raise BadDataError(
-                f"{detector.folder}: {detector.header.width} numbers a box by {detector.header.detector}; data.width "
-                f"is {width}"
+                f"{detector.folder}: expected {width} features per box (data.width), found {detector.header.width} by "
+                f"{detector.header.detector}"
             )
     found = [detector.rows(pictures, missing) for detector in detectors]
-    return Detected(
+    return DetectedViews(
         detectors=tuple(detectors), boxes=boxes, part=np.stack([part for part, _ in found], axis=1),
         row=np.stack([row for _, row in found], axis=1),
     )  # fmt: skip
 
 
 def read_layer(path: Path) -> Layer:
-    """Returns weight and bias of an .npz file, a detector's last layer.
+    """Returns a detector's last layer from an .npz file with weight and bias.
 
     Raises:
-        BadDataError: another file, or other shapes.
+        BadDataError: the file is of another kind, or has other shapes.
     """
     if path.suffix != ".npz":
-        raise BadDataError(f"{path}: expected an .npz with weight and bias; a pickle may run code when it is read")
+        raise BadDataError(f"{path}: expected an .npz with weight and bias; pickles may run code and are not read")
     with damage(path, ".npz with weight and bias"), np.load(path, allow_pickle=False) as file:
         weight, bias = (file[name].astype(np.float32) for name in ("weight", "bias"))
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-        raise BadDataError(f"{path}: a weight or bias is no number")
+        raise BadDataError(f"{path}: expected finite numbers, found others in weight or bias")
     if weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise BadDataError(f"{path}: expected weight (outputs inputs) and bias (outputs), found {weight.shape} and "
                            f"{bias.shape}")  # fmt: skip
@@ -183,5 +187,5 @@ def read_layer(path: Path) -> Layer:
 
 
 def fingerprint_of(detectors: Sequence[Detector]) -> str:
-    """Returns what stands for all detectors and all that they found."""
+    """Returns a string that identifies all detectors and their regions."""
     return json.dumps([[part.header.detector, part.header.sha256] for each in detectors for part in each.parts])

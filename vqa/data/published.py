@@ -1,4 +1,4 @@
-"""VQA v2's questions and annotations as they are published, and lists of answers as they go around."""
+"""Readers of VQA v2's official files and of published answer lists; reader and writer of submissions."""
 
 import json
 from collections import Counter
@@ -14,9 +14,9 @@ from seqarena.common.files import write_atomically
 QUESTIONS = "v2_OpenEnded_mscoco_{}_questions.json"
 ANNOTATIONS = "v2_mscoco_{}_annotations.json"
 PAIRS = "v2_mscoco_val2014_complementary_pairs.json"
-"""Official names; of the first two with train2014 or val2014 in the gap."""
+"""Official file names. In QUESTIONS and ANNOTATIONS, {} is train2014 or val2014."""
 UNKNOWN = "<unk>"
-"""Of some lists of answers, what stands for all that are not in them; never an answer."""
+"""Entry of some answer lists for all answers that are not in the list. It is never predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,26 +30,26 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """People's answers to a question."""
+    """Annotators' answers to a question."""
 
     id: int
-    """The question's."""
+    """Id of the question."""
     question_type: str
-    """Its first words, one of 65; empty where the file has none."""
+    """First words of the question, one of 65 types; empty if the file has none."""
     answer_type: str
-    """yes/no, number or other; empty where the file has none."""
+    """yes/no, number or other; empty if the file has none."""
     common: str
-    """The most frequent answer, as the file has it."""
+    """The most frequent answer, as stated in the file."""
     answers: tuple[str, ...]
     picture: int | None = None
-    """The question's; none: the file does not say."""
+    """Id of the question's picture. None: not in the file."""
 
 
-def published(folder: Path, name: str) -> Path | None:
-    """Returns a file of a folder, as it is or packed; none: it is not there.
+def find_file(folder: Path, name: str) -> Path | None:
+    """Returns the path of a file in a folder, plain or compressed by gzip, or None if it does not exist.
 
     Raises:
-        BadDataError: no such folder.
+        BadDataError: the folder does not exist.
     """
     if not folder.is_dir():
         raise BadDataError(
@@ -62,7 +62,7 @@ def read_questions(path: Path) -> list[Question]:
     """Returns the questions of an official file.
 
     Raises:
-        BadDataError: another file, a question without an id, picture or text, or two of one id.
+        BadDataError: the format is another one, a question lacks an id, picture or text, or an id is repeated.
     """
     rows = _rows(path, "questions")
     found = [
@@ -80,7 +80,7 @@ def read_annotations(path: Path) -> list[Annotation]:
     """Returns the annotations of an official file.
 
     Raises:
-        BadDataError: another file, an annotation without an id or answers, or two of one question.
+        BadDataError: the format is another one, an annotation lacks an id or answers, or a question has two.
     """
     found = []
     for where, row in _rows(path, "annotations"):
@@ -104,31 +104,36 @@ def _rows(path: Path, name: str) -> list[tuple[str, Any]]:
     values = read_json(path)
     rows = values.get(name) if isinstance(values, dict) else None
     if not isinstance(rows, list) or not rows:
-        raise BadDataError(f"{path}: expected VQA's {{{name!r}: [...]}}, not empty")
+        raise BadDataError(f"{path}: expected VQA's format {{{name!r}: [...]}} with entries, found none")
     return [(f"{path}, {name}[{number}]", row) for number, row in enumerate(rows)]
 
 
 def _require_different(ids: Sequence[int], path: Path) -> None:
     twice = [each for each, count in Counter(ids).items() if count > 1]
     if twice:
-        raise BadDataError(f"{path}: question {twice[0]} is there twice")
+        raise BadDataError(f"{path}: expected distinct question ids, found {twice[0]} twice")
 
 
-def paired(questions: Sequence[Question], annotations: Sequence[Annotation], where: str) -> list[Annotation]:
-    """Returns the annotation of each question, in their order.
+def match_annotations(questions: Sequence[Question], annotations: Sequence[Annotation], where: str) -> list[Annotation]:
+    """Returns the annotation of each question, in the order of the questions.
 
     Raises:
-        BadDataError: a question without one, or one about another picture; says how many and which.
+        BadDataError: a question has no annotation, or one about another picture. The message has the number of
+            questions and an example.
     """
     by_id = {each.id: each for each in annotations}
     missing = [each.id for each in questions if each.id not in by_id]
     if missing:
-        raise BadDataError(f"{where}: {len(missing):,} questions have no annotation, such as {missing[0]}")
+        raise BadDataError(
+            f"{where}: expected an annotation for every question, {len(missing):,} have none, such as {missing[0]}"
+        )
     found = [by_id[each.id] for each in questions]
     other = [each.id for each, said in zip(questions, found, strict=True) if said.picture not in (None, each.picture)]
     if other:
-        raise BadDataError(f"{where}: {len(other):,} annotations name another picture than their question, such as "
-                           f"{other[0]}")  # fmt: skip
+        raise BadDataError(
+            f"{where}: expected annotations with their question's picture, {len(other):,} have another, such as that "
+            f"of question {other[0]}"
+        )
     return found
 
 
@@ -136,22 +141,22 @@ def read_submission(path: Path) -> dict[int, str]:
     """Returns the answers of a submission: a JSON list of {question_id, answer}.
 
     Raises:
-        BadDataError: another file, or a question answered twice.
+        BadDataError: the format is another one, or a question has two answers.
     """
     rows = read_json(path)
     if not isinstance(rows, list):
         raise BadDataError(f"{path}: expected a list of {{question_id, answer}}, found {type(rows).__name__}")
-    places = [(f"{path}[{number}]", row) for number, row in enumerate(rows)]
-    answers = [(member(row, "question_id", int, where), member(row, "answer", str, where)) for where, row in places]
+    located = [(f"{path}[{number}]", row) for number, row in enumerate(rows)]
+    answers = [(member(row, "question_id", int, where), member(row, "answer", str, where)) for where, row in located]
     _require_different([each for each, _ in answers], path)
     return dict(answers)
 
 
 def write_submission(path: Path, answers: Mapping[int, str], ids: Sequence[int]) -> None:
-    """Writes answers as VQA's server takes them: a JSON list of {question_id, answer}, whole or not at all.
+    """Writes answers in the format of VQA's server: a JSON list of {question_id, answer}, written atomically.
 
     Raises:
-        BadDataError: an answer to each of the questions ``ids`` is not there, or not told.
+        BadDataError: see ``require_complete``.
     """
     require_complete(answers, ids, str(path))
     rows = [{"question_id": each, "answer": answers[each]} for each in ids]
@@ -159,7 +164,7 @@ def write_submission(path: Path, answers: Mapping[int, str], ids: Sequence[int])
 
 
 def require_complete(answers: Mapping[int, str], questions: Sequence[int], where: str) -> None:
-    """Raises a ``BadDataError`` for answers that are not one to each question, by their ids, or not told."""
+    """Raises a ``BadDataError`` unless there is exactly one answer per question id, and none is ``UNKNOWN``."""
     ids = set(questions)
     missing, more = ids - set(answers), set(answers) - ids
     if missing or more:
@@ -168,14 +173,16 @@ def require_complete(answers: Mapping[int, str], questions: Sequence[int], where
         raise BadDataError(f"{where}: expected an answer to each of {len(ids):,} questions; {' and '.join(parts)}")
     unknown = [each for each, answer in answers.items() if answer == UNKNOWN]
     if unknown:
-        raise BadDataError(f"{where}: {len(unknown):,} answers are {UNKNOWN}, such as that to {unknown[0]}")
+        raise BadDataError(
+            f"{where}: expected answers, found {UNKNOWN} for {len(unknown):,} questions, such as {unknown[0]}"
+        )
 
 
 def read_pairs(path: Path) -> list[tuple[int, int]]:
     """Returns the complementary pairs of an official file: the same question about two pictures.
 
     Raises:
-        BadDataError: another file.
+        BadDataError: the format is another one.
     """
     rows = read_json(path)
     if not isinstance(rows, list) or not all(
@@ -186,21 +193,21 @@ def read_pairs(path: Path) -> list[tuple[int, int]]:
 
 
 def read_answers(path: Path) -> list[str]:
-    """Returns a list of answers: JSON (a list, or answer -> place) or text, an answer a line; never a pickle.
+    """Returns an answer list: JSON (a list, or answer -> index) or text with one answer per line; never a pickle.
 
     Raises:
-        BadDataError: a pickle, another file, or an answer that is there twice.
+        BadDataError: the file is a pickle or of another format, or an answer is repeated.
     """
     if path.suffix in (".pkl", ".pickle", ".pth", ".pt"):
-        raise BadDataError(f"{path}: a pickle may run code when it is read; convert it to JSON where you trust it")
+        raise BadDataError(f"{path}: expected JSON or text; pickles may run code and are not read, convert it to JSON")
     found = read_json(path) if path.name.split(".")[-1] == "json" else read_text(path).splitlines()
     if isinstance(found, dict):
-        places = sorted(found.values()) if all(isinstance(each, int) for each in found.values()) else []
-        if places != list(range(len(found))):
-            raise BadDataError(f"{path}: expected answer -> place, from 0 to {len(found) - 1}, each once")
+        indices = sorted(found.values()) if all(isinstance(each, int) for each in found.values()) else []
+        if indices != list(range(len(found))):
+            raise BadDataError(f"{path}: expected answer -> index, from 0 to {len(found) - 1}, each once")
         found = sorted(found, key=found.__getitem__)
     if not isinstance(found, list) or not found or not all(isinstance(each, str) for each in found):
-        raise BadDataError(f"{path}: expected a list of answers, or answer -> place")
+        raise BadDataError(f"{path}: expected a list of answers, or answer -> index")
     if len(set(found)) < len(found):
-        raise BadDataError(f"{path}: {max(found, key=found.count)!r} is there twice")
+        raise BadDataError(f"{path}: expected distinct answers, found {max(found, key=found.count)!r} twice")
     return found

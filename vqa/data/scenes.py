@@ -1,8 +1,8 @@
-"""Questions about generated scenes that three detectors look at: one sees shape, one colour, one material, none all.
+"""Questions about generated scenes with three detectors, each of which recognises only shape, colour or material.
 
-A scene has a few objects, each with a colour, a shape and a material of its own, at a place. The primary detector (A)
-sees shapes, B colours, C materials; all see places, nearly. A misses objects, and spends the boxes it has left on those
-it found: whoever attends from A's boxes must not let what B and C saw of the others be explained away.
+A scene has a few objects, each with a colour, a shape, a material and a position. The primary detector (A) recognises
+shapes, B colours, C materials; all measure positions with noise. A misses some objects and uses its remaining boxes for
+objects it found. Attention from A's boxes must therefore not explain away the evidence of B and C for missed objects.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ TEXTS: Mapping[Kind, str] = {
     "count": "how many {} things",
 }
 MOST = 4
-"""Counts beyond it are told as it."""
+"""Maximum count in the answers. Larger counts are clipped to it."""
 ANSWERS = (*MATERIALS, *SHAPES, "yes", "no", *map(str, range(MOST + 1)))
 FIRST_SHAPE, YES, NO, ZERO = len(MATERIALS), ANSWERS.index("yes"), ANSWERS.index("no"), ANSWERS.index("0")
 WORDS = ("", *sorted({word for text in TEXTS.values() for word in text.split()} - {"{}"}), *COLOURS, *MATERIALS)
@@ -49,61 +49,65 @@ LENGTH = 9
 SPLITS = ("train", "validation", "test")
 VERSION = 1
 TRUTH = 85
-"""People of a hundred who give the right answer; the others give the next one."""
+"""Per cent of annotators who give the true answer. The others give the next answer in the list."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenes(Layout, Data):
-    """Scenes drawn from a seed; a question of each kind about every scene."""
+    """Config of the scenes, with one question of each kind per scene."""
 
     scenes: int = 20_000
-    """Training scenes."""
+    """Number of training scenes."""
     held_out: int = 3_400
-    """Test scenes; validation has a quarter as many."""
+    """Number of test scenes. Validation has a quarter as many."""
     kinds: tuple[Kind, ...] = ("material", "shape", "there")
-    """Kinds of questions: material (B and C must be joined), shape (B and A), there (B alone); side, whether one thing
-    is left of another (B), and count, of a material (C, where duplicates must not count)."""
+    """Kinds of questions. material needs B and C; shape needs A and B; there needs B; side: is one thing left of
+    another (B); count: number of things of a material (C, without counting duplicate boxes)."""
     noise: float = 0.3
-    """Standard deviation of every number of a box."""
+    """Standard deviation of the noise of a box's features."""
     jitter: float = 0.03
-    """Standard deviation of a box's place, as a share of the picture."""
+    """Standard deviation of the noise of a box's position, as a fraction of the picture."""
     width: int = 18
-    """Numbers of a box, its place aside."""
+    """Number of features per box, without its position."""
 
     @property
     def answers(self) -> Sequence[str]:
-        """Materials, shapes, yes and no, and counts where they are asked for."""
+        """The answer list: materials, shapes, yes and no, and counts if there are questions of kind count."""
         return ANSWERS if "count" in self.kinds else ANSWERS[:ZERO]
 
     @property
     def views(self) -> tuple[int, int, int]:
-        """Three detectors."""
+        """Number of detectors (3), of boxes per detector, and of features per box."""
         return len(ATTRIBUTES), self.boxes, self.width
 
     @property
     def aligned_views(self) -> bool:
-        """Whether B and C look at A's boxes."""
+        """Whether B and C use A's boxes."""
         return self.aligned
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no scenes."""
+        """Raises a ``WrongUseError`` for invalid settings."""
         if not 1 <= self.objects <= self.boxes - 1 - self.background or not self.objects < self.colours <= len(COLOURS):
             raise WrongUseError(
-                f"expected data.boxes above data.objects and data.background together, and more data.colours (at most "
-                f"{len(COLOURS)}) than objects; found {self.boxes} boxes, {self.objects} objects, {self.background} on "
-                f"nothing, {self.colours} colours"
+                f"expected data.boxes above data.objects + data.background, and data.colours above data.objects and at "
+                f"most {len(COLOURS)}; found boxes {self.boxes}, objects {self.objects}, background {self.background}, "
+                f"colours {self.colours}"
             )
         if not (0 < self.recall <= 1 and 0 < self.secondary_recall <= 1):
-            raise WrongUseError("data.recall, data.secondary_recall: expected shares above 0 and up to 1")
+            raise WrongUseError(
+                "data.recall, data.secondary_recall: expected fractions above 0 and up to 1, found "
+                f"{self.recall} and {self.secondary_recall}"
+            )
         if not self.kinds or len(set(self.kinds)) < len(self.kinds) or ("side" in self.kinds and self.objects < 2):
-            raise WrongUseError("data.kinds: expected different kinds, and side with at least two objects")
+            raise WrongUseError("data.kinds: expected distinct kinds, and for side at least two data.objects")
         if min(self.scenes, self.held_out // 4, self.width) < 1 or min(self.noise, self.jitter, self.background) < 0:
             raise WrongUseError(
-                "expected data.scenes and data.width of at least 1, data.held_out of at least 4, and no negative noise"
+                "expected data.scenes and data.width of at least 1, data.held_out of at least 4, and data.noise, "
+                "data.jitter and data.background of at least 0"
             )
 
     def load(self, _folder: Path) -> VqaData:
-        """Returns the splits and their checksum; drawn anew each time, in a second."""
+        """Returns the splits and their checksum. They are generated each time, within a second."""
         self.check()
         counts = (self.scenes, self.held_out // 4, self.held_out)
         splits = {
@@ -123,7 +127,7 @@ class Scenes(Layout, Data):
         """Returns the questions about ``count`` scenes."""
         drawn = draw(self, number, count)
         features, centres = self._boxes(drawn, number)
-        asked = [self._asked(kind, drawn, number) for kind in self.kinds]
+        asked = [self._question(kind, drawn, number) for kind in self.kinds]
         words, truth, other, missed, seen = (np.stack(each, axis=1).reshape(count * len(asked), *each[0].shape[1:])
                                              for each in zip(*asked, strict=True))  # fmt: skip
         question = np.arange(len(words))
@@ -136,14 +140,16 @@ class Scenes(Layout, Data):
             options=np.stack([truth, other], axis=1),
             people=people,
             scores=np.minimum(SHARE * people, 1.0),
-            views=Arrays(features=features, centres=centres, saw=_saw(drawn)),
+            views=Arrays(features=features, centres=centres, saw=_seen_by_primary(drawn)),
             parts={"kind": Part(names=self.kinds, of=question % len(asked))},
             groups={"material_missed": missed, "material_seen": seen},
             pairs=np.zeros((0, 2), dtype=np.int64),
         )
 
-    def _asked(self, kind: Kind, drawn: SceneContent, number: int) -> tuple[Numbers, Numbers, Numbers, Truths, Truths]:
-        """Returns of each scene the words, the answer, the wrong one, and whether A missed or saw what it is about."""
+    def _question(
+        self, kind: Kind, drawn: SceneContent, number: int
+    ) -> tuple[Numbers, Numbers, Numbers, Truths, Truths]:
+        """Returns per scene: words, true answer, wrong answer, and whether A missed or found the question's object."""
         count = len(drawn.places)
         scene = np.arange(count)
         flips = (hash64(self.seed, number, 50 + list(TEXTS).index(kind), scene) % np.uint64(2)).astype(np.int64)
@@ -158,8 +164,8 @@ class Scenes(Layout, Data):
         if kind == "material":
             truth = drawn.attributes[2][scene, thing]
             other = (truth + 1) % len(MATERIALS)
-            told = drawn.found[1][scene, thing] & drawn.found[2][scene, thing]  # else nobody can know
-            missed, seen = told & ~drawn.found[0][scene, thing], told & drawn.found[0][scene, thing]
+            known = drawn.found[1][scene, thing] & drawn.found[2][scene, thing]  # else the answer cannot be inferred
+            missed, seen = known & ~drawn.found[0][scene, thing], known & drawn.found[0][scene, thing]
             names = _word(COLOURS, colour)
         elif kind == "shape":
             shape = drawn.attributes[0][scene, thing]
@@ -189,43 +195,43 @@ class Scenes(Layout, Data):
         features, centres = [], []
         for view, names in enumerate(ATTRIBUTES):
             directions = normal(self.seed, 99, view, np.arange(len(names) + 1)[:, None], np.arange(self.width))
-            thing = drawn.boxes[view]  # of each box; the number of objects where it is on nothing
+            thing = drawn.boxes[view]  # object of each box; the number of objects stands for none
             is_thing = thing < self.objects
             safe = np.where(is_thing, thing, 0)
             attribute = np.where(is_thing, drawn.attributes[view][scene, safe], len(names))
             box = np.arange(self.boxes)[:, None]
             own = (self.seed, number, 20 + view, scene[..., None], box)
             features.append(directions[attribute] + self.noise * normal(*own, np.arange(self.width)))
-            looked = own if not self.aligned else (self.seed, number, 20, scene[..., None], box)
-            place = np.where(is_thing[..., None], drawn.places[scene, safe], uniform(*looked, 1_000 + np.arange(2)))
-            centres.append(place + self.jitter * normal(*looked, 2_000 + np.arange(2)))
+            keys = own if not self.aligned else (self.seed, number, 20, scene[..., None], box)
+            position = np.where(is_thing[..., None], drawn.places[scene, safe], uniform(*keys, 1_000 + np.arange(2)))
+            centres.append(position + self.jitter * normal(*keys, 2_000 + np.arange(2)))
         return np.stack(features, axis=1).astype(np.float16), np.stack(centres, axis=1).astype(np.float16)
 
 
-def _saw(drawn: SceneContent) -> Numbers:
-    """Returns of each box of B and C whether A saw what it is on; see ``Views``."""
+def _seen_by_primary(drawn: SceneContent) -> Numbers:
+    """Returns whether A found the object of each box of B and C; see ``Views``."""
     scene = np.arange(len(drawn.places))[:, None, None]
-    thing = np.stack(drawn.boxes[1:], axis=1)  # of each box; the number of objects where it is on nothing
+    thing = np.stack(drawn.boxes[1:], axis=1)  # object of each box; the number of objects stands for none
     objects = drawn.places.shape[1]
     found: Numbers = drawn.found[0][scene, np.minimum(thing, objects - 1)].astype(np.int64)
     return np.where(thing < objects, found, -1)
 
 
 def _word(names: Sequence[str], which: Numbers) -> Numbers:
-    """Returns the numbers of words (scenes, 1)."""
+    """Returns the word ids of names, by their indices (scenes, 1)."""
     return WORDS.index(names[0]) + which[:, None]
 
 
 def _sentence(kind: Kind, names: Numbers) -> Numbers:
-    """Returns the words of a question about ``names`` (scenes, gaps), 0 behind its end."""
+    """Returns the word ids of a question about ``names`` (scenes, gaps), 0 after its end."""
     found = np.zeros((len(names), LENGTH), dtype=np.int64)
     gap = 0
-    for place, word in enumerate(TEXTS[kind].split()):
-        found[:, place] = names[:, gap] if word == "{}" else WORDS.index(word)
+    for index, word in enumerate(TEXTS[kind].split()):
+        found[:, index] = names[:, gap] if word == "{}" else WORDS.index(word)
         gap += word == "{}"
     return found
 
 
-def spelled(words: Sequence[int]) -> str:
-    """Returns a question as a person reads it."""
+def question_text(words: Sequence[int]) -> str:
+    """Returns the text of a question."""
     return " ".join(WORDS[word] for word in words if word) + "?"

@@ -1,4 +1,4 @@
-"""VQA v2: the official questions and annotations, several detectors' regions, a list of answers."""
+"""VQA v2: the official questions and annotations, regions of several detectors, and an answer list."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from seqarena.common.runs.roles import Role, role
 from seqarena.vqa.answers import LEAST, vocabulary
 from seqarena.vqa.data import PEOPLE, Data, Layer, Part, Split, VqaData
 from seqarena.vqa.data import words as spelling
-from seqarena.vqa.data.detected import Detected, Detector, detected, fingerprint_of, read_detector, read_layer
+from seqarena.vqa.data.detected import DetectedViews, Detector, fingerprint_of, make_views, read_detector, read_layer
 from seqarena.vqa.data.genome import read_genome
 from seqarena.vqa.data.options import options_of
 from seqarena.vqa.data.published import (
@@ -24,8 +24,8 @@ from seqarena.vqa.data.published import (
     QUESTIONS,
     Annotation,
     Question,
-    paired,
-    published,
+    find_file,
+    match_annotations,
     read_annotations,
     read_answers,
     read_pairs,
@@ -35,72 +35,73 @@ from seqarena.vqa.data.scenes import Scenes
 from seqarena.vqa.data.written import NAMES, write_scenes
 
 TYPES = ("answer_type", "question_type")
-Answered = Sequence[tuple[Question, Annotation]]
+AnnotatedQuestions = Sequence[tuple[Question, Annotation]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vqa2(Data):
-    """Which files, and how questions, answers and boxes are taken from them."""
+    """Config of the files, and of the questions, answers and boxes read from them."""
 
     path: str | None = field(default=None, metadata=role(Role.LOCATION))
-    """Folder of the official JSON files of train2014 and val2014, packed by gzip or not; none: generated scenes,
-    written as such files."""
+    """Folder of the official JSON files of train2014 and val2014, plain or compressed by gzip. none: generated scenes,
+    written in the same formats."""
     regions: tuple[str, ...] = field(default=(), metadata=role(Role.LOCATION))
-    """A folder of regions for each detector (seqarena prepare vqa features), the primary first; or one that holds such
-    folders, one for each split."""
+    """One folder of regions per detector (made by seqarena prepare vqa features), the primary first. A folder may also
+    contain such folders, one per split."""
     boxes: int = 100
-    """Boxes of a detector that are read."""
+    """Number of boxes read per detector and picture."""
     width: int = 2048
-    """Numbers of a box."""
+    """Number of features per box."""
     aligned: bool = False
-    """Whether all detectors looked at the same boxes."""
+    """Whether all detectors use the same boxes."""
     missing: int = 0
-    """Pictures of a split that a detector may lack; one that it lacks stands as a box of zeros."""
+    """Maximum number of pictures of a split without regions, per detector. Each gets a box of zeros."""
     answer_list: str | None = field(default=None, metadata=role(Role.OPTIONAL_FILE))
-    """A list of answers, JSON or text; none: those that lead at least ``least`` questions of train2014 and val2014."""
+    """File of the answer list, JSON or text. none: all answers that are the most frequent one of at least ``least``
+    questions of train2014 and val2014."""
     answer_count: int | None = 3_129
-    """How many answers the list must have; none: any number."""
+    """Required length of the answer list. none: any."""
     least: int = LEAST
-    """Questions that an answer must lead to be in the list."""
+    """Minimum number of questions in which an answer of the list is the most frequent one."""
     normalized_targets: bool = False
-    """Whether people's answers are normalised before they are looked up in the list, to train on (MCAN, OpenVQA) or
-    taken as they are (bottom-up-attention, Pythia); scores are official in any case."""
+    """Whether annotators' answers are normalised before they are looked up as training targets (MCAN, OpenVQA), or used
+    unchanged (bottom-up-attention, Pythia). Scores follow the official rules in both cases."""
     length: int = 14
-    """Words of a question that are read."""
+    """Maximum number of words of a question. The rest is truncated."""
     held_out: float = 0.05
-    """Share of the pictures of train2014, by a hash of their numbers, whose questions validate instead."""
+    """Fraction of the pictures of train2014, chosen by a hash of their ids, whose questions form the validation set."""
     glove: str | None = field(default=None, metadata=role(Role.OPTIONAL_FILE))
-    """A text file of words' vectors to begin with; none: they are drawn."""
+    """Text file of initial word vectors. none: random."""
     fc7: tuple[str, ...] = field(default=(), metadata=role(Role.OPTIONAL_FILE))
-    """Of each detector an .npz with weight and bias of its last layer; none: drawn, where the model has them."""
+    """One .npz per detector with weight and bias of its last layer. none: random, if the model has such layers."""
     visual_genome: str | None = field(default=None, metadata=role(Role.OPTIONAL_FILE))
-    """Folder of Visual Genome's question_answers.json and image_data.json, to train on too."""
+    """Folder of Visual Genome's question_answers.json and image_data.json, used as additional training data."""
     generated: int = 6_000
-    """Generated scenes to train on where there is no path; a sixth as many test."""
+    """Number of generated training scenes if there is no path. The test set has a sixth as many."""
 
     @property
     def views(self) -> tuple[int, int, int]:
-        """Detectors, boxes of each, numbers of a box."""
+        """Number of detectors, of boxes per detector, and of features per box."""
         return len(self.regions) or 3, self.boxes, self.width
 
     @property
     def aligned_views(self) -> bool:
-        """Whether box i is of the same place in all views."""
+        """Whether box i is at the same position in all views."""
         return self.aligned
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no data."""
+        """Raises a ``WrongUseError`` for invalid settings."""
         if self.path is not None and not self.regions:
             raise WrongUseError(
-                "data.regions: expected a folder for each detector, the primary first; seqarena prepare vqa features "
-                "makes one of what a detector found"
+                "data.regions: expected a folder for each detector, the primary first; make them from the detectors' "
+                "output with seqarena prepare vqa features"
             )
         if self.path is None and (self.regions or self.answer_list or self.visual_genome or self.fc7):
             raise WrongUseError(
                 "data.path: expected the folder of VQA v2's questions and annotations; without it scenes are generated"
             )
         if len(set(self.regions)) < len(self.regions):
-            raise WrongUseError(f"data.regions: expected different folders, found {', '.join(self.regions)}")
+            raise WrongUseError(f"data.regions: expected distinct folders, found {', '.join(self.regions)}")
         for name in ("boxes", "width", "least", "length"):
             if getattr(self, name) < 1:
                 raise WrongUseError(f"data.{name}: expected at least 1, found {getattr(self, name)}")
@@ -109,21 +110,24 @@ class Vqa2(Data):
                 "expected data.missing of at least 0, data.held_out between 0 and 1, data.generated of at least 100"
             )
         if self.fc7 and len(self.fc7) != len(self.regions):
-            raise WrongUseError(f"data.fc7: expected {len(self.regions)} files, as data.regions, found {len(self.fc7)}")
+            raise WrongUseError(
+                f"data.fc7: expected {len(self.regions)} files, one per folder of data.regions, found {len(self.fc7)}"
+            )
 
     def load(self, folder: Path) -> VqaData:
-        """Returns what the files hold; generated ones are kept below ``folder``.
+        """Reads the files. Generated files are stored below ``folder``.
 
         Raises:
-            BadDataError: files that are missing or damaged, questions without annotations, pictures that detectors
-                lack, regions of another width, a list of another length.
+            BadDataError: files are missing or damaged, questions lack annotations, pictures lack regions, or regions or
+                the answer list have another size than configured.
         """
         self.check()
         if self.path is None:
             if (self.boxes, self.width) != (Scenes.boxes, Scenes.width) or self.answer_count is not None:
                 raise WrongUseError(
-                    "data.path: expected the folder of VQA v2's questions and annotations; the scenes that are "
-                    f"generated without it have {Scenes.boxes} boxes of {Scenes.width} numbers (--preset quick)"
+                    "data.path: expected the folder of VQA v2's questions and annotations; without it, generated "
+                    f"scenes need data.boxes {Scenes.boxes}, data.width {Scenes.width} and data.answer_count none "
+                    "(--preset quick)"
                 )
             where = write_scenes(folder / "vqa", self.generated)
             try:
@@ -138,29 +142,31 @@ class Vqa2(Data):
     def _read(self) -> VqaData:
         path = Path(self.path or "")
         detectors = [read_detector(Path(each)) for each in self.regions]
-        theirs, test = (read_answered(path, name) for name in ("train2014", "val2014"))
-        theirs = self._untested(theirs, test)
+        theirs, test = (read_annotated(path, name) for name in ("train2014", "val2014"))
+        theirs = self._without_test_pictures(theirs, test)
         answers = self._answers([annotation for _, annotation in (*theirs, *test)])
-        asked: dict[str, Answered] = {**self._apart(theirs), "test": test}
+        asked: dict[str, AnnotatedQuestions] = {**self._split_validation(theirs), "test": test}
         if self.visual_genome is not None:
             pictures = {question.picture for question, _ in asked["train"]}
             asked["train"] = [*asked["train"], *read_genome(Path(self.visual_genome), pictures, set(answers))]
         types = {name: sorted({getattr(said, name) for _, said in (*theirs, *test)} - {""}) for name in TYPES}
-        cut = {name: [spelling.cut(question.text) for question, _ in some] for name, some in asked.items()}
+        cut = {name: [spelling.tokenize(question.text) for question, _ in some] for name, some in asked.items()}
         words = spelling.vocabulary(each for some in cut.values() for each in some)
-        pairs = published(path, PAIRS)
+        pairs = find_file(path, PAIRS)
         splits = {
             name: split_of(
-                some, spelling.numbered(cut[name], words, self.length), answers, types, detectors, self,
+                some, spelling.word_ids(cut[name], words, self.length), answers, types, detectors, self,
                 read_pairs(pairs) if name == "test" and pairs is not None else [],
             )
             for name, some in asked.items()
         }  # fmt: skip
         if not any(split.people.any() for split in splits.values()):
-            raise BadDataError(f"{self.answer_list}: nobody gave any of these {len(answers):,} answers")
+            raise BadDataError(
+                f"{self.answer_list}: expected answers that annotators gave, found none among {len(answers):,} entries"
+            )
         if self.aligned:
             for split in splits.values():
-                assert isinstance(split.views, Detected)
+                assert isinstance(split.views, DetectedViews)
                 split.views.require_aligned()
         vectors = None if self.glove is None else spelling.glove(Path(self.glove), words)
         fc7 = [read_layer(Path(each)) for each in self.fc7]
@@ -178,37 +184,38 @@ class Vqa2(Data):
         )
 
     def _answers(self, annotations: Sequence[Annotation]) -> Sequence[str]:
-        """Returns the list of answers, given or made; a ``BadDataError`` says that it has another length."""
+        """Returns the answer list, read or built from annotations. Raises a ``BadDataError`` for another length."""
         if self.answer_list is not None:
             found, where = read_answers(Path(self.answer_list)), self.answer_list
         else:
-            found, where = vocabulary(annotations, self.least), f"{self.path}: answers that lead {self.least} questions"
+            found = vocabulary(annotations, self.least)
+            where = f"{self.path}: most frequent answers of at least {self.least} questions (data.least)"
         if not found:
-            raise BadDataError(f"{where}: there is none; --data.least lowers how many an answer must lead")
+            raise BadDataError(f"{where}: expected answers, found none; lower --data.least")
         if self.answer_count not in (None, len(found)):
             raise BadDataError(
-                f"{where}: {len(found):,} answers, expected {self.answer_count:,}; --data.answer-count none takes any "
-                "number"
+                f"{where}: expected {self.answer_count:,} answers (data.answer_count), found {len(found):,}; "
+                "--data.answer-count none accepts any number"
             )
         return found
 
-    def _untested(self, theirs: Answered, test: Answered) -> Answered:
-        """Returns the questions about pictures that no question of the test is about; says how many are left out.
+    def _without_test_pictures(self, theirs: AnnotatedQuestions, test: AnnotatedQuestions) -> AnnotatedQuestions:
+        """Removes the questions about test pictures from training, and prints their number.
 
-        The official files share none; cuts of them that go around do.
+        The official files share no pictures, but some published subsets of them do.
         """
         tested = {question.picture for question, _ in test}
-        left = [each for each in theirs if each[0].picture not in tested]
-        if len(left) < len(theirs):
+        remaining = [each for each in theirs if each[0].picture not in tested]
+        if len(remaining) < len(theirs):
             print(
-                f"{self.path}: {len(theirs) - len(left):,} of {len(theirs):,} questions of train2014 are left out: "
-                "val2014, which tests, asks about their pictures",
+                f"{self.path}: {len(theirs) - len(remaining):,} of {len(theirs):,} questions of train2014 are skipped: "
+                "their pictures are in val2014, the test set",
                 file=sys.stderr,
             )
-        return left
+        return remaining
 
-    def _apart(self, asked: Answered) -> dict[str, Answered]:
-        """Returns the questions that are trained on and those that validate, told apart by their pictures."""
+    def _split_validation(self, asked: AnnotatedQuestions) -> dict[str, AnnotatedQuestions]:
+        """Splits the questions into training and validation, by their pictures."""
         out = hash64(np.array([question.picture for question, _ in asked])) / 2.0**64 < self.held_out
         found = {
             "train": [each for each, is_out in zip(asked, out, strict=True) if not is_out],
@@ -216,23 +223,28 @@ class Vqa2(Data):
         }
         for name, some in found.items():
             if not some:
-                raise BadDataError(f"{self.path}: of {len(asked):,} questions of train2014 none is left for {name}")
+                raise BadDataError(
+                    f"{self.path}: expected questions for {name}, none of the {len(asked):,} of train2014 remains; "
+                    f"data.held_out is {self.held_out}"
+                )
         return {**found}
 
 
-def read_answered(path: Path, name: str) -> Answered:
+def read_annotated(path: Path, name: str) -> AnnotatedQuestions:
     """Returns the questions of an official split, each with its annotation.
 
     Raises:
-        BadDataError: files that are missing, damaged, or do not belong together; an annotation without ten answers.
+        BadDataError: files are missing, damaged, or do not match; or an annotation does not have ten answers.
     """
-    files = [published(path, each.format(name)) for each in (QUESTIONS, ANNOTATIONS)]
+    files = [find_file(path, each.format(name)) for each in (QUESTIONS, ANNOTATIONS)]
     for file, each in zip(files, (QUESTIONS, ANNOTATIONS), strict=True):
         if file is None:
-            raise BadDataError(f"{path}: there is no {each.format(name)} in it, packed or not; visualqa.org has it")
+            raise BadDataError(
+                f"{path}: expected {each.format(name)} in it, plain or as .gz; download it from visualqa.org"
+            )
     asked = [file for file in files if file is not None]
     questions = read_questions(asked[0])
-    annotations = paired(questions, read_annotations(asked[1]), str(asked[1]))
+    annotations = match_annotations(questions, read_annotations(asked[1]), str(asked[1]))
     other = [each for each in annotations if len(each.answers) != PEOPLE]
     if other:
         raise BadDataError(f"{asked[1]}: expected {PEOPLE} answers to each question, found {len(other[0].answers)} to "
@@ -241,24 +253,24 @@ def read_answered(path: Path, name: str) -> Answered:
 
 
 def split_of(
-    asked: Answered, words: spelling.Numbers, answers: Sequence[str], types: Mapping[str, Sequence[str]],
+    asked: AnnotatedQuestions, words: spelling.Numbers, answers: Sequence[str], types: Mapping[str, Sequence[str]],
     detectors: Sequence[Detector], config: Vqa2, pairs: Sequence[tuple[int, int]],
 ) -> Split:  # fmt: skip
-    """Returns questions with what people answered and what detectors saw."""
+    """Returns the split of annotated questions, with the regions of their pictures."""
     ids = np.array([question.id for question, _ in asked], dtype=np.int64)
     pictures, rows = np.unique([question.picture for question, _ in asked], return_inverse=True)
     options = options_of([said for _, said in asked], answers, normalized_targets=config.normalized_targets)
-    place = {int(id): at for at, id in enumerate(ids)}
-    both = [(place[one], place[other]) for one, other in pairs if one in place and other in place]
+    index = {int(id): at for at, id in enumerate(ids)}
+    both = [(index[one], index[other]) for one, other in pairs if one in index and other in index]
     return Split(
         ids=ids, words=words, pictures=rows.reshape(-1),
         options=options.places, people=options.people, scores=options.scores,
-        views=detected(detectors, pictures, boxes=config.boxes, width=config.width, missing=config.missing),
+        views=make_views(detectors, pictures, boxes=config.boxes, width=config.width, missing=config.missing),
         parts={name: _part([getattr(said, name) for _, said in asked], names) for name, names in types.items()},
         groups={}, pairs=np.array(both, dtype=np.int64).reshape(-1, 2),
     )  # fmt: skip
 
 
 def _part(each: Sequence[str], names: Sequence[str]) -> Part:
-    places = {name: place for place, name in enumerate(names)}
-    return Part(names=names, of=np.array([places.get(name, -1) for name in each]))
+    index = {name: at for at, name in enumerate(names)}
+    return Part(names=names, of=np.array([index.get(name, -1) for name in each]))

@@ -1,4 +1,4 @@
-"""Questions as words: cut as Pythia's code does, numbered, with GloVe's vectors where a file is given."""
+"""Words of questions: tokenization as in Pythia's code, vocabulary, and GloVe's vectors."""
 
 import math
 import re
@@ -15,8 +15,8 @@ Numbers = npt.NDArray[np.int32]
 BETWEEN = re.compile(r"(\W+)")
 
 
-def cut(question: str) -> list[str]:
-    """Returns the words of a question: lower case, no commas and question marks, what else lies between words kept.
+def tokenize(question: str) -> list[str]:
+    """Tokenizes a question: lower case, without commas and question marks. Other punctuation forms tokens.
 
     "dog's" is dog, ', s; "t-shirt" is t, -, shirt (Pythia v0.1).
     """
@@ -25,7 +25,7 @@ def cut(question: str) -> list[str]:
 
 
 def vocabulary(questions: Iterable[Sequence[str]]) -> list[str]:
-    """Returns all words, most frequent first, behind the empty one that stands for padding and unknown words."""
+    """Returns the empty word, which stands for padding and unknown words, and all words, most frequent first."""
     counts: dict[str, int] = {}
     for words in questions:
         for word in words:
@@ -33,8 +33,8 @@ def vocabulary(questions: Iterable[Sequence[str]]) -> list[str]:
     return ["", *sorted(counts, key=lambda word: (-counts[word], word))]
 
 
-def numbered(questions: Sequence[Sequence[str]], words: Sequence[str], length: int) -> Numbers:
-    """Returns the numbers of each question's first words, 0 behind its end and for unknown ones (questions, length)."""
+def word_ids(questions: Sequence[Sequence[str]], words: Sequence[str], length: int) -> Numbers:
+    """Returns the ids of each question's first words, 0 after its end and for unknown words (questions, length)."""
     known = {word: number for number, word in enumerate(words)}
     found = np.zeros((len(questions), length), dtype=np.int32)
     for row, each in enumerate(questions):
@@ -44,19 +44,19 @@ def numbered(questions: Sequence[Sequence[str]], words: Sequence[str], length: i
 
 
 def glove(path: Path, words: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Returns the vectors of words from a text file, a word and its numbers a line; zeros of words not in it.
+    """Reads word vectors from a text file with a word and its numbers per line. Missing words get zeros.
 
     Raises:
-        BadDataError: no such file, a line of another width, or none of the words in it.
+        BadDataError: the file does not exist, a line has another width, or none of the words is in the file.
     """
-    places = {word: place for place, word in enumerate(words) if word}
+    rows = {word: row for row, word in enumerate(words) if word}
     found: npt.NDArray[np.float32] | None = None
     known = 0
     for number, line in enumerate(text_lines(path), start=1):
-        # Some of GloVe's "words" hold blanks: the numbers are the last of a line.
+        # Some of GloVe's "words" contain spaces, so the numbers are split from the end of the line.
         word, *values = line.rstrip(" ").rsplit(" ", -1 if found is None else found.shape[1])
         if number == 1 and len(values) == 1:
-            continue  # word2vec's text files say first how many words and numbers there are
+            continue  # word2vec's text files begin with the numbers of words and columns
         if found is None:
             found = np.zeros((len(words), len(values)), dtype=np.float32)
         if len(values) != found.shape[1] or not values:
@@ -65,13 +65,13 @@ def glove(path: Path, words: Sequence[str]) -> npt.NDArray[np.float32]:
             )
         if " " in word and _is_number(word.rsplit(" ", 1)[1]):
             raise BadDataError(f"{path}, line {number}: expected a word and {found.shape[1]} numbers, found more")
-        if word in places:
+        if word in rows:
             if not all(_is_number(value) for value in values):
                 raise BadDataError(f"{path}, line {number}: expected {found.shape[1]} finite numbers, found {values}")
-            found[places[word]] = [float(value) for value in values]
+            found[rows[word]] = [float(value) for value in values]
             known += 1
     if found is None or not known:
-        raise BadDataError(f"{path}: none of the {len(words):,} words of the questions is in it")
+        raise BadDataError(f"{path}: expected vectors of the questions' {len(words):,} words, found none of them")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Content of generated scenes in whole numbers: objects, the detectors that found them, the object in each box."""
+"""Content of generated scenes: objects, the detectors that found them, and the object in each box."""
 
 from dataclasses import dataclass
 
@@ -16,49 +16,49 @@ COLOURS = ("red", "green", "blue", "yellow", "purple", "orange", "white", "black
 SHAPES = ("cube", "ball", "cone", "ring", "star")
 MATERIALS = ("metal", "wood", "glass", "rubber", "paper")
 ATTRIBUTES = (SHAPES, COLOURS, MATERIALS)
-"""Attributes that the detectors A, B and C recognise."""
+"""Attributes recognised by the detectors A, B and C."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Numbers of objects and boxes in a scene, and the faults of each detector."""
+    """Numbers of objects and boxes in a scene, and the errors of each detector."""
 
     objects: int = 4
-    """Objects of a scene, of different colours."""
+    """Number of objects per scene. They have different colours."""
     colours: int = 8
-    """Colours that there are: more than objects, so that some are absent."""
+    """Number of colours. There are more colours than objects, so some are absent."""
     boxes: int = 8
-    """Boxes of each view."""
+    """Number of boxes per view."""
     recall: float = 0.7
-    """Share of the objects that A finds: the dose of what attention can help with."""
+    """Fraction of objects found by A. The lower it is, the more attention to the other views can help."""
     secondary_recall: float = 0.95
-    """Share that B and C find, each."""
+    """Fraction of objects found by B, and by C."""
     background: int = 0
-    """Boxes of A on nothing; they are free to ask for objects that A missed. B and C have one."""
+    """Number of A's boxes on no object, whose queries are free for objects that A missed. B and C have one each."""
     aligned: bool = False
-    """Whether B and C look at A's boxes, in A's order, instead of their own."""
+    """Whether B and C use A's boxes, in A's order, instead of their own."""
     seed: int = 0
-    """Seed of the data, apart from the seed of the run."""
+    """Seed of the data, independent of the seed of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SceneContent:
-    """Objects and boxes of some scenes, in whole numbers."""
+    """Objects and boxes of a set of scenes."""
 
     attributes: tuple[Numbers, Numbers, Numbers]
     """Shape, colour and material of each object (scenes, objects)."""
     places: Floats
-    """(scenes, objects, 2)."""
+    """Position of each object, as fractions of the picture (scenes, objects, 2)."""
     found: tuple[Truths, ...]
-    """Objects that each view found (scenes, objects)."""
+    """Mask of the objects found by each view (scenes, objects)."""
     boxes: tuple[Numbers, ...]
     """Object in each box of each view; the number of objects stands for none (scenes, boxes)."""
     asked: Numbers
-    """Colours that questions are about (scenes, 4): three of objects, and one that is absent."""
+    """Colours in the questions (scenes, 4): three of objects, and one that is absent."""
 
 
 def draw(config: Layout, number: int, count: int) -> SceneContent:
-    """Returns the scenes of a split, a function of the config's seed and the split's number."""
+    """Returns the scenes of a split. They depend only on the config and the split's number."""
     seed, things = config.seed, np.arange(config.objects)
     scene = np.arange(count)[:, None]
 
@@ -72,7 +72,7 @@ def draw(config: Layout, number: int, count: int) -> SceneContent:
         (bits(2, scene, things) % np.uint64(len(MATERIALS))).astype(np.int64),
     )
     found = tuple(
-        _found(uniform(seed, number, 3 + view, scene, things), recall)
+        _draw_found(uniform(seed, number, 3 + view, scene, things), recall)
         for view, recall in enumerate((config.recall, config.secondary_recall, config.secondary_recall))
     )
     boxes = [_boxes(config, number, view, seen) for view, seen in enumerate(found)]
@@ -88,33 +88,33 @@ def draw(config: Layout, number: int, count: int) -> SceneContent:
     )  # fmt: skip
 
 
-def _found(chances: Floats, recall: float) -> Truths:
-    """Returns which objects are found; where there would be none, the likeliest."""
+def _draw_found(chances: Floats, recall: float) -> Truths:
+    """Returns the mask of found objects. If there would be none, the most likely one is found."""
     found: Truths = (chances < recall) | (chances == chances.min(axis=1, keepdims=True))
     return found
 
 
 def _boxes(config: Layout, number: int, view: int, found: Truths) -> Numbers:
-    """Returns the object of each box: every found one once, then found ones again; some on nothing; in random order."""
+    """Returns the object of each box: every found object once, repeated ones, and none, in random order."""
     count, objects = found.shape
-    scene, place = np.arange(count)[:, None], np.arange(config.boxes)
+    scene, box = np.arange(count)[:, None], np.arange(config.boxes)
     on_nothing = config.background if view == 0 else 1
     known = np.argsort(~found, axis=1, kind="stable")  # the found ones first
     many = found.sum(axis=1, keepdims=True)
-    again = (hash64(config.seed, number, 30 + view, scene, place) % many.astype(np.uint64)).astype(np.int64)
-    which = known[scene, np.where(place < many, place, again)]
-    which = np.where(place >= config.boxes - on_nothing, objects, which)
-    order = hash64(config.seed, number, 40 + view, scene, place).argsort(axis=1, kind="stable")
+    again = (hash64(config.seed, number, 30 + view, scene, box) % many.astype(np.uint64)).astype(np.int64)
+    which = known[scene, np.where(box < many, box, again)]
+    which = np.where(box >= config.boxes - on_nothing, objects, which)
+    order = hash64(config.seed, number, 40 + view, scene, box).argsort(axis=1, kind="stable")
     return which[scene, order]
 
 
 def uniform(*keys: int | npt.NDArray[np.integer]) -> Floats:
-    """Returns numbers from 0 to below 1, the same ones on any machine."""
+    """Returns uniform random numbers in [0, 1), identical on any machine."""
     return (hash64(*keys) >> np.uint64(11)).astype(np.float64) / 2.0**53
 
 
 def normal(*keys: int | npt.NDArray[np.integer]) -> Floats:
-    """Returns nearly normal numbers, sums of four uniform ones: exact, so the same ones on any machine."""
+    """Returns approximately normal numbers, as sums of four uniform ones: exact, so identical on any machine."""
     bits = hash64(*keys)
     total = np.zeros(bits.shape)
     for part in range(4):

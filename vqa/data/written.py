@@ -1,4 +1,4 @@
-"""Generated scenes as the files that VQA v2 has: questions and annotations in JSON, a folder of regions a detector."""
+"""Writes generated scenes in VQA v2's formats: JSON of questions and annotations, a folder of regions per detector."""
 
 import sys
 from collections.abc import Iterator
@@ -9,29 +9,29 @@ import numpy as np
 from seqarena.common.files import new_folder, write_json
 from seqarena.vqa.data import Arrays, Split
 from seqarena.vqa.data.published import ANNOTATIONS, QUESTIONS
-from seqarena.vqa.data.scenes import ANSWERS, VERSION, Scenes, spelled
+from seqarena.vqa.data.scenes import ANSWERS, VERSION, Scenes, question_text
 from seqarena.vqa.regions import PictureRegions, write
 
 SIZE = (640, 480)
-"""Pixels of a picture."""
+"""Width and height of a picture in pixels."""
 EXTENT = 0.08
-"""Half of a box's width and height, as shares of the picture's: of boxes that large those on one thing overlap."""
+"""Half of a box's width and height, as a fraction of the picture's: large enough that boxes on one object overlap."""
 NAMES = "ABC"
 WRITTEN = 2
-"""Version of what is written of scenes."""
+"""Version of the written files."""
 KINDS = {"material": ("other", "what material"), "shape": ("other", "what shape"), "there": ("yes/no", "is there")}
 """Type of answer and of question, for each kind of question."""
 
 
 def write_scenes(folder: Path, scenes: int) -> Path:
-    """Writes the files of so many training scenes, a sixth as many to test on, and returns their folder.
+    """Writes the files of ``scenes`` training scenes and a sixth as many test scenes, and returns their folder.
 
-    A folder that is there is taken as it is: it is made whole or not at all.
+    An existing folder is returned unchanged, because it is always written atomically.
     """
     where = folder / f"written-scenes-{VERSION}.{WRITTEN}-{scenes}"
     if where.exists():
         return where
-    print(f"generated scenes, written as VQA v2's files, kept in {where}", file=sys.stderr)
+    print(f"writing generated scenes in VQA v2's formats, kept in {where}", file=sys.stderr)
     config = Scenes(scenes=scenes, held_out=max(scenes // 6, 4))
     with new_folder(where) as unfinished:
         if unfinished is not None:
@@ -41,13 +41,13 @@ def write_scenes(folder: Path, scenes: int) -> Path:
 
 
 def _write_split(folder: Path, name: str, first: int, split: Split) -> None:
-    """Writes the files of a split whose pictures are numbered from ``first``."""
+    """Writes the files of a split. Its pictures have ids from ``first``."""
     kind = split.parts["kind"]
     pictures = (first + split.pictures).tolist()
     ids = [1_000 * picture + number for picture, number in zip(pictures, kind.of.tolist(), strict=True)]
-    head = {"info": {"description": "generated scenes in the form of VQA v2"}, "data_subtype": name}
+    head = {"info": {"description": "generated scenes in the format of VQA v2"}, "data_subtype": name}
     questions = [
-        {"question_id": id, "image_id": picture, "question": spelled(words)}
+        {"question_id": id, "image_id": picture, "question": question_text(words)}
         for id, picture, words in zip(ids, pictures, split.words.tolist(), strict=True)
     ]
     annotations = [
@@ -57,7 +57,7 @@ def _write_split(folder: Path, name: str, first: int, split: Split) -> None:
             "multiple_choice_answer": ANSWERS[options[int(np.argmax(people))]],
             "answers": [
                 {"answer_id": number, "answer": answer, "answer_confidence": "yes"}
-                for number, answer in enumerate(_said(options, people), start=1)
+                for number, answer in enumerate(_expand_answers(options, people), start=1)
             ],
         }
         for id, picture, of, options, people in zip(
@@ -70,16 +70,16 @@ def _write_split(folder: Path, name: str, first: int, split: Split) -> None:
     count, (_, boxes, width) = len(split.views.features), split.views.sizes
     for view, letter in enumerate(NAMES):
         write(
-            folder / letter / name, _found(split.views, view, first), detector=f"scenes {letter}", pictures=count,
+            folder / letter / name, _regions(split.views, view, first), detector=f"scenes {letter}", pictures=count,
             boxes=boxes, width=width, source="generated",
         )  # fmt: skip
 
 
-def _said(options: list[int], people: list[int]) -> list[str]:
+def _expand_answers(options: list[int], people: list[int]) -> list[str]:
     return [ANSWERS[option] for option, count in zip(options, people, strict=True) for _ in range(count)]
 
 
-def _found(views: Arrays, view: int, first: int) -> Iterator[PictureRegions]:
+def _regions(views: Arrays, view: int, first: int) -> Iterator[PictureRegions]:
     for picture in range(len(views.features)):
         middle = views.centres[picture, view].astype(np.float64)
         corners = np.concatenate([middle - EXTENT, middle + EXTENT], axis=1).clip(0, 1) * [*SIZE, *SIZE]

@@ -12,32 +12,34 @@ from seqarena.lra.data.listops.floors import floors
 from seqarena.lra.data.listops.generator import Expressions, generate
 from seqarena.lra.data.listops.language import CLASSES, SYMBOLS
 from seqarena.lra.data.listops.official import FILES, read_official
-from seqarena.lra.data.origin import kept_in
+from seqarena.lra.data.origin import prepared_folder
 
 GENERATOR_VERSION = 2
-"""Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
+"""Increased whenever the generator's output changes, so that older prepared data are not reused."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListOps(Expressions, Data):
-    """Which expressions: generated ones, or those of the official release."""
+    """Config of the expressions: generated, or read from the official release."""
 
     vocabulary: ClassVar[int] = len(SYMBOLS)
     classes: ClassVar[int] = CLASSES
     path: str | None = None
-    """Folder at or above basic_train.tsv, basic_val.tsv and basic_test.tsv; none: generate."""
+    """Folder that contains basic_train.tsv, basic_val.tsv and basic_test.tsv, at any depth. none: generate them."""
 
     @property
     def longest(self) -> int:
-        """The most symbols of an expression."""
+        """Maximum number of symbols of an expression."""
         return 0 if self.path is not None else self.shorter_than - 1
 
     def load(self, folder: Path) -> tuple[Splits, str]:
-        """Returns the splits and their checksum; what was generated once is kept below ``folder``."""
+        """Returns the splits and their checksum. Prepared data are stored below ``folder``."""
         if self.path is not None:
             there = folder_of(Path(self.path), FILES["train"])
             return prepared(
-                kept_in(folder, "listops", str(there)), f"listops: reading {there}", lambda: read_official(there)
+                prepared_folder(folder, "listops", str(there)),
+                f"listops: reading {there}",
+                lambda: read_official(there),
             )
         self.check()
         return prepared(
@@ -47,5 +49,5 @@ class ListOps(Expressions, Data):
         )
 
     def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns what trivial rules score."""
+        """Returns the test score of each trivial rule."""
         return floors(splits)

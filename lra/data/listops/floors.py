@@ -1,4 +1,4 @@
-"""What trivial rules score on ListOps: a result that does not clear them has learned no more than they know."""
+"""Scores of trivial rules on ListOps. A model that scores no higher has learned no more than the rule."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,14 +9,15 @@ from seqarena.lra.data import majority_class
 from seqarena.lra.data.listops.language import CLASSES, CLOSE, MIN, OPERATORS, SYMBOLS, evaluate
 
 EXAMPLES = 4_000
-"""Training examples that the rules are fitted on, at most."""
+"""Maximum number of training examples that the rules are fitted on."""
 
 
 def floors(splits: dict[str, Ragged]) -> dict[str, float]:
-    """Returns rule -> accuracy on the test set, the rules fitted on the training set.
+    """Returns rule -> accuracy on the test set. The rules are fitted on the training set.
 
-    majority class; root operator (its most frequent value); depth k: operators down to level k evaluated exactly, each
-    deeper one guessed at its most frequent value; nearest training example by the number of each symbol.
+    majority class. root operator: the most frequent value of the root operator. depth k: operators down to level k are
+    evaluated exactly, and each deeper one is guessed as its most frequent value. nearest training example: by the
+    number of each symbol.
     """
     train, test = splits["train"], splits["test"]
     some = range(min(len(train), EXAMPLES))
@@ -34,7 +35,7 @@ def floors(splits: dict[str, Ragged]) -> dict[str, float]:
 
 
 def _symbols(split: Ragged) -> npt.NDArray[np.int64]:
-    """Returns how often each symbol is in each expression, (examples, symbols)."""
+    """Returns the count of each symbol in each expression, (examples, symbols)."""
     return np.stack([np.bincount(split[example], minlength=len(SYMBOLS)) for example in range(len(split))])
 
 
@@ -43,22 +44,22 @@ def _mode(labels: npt.NDArray[np.uint8]) -> int:
 
 
 def _root(split: Ragged, example: int) -> int:
-    """Returns the number of the operator an expression begins with, or OPERATORS for a bare digit."""
+    """Returns the number of an expression's first operator, or OPERATORS for a bare digit."""
     first = int(split[example][0])
     return first - MIN if MIN <= first < CLOSE else OPERATORS
 
 
 def _operator_values(split: Ragged, examples: range) -> npt.NDArray[np.int64]:
-    """Returns each operator's most frequent value over the operators of all levels."""
+    """Returns the most frequent value of each operator, counted over all levels."""
     counts = np.zeros((OPERATORS, CLASSES), dtype=np.int64)
     for example in examples:
         tokens = split[example]
         opened: list[int] = []
-        for place, token in enumerate(tokens.tolist()):
+        for index, token in enumerate(tokens.tolist()):
             if MIN <= token < CLOSE:
-                opened.append(place)
+                opened.append(index)
             elif token == CLOSE:
                 start = opened.pop()
-                counts[int(tokens[start]) - MIN, evaluate(tokens[start : place + 1])] += 1
+                counts[int(tokens[start]) - MIN, evaluate(tokens[start : index + 1])] += 1
     modes: npt.NDArray[np.int64] = counts.argmax(axis=1)
     return modes

@@ -1,8 +1,8 @@
 """The seeded generator of ListOps.
 
-It draws what Long Range Arena's draws (``lra_benchmarks/data/listops.py``, adapted from Nangia and Bowman
-2018), but every tree is a function of (seed, number of the draw): the same bytes on any machine, by any number of
-workers. The official files were made without a seed and can not be made again.
+It samples from the same distribution as Long Range Arena's generator (``lra_benchmarks/data/listops.py``, adapted from
+Nangia and Bowman 2018). Here every tree is a function of (seed, number of the draw), so the bytes are the same on any
+machine and for any number of workers. The official files were generated without a seed and cannot be reproduced.
 """
 
 from collections import deque
@@ -21,43 +21,49 @@ from seqarena.common.errors import WrongUseError
 from seqarena.lra.data import SPLITS
 from seqarena.lra.data.listops.language import CLOSE, MIN, OPERATORS, apply, content, mix
 
-DRAWS_A_CHUNK = 4096
+DRAWS_PER_CHUNK = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expressions:
-    """Which expressions are generated."""
+    """Parameters of the generated expressions."""
 
     train: int = 96_000
-    """Training expressions to generate."""
+    """Number of training expressions to generate."""
     validation: int = 2_000
-    """Validation expressions to generate."""
+    """Number of validation expressions to generate."""
     test: int = 2_000
-    """Test expressions to generate."""
+    """Number of test expressions to generate."""
     longer_than: int = 500
-    """Expressions have more symbols than this, operators and closing brackets counted."""
+    """Every expression has more symbols than this, including operators and closing brackets."""
     shorter_than: int = 2_000
-    """Expressions have fewer symbols than this."""
+    """Every expression has fewer symbols than this."""
     max_depth: int = 10
-    """Levels of the tree; the last holds digits only."""
+    """Maximum number of levels of the tree. The last level has digits only."""
     max_arguments: int = 10
-    """Most arguments of an operator; the fewest are 2."""
+    """Maximum number of arguments of an operator. The minimum is 2."""
     operator_probability: float = 0.25
     """Probability that a node above the last level is an operator."""
     seed: int = 0
-    """Seed of the data, apart from the seed of the run."""
+    """Seed of the data, independent of the seed of the run."""
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no expressions."""
+        """Raises a ``WrongUseError`` for settings that no expression satisfies."""
         if min(self.train, self.validation, self.test) < 1:
-            raise WrongUseError("data.train, data.validation and data.test: expected at least 1 each")
+            raise WrongUseError(
+                "data.train, data.validation and data.test: expected at least 1 each, found "
+                f"{self.train}, {self.validation} and {self.test}"
+            )
         if self.shorter_than - self.longer_than < 2 or self.longer_than < 0:
             raise WrongUseError(
-                f"no length is above data.longer_than {self.longer_than} "
-                f"and below data.shorter_than {self.shorter_than}"
+                "expected data.longer_than of at least 0 and data.shorter_than larger by at least 2, found "
+                f"{self.longer_than} and {self.shorter_than}"
             )
         if not (self.max_arguments >= 2 and self.max_depth >= 1 and 0 < self.operator_probability < 1):
-            raise WrongUseError("expected data.max_arguments >= 2, data.max_depth >= 1, 0 < operator_probability < 1")
+            raise WrongUseError(
+                "expected data.max_arguments >= 2, data.max_depth >= 1 and 0 < data.operator_probability < 1, found "
+                f"{self.max_arguments}, {self.max_depth} and {self.operator_probability}"
+            )
 
 
 @compiled(nogil=True)
@@ -65,9 +71,9 @@ class Expressions:
 def draw(
     keys: npt.NDArray[np.uint64], longer: int, shorter: int, max_depth: int, max_arguments: int, threshold: np.uint64
 ) -> tuple[Bytes, npt.NDArray[np.int64], Bytes]:
-    """Draws one tree for each key and returns those of an accepted length: tokens end to end, lengths, labels.
+    """Draws one tree per key and returns the trees of an accepted length: concatenated tokens, lengths, labels.
 
-    A node above the last level is an operator if 32 random bits fall below ``threshold``; a tree is given up as soon
+    A node above the last level is an operator if 32 random bits are below ``threshold``. A tree is abandoned as soon
     as it is too long.
     """
     low = np.uint64(0xFFFFFFFF)
@@ -123,11 +129,11 @@ def draw(
 
 
 def chunks(data: Expressions, workers: int) -> Iterator[tuple[Bytes, npt.NDArray[np.int64], Bytes]]:
-    """Yields the accepted trees of draw 0, 1, 2, ... a chunk at a time, in that order whatever ``workers`` is."""
+    """Yields the accepted trees of draw 0, 1, 2, ... chunk by chunk, in this order for any number of workers."""
     threshold = np.uint64(round(data.operator_probability * 2**32))
 
     def chunk(number: int) -> tuple[Bytes, npt.NDArray[np.int64], Bytes]:
-        keys = hash64(data.seed, 0, number * DRAWS_A_CHUNK + np.arange(DRAWS_A_CHUNK))
+        keys = hash64(data.seed, 0, number * DRAWS_PER_CHUNK + np.arange(DRAWS_PER_CHUNK))
         drawn: tuple[Bytes, npt.NDArray[np.int64], Bytes] = draw(
             keys, data.longer_than, data.shorter_than, data.max_depth, data.max_arguments, threshold
         )
@@ -146,27 +152,27 @@ def chunks(data: Expressions, workers: int) -> Iterator[tuple[Bytes, npt.NDArray
 
 
 def generate(data: Expressions, workers: int = 2) -> dict[str, Ragged]:
-    """Returns the splits: distinct trees in the order drawn, shuffled, then cut, so that no two splits share one.
+    """Returns the splits: distinct trees are drawn, shuffled and divided, so that no two splits share a tree.
 
-    Trees that differ in the order of arguments alone are not distinct; the first one drawn is kept.
+    Trees that differ only in the order of arguments count as equal, and the first one drawn is used.
 
     Raises:
-        WrongUseError: there are not that many distinct expressions of these lengths.
+        WrongUseError: too few distinct expressions of these lengths exist.
     """
     data.check()
     wanted = data.train + data.validation + data.test
     known: set[int] = set()
     sequences: list[Bytes] = []
     labels: list[int] = []
-    patience = 100  # chunks in a row that bring hardly anything new
+    patience = 100  # chunks in a row with at most one new tree, after which the search stops
     for tokens, lengths, chunk_labels in chunks(data, workers):
         before = len(sequences)
         ends = np.cumsum(lengths)
         for start, end, label in zip(ends - lengths, ends, chunk_labels, strict=True):
             sequence = tokens[start:end]
-            what = content(sequence)
-            if what not in known and len(sequences) < wanted:
-                known.add(what)
+            key = content(sequence)
+            if key not in known and len(sequences) < wanted:
+                known.add(key)
                 sequences.append(sequence)
                 labels.append(int(label))
         if len(sequences) == wanted:
@@ -174,8 +180,8 @@ def generate(data: Expressions, workers: int = 2) -> dict[str, Ragged]:
         patience = 100 if len(sequences) > before + 1 else patience - 1
         if patience == 0:
             raise WrongUseError(
-                f"found {len(sequences):,} distinct expressions of the {wanted:,} asked for; ask for fewer "
-                "(data.train, data.validation, data.test) or allow longer ones (data.shorter_than)"
+                f"expected {wanted:,} distinct expressions (data.train + data.validation + data.test), found only "
+                f"{len(sequences):,}; request fewer, or allow longer ones (data.shorter_than)"
             )
     order = permutation(wanted, data.seed, 1)
     cuts = np.cumsum([data.train, data.validation])

@@ -1,4 +1,4 @@
-"""The language: symbols, operators, the value of an expression, and its spelling in the official files."""
+"""The ListOps language: symbols, operators, evaluation, and the notation of the official files."""
 
 from typing import no_type_check
 
@@ -11,21 +11,21 @@ from seqarena.common.data.counter import GOLDEN, mix64
 from seqarena.common.errors import nearest
 
 SYMBOLS = ("<pad>", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
-"""Token n is SYMBOLS[n]; digits are tokens 1 to 10, and 0 is padding only."""
+"""Symbols by token id. Digits are tokens 1 to 10, and token 0 is padding only."""
 MIN, MAX, MED, SM, CLOSE = (SYMBOLS.index(symbol) for symbol in ("[MIN", "[MAX", "[MED", "[SM", "]"))
 OPERATORS = 4
 CLASSES = 10
 DEEPEST = 64
-"""Most operators open at once in an expression that is read; Long Range Arena has 9."""
+"""Maximum nesting of operators in an expression that is read. Long Range Arena's expressions have 9."""
 mix = compiled(inline="always")(mix64)
 EXACT = np.zeros(OPERATORS, dtype=np.int64)
-"""For ``evaluate`` without a cut: no guess is needed."""
+"""Default of ``guesses`` in ``evaluate``, unused because every level is evaluated."""
 
 
 @compiled()
 @no_type_check
 def apply(operator: int, values: npt.NDArray[np.int64]) -> int:
-    """Returns an operator's value: the median is truncated to an integer, SM is the sum modulo 10."""
+    """Applies an operator. The median is truncated to an integer; SM is the sum modulo 10."""
     if operator == MIN:
         return values.min()
     if operator == MAX:
@@ -42,28 +42,29 @@ def apply(operator: int, values: npt.NDArray[np.int64]) -> int:
 @compiled()
 @no_type_check
 def evaluate(tokens: Bytes, depth: int = DEEPEST, guesses: npt.NDArray[np.int64] = EXACT) -> int:
-    """Returns the value of an expression in which operators below level ``depth`` (the root's is 1) are only guessed.
+    """Returns the value of an expression; operators below level ``depth`` (the root is level 1) are guessed.
 
-    ``guesses`` holds the guess for each operator. What is no expression gives -1 - the place where that shows.
+    ``guesses`` has one guess per operator. For an invalid expression, returns -1 - the index of the first invalid
+    token.
     """
     operators = np.empty(DEEPEST, dtype=np.int64)
-    starts = np.empty(DEEPEST, dtype=np.int64)  # where on the stack an open operator's arguments begin
+    starts = np.empty(DEEPEST, dtype=np.int64)  # stack height at which an open operator's arguments begin
     values = np.empty(len(tokens) + 1, dtype=np.int64)
     level = 0
     height = 0
-    for place in range(len(tokens)):
-        token = tokens[place]
-        if place > 0 and level == 0:
-            return -1 - place
+    for index in range(len(tokens)):
+        token = tokens[index]
+        if index > 0 and level == 0:
+            return -1 - index
         if MIN <= token < CLOSE:
             if level == DEEPEST:
-                return -1 - place
+                return -1 - index
             operators[level] = token
             starts[level] = height
             level += 1
         elif token == CLOSE:
             if level == 0 or starts[level - 1] == height:
-                return -1 - place
+                return -1 - index
             level -= 1
             operator = operators[level]
             value = apply(operator, values[starts[level] : height]) if level < depth else guesses[operator - MIN]
@@ -81,9 +82,10 @@ def evaluate(tokens: Bytes, depth: int = DEEPEST, guesses: npt.NDArray[np.int64]
 @compiled()
 @no_type_check
 def content(tokens: Bytes) -> np.uint64:
-    """Returns 64 bits that are the same for expressions that differ in the order of arguments alone.
+    """Returns a 64-bit hash that does not depend on the order of arguments.
 
-    No operator minds it, so these are one question. An operator's bits are a hash of it and of a sum over arguments.
+    All operators are commutative, so reordered expressions are the same question. The hash of an operator combines the
+    operator and the sum of its arguments' hashes.
     """
     sums = np.zeros(DEEPEST + 1, dtype=np.uint64)
     operators = np.zeros(DEEPEST + 1, dtype=np.uint64)
@@ -103,10 +105,10 @@ def content(tokens: Bytes) -> np.uint64:
 
 
 def encode(source: str) -> Bytes:
-    """Returns the tokens of an expression, with or without its parentheses.
+    """Returns the tokens of an expression. Parentheses are optional and ignored.
 
     Raises:
-        ValueError: an unknown symbol; names it and the nearest ones.
+        ValueError: a symbol is unknown. The message names it and similar ones.
     """
     words = source.replace("(", " ").replace(")", " ").split()
     try:

@@ -1,4 +1,4 @@
-"""The official ListOps files: a header, CRLF line ends, fully parenthesised expressions."""
+"""Reader of the official ListOps files: a header, CRLF line ends, fully parenthesised expressions."""
 
 from pathlib import Path
 
@@ -11,10 +11,11 @@ HEADER = "Source\tTarget"
 
 
 def read_tsv(path: Path) -> Ragged:
-    """Returns the examples of one official file; every label is checked against its expression.
+    """Returns the examples of one official file. Every label is checked against its expression.
 
     Raises:
-        BadDataError: names the file, the line, what was found and what was expected.
+        BadDataError: the file is missing or invalid. The message names the file, the line, the content found and the
+            content expected.
     """
     sequences: list[Bytes] = []
     labels: list[int] = []
@@ -26,7 +27,7 @@ def read_tsv(path: Path) -> Ragged:
                     if line.split("\t") != HEADER.split("\t"):
                         raise ValueError(f"line 1: expected the header {HEADER!r}, found {line!r:.80}")
                     continue
-                if not line.strip():  # an empty line at the end, as editors leave it
+                if not line.strip():  # an empty line at the end, as some editors add
                     continue
                 try:
                     tokens, label = _row(line.split("\t"))
@@ -37,12 +38,14 @@ def read_tsv(path: Path) -> Ragged:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadDataError(
             f"{path} does not exist; expected {', '.join(FILES.values())} in --data.path "
-            "(leave --data.path out to generate the data)"
+            "(omit --data.path to generate the data)"
         ) from error
     except ValueError as error:
         raise BadDataError(f"{path}, {error}") from error
     if not sequences:
-        raise BadDataError(f"{path}: no examples, only {'a header' if path.stat().st_size else 'an empty file'}")
+        raise BadDataError(
+            f"{path}: expected examples, found {'only a header' if path.stat().st_size else 'an empty file'}"
+        )
     return Ragged.of(sequences, labels)
 
 
@@ -52,7 +55,7 @@ def _text(raw: bytes, number: int) -> str:
     except UnicodeDecodeError as error:
         found = raw[error.start : error.start + 1]
         raise ValueError(
-            f"line {number}: expected plain ASCII, found byte {found!r} at place {error.start + 1}"
+            f"line {number}: expected plain ASCII, found byte {found!r} at position {error.start + 1}"
         ) from error
 
 
@@ -61,20 +64,22 @@ def _row(columns: list[str]) -> tuple[Bytes, int]:
         raise ValueError(f"expected 2 columns (Source, Target), found {len(columns)}")
     source, target = columns
     if source.count("(") != source.count(")"):
-        raise ValueError(f"{source.count('(')} parentheses open and {source.count(')')} close")
+        raise ValueError(
+            f"expected balanced parentheses, found {source.count('(')} opening and {source.count(')')} closing"
+        )
     if target not in {str(label) for label in range(CLASSES)}:
         raise ValueError(f"expected a label from 0 to {CLASSES - 1}, found {target!r:.40}")
     tokens = encode(source)
     value = evaluate(tokens)
     if value < 0:
-        place = -1 - value
-        found = f"symbol {place + 1}, {SYMBOLS[tokens[place]]}," if place < len(tokens) else "its end"
-        raise ValueError(f"not one whole expression: {found} does not fit")
+        index = -1 - value
+        found = f"unexpected symbol {index + 1}, {SYMBOLS[tokens[index]]}" if index < len(tokens) else "it ends early"
+        raise ValueError(f"expected one complete expression: {found}")
     if value != int(target):
-        raise ValueError(f"the expression is {value}, but its label says {target}")
+        raise ValueError(f"the expression evaluates to {value}, but its label is {target}")
     return tokens, int(target)
 
 
 def read_official(folder: Path) -> dict[str, Ragged]:
-    """Returns the three splits of an official release folder; raises ``BadDataError`` as ``read_tsv`` does."""
+    """Returns the three splits of an official release folder. Raises a ``BadDataError`` as ``read_tsv`` does."""
     return {split: read_tsv(folder / name) for split, name in FILES.items()}

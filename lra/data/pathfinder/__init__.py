@@ -1,4 +1,4 @@
-"""Pathfinder and Path-X: do two markers stand on one contour? From a seeded generator, or from the official release."""
+"""Pathfinder and Path-X: are two markers on one contour? From a seeded generator or the official release."""
 
 import hashlib
 import os
@@ -18,54 +18,56 @@ from seqarena.common.runs.config import fingerprint
 from seqarena.common.training.log import with_progress
 from seqarena.lra.data import SPLITS
 from seqarena.lra.data.archives import folder_of
-from seqarena.lra.data.origin import kept_in
+from seqarena.lra.data.origin import prepared_folder
 from seqarena.lra.data.pathfinder.generator import draw_images
 from seqarena.lra.data.pathfinder.geometry import GEOMETRIES
 from seqarena.lra.data.pathfinder.release import read_release
-from seqarena.lra.data.pixels import Pixels, as_sequences
+from seqarena.lra.data.pixels import Pixels, images_to_sequences
 
 GENERATOR_VERSION = 2
-"""Raised whenever the generator's bytes change, so that prepared data are not taken for newer ones."""
+"""Increased whenever the generator's output changes, so that older prepared data are not reused."""
 SHARD = 250
-"""Images in a file of their own while a set is being made: what an interruption costs at most."""
+"""Images per temporary file while a data set is generated. An interruption loses at most this many."""
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-"""Folders of the release, by dashes in a contour."""
+"""Folders of the release, by the number of dashes per contour."""
 MOST_DRAWN = 10
-"""Images drawn for one that is kept, at most."""
+"""Maximum number of images drawn per distinct image."""
 WORKERS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pathfinder(Pixels):
-    """Which images: generated ones, or those of the official release."""
+    """Config of the images: generated, or read from the official release."""
 
     classes: ClassVar[int] = 2
     path: str | None = None
-    """The release, or a level of it, as pathfinder32/curv_contour_length_14 with imgs and metadata; none: generate."""
+    """Folder of the release, or of one level, such as pathfinder32/curv_contour_length_14 with imgs and metadata.
+    none: generate the images."""
     size: int = 32
-    """Pixels of a side: 32, 64, 128 (Path-X), 256, or 14, which is ours."""
+    """Side length of an image in pixels: 32, 64, 128 (Path-X), 256, or 14 (not in Long Range Arena)."""
     contour_length: int = 14
-    """Dashes in a contour: 14 is Long Range Arena's hard level, 9 and 6 the easier ones."""
+    """Dashes per contour: 14 is Long Range Arena's hard level; 9 and 6 are the easier ones."""
     distractors: int | None = None
-    """Distractor contours to try; none: Long Range Arena's number, 5 at 32 pixels and length 14."""
+    """Number of distractor contours to try per image. none: Long Range Arena's number, 5 at 32 pixels and length 14."""
     examples: int = 200_000
-    """Images in all, read or generated (no two alike): 80 % for training, 10 % each for validation and test."""
+    """Total number of images, read or generated (all distinct): 80 % for training, 10 % each for validation and
+    test."""
     seed: int = 0
-    """Seed of the data, apart from the seed of the run."""
+    """Seed of the data, independent of the seed of the run."""
 
     @property
     def longest(self) -> int:
-        """Pixels of an image."""
+        """Pixels per image."""
         return self.size**2
 
     def check(self) -> None:
-        """Raises a ``WrongUseError`` for settings that describe no images."""
+        """Raises a ``WrongUseError`` for invalid settings."""
         if self.size not in GEOMETRIES:
             raise WrongUseError(f"data.size: expected one of {', '.join(map(str, GEOMETRIES))}, found {self.size}")
         if self.path is not None and (self.seed or self.distractors is not None):
             raise WrongUseError(
-                f"data.path names drawn images, but data.seed is {self.seed} and data.distractors {self.distractors}, "
-                "which are for generated ones; --preset xiong2021 reads files"
+                "data.seed and data.distractors apply to generated images only, but data.path is set; expected seed 0 "
+                f"and distractors none, found {self.seed} and {self.distractors}"
             )
         if self.contour_length < 3 or self.examples < 10 or (self.distractors or 0) < 0:
             raise WrongUseError(
@@ -75,18 +77,18 @@ class Pathfinder(Pixels):
 
     @property
     def contours_to_try(self) -> int:
-        """Distractor contours that find room or not."""
+        """Number of distractor contours to try; some may not fit."""
         if self.distractors is not None:
             return self.distractors
         return GEOMETRIES[self.size].distractor_dashes // (self.contour_length // 3)
 
     def load(self, folder: Path) -> tuple[Splits, str]:
-        """Returns the splits and their checksum; what was generated once is kept below ``folder``."""
+        """Returns the splits and their checksum. Prepared data are stored below ``folder``."""
         self.check()
         if self.path is not None:
             there = self._level(Path(self.path))
             return prepared(
-                kept_in(folder, f"pathfinder-{self.size}-{self.contour_length}-{self.examples}", str(there)),
+                prepared_folder(folder, f"pathfinder-{self.size}-{self.contour_length}-{self.examples}", str(there)),
                 f"pathfinder: reading {there}",
                 lambda: cut(*read_release(there, self.size, self.contour_length, self.examples)),
             )
@@ -94,22 +96,22 @@ class Pathfinder(Pixels):
         shards = where.with_name(f"{where.name}.shards")
         what = f"pathfinder: drawing {self.examples:,} images of {self.size} x {self.size}"
         try:
-            found = prepared(where, what, lambda: self._drawn(shards))
+            found = prepared(where, what, lambda: self._draw_splits(shards))
         except FileNotFoundError:
             if not where.exists():
                 raise
-            found = prepared(where, what, lambda: self._drawn(shards))  # another process was done first
+            found = prepared(where, what, lambda: self._draw_splits(shards))  # another process finished first
         shutil.rmtree(shards, ignore_errors=True)
         return found
 
     def _level(self, path: Path) -> Path:
-        """Returns the folder of the release that holds these images, or the path that was given."""
+        """Returns the release's folder of the configured size and level, or ``path`` if there is none."""
         level = f"pathfinder{self.size}/{LEVELS.get(self.contour_length, '')}"
         inner = path if (path / "imgs").exists() else folder_of(path, level) / level
         return inner if inner.exists() else path
 
-    def _drawn(self, folder: Path) -> Splits:
-        """Draws until there are enough images of which no two are alike: none of the test set is in training too."""
+    def _draw_splits(self, folder: Path) -> Splits:
+        """Draws until there are enough distinct images, so that no test image is in the training set."""
         images = np.empty((self.examples, self.size**2), dtype=np.uint8)
         labels = np.empty(self.examples, dtype=np.uint8)
         known: set[bytes] = set()
@@ -117,8 +119,9 @@ class Pathfinder(Pixels):
         while len(known) < self.examples:
             if drawn > MOST_DRAWN * self.examples:
                 raise WrongUseError(
-                    f"only {len(known):,} of {drawn:,} images of {self.size} x {self.size} with contours of "
-                    f"{self.contour_length} dashes differ; data.examples is {self.examples:,}"
+                    f"data.examples: expected {self.examples:,} distinct images, found only {len(known):,} among "
+                    f"{drawn:,} drawn ({self.size} x {self.size} pixels, contours of {self.contour_length} dashes); "
+                    "lower data.examples"
                 )
             starts = range(drawn, drawn + self.examples - len(known), SHARD)
             for path in self._shards(folder, starts):
@@ -131,7 +134,7 @@ class Pathfinder(Pixels):
         return cut(images, labels)
 
     def _shards(self, folder: Path, starts: range) -> list[Path]:
-        """Returns the files of the shards that begin at these numbers; draws those that are not there yet."""
+        """Returns the files of the shards that begin at these numbers. Draws the missing ones."""
         folder.mkdir(parents=True, exist_ok=True)
 
         def shard(start: int) -> Path:
@@ -155,18 +158,18 @@ class Pathfinder(Pixels):
             try:
                 return list(with_progress(pool.map(shard, starts), "pathfinder", len(starts)))
             except BaseException:
-                pool.shutdown(cancel_futures=True)  # those that are done are kept for the next run
+                pool.shutdown(cancel_futures=True)  # finished shards stay on disk for the next run
                 raise
 
 
 def _read_shard(path: Path) -> Iterator[tuple[np.uint8, np.ndarray]]:
-    with damage(path, "file of images", "delete it and run again"):
+    with damage(path, "image file", "delete it and run again"):
         found = np.load(path)
         yield from zip(found[:, 0], found[:, 1:], strict=True)
 
 
 def cut(images: np.ndarray, labels: np.ndarray) -> Splits:
-    """Returns 80 % of the images for training and 10 % each for validation and test, in their order."""
+    """Splits the images in their order: 80 % for training, 10 % each for validation and test."""
     ends = [len(labels) * 8 // 10, len(labels) * 9 // 10]
     parts = zip(np.split(images, ends), np.split(labels, ends), strict=True)
-    return {name: as_sequences(*part) for name, part in zip(SPLITS, parts, strict=True)}
+    return {name: images_to_sequences(*part) for name, part in zip(SPLITS, parts, strict=True)}

@@ -1,7 +1,7 @@
-"""The seeded generator of Pathfinder: what the published one draws, each image a function of (seed, number).
+"""The seeded generator of Pathfinder. It follows the published generator; each image is a function of (seed, number).
 
 Departures from drewlinsley/pathfinder at its 2019 revision: random numbers come from a counter, and dashes from a table
-(``geometry.dashes``); the geometry, every retry, and the quirks are the same.
+(``geometry.dashes``). The geometry, all retries and the quirks are the same.
 """
 
 from typing import NamedTuple, no_type_check
@@ -12,55 +12,56 @@ import numpy.typing as npt
 from seqarena.common.data.compiled import compiled
 from seqarena.common.data.counter import GOLDEN, hash64, mix64
 from seqarena.common.errors import WrongUseError
-from seqarena.lra.data.pathfinder.geometry import DEGREES, FREE, Floats, Geometry, Ints, circle, dashes, stretched
+from seqarena.lra.data.pathfinder.geometry import DEGREES, FREE, Floats, Geometry, Ints, circle, dashes, to_full_range
 
 DASH_TRIES = 3
 CONTOUR_TRIES = 5
-CROWDED = 0.01
-"""No distractor is begun where less of the image is free."""
+MIN_FREE = 0.01
+"""Minimum free fraction of the image for a distractor to be started."""
 OVERLAP = 1.8
-"""Masks of two dashes may add up to less than this."""
-NO_CHOICE = 1e-4
+"""Upper limit of the sum of two dashes' masks in any pixel; reaching it counts as a crossing."""
+MIN_TOTAL_WEIGHT = 1e-4
+"""A contour cannot be extended if its candidates' total weight is below this."""
 MOST_ATTEMPTS = 1_000_000
-"""Pairs of target contours begun for one image; Long Range Arena's need 280 on average."""
+"""Maximum number of pairs of target contours started per image. Long Range Arena's images need 280 on average."""
 
 mix = compiled(inline="always")(mix64)
 
 
 class Plan(NamedTuple):
-    """Settings of an image for the compiled functions."""
+    """Image settings for the compiled functions."""
 
     size: int
     padding: int
     seed_distance: int
     contour_length: int
-    """Dashes in a target contour."""
+    """Dashes per target contour."""
     distractors: int
-    """Distractor contours to try."""
+    """Number of distractor contours to try."""
     distractor_length: int
     contrast: float
     target_contrast: float
 
 
 class Images(NamedTuple):
-    """Images as they come out of the generator, and what is known of them."""
+    """Generated images and their metadata."""
 
     images: npt.NDArray[np.uint8]
-    """count, size, size."""
+    """Shape (count, size, size)."""
     labels: npt.NDArray[np.uint8]
-    """1: the markers stand on one contour."""
+    """1: the markers are on one contour."""
     distractors: Ints
-    """Distractor contours that found room."""
+    """Number of distractor contours placed in each image."""
     attempts: Ints
-    """Pairs of target contours that were begun."""
+    """Number of pairs of target contours started for each image."""
     tips: Ints
-    """Positions of the markers; count, 2, 2 (y, x)."""
+    """Positions of the markers, shape (count, 2, 2): image, marker, (y, x)."""
 
 
 @compiled(inline="always")
 @no_type_check
 def below(state, number):
-    """Returns a random integer from 0 to number - 1; ``state`` is a counter in an array of one."""
+    """Returns a random integer from 0 to ``number`` - 1. ``state`` is a counter in an array of length one."""
     state[0] += GOLDEN
     return np.int64(((mix(state[0]) >> np.uint64(32)) * np.uint64(number)) >> np.uint64(32))
 
@@ -68,14 +69,14 @@ def below(state, number):
 @compiled(inline="always")
 @no_type_check
 def inside(y, x, size):
-    """Returns whether a pixel is in the image."""
+    """Returns whether a pixel is inside the image."""
     return 0 <= y < size and 0 <= x < size
 
 
 @compiled(inline="always")
 @no_type_check
 def paste(canvas, patch, y, x, factor):
-    """Draws a patch around a pixel: each pixel the brighter of the two."""
+    """Draws a patch centred on a pixel, by the maximum of patch and canvas."""
     half, size = len(patch) // 2, len(canvas)
     for row in range(max(0, y - half), min(size, y + half + 1)):
         for column in range(max(0, x - half), min(size, x + half + 1)):
@@ -86,7 +87,7 @@ def paste(canvas, patch, y, x, factor):
 @compiled(inline="always")
 @no_type_check
 def crosses(mask, patch, y, x):
-    """Returns whether a dash's mask would lie on what is there."""
+    """Returns whether a dash's mask would overlap the existing mask."""
     half, size = len(patch) // 2, len(mask)
     for row in range(max(0, y - half), min(size, y + half + 1)):
         for column in range(max(0, x - half), min(size, x + half + 1)):
@@ -98,9 +99,10 @@ def crosses(mask, patch, y, x):
 @compiled(nogil=True)
 @no_type_check
 def extend(state, dash, pivot, mask, kind, chances):
-    """Adds a dash to a contour: ``dash`` (direction, y, x) and ``pivot`` (y, x) are the last, and become the next.
+    """Adds a dash to a contour and returns whether there was room.
 
-    Returns whether there was room; the last dash's mask is merged only then.
+    If so, the last dash's mask is merged into ``mask``, and the new dash's ``dash`` (direction, y, x) and ``pivot``
+    (y, x) replace the last dash's.
     """
     size = len(mask)
     y, x = pivot[0] + kind.steps[dash[0], 0], pivot[1] + kind.steps[dash[0], 1]
@@ -115,7 +117,7 @@ def extend(state, dash, pivot, mask, kind, chances):
                     blocked = max(blocked, mask[near_y, near_x])
             total += kind.weights[dash[0], number] * (1 - blocked)
         chances[number] = total
-    if total < NO_CHOICE:
+    if total < MIN_TOTAL_WEIGHT:
         return False
     for _ in range(DASH_TRIES):
         state[0] += GOLDEN
@@ -135,7 +137,7 @@ def extend(state, dash, pivot, mask, kind, chances):
 @compiled(nogil=True)
 @no_type_check
 def seed_pair(state, dash, pivot, plan, kind):
-    """Draws the first dashes of both targets; returns whether they are inside the image."""
+    """Draws the first dashes of both targets and returns whether they are inside the image."""
     for snake in range(2):
         found = False
         for _ in range(DASH_TRIES):
@@ -165,13 +167,13 @@ def seed_pair(state, dash, pivot, plan, kind):
 @compiled(nogil=True)
 @no_type_check
 def seed_distractor(state, dash, pivot, mask, kind, free):
-    """Draws the first dash of a distractor wherever there is room; returns whether there is any."""
+    """Draws the first dash of a distractor at a free position and returns whether there was one."""
     size = len(mask)
     empty = 0
     for y in range(size):
         for x in range(size):
             empty += mask[y, x] <= FREE
-    if empty < CROWDED * size * size:
+    if empty < MIN_FREE * size * size:
         return False
     for _ in range(DASH_TRIES):
         direction = below(state, DEGREES)
@@ -205,9 +207,10 @@ def seed_distractor(state, dash, pivot, mask, kind, free):
 @compiled(nogil=True)
 @no_type_check
 def draw_targets(state, plan, kind, mask, placed, tips, chances):
-    """Draws both target contours, again and again until all dashes have room; returns how often; 0: never.
+    """Draws both target contours, retrying until all dashes fit.
 
-    ``placed`` gets the dashes, ``tips`` each contour's two ends, ``mask`` what no distractor may touch.
+    Returns the number of attempts, or 0 if none succeeded. Writes the dashes to ``placed``, both ends of each contour
+    to ``tips``, and the pixels closed to distractors to ``mask``.
     """
     dash, pivot = np.empty((2, 3), dtype=np.int64), np.empty((2, 2), dtype=np.int64)
     attempts, complete = 0, False
@@ -231,14 +234,16 @@ def draw_targets(state, plan, kind, mask, placed, tips, chances):
             placed[number] = dash[snake]
     for snake in range(2):
         tips[snake, 1] = dash[snake, 1:]
-    paste(mask, kind.masks[dash[1, 0]], dash[1, 1], dash[1, 2], 1.0)  # the second's alone: the generator's slip
+    paste(
+        mask, kind.masks[dash[1, 0]], dash[1, 1], dash[1, 2], 1.0
+    )  # second target only: the published generator's bug
     return attempts
 
 
 @compiled(nogil=True)
 @no_type_check
 def draw_distractor(state, plan, kind, mask, trial, placed, free, chances):
-    """Draws one distractor contour if there is room; returns whether there was. ``mask`` gets its dashes."""
+    """Draws one distractor contour, merges its dashes into ``mask``, and returns whether there was room."""
     dash, pivot = np.empty(3, dtype=np.int64), np.empty(2, dtype=np.int64)
     for _ in range(CONTOUR_TRIES):
         trial[:] = mask
@@ -258,7 +263,10 @@ def draw_distractor(state, plan, kind, mask, trial, placed, free, chances):
 @compiled(nogil=True)
 @no_type_check
 def draw(key, plan, kind, image, tips):
-    """Draws an image without its markers; returns distractors placed and attempts. ``tips``: contour, end, (y, x)."""
+    """Draws an image without markers and returns the numbers of distractors placed and of attempts.
+
+    Writes the ends of the target contours to ``tips``: contour, end, (y, x).
+    """
     state = np.array([key], dtype=np.uint64)
     chances = np.empty(len(kind.ring))
     free = np.empty((plan.size * plan.size, 2), dtype=np.int64)
@@ -280,10 +288,10 @@ def draw(key, plan, kind, image, tips):
 
 
 def draw_images(geometry: Geometry, contour_length: int, distractors: int, seed: int, numbers: range) -> Images:
-    """Returns the images of these numbers; the same whoever draws them, in whatever company.
+    """Returns the images of these numbers. Each image depends only on its number and the settings.
 
     Raises:
-        WrongUseError: contours too long for the image.
+        WrongUseError: the contours are too long for the image.
     """
     size, count = geometry.size, len(numbers)
     keys = hash64(seed, contour_length, np.arange(numbers.start, numbers.stop))
@@ -301,18 +309,18 @@ def draw_images(geometry: Geometry, contour_length: int, distractors: int, seed:
         found[each], attempts[each] = draw(key, plan, kind, image, tips)
         if not attempts[each]:
             raise WrongUseError(
-                f"two contours of {contour_length} dashes found no room in {size} x {size} pixels "
+                f"two contours of {contour_length} dashes do not fit into {size} x {size} pixels "
                 f"({MOST_ATTEMPTS:,} attempts); lower data.contour_length"
             )
         origin = (choice >> 1) & 1
         terminal = origin if labels[each] else 1 - origin
         shown[each] = tips[origin, 0], tips[terminal, 1]
-        images[each] = marked(geometry, image, shown[each])
+        images[each] = add_markers(geometry, image, shown[each])
     return Images(images=images, labels=labels, distractors=found, attempts=attempts, tips=shown)
 
 
-def marked(geometry: Geometry, image: Floats, tips: Ints) -> npt.NDArray[np.uint8]:
-    """Returns an image with both markers, brought to the full range."""
+def add_markers(geometry: Geometry, image: Floats, tips: Ints) -> npt.NDArray[np.uint8]:
+    """Adds both markers to an image and scales it to the full range."""
     for y, x in tips.tolist():
         image = np.maximum(image, circle(geometry, (y, x)))
-    return stretched(image)
+    return to_full_range(image)

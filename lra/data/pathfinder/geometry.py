@@ -1,8 +1,8 @@
-"""The dashes that Pathfinder's contours are made of, drawn once for every direction they can have.
+"""Table of the dashes of Pathfinder's contours, rendered once per direction.
 
-The published generator (Linsley et al. 2018; drewlinsley/pathfinder, 2019) draws each dash anew with Pillow at twice
-the size and brings it down with Lanczos. Heads lie on whole pixels a fixed step from a whole-pixel pivot, so a dash has
-few directions: 360 whole degrees for the first, one for each pixel of a small circle for the others.
+The published generator (Linsley et al. 2018; drewlinsley/pathfinder, 2019) renders each dash with Pillow at twice the
+size and downsamples it with Lanczos. Heads are on whole pixels at a fixed distance from a whole-pixel pivot, so the
+number of directions is small: 360 whole degrees for the first dash, and one per pixel of a small circle for the others.
 """
 
 import functools
@@ -18,10 +18,10 @@ from PIL import Image, ImageDraw
 from scipy import ndimage
 
 SCALE = 2
-"""Dashes and circles are drawn this many times larger, then brought down."""
+"""Factor by which dashes and circles are rendered larger before they are downsampled."""
 DEGREES = 360
 FREE = 0.3
-"""A pixel is free where the mask is no more than this."""
+"""Maximum mask value of a free pixel."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -29,35 +29,35 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """The measures of images of one size, in pixels; Long Range Arena's values (its TFDS builder)."""
+    """Dimensions of the images of one size, in pixels: Long Range Arena's values (its TFDS builder)."""
 
     size: int
     padding: int = 1
-    """Border that no target contour touches."""
+    """Width of the border that no target contour touches."""
     margins: tuple[int, ...]
-    """Gaps kept around a dash, one drawn for each image."""
+    """Possible gaps around a dash. One is drawn per image."""
     length: int = 5
     """Length of a dash."""
     thickness: float
     seed_distance: int
-    """Between the tails of the two target contours."""
+    """Distance between the tails of the two target contours."""
     radius: float
-    """Of a marker."""
+    """Radius of a marker."""
     continuity: float = 1.8
-    """How little a contour may turn; 1 is least."""
+    """Straightness of the contours: turning angles are multiplied by this before they are weighted. Minimum: 1."""
     distractor_dashes: int
-    """In all distractor contours together."""
+    """Total number of dashes in all distractor contours."""
     contrast: float
-    """Of dashes in distractors, before the image is stretched to the full range."""
+    """Contrast of dashes in distractors, before the image is scaled to the full range."""
     target_contrast: float
-    """Of dashes in target contours."""
+    """Contrast of dashes in target contours, before the image is scaled to the full range."""
 
 
 GEOMETRIES: Mapping[int, Geometry] = MappingProxyType(
     {
         each.size: each
         for each in (
-            # Ours, for runs of a minute: the measures of 32 pixels, closer together.
+            # Not in Long Range Arena, for runs of a minute: the dimensions of 32 pixels, more densely packed.
             Geometry(
                 size=14, margins=(1,), length=2, thickness=0.5, seed_distance=3, radius=1.0, continuity=1.0,
                 distractor_dashes=4, contrast=2.0, target_contrast=1.5,
@@ -84,40 +84,43 @@ GEOMETRIES: Mapping[int, Geometry] = MappingProxyType(
 
 
 class Dashes(NamedTuple):
-    """All dashes of one geometry and margin. The first 360 directions are those of seeds, the others of extensions."""
+    """All dashes of one geometry and margin.
+
+    The first 360 directions are for seeds (the first dash of a contour), the others for extensions.
+    """
 
     lines: Floats
-    """Brightness; directions, patch, patch: an odd number of pixels, centred on the one they are drawn from."""
+    """Brightness (directions, patch, patch). A patch has odd size and is centred on the dash's starting pixel."""
     masks: Floats
-    """Pixels that a dash keeps free; directions, patch, patch."""
+    """Mask of the pixels that a dash occupies with its margin (directions, patch, patch)."""
     steps: Ints
-    """From a pivot to the next one, along a dash; directions, 2 (y, x)."""
+    """Offset from a pivot to the next pivot, along a dash (directions, (y, x))."""
     heads: Ints
-    """From a tail to its head, of seeds; 360, 2."""
+    """Offset from a seed's tail to its head (360, (y, x))."""
     pivots: Ints
-    """From a tail to its pivot, of seeds; 360, 2."""
+    """Offset from a seed's tail to its pivot (360, (y, x))."""
     kernel: Ints
-    """Offsets of the pixels that must be free around the tail of a seed, by direction, end to end; 2."""
+    """Offsets of the pixels that must be free around a seed's tail (offsets, (y, x)), concatenated over directions."""
     kernel_starts: Ints
-    """Where each direction's begin; 361. None: no seed can have this direction."""
+    """Index in ``kernel`` of each direction's first offset (361). A direction without offsets cannot be a seed's."""
     ring: Ints
-    """From a pivot to each head an extension may have; extensions, 2."""
+    """Offset from a pivot to each possible head of an extension (extensions, (y, x))."""
     weights: Floats
-    """Of each extension after a dash in each direction; directions, extensions."""
+    """Sampling weight of each extension after a dash in each direction (directions, extensions)."""
     disc: Ints
-    """Offsets of the pixels that must not be masked around a head; offsets, 2."""
+    """Offsets of the pixels around a head whose masks lower an extension's weight (offsets, (y, x))."""
     first: Ints
-    """Tails that the first target's seed may have, by direction, end to end; 2."""
+    """Possible tails of the first target's seed (tails, (y, x)), concatenated over directions."""
     first_starts: Ints
-    """Where each direction's begin; 361."""
+    """Index in ``first`` of each direction's first tail (361)."""
 
 
-def _resized(image: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
+def _resize(image: npt.NDArray[np.uint8], shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
     return np.asarray(Image.fromarray(image).resize((shape[1], shape[0]), Image.Resampling.LANCZOS))
 
 
-def stretched(image: Floats) -> npt.NDArray[np.uint8]:
-    """Returns an image with its range brought to 0..255, as SciPy's image helpers did before 1.2."""
+def to_full_range(image: Floats) -> npt.NDArray[np.uint8]:
+    """Scales an image's range to 0..255, as SciPy's image helpers did before version 1.2."""
     low, high = float(image.min()), float(image.max())
     scale = 255.0 / (high - low) if high > low else 255.0
     shown: npt.NDArray[np.uint8] = (((image - low) * scale).clip(0, 255) + 0.5).astype(np.uint8)
@@ -130,29 +133,29 @@ def _disc(radius: int) -> npt.NDArray[np.uint8]:
     return disc
 
 
-def _moved(origin: int, angle: float, distance: int) -> tuple[int, int]:
-    """Returns how far a whole-pixel point moves along an angle; the generator rounds up."""
+def _displacement(origin: int, angle: float, distance: int) -> tuple[int, int]:
+    """Returns the offset (y, x) of a whole-pixel point moved along an angle. The published generator rounds up."""
     return (
         math.ceil(origin + distance * math.sin(angle)) - origin,
         math.ceil(origin + distance * math.cos(angle)) - origin,
     )
 
 
-def _drawn(geometry: Geometry, margin: int, angle: float) -> tuple[Floats, Floats]:
-    """Returns brightness and mask of a dash from the centre of its patch along an angle."""
+def _render_dash(geometry: Geometry, margin: int, angle: float) -> tuple[Floats, Floats]:
+    """Returns brightness and mask of a dash that starts at the centre of its patch and follows an angle."""
     half = geometry.length + math.ceil(geometry.thickness) + margin
     centre, side = half * SCALE, 2 * half + 1
     large = Image.new("L", (2 * centre + 1, 2 * centre + 1), 0)
-    dy, dx = _moved(centre, angle, geometry.length * SCALE)
+    dy, dx = _displacement(centre, angle, geometry.length * SCALE)
     width = round(geometry.thickness * SCALE)
     ImageDraw.Draw(large).line([(centre, centre), (centre + dx, centre + dy)], fill=255, width=width)
     wide = ndimage.maximum_filter(np.asarray(large), footprint=_disc(margin * SCALE), mode="constant")
-    line, mask = (_resized(np.ascontiguousarray(each), (side, side)) / 255.0 for each in (np.asarray(large), wide))
+    line, mask = (_resize(np.ascontiguousarray(each), (side, side)) / 255.0 for each in (np.asarray(large), wide))
     return line, mask
 
 
 def _ring(step: int, middle: int) -> Ints:
-    """Returns the distinct pixels on a circle around a pixel, one sampled for each pixel of arc."""
+    """Returns the distinct pixels on a circle around a pixel, sampled once per pixel of arc."""
     angles = np.arange(0, 360, 360 / (2 * step * np.pi)) * np.pi / 180
     points = np.stack([middle + step * np.sin(angles), middle + step * np.cos(angles)], axis=1)
     ring: Ints = np.unique(points.astype(np.int64), axis=0) - middle
@@ -160,11 +163,12 @@ def _ring(step: int, middle: int) -> Ints:
 
 
 def _kernel(mask: Floats, reach: int, size: int) -> Ints:
-    """Returns the pixels that a seed's mask fills, from one pixel before its tail, up to ``reach`` away.
+    """Returns the pixels of a seed's mask, shifted by one pixel from the tail and limited to a distance of ``reach``.
 
-    Both are slips of the published generator, and so is this: where some pixel of the image would have its whole kernel
-    outside (OpenCV's dilation then gives the least of numbers), it takes all of the image for full. At 32 pixels 30 of
-    360 directions are left, and most contours begin towards the upper left.
+    The shift and the limit are bugs of the published generator, reproduced here, and so is the empty result: if the
+    kernel would be entirely outside the image at some pixel (where OpenCV's dilation returns the smallest number), the
+    generator treats the whole image as occupied. At 32 pixels, 30 of 360 directions remain, and most contours begin
+    towards the upper left.
     """
     offsets: Ints = np.argwhere(mask == 1.0) - len(mask) // 2 + 1
     offsets = offsets[(np.abs(offsets) <= reach).all(axis=1)]
@@ -185,21 +189,21 @@ def dashes(geometry: Geometry, margin: int) -> Dashes:
     ring = _ring(reach, middle)
     turns = [math.atan2(y, x) for y, x in ring.tolist()]
     angles = np.array(degrees + turns)
-    drawn = [_drawn(geometry, margin, angle) for angle in degrees]
-    drawn += [_drawn(geometry, margin, angle + math.pi if angle < 0 else angle - math.pi) for angle in turns]
+    drawn = [_render_dash(geometry, margin, angle) for angle in degrees]
+    drawn += [_render_dash(geometry, margin, angle + math.pi if angle < 0 else angle - math.pi) for angle in turns]
     apart = np.abs(angles[:, None] - np.array(turns))
     turn = np.minimum(np.minimum(apart, 2 * np.pi - apart) * geometry.continuity, np.pi / 2)
     kernels = [_kernel(mask, reach, geometry.size) for _, mask in drawn[:DEGREES]]
-    heads = np.array([_moved(middle, angle, geometry.length) for angle in degrees])
+    heads = np.array([_displacement(middle, angle, geometry.length) for angle in degrees])
     back = [angle + math.pi if angle + math.pi < math.pi else angle - math.pi for angle in degrees]
     first = [_first_tails(geometry, kernel) for kernel in kernels]
     disc = _disc(margin)
     return Dashes(
         lines=np.stack([line for line, _ in drawn]),
         masks=np.stack([mask for _, mask in drawn]),
-        steps=np.array([_moved(middle, angle, geometry.length + 2 * margin) for angle in angles]),
+        steps=np.array([_displacement(middle, angle, geometry.length + 2 * margin) for angle in angles]),
         heads=heads,
-        pivots=heads + np.array([_moved(middle, angle, reach) for angle in back]),
+        pivots=heads + np.array([_displacement(middle, angle, reach) for angle in back]),
         kernel=np.concatenate(kernels),
         kernel_starts=_starts(kernels),
         ring=ring,
@@ -211,7 +215,7 @@ def dashes(geometry: Geometry, margin: int) -> Dashes:
 
 
 def _first_tails(geometry: Geometry, kernel: Ints) -> Ints:
-    """Returns where the first target's seed may begin: away from the border by twice the seed distance."""
+    """Returns the possible tails of the first target's seed, at least twice the seed distance from the border."""
     band, size = 2 * geometry.seed_distance, geometry.size
     free = np.zeros((size, size), dtype=bool)
     free[band : size - band, band : size - band] = len(kernel) > 0
@@ -223,7 +227,7 @@ def _first_tails(geometry: Geometry, kernel: Ints) -> Ints:
 
 
 def circle(geometry: Geometry, tip: tuple[int, int]) -> Floats:
-    """Returns a marker around a tip; size, size."""
+    """Returns an image (size, size) of a marker centred on a tip."""
     y, x = (np.arange(geometry.size * SCALE) - each * SCALE for each in tip)
     disc = (x[None, :] ** 2 + y[:, None] ** 2 <= (geometry.radius * SCALE) ** 2).astype(np.uint8) * 255
-    return _resized(disc, (geometry.size, geometry.size)) / 255.0
+    return _resize(disc, (geometry.size, geometry.size)) / 255.0
