@@ -129,9 +129,10 @@ class Result:
         hints = typing.get_type_hints(Result)
         wrong = next((name for name in sorted(known) if not _fits(hints[name], values[name])), None)
         if wrong is not None:
+            expected = hints[wrong].__name__ if isinstance(hints[wrong], type) else hints[wrong]
             raise BadDataError(
-                f"{path}: field {wrong} should be {getattr(hints[wrong], '__name__', hints[wrong])}, "
-                f"found {str(values[wrong])[:40]!r}; delete the file to measure again"
+                f"{path}: field {wrong} should be {expected}, found {str(values[wrong])[:40]!r}; "
+                "delete the file to measure again"
             )
         result = Result(**values)
         if not result.is_whole():

@@ -49,8 +49,7 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
 
     Raises:
         WrongUseError: a file was changed after this process began, so that its running version is unknown; or a
-            config is defined
-        in a module that is left out, or that has no file.
+            config is defined in a module that is left out, or that has no file.
     """
     configs = _configs(run)
     for kind in map(type, configs):

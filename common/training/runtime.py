@@ -45,8 +45,7 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
 
     Raises:
         WrongUseError: a launcher started several processes but this one does not see the others; or a tracker that is
-            unknown
-        or not installed.
+            unknown or not installed.
     """
     known = {str(name): name for name in LoggerType.list() if str(name) != "all"}
     installed = [str(name) for name in get_available_trackers()]

@@ -427,7 +427,7 @@ def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results:
         "old",
         "scores",
     ]
-    assert "example_scores is '[0.5, None]'" in problems[-1]
+    assert "field example_scores should be list[float], found '[0.5, None]'" in problems[-1]
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "json"])
