@@ -84,11 +84,11 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
     splits, checksum = data.load()
     train = windows_of(splits["train"], data, tokenizer, all_windows=True)
     held_out = {name: windows_of(splits[name], data, tokenizer, all_windows=False) for name in ("validation", "test")}
-    tested: list[Answers] = []
+    test_answers: list[Answers] = []
 
     def test(model: nn.Module) -> Evaluation:
-        tested[:] = [answer(model, held_out["test"], accelerator)]
-        return tested[0].evaluation
+        test_answers[:] = [answer(model, held_out["test"], accelerator)]
+        return test_answers[0].evaluation
 
     return Assembly(
         model=Reader(run.model, answerable=data.unanswerable),
@@ -101,7 +101,7 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         ),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
-        write_outputs=lambda _model, out: _write_outputs(tokenizer, out, tested[0]),
+        write_outputs=lambda _model, out: _write_outputs(tokenizer, out, test_answers[0]),
     )
 
 

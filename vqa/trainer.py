@@ -37,11 +37,11 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
             f"{run.task}: {len(answers):,} answers; always the best of them scores {100 * best:.2f} on test",
             file=sys.stderr,
         )
-    tested: list[Answers] = []
+    test_answers: list[Answers] = []
 
     def test(model: nn.Module) -> Evaluation:
-        tested[:] = [evaluate(model, loaded.splits["test"], answers, accelerator)]
-        return tested[0].evaluation
+        test_answers[:] = [evaluate(model, loaded.splits["test"], answers, accelerator)]
+        return test_answers[0].evaluation
 
     return Assembly(
         model=Answerer(run.model, loaded),
@@ -51,5 +51,5 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=test,
         floors=lambda: floors(loaded),
         data_checksum=loaded.checksum,
-        write_outputs=lambda _model, out: tested[0].write(out / OUTPUTS, answers),
+        write_outputs=lambda _model, out: test_answers[0].write(out / OUTPUTS, answers),
     )
