@@ -15,9 +15,9 @@ Rules = Literal["official", "legacy"]
 MARKS = ';/[]"{}()=+\\_-><@`,?!'
 """Punctuation except the apostrophe, the colon and the period."""
 PERIOD = re.compile(r"(?!<=\d)(\.)(?!\d)")
-"""As on the server: the look-behind is mistyped, so that a period is removed wherever no digit follows."""
+"""Period to remove. As on the server, the look-behind is mistyped: a period is removed wherever no digit follows."""
 PERIODS = 32
-"""As on the server: a flag is passed as the maximum number of replacements."""
+"""Maximum number of replacements. As on the server, it is the value of a flag passed by mistake."""
 COMMA_IN_NUMBER = re.compile(r"\d,\d")
 NUMBERS = {
     word: str(number)

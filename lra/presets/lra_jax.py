@@ -27,7 +27,9 @@ RETRIEVAL_MODEL = replace(
 
 SOURCE = "Tay et al. 2021 (google-research/long-range-arena at its last commit)"
 DEPARTURES = "no weight decay on biases and norms, no first step at rate 0"
-TEXT_DEPARTURES = f"{DEPARTURES}, 5,000 of the 25,000 training reviews validate (theirs train too: text-legacy)"
+TEXT_DEPARTURES = (
+    f"{DEPARTURES}, validation on 5,000 of the 25,000 training reviews (theirs: all are trained on, text-legacy)"
+)
 IMAGE_DEPARTURES = f"{DEPARTURES}, black pixels are tokens (theirs: padding)"
 
 

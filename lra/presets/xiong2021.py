@@ -71,8 +71,8 @@ TEXT_1K = replace(
         preset="xiong2021-1k",
         data=Text(length=1_000),
     ),
-    source=f"{SOURCE}: the 1,000 bytes that the script really read, whatever the table says",
-    expected="softmax 62 to 65 % in print, said to be at 4,000 bytes",
+    source=f"{SOURCE}: 1,000 bytes, as in the script, not the 4,000 of the paper's table",
+    expected="softmax 62 to 65 % in print, reported for 4,000 bytes",
     cost="20,000 steps of 32 reviews of at most 1,000 bytes: days on 2 CPU cores",
 )
 TEXT_LEGACY = _preset(
@@ -125,7 +125,7 @@ def _legacy(preset: Preset[Run]) -> Preset[Run]:
             train=replace(run.train, length_pool=1),
             legacy=Legacy(padded_pooling=True, drop_tail=True, zero_is_padding=pixels),
         ),
-        source=f"{SOURCE}, traps and all (docs/lra.md)",
+        source=f"{SOURCE}, including its quirks (docs/lra.md)",
         departures="",
     )
 
