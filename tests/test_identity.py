@@ -20,6 +20,7 @@ from seqarena.common.runs.results import Result, read_results
 from seqarena.common.training import loop as training
 from seqarena.common.training.runtime import differences, environment, make_accelerator
 from seqarena.lra.__main__ import PACKAGE
+from seqarena.lra.data.listops.official import FILES, HEADER
 from seqarena.scripts import leaderboard
 from seqarena.scripts.packages import PACKAGES
 from seqarena.scripts.sweep import planned_run
@@ -135,6 +136,48 @@ def test_the_same_data_under_another_name_are_the_same_run(
     measure(there, tmp_path, overwrite_outdated=True)
     assert measure(here, tmp_path).sources[FILE] == "another"  # the link is gone, what it led to is not
     assert first in read_results(tmp_path / "runs")[0].values()
+
+
+def _official(folder: Path, first: int) -> None:
+    """Writes ListOps as it is published: in every split the digits from ``first`` on, in short expressions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in zip(FILES.values(), (40, 20, 20), strict=True):
+        lines = [f"( ( ( [MAX {each % 10} ) {(each + first) % 10} ) ] )\t{max(each % 10, (each + first) % 10)}"
+                 for each in range(count)]  # fmt: skip
+        (folder / name).write_text("\n".join([HEADER, *lines]) + "\n")
+
+
+def test_a_result_on_other_data_is_not_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edited files, another folder under the same relative name; the same content, copied or gone, is the same run."""
+    for project, first in (("one", 1), ("two", 2)):
+        _official(tmp_path / project / "corpus", first)
+    run = replace(SAVED, data=replace(SAVED.data, path="corpus"))
+    monkeypatch.chdir(tmp_path / "one")
+    first = measure(run, tmp_path)
+    assert measure(run, tmp_path) == first
+    monkeypatch.chdir(tmp_path / "two")
+    with pytest.raises(
+        BadDataError, match=r"began on data of sha256 \w+, now they are \w+; --overwrite starts it again"
+    ):
+        measure(run, tmp_path)
+    planned = planned_run.PlannedRun(
+        package=PACKAGE, run=run, session=session.Session(runs=tmp_path / "runs", data=tmp_path / "data")
+    )
+    assert planned.finished() is None
+    assert planned.reason() == "files of its data changed: compared when it runs"
+
+    monkeypatch.chdir(tmp_path / "one")
+    assert planned.finished() == first
+    (tmp_path / "one" / "corpus").rename(tmp_path / "one" / "before")
+    assert measure(run, tmp_path) == first  # files that are gone are not needed
+    _official(tmp_path / "one" / "corpus", 1)
+    assert planned.finished() is None
+    assert measure(run, tmp_path) == first  # the same bytes, written later
+    assert planned.finished() == first
+    _official(tmp_path / "one" / "corpus", 3)
+    with pytest.raises(BadDataError, match="began on data of sha256"):
+        measure(run, tmp_path)
+    assert measure(run, tmp_path, overwrite=True).data_checksum != first.data_checksum
 
 
 def test_a_refused_run_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,28 @@ def test_what_one_process_refuses_all_refuse_in_the_same_words(tmp_path: Path) -
         assert not (tmp_path / "two" / "run.json").exists()  # a corrected command may use the directory
 
 
+def test_processes_that_were_started_differently_are_refused(tmp_path: Path) -> None:
+    """Each process gets its own command line, as on two machines where one was mistyped."""
+    script = tmp_path / "differ.py"
+    script.write_text(
+        "import os, sys\nfrom seqarena.lra.__main__ import PACKAGE\nfrom seqarena.common.runs.cli import main\n"
+        "sys.exit(main(PACKAGE, [each.replace('RANK', os.environ['RANK']) for each in sys.argv[1:]]))\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", str(script)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    data = ("--data-folder", str(tmp_path / "data"))
+    for own, message in (
+        (("--out", "one", "--seed", "RANK"), "were started differently: seed is 0 in one process, 1 in another"),
+        (("--out", "two", "--optim.lr", "1e-RANK"), "optim.lr is 1.0 in one process, 0.1 in another"),
+        (("--out", "rRANK"), "out is r0 in one process, r1 in another"),
+    ):
+        told = subprocess.run([*torchrun, *FIELDS, *data, *own], capture_output=True, text=True, check=False,
+                              env=environment, cwd=tmp_path)  # fmt: skip
+        assert told.returncode != 0
+        assert message in told.stderr
+    assert not [each for each in tmp_path.iterdir() if each.is_dir() and each.name != "data"]
+
+
 WORDS = (
     "wikitext2 --preset quick --attention hnas --norm deescalated --model.norm.mean running --model.vocabulary 9 "
     "--model.cutoffs 5 --model.dim 16 --model.heads 2 --model.ffn-dim 24 --train.batch-size 4 --train.steps 40 "

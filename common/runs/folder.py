@@ -1,34 +1,23 @@
 """Run directories: named by the run and its sources, created, locked, checked, emptied."""
 
 import contextlib
-import hashlib
 import json
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import lock_folder, read_strict_json, write_json
+from seqarena.common.files import lock_folder, write_json
 from seqarena.common.model.attention_maps import FILE
-from seqarena.common.model.bert.checkpoint import folder_of, weights_of
 from seqarena.common.runs.config import fingerprint, from_json, to_json
+from seqarena.common.runs.inputs import SOURCES, recorded_checksum, run_in, sources_in
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.package import OUTPUTS
 from seqarena.common.runs.results import Result
-from seqarena.common.runs.roles import Role, role_of
 from seqarena.common.runs.run import BaseRun, is_same_run
 from seqarena.common.runs.sources import Sources, changed_sources, digest, short_list
-
-SOURCES = "sources.json"
-"""File of a run's directory with the hashes of its sources."""
-DATA = "data.json"
-"""File of a run's ``checkpoint`` with the sha256 of its data, and the hashes of its run and its sources."""
-WEIGHTS = "weights.json"
-"""File of a run's ``checkpoint`` with the sha256 of the weights that it started from."""
 
 
 def run_folder(run: BaseRun, package: str, runs: Path, sources: Sources) -> Path:
@@ -76,16 +65,8 @@ def report_other_versions(folder: Path, sources: Sources) -> None:
 
 def _difference(folder: Path, sources: Sources) -> str:
     """Returns the files that differ between a directory's sources and these."""
-    before = _sources_in(folder)
+    before = sources_in(folder)
     return "sources (which it did not record)" if before is None else short_list(changed_sources(before, sources))
-
-
-def _sources_in(folder: Path) -> dict[str, str] | None:
-    try:
-        values = read_strict_json(folder / SOURCES)
-    except (OSError, ValueError):
-        return None
-    return values if isinstance(values, dict) else None
 
 
 @contextlib.contextmanager
@@ -159,15 +140,15 @@ def start_anew(run: BaseRun, folder: Path) -> None:
 
 def find_same_run(folder: Path, run: BaseRun, checksum: str) -> Path | None:
     """Returns another directory with this run on the same data by the same sources, typed with other file names."""
-    if _data_in(folder) is not None:  # the run began in this directory
+    if recorded_checksum(folder) is not None:  # the run began in this directory
         return None
     version, began = folder.name.rpartition("-")[2], None
     for each in sorted(folder.parent.glob(f"*-{version}")):
         if each == folder or each.is_symlink():
             continue
         with contextlib.suppress(BadDataError):  # damage in other directories does not concern this run
-            began = _data_in(each)
-        if began == checksum and is_same_run(type(run), _run_in(each), to_json(run), anywhere=True):
+            began = recorded_checksum(each)
+        if began == checksum and is_same_run(type(run), run_in(each), to_json(run), anywhere=True):
             return each
     return None
 
@@ -179,79 +160,6 @@ def link(folder: Path, target: Path) -> None:
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
     folder.symlink_to(target.name)
-
-
-def _run_in(folder: Path) -> Any:
-    try:
-        return read_strict_json(folder / "run.json")
-    except (OSError, ValueError):
-        return None
-
-
-def _data_in(folder: Path) -> str | None:
-    """Returns the checksum of the data that a run began on."""
-    path = folder / "checkpoint" / DATA
-    try:
-        return str(read_strict_json(path)["sha256"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BadDataError(f"{path} is damaged ({error}); delete {folder} to start this run again") from error
-
-
-def check_data(folder: Path, checksum: str) -> None:
-    """Records the run, sources and data of a checkpoint, or compares them with those recorded.
-
-    Raises:
-        BadDataError: the run began on other data, or the checkpoint is a copy from another directory.
-    """
-    began = _data_in(folder)
-    if began not in (None, checksum):
-        raise BadDataError(
-            f"{folder}: this run began on data of sha256 {began}, now they are {checksum}; --overwrite starts again"
-        )
-    path = folder / "checkpoint" / DATA
-    owner = {"run": fingerprint(_run_in(folder)), "sources": digest(_sources_in(folder) or {})}
-    if began is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"sha256": checksum, **owner})
-        return
-    recorded = read_strict_json(path)
-    if any(recorded.get(name, own) != own for name, own in owner.items()):  # 0.1.0 did not record them
-        raise BadDataError(
-            f"{path.parent} is of another run or other sources than {folder}; delete it, or --overwrite starts this "
-            "run again"
-        )
-
-
-def check_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
-    """Compares the weights that a run starts from with those that it began with, after recording them if ``record``.
-
-    Raises:
-        BadDataError: the weights have changed.
-    """
-    path, now = folder / "checkpoint" / WEIGHTS, {}
-    for name in (each.name for each in fields(run.model) if role_of(type(run.model), each.name) is Role.WEIGHTS):
-        source = getattr(run.model, name)
-        if source is not None:
-            # A finished run no longer needs the weights. An unfinished one reports missing weights itself.
-            with contextlib.suppress(BadDataError), weights_of(folder_of(source)).open("rb") as file:
-                now[f"model.{name}"] = hashlib.file_digest(file, "sha256").hexdigest()
-    try:
-        began = read_strict_json(path)
-        changed = [name for name in now if began[name] != now[name]]
-    except FileNotFoundError:
-        if record and now:
-            write_json(path, now)
-        return
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BadDataError(f"{path} is damaged ({error}); --overwrite starts this run again") from error
-    if changed:
-        raise BadDataError(
-            f"{folder}: the weights of {', '.join(changed)} have changed since this run began (sha256 "
-            f"{began[changed[0]][:12]} then, {now[changed[0]][:12]} now); restore the old ones, or "
-            "--overwrite measures again"
-        )
 
 
 def _empty(folder: Path) -> None:
@@ -292,7 +200,7 @@ def _refuse_another(folder: Path, run: BaseRun, *, overwrite: bool) -> None:
 
 
 def _refuse_other_sources(folder: Path, sources: Sources, *, is_named: bool) -> None:
-    known = _sources_in(folder)
+    known = sources_in(folder)
     if not (folder / "run.json").exists() or known == dict(sources) or (known is None and not is_named):
         return
     state = "measured" if Result.read(folder) is not None else "begun"

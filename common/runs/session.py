@@ -15,8 +15,6 @@ from seqarena.common.model.attention_maps import write_maps
 from seqarena.common.model.bounded import bounded_modules
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.folder import (
-    check_data,
-    check_weights,
     delete_versions,
     find_same_run,
     link,
@@ -24,6 +22,8 @@ from seqarena.common.runs.folder import (
     report_other_versions,
     run_folder,
 )
+from seqarena.common.runs.inputs import check_data, check_weights, has_same_files, run_in
+from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.package import OUTPUTS, Assembly, Package
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun, changed_from, is_same_run, row_name, row_of
@@ -78,7 +78,7 @@ def execute(package: Package, run: BaseRun, session: Session) -> Result:
     sources = package.sources(run)
     folder = session.out or run_folder(run, package.name, session.runs, sources)
     accelerator = make_accelerator(run.train.precision, session.trackers, folder)
-    _require_same_sources(sources)
+    _require_same_run(run, session, sources)
     if accelerator.is_main_process and session.out is None:
         if session.overwrite and folder.is_symlink():
             folder.unlink()
@@ -107,11 +107,30 @@ class _SameRunError(WrongUseError):
         self.folder = folder
 
 
-def _require_same_sources(sources: Sources) -> None:
-    """Raises a ``WrongUseError`` if the processes of a run have different sources."""
-    everyone = gather_object([digest(sources)])
-    if len(set(everyone)) > 1:
+def _require_same_run(run: BaseRun, session: Session, sources: Sources) -> None:
+    """Raises a ``WrongUseError`` if the processes of a launcher have different sources, runs or options."""
+    sources_of_all = gather_object([digest(sources)])
+    if len(set(sources_of_all)) > 1:
         raise WrongUseError("the processes of this run have different sources; install the same on all machines")
+    options = {name: getattr(session, name) for name in ("overwrite", "overwrite_outdated", "out")}
+    first, *others = gather_object([(run, options)])
+    for other_run, other_options in others:
+        differences = changed_fields(first[0], other_run) | {
+            name: (first[1][name], other_options[name]) for name in options if first[1][name] != other_options[name]
+        }
+        if differences:
+            shown = "; ".join(f"{name} is {one} in one process, {other} in another"
+                              for name, (one, other) in differences.items())  # fmt: skip
+            raise WrongUseError(f"the processes of this run were started differently: {shown}; start all alike")
+
+
+def _require_shared_folder(folder: Path, run: BaseRun) -> None:
+    """Raises a ``WrongUseError`` in every process if one of them does not see the run's directory."""
+    if not all(gather_object([run_in(folder) == to_json(run) or folder.is_symlink()])):
+        raise WrongUseError(
+            f"{folder}: not all processes of this run see this directory; expected --runs or --out on a disk that all "
+            "machines share"
+        )
 
 
 def _execute_in(
@@ -122,6 +141,7 @@ def _execute_in(
     directory = open_run_folder(folder, run, sources, overwrite=session.overwrite, is_named=is_named)
     with interrupt_advice(lambda: _advice(folder, session)), directory if is_main else contextlib.nullcontext():
         accelerator.wait_for_everyone()
+        _require_shared_folder(folder, run)
         finished = Result.read(folder)
         accelerator.wait_for_everyone()
         if finished is not None and (finished.sources != sources or not is_same_run(
@@ -132,6 +152,9 @@ def _execute_in(
             )
         if finished is not None:
             main_first(accelerator, lambda: check_weights(folder, run, record=False))
+            if not main_first(accelerator, lambda: has_same_files(folder, run)):
+                found = package.assembly(run, session.data, accelerator).data_checksum
+                main_first(accelerator, lambda: check_data(folder, run, found))
         if finished is not None and is_main:
             print(
                 f"{folder}: finished at {finished.finished_at}, on data of sha256 {finished.data_checksum[:12]}...; "
@@ -161,7 +184,7 @@ def _measure(
         same = main_first(accelerator, lambda: find_same_run(folder, run, assembly.data_checksum))
         if same is not None:
             raise _SameRunError(same)
-    main_first(accelerator, lambda: check_data(folder, assembly.data_checksum))
+    main_first(accelerator, lambda: check_data(folder, run, assembly.data_checksum))
     main_first(accelerator, lambda: check_weights(folder, run, record=True))
     row = row_of(run, preset)
     name = row_name(row)

@@ -9,6 +9,7 @@ from typing import Any
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.config import from_json, to_json
 from seqarena.common.runs.folder import outdated_sources, run_folder
+from seqarena.common.runs.inputs import has_same_files
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.roles import CONFIG_VERSION
@@ -71,8 +72,9 @@ class PlannedRun:
             return None
 
     def finished(self) -> Result | None:
-        """Returns the stored result, unless it is to be overwritten."""
-        return None if self.session.overwrite else self.result()
+        """Returns the stored result, unless it is to be overwritten or its data files have changed."""
+        is_current = not self.session.overwrite and has_same_files(self.folder, self.run)
+        return self.result() if is_current else None
 
     def reason(self) -> str:
         """Returns why the run will be measured: ``new``, or the changed sources; empty if it is finished."""
@@ -80,6 +82,8 @@ class PlannedRun:
             return ""
         if self.session.overwrite:
             return "--overwrite"
+        if self.result() is not None:
+            return "files of its data changed: compared when it runs"
         if (self.folder / "checkpoint" / "last.pt").exists():
             return "goes on from its last checkpoint"
         changed = outdated_sources(self.folder, self.sources)
