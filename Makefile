@@ -1,9 +1,11 @@
 # The two commands of the README, and what CI runs. Everything happens in .venv, pinned by constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-# Named by what it installs: a changed pin is set up anew, and a set-up that is there needs no network.
-READY := .venv/ready-$(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16)
-EXTRAS := .venv/extras-$(shell cat constraints.txt pyproject.toml | sha256sum | cut -c1-16)
+# Named by what it installs, and where: a changed pin is set up anew, and so is the copy of a checkout, whose .venv runs
+# the original. A set-up that is there needs no network.
+SETUP := $(shell { cat constraints.txt pyproject.toml seqarena/__init__.py; echo '$(CURDIR)'; } | sha256sum | cut -c1-16)
+READY := .venv/ready-$(SETUP)
+EXTRAS := .venv/extras-$(SETUP)
 # The tests' tensors are tiny: a second thread would only be waited for.
 test test-extras: export OMP_NUM_THREADS = 1
 
@@ -47,6 +49,7 @@ clean:
 $(READY): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 		{ echo "seqarena needs Python 3.11, 3.12 or 3.13; $$($(PYTHON) --version) was found; set PYTHON=python3.11" >&2; exit 2; }
+	@grep -qsF '$(CURDIR)/.venv/' $(BIN)/pip || rm -rf .venv
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'

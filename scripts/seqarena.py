@@ -3,9 +3,9 @@
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from types import MappingProxyType
 
-from seqarena import __version__
 from seqarena.common.errors import look_up, run_command
 from seqarena.scripts.packages import PACKAGES, find_package
 
@@ -48,7 +48,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         print(overview())
         return 0
     if arguments[0] == "--version":
-        print(f"seqarena {__version__}")
+        # Not seqarena.__version__: below a folder that holds one of that name, Python takes it for the package.
+        print(f"seqarena {metadata.version('seqarena')}")
         return 0
     name, rest = arguments[0], arguments[1:]
     look_up(dict.fromkeys((*PACKAGES, *COMMANDS)), name, "package or command")

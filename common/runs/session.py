@@ -177,9 +177,9 @@ def _measure(
     package: Package, run: BaseRun, session: Session, accelerator: Accelerator, folder: Path, sources: Sources
 ) -> Result:
     task, preset = package.task(run), package.preset(run)
-    reset_peak_memory(accelerator.device)
     seed_torch(run.seed, 0)
     assembly = package.assembly(run, session.data, accelerator)
+    reset_peak_memory(accelerator.device)  # after data were made, which only the first run does
     if session.out is None and not session.overwrite:
         same = main_first(accelerator, lambda: find_same_run(folder, run, assembly.data_checksum))
         if same is not None:
