@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from accelerate import Accelerator
 from torch import nn
 
 from seqarena.common.data.batches import Indices, Ragged
 from seqarena.common.runs.metrics import accuracy
 from seqarena.common.runs.package import Evaluation
 from seqarena.common.training.evaluation import per_example
+from seqarena.common.training.processes import Accelerator
 from seqarena.lra.data import sequences
 
 BATCH_SIZE = 128

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.package import Assembly
+from seqarena.common.training.processes import Accelerator
 from seqarena.lra.data import Sequences, TrainingBatches
 from seqarena.lra.evaluator import evaluate
 from seqarena.lra.model import Classifier

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from accelerate import Accelerator
-
 from seqarena.common.runs.package import Assembly
+from seqarena.common.training.processes import Accelerator
 from seqarena.pretraining import trainer
 from seqarena.pretraining.run import Run
 from seqarena.pretraining.wikitext import trainer as language_trainer

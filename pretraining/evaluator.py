@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 import torch
-from accelerate import Accelerator
 from torch import nn
 
 from seqarena.common.data.batches import Indices, in_order
 from seqarena.common.runs.package import Evaluation
 from seqarena.common.training.evaluation import per_example
+from seqarena.common.training.processes import Accelerator
 from seqarena.pretraining.data.batches import Builder, MaskedBatch
 from seqarena.pretraining.data.shards import Corpus
 from seqarena.pretraining.masking import NONE

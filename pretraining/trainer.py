@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from seqarena.common.data.batches import ShuffledIndices
@@ -18,6 +17,7 @@ from seqarena.common.runs.package import Assembly, Evaluation
 from seqarena.common.runs.run import settings
 from seqarena.common.runs.sources import digest as hash_of
 from seqarena.common.runs.sources import sources_of
+from seqarena.common.training.processes import Accelerator
 from seqarena.common.training.runtime import precision_name
 from seqarena.pretraining.cost import estimate
 from seqarena.pretraining.data import MaskedText, sequences, split

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from accelerate import Accelerator
 from torch import nn
 
 from seqarena.common.data.batches import Indices
@@ -13,6 +12,7 @@ from seqarena.common.files import write_json
 from seqarena.common.runs.metrics import accuracy
 from seqarena.common.runs.package import Evaluation
 from seqarena.common.training.evaluation import per_example
+from seqarena.common.training.processes import Accelerator
 from seqarena.qa.data.mnli import UNLABELLED
 from seqarena.qa.data.pairs import Encoded
 from seqarena.qa.data.windows import Windows

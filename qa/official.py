@@ -9,7 +9,7 @@ from typing import Any
 
 from seqarena.common.data.readers import read_json
 from seqarena.common.errors import BadDataError, WrongUseError, look_up
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.qa.data.squad import Questions, read
 from seqarena.qa.evaluator import ANSWERS, PREDICTIONS
 from seqarena.qa.run import VERSIONS

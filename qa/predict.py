@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from accelerate import Accelerator
 from torch import nn
 
 from seqarena.common.data.tokenization import Tokenizer, load_tokenizer
 from seqarena.common.files import write_atomically
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.runs.metrics import accuracy
 from seqarena.common.runs.package import VOCABULARY, Evaluation
 from seqarena.common.runs.trained import TrainedRun, changed_run, read_trained, require_empty
+from seqarena.common.training.processes import Accelerator
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.qa.data import mnli, squad
 from seqarena.qa.data.mnli import LABELS, UNLABELLED, Mnli

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,6 +14,7 @@ from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_tensors
 from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
+from seqarena.common.training.processes import Accelerator
 from seqarena.qa.data import entailment, world
 from seqarena.qa.data.mnli import LABELS, Mnli
 from seqarena.qa.data.pairs import Encoded, PairBatch, PairBatches, encode

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from seqarena.common.errors import BadDataError, WrongUseError, printable
 from seqarena.common.files import write_atomically
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 """Panel -> line -> (step, value)."""

@@ -4,8 +4,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqarena.common.runs.cli import Parser, add_session_options
-from seqarena.scripts import leaderboard, report, sweep
+from seqarena.common.parser import Parser
+from seqarena.common.runs.cli import add_session_options
+from seqarena.scripts import leaderboard, sweep
+from seqarena.scripts.report.create import create_report
 
 VARIANTS = ("softmax", "dnas", "hnas", "x3")
 
@@ -25,6 +27,6 @@ def run(arguments: Sequence[str]) -> int:
     results = sweep.run_all(planned)
     leaderboard.run(["--runs", str(options.runs), *(["--json"] if options.json else [])])
     path = options.runs / "report.html"
-    report.make(options.runs, path, Path("benchmarks"), "softmax")
+    create_report(options.runs, path, Path("benchmarks"), "softmax")
     print(f"the same tables with plots, as a page for a browser: {path}", file=sys.stderr)
     return 0 if all(result is not None and result.status == "finished" for result in results) else 1

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import nn
 
 from seqarena.common.data.batches import Indices
@@ -16,6 +14,7 @@ from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.files import write_atomically, write_json
 from seqarena.common.runs.package import Evaluation
 from seqarena.common.training.evaluation import per_example, process_batches
+from seqarena.common.training.processes import Accelerator, gather_object
 from seqarena.summarization.data import Split
 from seqarena.summarization.data.text import decode
 from seqarena.summarization.decoding import Decoding, search

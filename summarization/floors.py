@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import sparse
 
 from seqarena.common.data.batches import Ragged
 from seqarena.common.data.counter import permutation
-from seqarena.common.data.nearest import FLOOR, nearest
+from seqarena.common.data.nearest import FLOOR, Counts, nearest
 from seqarena.common.data.tokenization import Tokenizer
 from seqarena.summarization.data import Splits
 from seqarena.summarization.data.batches import EncodedPairs
@@ -45,8 +44,10 @@ def nearest_headlines(train: EncodedPairs, test: EncodedPairs, tokenizer: Tokeni
     return [decode(train.targets[number].tolist(), tokenizer) for number in found.tolist()]
 
 
-def _counts(texts: Ragged, vocabulary: int) -> sparse.csr_matrix:
+def _counts(texts: Ragged, vocabulary: int) -> Counts:
     """Returns the number of occurrences of each token in each text, (texts, tokens)."""
+    from scipy import sparse  # noqa: PLC0415  # slow to import; only floors need it
+
     found = sparse.csr_matrix(
         (np.ones(len(texts.tokens), dtype=np.int64), texts.tokens.astype(np.int64), texts.offsets),
         shape=(len(texts), vocabulary),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqarena.common.data.tokenization import load_tokenizer
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.runs.package import VOCABULARY
 from seqarena.common.runs.trained import changed_run, read_trained, require_empty
 from seqarena.common.training.runtime import make_accelerator

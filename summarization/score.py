@@ -11,7 +11,7 @@ import numpy as np
 
 from seqarena.common.data.readers import text_lines
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.runs.metrics import Array
 from seqarena.summarization.rouge import METRICS, Interval, drop_unknown, intervals, rows, text_statistics
 

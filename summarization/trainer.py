@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from seqarena.common.data.tokenization import Tokenizer
@@ -12,6 +11,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_tensors
 from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
+from seqarena.common.training.processes import Accelerator
 from seqarena.common.training.step import Loss
 from seqarena.summarization.data import Splits, wire
 from seqarena.summarization.data.batches import HeadlineBatch, HeadlineBatches, TokenBudgetOrder, padding_statistics

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seqarena.common.data.prepared import origin
 from seqarena.common.errors import BadDataError, WrongUseError, look_up
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.vqa.formats import READERS, count, format_of, pictures
 from seqarena.vqa.regions import read, write
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import nn
 
 from seqarena.common.data.batches import Indices
 from seqarena.common.files import write_json
 from seqarena.common.runs.package import Evaluation
 from seqarena.common.training.evaluation import per_example
+from seqarena.common.training.processes import Accelerator
 from seqarena.vqa.data import Split
 from seqarena.vqa.data.batches import question_batch
 from seqarena.vqa.data.published import UNKNOWN, write_submission

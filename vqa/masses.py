@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import nn
 
 from seqarena.common.files import write_json
 from seqarena.common.model.attention_maps import EDGES
+from seqarena.common.training.processes import Accelerator
 from seqarena.vqa.data import Integers, Reals, Split, Truths
 from seqarena.vqa.model import Answerer
 

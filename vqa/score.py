@@ -7,7 +7,7 @@ from typing import Any
 
 from seqarena.common.errors import BadDataError, WrongUseError, look_up
 from seqarena.common.files import write_json
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.vqa.answers import LEAST, ceiling, priors, vocabulary
 from seqarena.vqa.data.published import (
     Annotation,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import write_atomically
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.vqa.data.scenes import SPLITS, Scenes, question_text
 from seqarena.vqa.data.world import ATTRIBUTES, draw
 from seqarena.vqa.presets import SCENES

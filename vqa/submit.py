@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.runs.trained import read_trained
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.vqa.data import Split, VqaData

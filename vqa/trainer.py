@@ -4,10 +4,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from seqarena.common.runs.package import Assembly, Evaluation
+from seqarena.common.training.processes import Accelerator
 from seqarena.vqa.data.batches import PictureOrder, QuestionBatch, TrainingBatches
 from seqarena.vqa.data.vqa2 import Vqa2
 from seqarena.vqa.evaluator import evaluate

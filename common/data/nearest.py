@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from seqarena.common.data.batches import Indices
 
 FLOOR = "nearest training example"
-Counts = npt.NDArray[np.integer[Any]] | sparse.csr_matrix
+Counts = Any
+"""An array of integers, or SciPy's csr_matrix of them, which is slow to import."""
 Labels = npt.NDArray[np.integer[Any]]
 WORD = re.compile(r"\w+")
 TRAINED, TESTED = 200_000, 1_000
@@ -26,14 +26,14 @@ def nearest(train: Counts, test: Counts) -> Indices:
     Both are (examples, features) of integers. Distances are Euclidean and exact, the same on any machine. Among equal
     distances the first example counts.
     """
-    wanted = test[:TESTED].astype(np.float64)
+    wanted, is_sparse = test[:TESTED].astype(np.float64), not isinstance(test, np.ndarray)
     best = np.full(wanted.shape[0], np.inf)
     found = np.zeros(wanted.shape[0], dtype=np.int64)
     for start in range(0, min(train.shape[0], TRAINED), ROWS):
         some = train[start : start + ROWS].astype(np.float64)
         products = wanted @ some.T
-        dense = products.toarray() if sparse.issparse(products) else products
-        squares = some.multiply(some) if sparse.issparse(some) else some**2
+        dense = products.toarray() if is_sparse else products
+        squares = some.multiply(some) if is_sparse else some**2
         # Squared distances, without the test example's own square.
         distances = np.asarray(squares.sum(axis=1)).reshape(-1) - 2 * dense
         here = distances.argmin(axis=1)
@@ -49,12 +49,14 @@ def label_of_nearest(train: Counts, labels: Labels, test: Counts, wanted: Labels
     return float((labels[found] == wanted[: len(found)]).mean())
 
 
-def word_counts(train: Sequence[str], test: Sequence[str]) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
+def word_counts(train: Sequence[str], test: Sequence[str]) -> tuple[Counts, Counts]:
     """Returns the counts of the training texts' words in the compared texts of both sets, (texts, words) each."""
+    from scipy import sparse  # noqa: PLC0415
+
     split = [[WORD.findall(text.lower()) for text in texts] for texts in (train[:TRAINED], test[:TESTED])]
     known = {word: number for number, word in enumerate(sorted({word for words in split[0] for word in words}))}
 
-    def counts(texts: list[list[str]]) -> sparse.csr_matrix:
+    def counts(texts: list[list[str]]) -> Counts:
         columns_of = [[known[word] for word in words if word in known] for words in texts]
         ends = np.cumsum([0, *map(len, columns_of)])
         columns = np.array([column for some in columns_of for column in some], dtype=np.int64)

@@ -10,11 +10,12 @@ import textwrap
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 from seqarena.common.attention import ALIASES, ATTENTIONS, find_attention
 from seqarena.common.errors import WrongUseError, look_up, nearest, run_command
 from seqarena.common.model.blocks import NORMS, find_norm
+from seqarena.common.parser import Parser
 from seqarena.common.runs.fields import NO_FIELDS, attention_fields, set_fields, spelled, split
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import Result
@@ -22,17 +23,6 @@ from seqarena.common.runs.run import BaseRun, Preset, row_name
 from seqarena.common.runs.session import Session, execute
 from seqarena.common.runs.tasks import Task
 from seqarena.common.training.optim import fit_schedule
-
-
-class Parser(argparse.ArgumentParser):
-    """Argument parser that reports an error in one line and accepts no abbreviated options."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
-
-    def error(self, message: str) -> NoReturn:
-        """Raises a ``WrongUseError``."""
-        raise WrongUseError(f"{message}; see {self.prog} --help")
 
 
 def add_session_options(parser: Parser) -> None:

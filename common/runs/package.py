@@ -6,7 +6,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from accelerate import Accelerator
 from torch import nn
 
 from seqarena.common.data.batches import Batches
@@ -15,6 +14,7 @@ from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.run import BaseRun, Preset
 from seqarena.common.runs.sources import Sources, sources_of
 from seqarena.common.runs.tasks import Task
+from seqarena.common.training.processes import Accelerator
 from seqarena.common.training.runtime import main_first
 from seqarena.common.training.step import Loss
 

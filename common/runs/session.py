@@ -6,9 +6,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from accelerate import Accelerator
-from accelerate.utils import gather_object
-
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import WrongUseError, interrupt_advice
 from seqarena.common.model.attention_maps import write_maps
@@ -30,6 +27,7 @@ from seqarena.common.runs.run import BaseRun, changed_from, is_same_run, row_nam
 from seqarena.common.runs.sources import Sources, digest
 from seqarena.common.training.log import Log
 from seqarena.common.training.loop import DivergedError, first_examples, fit, require_finite_metrics
+from seqarena.common.training.processes import Accelerator, gather_object
 from seqarena.common.training.restart import delete_restart_state
 from seqarena.common.training.runtime import (
     main_first,

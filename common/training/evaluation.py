@@ -6,12 +6,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import nn
 
 from seqarena.common.data.batches import Indices, in_order
 from seqarena.common.training.log import with_progress
+from seqarena.common.training.processes import Accelerator, gather_object
 
 Item = TypeVar("Item")
 

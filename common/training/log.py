@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
 from seqarena.common.files import write_atomically
+from seqarena.common.training.processes import Accelerator
 
 Item = TypeVar("Item")
 PROGRESS_SECONDS = 30.0

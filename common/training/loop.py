@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from seqarena.common.data.batches import Batch, Batches
@@ -22,6 +21,7 @@ from seqarena.common.runs.roles import Role, role
 from seqarena.common.training.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
 from seqarena.common.training.log import Log
 from seqarena.common.training.optim import Optim, rate
+from seqarena.common.training.processes import Accelerator
 from seqarena.common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, delete_other_weights
 from seqarena.common.training.runtime import Precision, differences, environment
 from seqarena.common.training.step import Loss, Stepper

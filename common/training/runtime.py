@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
-from accelerate.utils import LoggerType, broadcast_object_list
 from torch import nn
 
 from seqarena.common.data.counter import hash64
 from seqarena.common.errors import BadDataError, WrongUseError, look_up
+from seqarena.common.training.processes import Accelerator, broadcast_object_list
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Loaded = TypeVar("Loaded")
@@ -47,6 +45,10 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
         WrongUseError: a launcher started several processes but this one does not see the others; or a tracker that is
             unknown or not installed.
     """
+    import accelerate  # noqa: PLC0415  # help and tables need no processes
+    from accelerate.tracking import get_available_trackers  # noqa: PLC0415
+    from accelerate.utils import LoggerType  # noqa: PLC0415
+
     known = {str(name): name for name in LoggerType.list() if str(name) != "all"}
     installed = [str(name) for name in get_available_trackers()]
     for tracker in trackers:
@@ -56,7 +58,7 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
     launched = _launched_processes()
     cuda = torch.cuda.is_available()
     half = precision == "bfloat16" or (precision == "auto" and cuda)
-    accelerator = Accelerator(
+    accelerator: Accelerator = accelerate.Accelerator(
         cpu=not cuda,
         mixed_precision="bf16" if half else "no",
         log_with=list(trackers) or None,

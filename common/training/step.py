@@ -5,14 +5,13 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from seqarena.common.data.batches import Batch
 from seqarena.common.model.bounded import bounded_modules
 from seqarena.common.training.optim import Optim, build_optimizer, set_rate
+from seqarena.common.training.processes import Accelerator, broadcast_object_list, gather_object
 from seqarena.common.training.runtime import seed_torch
 
 Loss = Callable[[nn.Module, Any], Tensor]

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import nn
 
 from seqarena.common.data.batches import TokenArray
 from seqarena.common.runs.package import Evaluation
 from seqarena.common.training.evaluation import main_progress
+from seqarena.common.training.processes import Accelerator, gather_object
 from seqarena.pretraining.transformer_xl import TransformerXL
 from seqarena.pretraining.wikitext.data import EncodedText
 from seqarena.pretraining.wikitext.run import Scoring

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
-
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.blocks import norm_name
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.runs.fields import set_fields
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.trained import read_trained
+from seqarena.common.training.processes import Accelerator
 from seqarena.common.training.runtime import device_name, make_accelerator, precision_name
 from seqarena.pretraining.transformer_xl import TransformerXL
 from seqarena.pretraining.wikitext.data import EncodedText

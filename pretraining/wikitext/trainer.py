@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.runs.package import Assembly, Evaluation
+from seqarena.common.training.processes import Accelerator, bare_model
 from seqarena.pretraining.transformer_xl import LayerMemory, Memory, TransformerXL
 from seqarena.pretraining.wikitext.cost import estimate
 from seqarena.pretraining.wikitext.evaluator import evaluate, floors, streams_of
@@ -36,7 +35,7 @@ class RememberingLoss:
     def __call__(self, model: nn.Module, batch: SegmentBatch) -> Tensor:
         """Returns the mean over targets."""
         first = int(batch.stream[0])
-        bare = extract_model_from_parallel(model, keep_fp32_wrapper=True, keep_torch_compile=False)
+        bare = bare_model(model)
         goes_on = bare.training and not bool(batch.fresh[0])
         memory = self._memory_of(first, len(batch), batch.tokens.device) if goes_on else None
         total, following = model(

@@ -15,7 +15,7 @@ from seqarena.common.attention.triton.available import INSTALLED
 from seqarena.common.attention.visibility import ORDERS
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import write_json
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.training.runtime import code_version, device_name
 from seqarena.scripts.benchmark.cases import (
     PASSES,

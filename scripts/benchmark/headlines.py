@@ -15,7 +15,7 @@ from seqarena.common.data.batches import Indices, in_order
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.checkpoint import to_public
 from seqarena.common.model.bert.names import public_name
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.runs.trained import read_trained
 from seqarena.common.training.runtime import device_name, make_accelerator
 from seqarena.scripts.benchmark.selection import at_least_one

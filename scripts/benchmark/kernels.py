@@ -16,7 +16,7 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.triton.available import INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
 from seqarena.common.errors import WrongUseError, look_up
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.tables import render
 

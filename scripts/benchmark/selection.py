@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.runs.cli import Parser, build_run
+from seqarena.common.parser import Parser
+from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.package import Assembly, Package
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.training.runtime import make_accelerator, seed_torch

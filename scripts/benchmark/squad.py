@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from seqarena.common.data.tokenization import load_tokenizer
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.qa.data.squad import Squad, read
 from seqarena.qa.data.windows import windows_of
 from seqarena.qa.decoding import answers, best_spans

@@ -15,7 +15,7 @@ import torch
 
 from seqarena.common.attention.base import Kernel
 from seqarena.common.model.transformer import EncoderConfig, ModelConfig
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.training.runtime import (
     device_name,

@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.training.runtime import device_name

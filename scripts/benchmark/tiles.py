@@ -19,7 +19,7 @@ from seqarena.common.attention.triton.available import INSTALLED, interprets
 from seqarena.common.attention.triton.self_test import TOLERANCE
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import read_strict_json, write_json
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.training.runtime import device_name
 from seqarena.scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, time_run
 from seqarena.scripts.benchmark.kernels import PRECISIONS, kernels_of, require_kernels

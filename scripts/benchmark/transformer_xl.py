@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.runs.cli import Parser, build_run
+from seqarena.common.parser import Parser
+from seqarena.common.runs.cli import build_run
 from seqarena.common.training.runtime import device_name, make_accelerator, seed_torch
 from seqarena.pretraining.transformer_xl import Memory, Model, TransformerXL
 from seqarena.pretraining.wikitext.run import LanguageRun, Segments

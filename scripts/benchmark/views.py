@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from seqarena.common.attention import find_attention
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.common.training.runtime import device_name, seed_torch
 from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.tables import render

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from seqarena.common.errors import WrongUseError, look_up
-from seqarena.common.runs.cli import Parser
+from seqarena.common.parser import Parser
 from seqarena.scripts.figures import (
     depth,
     p1_growth,

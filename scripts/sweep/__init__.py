@@ -11,7 +11,8 @@ from pathlib import Path
 
 from seqarena.common.errors import InUseError, WrongUseError, interrupt_advice, look_up
 from seqarena.common.files import write_json
-from seqarena.common.runs.cli import Parser, add_session_options, build_run, session_of
+from seqarena.common.parser import Parser
+from seqarena.common.runs.cli import add_session_options, build_run, session_of
 from seqarena.common.runs.config import fingerprint, to_json
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.session import Session

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
-from scipy import ndimage
 
 SCALE = 2
 """Factor by which dashes and circles are rendered larger before they are downsampled."""
@@ -149,6 +148,8 @@ def _render_dash(geometry: Geometry, margin: int, angle: float) -> tuple[Floats,
     dy, dx = _displacement(centre, angle, geometry.length * SCALE)
     width = round(geometry.thickness * SCALE)
     ImageDraw.Draw(large).line([(centre, centre), (centre + dx, centre + dy)], fill=255, width=width)
+    from scipy import ndimage  # noqa: PLC0415  # slow to import; only generated images need it
+
     wide = ndimage.maximum_filter(np.asarray(large), footprint=_disc(margin * SCALE), mode="constant")
     line, mask = (_resize(np.ascontiguousarray(each), (side, side)) / 255.0 for each in (np.asarray(large), wide))
     return line, mask

@@ -1,0 +1,80 @@
+"""Prints the tables of a folder of results in every format."""
+
+import csv
+import dataclasses
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from seqarena.common.attention import ALIASES
+from seqarena.common.errors import look_up
+from seqarena.common.runs.metrics import Comparison
+from seqarena.scripts.leaderboard import BASELINE
+from seqarena.scripts.leaderboard import side_by_side as joined_tables
+from seqarena.scripts.leaderboard.cells import cells, footnotes, headings
+from seqarena.scripts.leaderboard.records import measurements
+from seqarena.scripts.leaderboard.rows import Row
+from seqarena.scripts.leaderboard.table import Table, tables
+from seqarena.scripts.tables import render
+
+FORMULA = tuple("=+-@")
+"""First characters of a spreadsheet formula."""
+
+
+def print_tables(runs: Path, baseline: str, form: str, *, side_by_side: bool) -> None:
+    """Prints the tables, each variant compared with ``baseline``; ``form`` is one of ``FORMATS``.
+
+    Skipped files and duplicates are printed to standard error.
+
+    Raises:
+        WrongUseError: no folder, or no results of the baseline.
+    """
+    found = measurements(runs)
+    for problem in found.problems:
+        print(f"skipped {problem}", file=sys.stderr)
+    baseline = ALIASES.get(baseline, baseline)
+    if baseline != BASELINE:
+        look_up(
+            {result.attention: result for result in found.results.values()}, baseline, "attention among these results"
+        )
+    for message in found.duplicates:
+        print(message, file=sys.stderr)
+    made = tables(list(found.results.values()), found.missing, baseline)
+    if form == "json":
+        print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
+        return
+    if form == "csv":
+        print(comma_separated(made), end="")
+        return
+    if side_by_side:
+        for title, columns, rows, notes in joined_tables.join(made):
+            print(render(title, columns, rows, notes, form))
+        return
+    for table in made:
+        rows = [cells(row, table) for row in table.rows]
+        print(render(table.title, headings(table), rows, footnotes(table), form))
+
+
+def _no_formula(value: Any) -> Any:
+    """Returns a cell that no spreadsheet evaluates as a formula; numbers are unchanged."""
+    is_formula = isinstance(value, str) and value.lstrip()[:1] in FORMULA
+    return f"'{value}" if is_formula else value
+
+
+def comma_separated(made: Sequence[Table]) -> str:
+    """Returns all tables as CSV, one line per row; scores are fractions, not per cent."""
+    file = io.StringIO()
+    plain = [each.name for each in dataclasses.fields(Row) if each.name not in ("comparison", "parts")]
+    compared = [each.name for each in dataclasses.fields(Comparison) if each.name != "seeds"]
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", *plain, *compared])
+    for table in made:
+        for row in table.rows:
+            values = [getattr(row, name) for name in plain]
+            words = [" ".join(map(str, value)) if isinstance(value, list) else value for value in values]
+            words = [_no_formula(value) for value in (table.title, *words)]
+            writer.writerow([*words, *(getattr(row.comparison, name, None) for name in compared)])
+    return file.getvalue()
