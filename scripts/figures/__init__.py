@@ -18,10 +18,12 @@ from seqarena.scripts.figures import (
     p2_recall,
     p2_runs,
     p3_checkpoint,
+    p3_eta,
     p3_pre_norm,
     p3_rates,
     p3_removal,
     p3_start,
+    p3_steps,
     p3_tau,
 )
 from seqarena.scripts.figures.drawing import Drawing, FigureOptions, MissingError, save
@@ -37,6 +39,8 @@ FIGURES: Mapping[str, Drawing] = MappingProxyType(
             p2_recall.DRAWING,
             p3_start.DRAWING,
             p3_rates.DRAWING,
+            p3_steps.DRAWING,
+            p3_eta.DRAWING,
             p3_pre_norm.DRAWING,
             p3_checkpoint.DRAWING,
             p3_tau.DRAWING,

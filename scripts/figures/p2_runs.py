@@ -1,6 +1,11 @@
-"""P2 in your own runs: the smallest key mass of attention during training, and u of HNAS."""
+"""P2 in your own runs: the smallest key mass of attention during training, and u of HNAS.
+
+P2's Figure 3 shows u of a VQA run, Figure 4 that of pretraining.
+"""
 
 import json
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 from seqarena.common.attention import attention_name
@@ -15,8 +20,8 @@ Series = dict[str, list[tuple[float, float]]]
 MASS, BOUND, WEIGHT = "smallest key mass", "key mass bound", "hybrid weight"
 
 
-def find_runs(folder: Path) -> dict[str, Curves]:
-    """Returns the curves of all runs with diagnostics below a folder, by variant and seed.
+def find_runs(folder: Path) -> tuple[str, dict[str, Curves]]:
+    """Returns the task and preset, and the curves of all runs with diagnostics below a folder, by variant and seed.
 
     Raises:
         MissingError: no such run, runs of different tasks, or two runs of one variant and seed.
@@ -40,7 +45,7 @@ def find_runs(folder: Path) -> dict[str, Curves]:
         found[label], origin[label] = curves, path.parent
     if not found:
         raise MissingError(f"p2-runs: no run with --train.diagnostics in {folder}; create some: {COMMAND}")
-    return found
+    return next(iter(tasks)), found
 
 
 def _labels(folder: Path) -> tuple[str, str]:
@@ -66,7 +71,8 @@ def _require_whole(curves: Curves, path: Path) -> None:
 def make(settings: FigureOptions) -> FigureResult:
     """Returns the smallest key mass over layers at each evaluation, and u of each layer."""
     lines, panels, findings = [], [], []
-    for label, curves in find_runs(settings.runs).items():
+    task, found = find_runs(settings.runs)
+    for label, curves in found.items():
         masses, bounds = curves[MASS], curves[BOUND]
         least, bound_of_all = _least(masses), _least(bounds)
         lines.append(Line(label=label, x=[at for at, _ in least], y=[mass for _, mass in least]))
@@ -93,11 +99,23 @@ def make(settings: FigureOptions) -> FigureResult:
                 for layer, points in curves[WEIGHT].items()
             ]
             panels.append(Panel(title=label, x="step", y="u, 0 to 1", limits=(0.0, 1.0), lines=weights))
-            ends = [line.y[-1] for line in weights]
-            findings.append(Finding(claim=f"Figure 3: u of {label} goes to 1", agrees=min(ends) > 0.9,
-                                    found="at the end, by layer " + ", ".join(f"{u:.3f}" for u in ends)))  # fmt: skip
+            findings += weight_findings(label, [line.y[-1] for line in weights], is_pretraining=task.startswith("mlm "))
     first = Panel(title="over all layers", x="step", y="smallest key mass", lines=lines, log_y=True)
     return FigureResult(panels=[first, *panels], findings=findings)
+
+
+def weight_findings(label: str, ends: Sequence[float], *, is_pretraining: bool) -> list[Finding]:
+    """Returns the claims on the final u of each layer, from input to output: P2's Figure 4 for pretraining, else 3."""
+    found = "at the end, by layer " + ", ".join(f"{u:.3f}" for u in ends)
+    if not is_pretraining:
+        return [Finding(claim=f"Figure 3: u of {label} goes to 1", agrees=min(ends) > 0.9, found=found)]
+    half = len(ends) // 2
+    lower, upper = ends[:half], ends[-half:]
+    falls = half > 0 and statistics.fmean(lower) > statistics.fmean(upper)
+    return [
+        Finding(claim=f"Figure 4: u of {label} is at least 0.5 in every layer", agrees=min(ends) >= 0.5, found=found),
+        Finding(claim=f"Figure 4: u of {label} is lower towards the output", agrees=falls, found=found),
+    ]
 
 
 def _least(layers: Series) -> list[tuple[float, float]]:
@@ -106,6 +124,6 @@ def _least(layers: Series) -> list[tuple[float, float]]:
 
 
 DRAWING = Drawing(
-    name="p2-runs", source="P2, Figures 1 and 3", make=make, check=lambda settings: find_runs(settings.runs),
+    name="p2-runs", source="P2, Figures 1, 3 and 4", make=make, check=lambda settings: find_runs(settings.runs),
     shows="the smallest key mass and u in runs (--runs) with --train.diagnostics",
 )  # fmt: skip

@@ -78,6 +78,22 @@ def parts(tokens: Tensor) -> tuple[Tensor, Tensor]:
     return mean.square().sum() * len(tokens), (tokens - mean).square().sum()
 
 
+def growth_ratio(before: Tensor, after: Tensor) -> float:
+    """Returns xi_1 / xi_2, with xi_i = ||Pi_i Y||^2 / ||Pi_i X||^2."""
+    old, new = parts(before), parts(after)
+    return float(new[0] / old[0] / (new[1] / old[1]))
+
+
+def expected_growth(made: Layer, alpha: float = 1.0) -> tuple[float, float]:
+    """Returns E[xi_1] and E[xi_2] over W of Y = X + alpha P X W, mean over heads (Lemma 4, Proposition 9)."""
+    before, mixed = parts(made.tokens), [parts(each) for each in made.weights[0] @ made.tokens]
+    first, second = (
+        1 + alpha**2 * float(torch.stack([each[number] for each in mixed]).mean() / before[number])
+        for number in range(2)
+    )
+    return first, second
+
+
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
     """Effect of a layer Y = X + alpha P X W on both parts, measured and by theory, mean over heads (Proposition 9)."""
@@ -112,24 +128,16 @@ def escalation(made: Layer, alpha: float = 1.0) -> Escalation:
     """Returns the effect of a layer."""
     tokens, weights = made.tokens, made.weights[0]
     output = tokens + alpha * made.values
-    mixed = weights @ tokens  # H n C
     centred = weights - weights.mean(dim=1, keepdim=True)  # Pi_2 P
-    before = parts(tokens)
-    shares = [parts(each) for each in mixed]
-    expected = tuple(
-        1 + alpha**2 * float(torch.stack([share[number] for share in shares]).mean() / before[number])
-        for number in range(2)
-    )
     mean = tokens.mean(dim=0, keepdim=True)
     cross = weights.sum(dim=1) @ (tokens - mean)  # e^T P Pi_2 X of each head
-    found = parts(output)
     eigenvalues = torch.linalg.eigvals(weights).abs().sort(dim=-1, descending=True).values[:, 1]
     return Escalation(
         similarity=float(token_similarity(tokens[None])),
         cosine=float(mean_cosine(tokens[None])),
         rate=float(token_diversity(tokens[None]) / token_diversity(output[None])),
-        ratio=float(found[0] / before[0] / (found[1] / before[1])),
-        expected=(expected[0], expected[1]),
+        ratio=growth_ratio(tokens, output),
+        expected=expected_growth(made, alpha),
         delta=float(torch.linalg.matrix_norm(centred, ord=2).mean()),
         omega=float((cross.norm(dim=1) / tokens.sum(dim=0).norm()).mean()),
         second_eigenvalue=float(eigenvalues.mean()),

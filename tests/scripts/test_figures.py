@@ -12,7 +12,7 @@ import torch
 from seqarena.common.errors import run_command
 from seqarena.common.model.bert.model import BertConfig
 from seqarena.pretraining.wikitext.data import WikiText
-from seqarena.scripts.figures import FIGURES, depth, p1_growth, p2, p3_pre_norm, p3_start
+from seqarena.scripts.figures import FIGURES, depth, p1_growth, p2, p3_eta, p3_pre_norm, p3_start, p3_steps
 from seqarena.scripts.figures.p3_tau import similarities
 from seqarena.scripts.figures.random_attention import Layer, drawn_values, escalation, layer, parts, post_norm, rates
 from seqarena.scripts.seqarena import dispatch
@@ -130,11 +130,12 @@ def test_powers_over_the_root_grow_as_the_root() -> None:
     assert scaled == pytest.approx([norm / length**0.5 for norm, length in zip(whole, lengths, strict=True)], rel=1e-6)
 
 
-def test_gradients_of_the_stream_are_taken_by_each_layer() -> None:
-    """The last is the random direction itself; one layer's is that pulled back through the layer."""
+def test_gradients_are_taken_by_the_weights_of_each_layer() -> None:
+    """All three layers' gradients differ; one layer at all depths has none, as P3 leaves ALBERT out."""
     found = p3_start.stream(replace(SMALL, layers=3), 8, 0, shared=False)
-    assert found.gradient[-1] == pytest.approx((8 * SMALL.dim) ** 0.5, rel=0.1)
-    assert len({round(each, 6) for each in found.gradient}) == 4
+    assert len({round(each, 6) for each in found.gradient}) == 3
+    assert min(found.gradient) > 0
+    assert p3_start.stream(replace(SMALL, layers=3), 8, 0, shared=True).gradient == []
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
@@ -166,6 +167,31 @@ def test_deescalation_on_the_stream_stops_it_and_on_the_branch_does_not() -> Non
     assert ends["ffn_branch"] > 0.95
 
 
+def test_a_feed_forward_adds_to_the_mean_where_tokens_differ_and_a_layer_norm_hardly_does() -> None:
+    """The numbers of a stack by hand: the steps of p3-steps are those of a post-norm layer."""
+    found = p3_steps.measure(p3_steps.FEED_FORWARDS["N(0, 1 / d), as p3-tau"], 0, 64)
+    assert found.shape == (p3_steps.DEPTH, 4)
+    assert found[0, 2] > 2 > found[-1, 2]
+    assert found[:, [1, 3]].sub(1).abs().max() < 0.2
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randn(64, 64, generator=generator)
+    first = layer(tokens, generator)
+    ratios = [tokens, tokens + first.values]
+    means = [each.mean(dim=0).square().sum() for each in ratios]
+    rests = [(each - each.mean(dim=0)).square().sum() for each in ratios]
+    assert float(found[0, 0]) == pytest.approx(float(means[1] / means[0] / (rests[1] / rests[0])), rel=1e-5)
+
+
+@pytest.mark.parametrize("similarity", [0.1, 0.9])
+def test_eta_is_the_expected_ratio_less_the_drawn_one(similarity: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = p3_eta.tokens_of(similarity, 64, generator)
+    assert float(p3_start.token_similarity(tokens[None])) == pytest.approx(similarity, abs=1e-5)
+    made = escalation(layer(tokens, generator))
+    eta = made.expected[0] / made.expected[1] - made.ratio
+    assert float(p3_eta.etas(similarity, 64, 1)[0]) == pytest.approx(eta, abs=1e-5)
+
+
 @pytest.mark.parametrize("place", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("counts", [(3, 9), (8, 8), (20, 5)])
 def test_centres_move_as_the_closed_form_says(place: float, counts: tuple[int, int]) -> None:
@@ -194,7 +220,7 @@ SMALL = BertConfig(vocabulary=300, layers=12, dim=96, heads=3, ffn_dim=384, init
 def test_tokens_of_a_bert_as_initialised_become_alike() -> None:
     for shared in (False, True):
         found = p3_start.stream(SMALL, 32, 0, shared=shared)
-        assert len(found.similarity) == len(found.gradient) == 13
+        assert (len(found.similarity), len(found.gradient)) == (13, 0 if shared else 12)
         assert found.similarity[-1] > found.similarity[0] + 0.25
         assert all(
             later > earlier - 0.01 for earlier, later in zip(found.similarity[1:], found.similarity[2:], strict=False)
@@ -223,7 +249,7 @@ def test_they_do_so_as_in_the_transformers_library() -> None:
 
 @pytest.mark.extras
 def test_gradients_are_those_of_the_transformers_library() -> None:
-    """By each layer's output, of a random direction of the last: relative to the last, means over four draws."""
+    """By each layer's weights, of a random direction of the last output; relative to the last, means of four draws."""
     import transformers  # noqa: PLC0415
 
     config = transformers.BertConfig(
@@ -237,10 +263,8 @@ def test_gradients_are_those_of_the_transformers_library() -> None:
         torch.manual_seed(seed)
         model = transformers.BertModel(config, add_pooling_layer=False).eval()
         hidden = model(torch.randperm(300)[None, :32], output_hidden_states=True).hidden_states
-        for each in hidden:
-            each.retain_grad()
         (hidden[-1] * torch.randn_like(hidden[-1])).sum().backward()
-        norms = np.array([each.grad.norm().item() for each in hidden])
+        norms = np.array([p3_start._gradient_norm(each) for each in model.encoder.layer])
         theirs.append(np.log(norms / norms[-1]))
     np.testing.assert_allclose(np.mean(ours, axis=0), np.mean(theirs, axis=0), atol=0.25)
 
@@ -278,7 +302,7 @@ def test_all_are_drawn_and_written(
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(FIGURES) - set(found) == {"p2-runs", "p3-checkpoint"}  # nothing was given to them
     differing = {name for name, findings in found.items() if not all(each["agrees"] for each in findings)}
-    assert differing == {"p3-start", "p3-tau"}  # as docs/figures.md says
+    assert differing == {"p3-tau", "p3-steps", "p3-eta"}  # as docs/figures.md says
     for name in found:
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tmp_path / f"{name}.svg").read_text()

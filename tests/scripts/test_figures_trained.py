@@ -38,6 +38,17 @@ def stripes() -> Pictures:
     )  # fmt: skip
 
 
+def test_u_is_judged_by_the_figure_of_its_task() -> None:
+    """P2's Figure 3 for VQA, Figure 4 for pretraining."""
+    falling = p2_runs.weight_findings("hnas", (0.9, 0.8, 0.6, 0.5), is_pretraining=True)
+    assert [each.agrees for each in falling] == [True, True]
+    rising = p2_runs.weight_findings("hnas", (0.5, 0.4, 0.9), is_pretraining=True)
+    assert [each.agrees for each in rising] == [False, False]
+    (claim,) = p2_runs.weight_findings("hnas", (0.95, 0.99), is_pretraining=False)
+    assert claim.agrees
+    assert "Figure 3" in claim.claim
+
+
 @pytest.mark.parametrize("name", ["softmax", "x3", "dnas"])
 def test_the_vision_transformer_tells_stripes_apart(stripes: Pictures, name: str) -> None:
     trial = replace(TRIAL, attention=find_attention(name), patch=(8, 8))
