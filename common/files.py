@@ -88,6 +88,31 @@ def write_error(error: BaseException, path: Path) -> BaseException:
     return OSError(f"could not write {path}: {reason}; what was there before is whole")
 
 
+def files_below(folder: Path, pattern: str) -> list[Path]:
+    """Returns the files at any depth whose names match a pattern, in order; links to folders are followed.
+
+    A folder that several names lead to is read once, by the name that is no link if there is one. A link to a folder
+    that holds ``folder`` is not followed, and neither is one that leads to nothing. A folder that is not there
+    or cannot be read has no files.
+    """
+    root, done, found = Path(os.path.realpath(folder)), set[Path](), list[Path]()
+    folders, links = [folder], list[Path]()
+    while folders or links:
+        each = folders.pop() if folders else links.pop(0)
+        real = Path(os.path.realpath(each))
+        if real in done or (each != folder and root.is_relative_to(real)):
+            continue
+        done.add(real)
+        try:
+            inside = sorted(each.iterdir())
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        folders += [path for path in inside if path.is_dir() and not path.is_symlink()]
+        links += [path for path in inside if path.is_dir() and path.is_symlink()]
+        found += [path for path in inside if path.match(pattern)]
+    return sorted(found)
+
+
 def write_json(path: Path, values: Any) -> None:
     """Writes plain values as JSON, atomically."""
     text = json.dumps(values, indent=1, allow_nan=False) + "\n"
