@@ -166,7 +166,7 @@ def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) 
         print(_told(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        advice = getattr(error, "__notes__", [])[:1]
+        advice = getattr(error, "__notes__", [])[-1:]  # of the command that was typed, not of a run in it
         print("; ".join(["seqarena: interrupted", *advice]), file=sys.stderr)
     except BrokenPipeError:
         return 0

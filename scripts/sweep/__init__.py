@@ -136,6 +136,13 @@ def run_all(planned: Sequence[PlannedRun]) -> list[Result | None]:
     return results
 
 
+def advice(session: Session) -> str:
+    """Returns what to do after an interrupt; --overwrite would delete what the sweep has just measured."""
+    if not session.overwrite:
+        return "the same command resumes the sweep"
+    return "the same command without --overwrite resumes the sweep; results that it had not reached stay as they are"
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena sweep`` and returns its exit code."""
     planned, session, options = plan(arguments)
@@ -146,7 +153,7 @@ def run(arguments: Sequence[str]) -> int:
     logs = path.with_suffix("")
     parallel = default_parallel() if options.parallel == math.inf else options.parallel or 1
     prepare_all(planned, at_once=parallel > 1 or options.launcher == "ray")
-    with advising(lambda: "the same command resumes the sweep"):
+    with advising(lambda: advice(session)):
         results = _run_planned(planned, session, logs, parallel, options)
     if options.json:
         print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results if each]}))
