@@ -38,6 +38,14 @@ SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """All that NumPy says of an array that did not fit on the disk."""
 
 
+OUT_OF_MEMORY = re.compile("DefaultCPUAllocator: |CUDA out of memory|Storage size calculation overflowed")
+"""What PyTorch says, in errors of no class of their own, of tensors that do not fit."""
+SMALLER = (
+    "make the batch, the sequences or the model smaller; --train.micro-batch-size computes a part of the batch at "
+    "once, and seqarena benchmark step says what a step needs"
+)
+
+
 class WrongUseError(Exception):
     """A command, a name or a setting that cannot be meant; the command line ends with exit code 2.
 
@@ -87,7 +95,7 @@ def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
     """Says of every error that a library raises which file it is of: each kind of damage has a class of its own.
 
     Raises:
-        BadDataError: the file is no whole one of its kind; ends in ``advice``.
+        BadDataError: the file does not exist, or is no whole one of its kind; then it ends in ``advice``.
         OSError: the machine could not read or write it.
     """
     try:
@@ -95,6 +103,8 @@ def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
     except (BadDataError, WrongUseError):
         raise
     except Exception as error:
+        if isinstance(error, FileNotFoundError) and str(error.filename or where) == str(where):
+            raise BadDataError(f"{where} does not exist; expected a {kind}") from error
         machine = machine_error(error, where)
         if machine is not None:
             raise machine from error
@@ -136,8 +146,9 @@ def advising(advice: Callable[[], str]) -> Iterator[None]:
 
 
 def _told(error: Exception) -> str:
-    """Returns a message, whose lines may quote a foreign file."""
-    return "\n".join(printable(line) for line in f"seqarena: {error}".split("\n"))
+    """Returns a message as one line; it may quote a foreign file, or an option's value."""
+    text: str = printable(f"seqarena: {error}")
+    return text
 
 
 def guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
@@ -172,6 +183,9 @@ def _guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) 
         return 0
     except (BadDataError, OSError) as error:
         print(_told(error), file=sys.stderr)
-    except Exception:  # a defect of ours: whoever reports it needs the trace
-        traceback.print_exc()
+    except Exception as error:
+        if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
+            print(_told(OSError(f"out of memory ({str(error) or 'no details'}); {SMALLER}")), file=sys.stderr)
+        else:  # a defect of ours: whoever reports it needs the trace
+            traceback.print_exc()
     return 1

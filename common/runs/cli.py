@@ -85,6 +85,7 @@ def described(
     asked = preset or next((name for name, each in presets.items() if each.chosen_by in typed), "quick")
     run = set_fields(choose(package, task, asked, attention, norm, seed), fields, prog)
     typed |= {f"model.{name}" for name, given in (("attention", attention), ("norm", norm)) if given is not None}
+    run.check_values()
     run = _with_fitting_schedule(run.completed(typed), presets[asked].run, typed)
     run.check()
     return run
