@@ -88,6 +88,15 @@ def write_error(error: BaseException, path: Path) -> BaseException:
     return OSError(f"could not write {path}: {reason}; what was there before is whole")
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Names the file or folder in an error of writing it."""
+    try:
+        yield
+    except OSError as error:
+        raise write_error(error, path) from error
+
+
 def files_below(folder: Path, pattern: str) -> list[Path]:
     """Returns the files at any depth whose names match a pattern, in order; links to folders are followed.
 
@@ -207,7 +216,10 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         InUseError: another process is running in the directory.
     """
-    with (folder / ".lock").open("w") as file:
+    path = folder / ".lock"
+    with writing(path):
+        path.touch()
+    with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

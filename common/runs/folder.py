@@ -12,7 +12,7 @@ from typing import Any
 
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import locked, read_strict_json, write_json
+from seqarena.common.files import locked, read_strict_json, write_json, writing
 from seqarena.common.model.attention_maps import FILE
 from seqarena.common.model.bert.checkpoint import folder_of, weights_of
 from seqarena.common.runs.config import fingerprint, from_json, to_json
@@ -100,7 +100,8 @@ def opened(folder: Path, run: BaseRun, sources: Sources, *, overwrite: bool, is_
     was_there, is_new = folder.exists(), False
     if folder.is_symlink() and not was_there:  # what it led to was deleted
         folder.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     try:
         with locked(folder):
             _refuse_another(folder, run, overwrite=overwrite)
@@ -151,7 +152,8 @@ def start_anew(run: BaseRun, folder: Path) -> None:
     Raises:
         WrongUseError: the directory holds something else, or somebody runs in it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         _refuse_another(folder, run, overwrite=True)
         _empty(folder)

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
-from seqarena.common.files import write_atomically
+from seqarena.common.files import write_atomically, writing
 
 Item = TypeVar("Item")
 TOLD_EVERY = 30.0
@@ -122,7 +122,7 @@ class Log:
 
     def _write(self, step: int, values: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:
-            with self.path.open("a") as file:
+            with writing(self.path), self.path.open("a") as file:
                 file.write(json.dumps(values) + "\n")
         if self.trackers:
             self.accelerator.log(_flat(values), step=step)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqarena.common.errors import InUseError, WrongUseError, advising, look_up
-from seqarena.common.files import write_json
+from seqarena.common.files import write_json, writing
 from seqarena.common.runs.cli import Parser, add_session_options, described, session_of
 from seqarena.common.runs.config import fingerprint, to_json
 from seqarena.common.runs.results import Result
@@ -86,7 +86,8 @@ def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.
 def save_plan(planned: Sequence[PlannedRun], session: Session) -> Path:
     """Writes the plan to ``runs/sweeps`` and returns its path, which depends only on the planned runs."""
     path = session.runs / "sweeps" / f"{fingerprint([to_json(each.run) for each in planned])}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"command": session.command, "runs": [each.entry() for each in planned]})
     return path
 
