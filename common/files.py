@@ -161,7 +161,8 @@ def whole(folder: Path) -> Iterator[Path | None]:
     One process fills it at a time, and others wait for it. What killed ones left beside it is deleted.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
     with _only_process(folder.with_name(f".{folder.name}.lock")):
         shutil.rmtree(unfinished, ignore_errors=True)
         if folder.exists():
