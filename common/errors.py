@@ -38,6 +38,14 @@ SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """Message of NumPy for an array that did not fit on the disk; it has no error number."""
 
 
+OUT_OF_MEMORY = re.compile("DefaultCPUAllocator: |CUDA out of memory|Storage size calculation overflowed")
+"""Messages of PyTorch for tensors that do not fit into memory; these errors have no class of their own."""
+SMALLER = (
+    "make the batch, the sequences or the model smaller; --train.micro-batch-size computes a part of the batch at "
+    "once, and seqarena benchmark step says what a step needs"
+)
+
+
 class WrongUseError(Exception):
     """An invalid command, name or setting; the command line ends with exit code 2.
 
@@ -87,7 +95,7 @@ def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
     """Converts any error that a library raises while it reads a file into one that names the file.
 
     Raises:
-        BadDataError: the file is damaged or of another kind. The message ends with ``advice``.
+        BadDataError: the file does not exist, is damaged or of another kind. The message ends with ``advice``.
         OSError: the machine could not read or write the file.
     """
     try:
@@ -95,6 +103,8 @@ def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
     except (BadDataError, WrongUseError):
         raise
     except Exception as error:
+        if isinstance(error, FileNotFoundError) and str(error.filename or where) == str(where):
+            raise BadDataError(f"{where} does not exist; expected a {kind}") from error
         machine = machine_error(error, where)
         if machine is not None:
             raise machine from error
@@ -136,8 +146,9 @@ def interrupt_advice(advice: Callable[[], str]) -> Iterator[None]:
 
 
 def _format_error(error: Exception) -> str:
-    """Returns the message to print; control characters quoted from a file are replaced."""
-    return "\n".join(printable(line) for line in f"seqarena: {error}".split("\n"))
+    """Returns the message to print, as one line; control characters quoted from a file or an option are replaced."""
+    text: str = printable(f"seqarena: {error}")
+    return text
 
 
 def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
@@ -166,12 +177,15 @@ def _run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[st
         print(_format_error(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        advice = getattr(error, "__notes__", [])[:1]
+        advice = getattr(error, "__notes__", [])[-1:]  # of the command that was typed, not of a run in it
         print("; ".join(["seqarena: interrupted", *advice]), file=sys.stderr)
     except BrokenPipeError:
         return 0
     except (BadDataError, OSError) as error:
         print(_format_error(error), file=sys.stderr)
-    except Exception:  # a defect of this project: the traceback is needed for a report
-        traceback.print_exc()
+    except Exception as error:
+        if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
+            print(_format_error(OSError(f"out of memory ({str(error) or 'no details'}); {SMALLER}")), file=sys.stderr)
+        else:  # a defect of this project: the traceback is needed for a report
+            traceback.print_exc()
     return 1

@@ -88,6 +88,40 @@ def write_error(error: BaseException, path: Path) -> BaseException:
     return OSError(f"could not write {path}: {reason}; the previous content is unchanged")
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Names the file or folder in an error of writing it."""
+    try:
+        yield
+    except OSError as error:
+        raise write_error(error, path) from error
+
+
+def files_below(folder: Path, pattern: str) -> list[Path]:
+    """Returns the files at any depth whose names match a pattern, in order; links to folders are followed.
+
+    A folder that several names lead to is read once, by the name that is no link if there is one. A link to a folder
+    that holds ``folder`` is not followed, and neither is one that leads to nothing. A folder that is not there
+    or cannot be read has no files.
+    """
+    root, done, found = Path(os.path.realpath(folder)), set[Path](), list[Path]()
+    folders, links = [folder], list[Path]()
+    while folders or links:
+        each = folders.pop() if folders else links.pop(0)
+        real = Path(os.path.realpath(each))
+        if real in done or (each != folder and root.is_relative_to(real)):
+            continue
+        done.add(real)
+        try:
+            inside = sorted(each.iterdir())
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        folders += [path for path in inside if path.is_dir() and not path.is_symlink()]
+        links += [path for path in inside if path.is_dir() and path.is_symlink()]
+        found += [path for path in inside if path.match(pattern)]
+    return sorted(found)
+
+
 def write_json(path: Path, values: Any) -> None:
     """Writes plain values as JSON, atomically."""
     text = json.dumps(values, indent=1, allow_nan=False) + "\n"
@@ -127,7 +161,8 @@ def new_folder(folder: Path) -> Iterator[Path | None]:
     One process fills the folder at a time, and others wait. Remains of killed processes in the parent are deleted.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
     with _exclusive(folder.with_name(f".{folder.name}.lock")):
         shutil.rmtree(unfinished, ignore_errors=True)
         if folder.exists():
@@ -185,7 +220,10 @@ def lock_folder(folder: Path) -> Iterator[None]:
     Raises:
         InUseError: another process uses the directory.
     """
-    with (folder / ".lock").open("w") as file:
+    path = folder / ".lock"
+    with writing(path):
+        path.touch()
+    with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from seqarena.common.errors import interrupt_advice
 from seqarena.common.parser import Parser
 from seqarena.common.runs.cli import add_session_options
 from seqarena.scripts import leaderboard, sweep
@@ -24,7 +25,8 @@ def run(arguments: Sequence[str]) -> int:
     planned, session, _ = sweep.plan(["lra", "listops", "--attention", *VARIANTS, *folders, *flags, *fields])
     sweep.save_plan(planned, session)
     sweep.print_plan(planned)
-    results = sweep.run_all(planned)
+    with interrupt_advice(lambda: sweep.advice(session)):
+        results = sweep.run_all(planned)
     leaderboard.run(["--runs", str(options.runs), *(["--json"] if options.json else [])])
     path = options.runs / "report.html"
     create_report(options.runs, path, Path("benchmarks"), "softmax")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqarena.common.attention import ATTENTIONS
+from seqarena.common.data.compiled import compiled
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.folder import run_folder
 from seqarena.common.runs.package import Package
@@ -208,3 +209,34 @@ def test_compiled_code_of_a_function_that_was_edited_is_not_used_again(
     (tmp_path / "inner.py").write_text(text.replace("2 * n", "n + 10"))
     found.append(subprocess.check_output(command, text=True))
     assert found == ["4\n", "21\n"]
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_without_a_home_directory_functions_are_compiled_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, for a user whom no file lists."""
+
+    def homeless(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert compiled()(double)(2) == 4
+
+
+def test_an_empty_name_of_the_folder_of_caches_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert compiled()(double)(2) == 4
+    assert not list((tmp_path / "here").iterdir())
+    assert (tmp_path / "home" / ".cache" / "seqarena" / "numba").is_dir()
+
+
+def test_a_folder_of_runs_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(OSError, match=r"could not write .*runs/lra/listops/.*: .*; what was there before is whole"):
+        measure(TINY, tmp_path)

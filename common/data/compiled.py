@@ -28,14 +28,14 @@ class CompiledFunction:
         """Numba's dispatcher of the function."""
         import numba  # noqa: PLC0415  # takes a third of a second
 
-        cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "seqarena" / "numba"
         config: Any = numba.config
-        folder = str(cache / digest(imported_by(self.function.__module__)))
         with LOCK:
-            before, config.CACHE_DIR = config.CACHE_DIR, folder
+            before = config.CACHE_DIR
             try:
+                cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "seqarena" / "numba"
+                config.CACHE_DIR = str(cache / digest(imported_by(self.function.__module__)))
                 return numba.njit(cache=True, **self.options)(self.function)
-            except (RuntimeError, OSError):  # no writable cache folder
+            except (RuntimeError, OSError):  # no place for the cache, or no home directory
                 return numba.njit(**self.options)(self.function)
             finally:
                 config.CACHE_DIR = before

@@ -75,6 +75,7 @@ def build_run(
     chosen = preset or next((name for name, each in presets.items() if each.chosen_by in typed), "quick")
     run = set_fields(choose(package, task, chosen, attention, norm, seed), fields, prog)
     typed |= {f"model.{name}" for name, given in (("attention", attention), ("norm", norm)) if given is not None}
+    run.check_values()
     run = _with_fitting_schedule(run.completed(typed), presets[chosen].run, typed)
     run.check()
     return run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import lock_folder, write_json
+from seqarena.common.files import lock_folder, write_json, writing
 from seqarena.common.model.attention_maps import FILE
 from seqarena.common.runs.config import fingerprint, from_json, to_json
 from seqarena.common.runs.inputs import SOURCES, recorded_checksum, run_in, sources_in
@@ -81,7 +81,8 @@ def open_run_folder(folder: Path, run: BaseRun, sources: Sources, *, overwrite: 
     was_there, is_new = folder.exists(), False
     if folder.is_symlink() and not was_there:  # its target was deleted
         folder.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     try:
         with lock_folder(folder):
             _refuse_another(folder, run, overwrite=overwrite)
@@ -132,7 +133,8 @@ def start_anew(run: BaseRun, folder: Path) -> None:
     Raises:
         WrongUseError: the directory holds something else, or another process uses it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         _refuse_another(folder, run, overwrite=True)
         _empty(folder)

@@ -6,14 +6,13 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from seqarena.common.attention import AttentionConfig, attention_name
 from seqarena.common.errors import BadDataError, WrongUseError, machine_error, printable
-from seqarena.common.files import read_strict_json, write_json
+from seqarena.common.files import files_below, read_strict_json, write_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import LAYERS, MODEL, OTHER_ATTENTIONS, RowParts, row_name
@@ -236,18 +235,17 @@ def _fits(hint: Any, value: Any) -> bool:
 
 
 def read_results(folder: Path) -> tuple[dict[Path, Result], list[str]]:
-    """Returns all results below a folder by their directories, in order, and a message for each unreadable file."""
+    """Returns all results below a folder by their directories, in order, and a message for each unreadable file.
+
+    Links to folders are followed; a directory that a run shares with its twin counts once.
+    """
     results: dict[Path, Result] = {}
     problems: list[str] = []
-    for path in _result_folders(folder):
+    for path in files_below(folder, "result.json"):
         try:
-            result = Result.read(path)
+            result = Result.read(path.parent)
         except BadDataError as error:
             problems.append(printable(str(error)))
         else:
-            results |= {path: result} if result else {}
+            results |= {path.parent: result} if result else {}
     return results, problems
-
-
-def _result_folders(folder: Path) -> Iterator[Path]:
-    return (path.parent for path in sorted(folder.rglob("result.json")))

@@ -24,7 +24,10 @@ OTHER_ATTENTIONS = ("decoder", "cross", "pretrained with")
 LAYERS = "layers"
 """Part of a row with the number of layers."""
 MODEL = "model"
-"""Part of a row with another label of the model."""
+"""The part of a row that is another word about the model."""
+LARGEST = 2**31 - 1
+"""No whole number of a run is larger, but for seeds."""
+LARGEST_SEED = 2**63 - 1
 VERSION = "version"
 """Part of a row with a hash of the sources, in rows of earlier versions."""
 
@@ -74,18 +77,26 @@ class BaseRun:
         """
         return self
 
-    def check(self) -> None:
-        """Raises a ``WrongUseError`` for a run that cannot work, before anything is loaded."""
-        for path in field_paths(self):
-            value: Any = functools.reduce(getattr, path.split("."), self)
-            if isinstance(value, str) and printable(value) != value:
-                raise WrongUseError(f"{path}: expected text without control characters, found {value!r}")
-            if value == "" and role_at(self, path) in {*LOCATIONS, Role.WEIGHTS, Role.OPTIONAL_FILE}:
-                raise WrongUseError(f"{path}: expected a name, found none; leave it out, or name a file")
-            if isinstance(value, float) and not math.isfinite(value):
-                raise WrongUseError(f"{path}: expected a finite number, found {value}")
-        if not 0 <= self.seed < 2**63:
+    def check_values(self) -> None:
+        """Raises a ``WrongUseError`` for a value that its field cannot have, before any file that it names is read."""
+        if not 0 <= self.seed <= LARGEST_SEED:
             raise WrongUseError(f"seed: expected a number from 0 up to below 2^63, found {self.seed}")
+        for path in field_paths(self):
+            held: Any = functools.reduce(getattr, path.split("."), self)
+            for value in held if isinstance(held, tuple) else [held]:
+                if isinstance(value, str) and printable(value) != value:
+                    raise WrongUseError(f"{path}: expected text without control characters, found {value!r}")
+                if value == "" and role_at(self, path) in {*LOCATIONS, Role.WEIGHTS, Role.OPTIONAL_FILE}:
+                    raise WrongUseError(f"{path}: expected a name, found none; leave it out, or name a file")
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise WrongUseError(f"{path}: expected a finite number, found {value}")
+                largest = LARGEST_SEED if path.endswith("seed") else LARGEST
+                if isinstance(value, int) and abs(value) > largest:
+                    raise WrongUseError(f"{path}: expected a whole number up to {largest:,}, found {value}")
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for a run that could not work, before anything is loaded."""
+        self.check_values()
         self.optim.check()
         self.train.check()
         self.optim.schedule.check(self.train.steps)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
-from seqarena.common.files import write_atomically
+from seqarena.common.files import write_atomically, writing
 from seqarena.common.training.processes import Accelerator
 
 Item = TypeVar("Item")
@@ -122,7 +122,7 @@ class Log:
 
     def _write(self, step: int, values: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:
-            with self.path.open("a") as file:
+            with writing(self.path), self.path.open("a") as file:
                 file.write(json.dumps(values) + "\n")
         if self.trackers:
             self.accelerator.log(_flat(values), step=step)

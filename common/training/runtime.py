@@ -175,19 +175,24 @@ def device_name(device: torch.device) -> str:
 
 
 def code_version() -> dict[str, Any]:
-    """Returns the commit of this source tree and whether its Python files are unmodified; None outside a checkout."""
+    """Returns the commit of this source tree and whether its Python files are as committed; None outside a checkout.
+
+    Variables that lead git to another repository, as in a hook of that one, are not passed on.
+    """
     tree = Path(__file__).resolve().parents[2]
     if not (tree / ".git").exists():  # an installed copy may be inside a checkout of another project
         return {"commit": None, "clean": None}
     try:
-        git = ["git", "-C", str(tree)]
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-        changes = subprocess.run(
-            [*git, "status", "--porcelain", "--", "*.py"], capture_output=True, text=True, check=True
-        )
+        commit, changes = _git(tree, "rev-parse", "HEAD"), _git(tree, "status", "--porcelain", "--", "*.py")
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "clean": None}
-    return {"commit": commit.stdout.strip(), "clean": not changes.stdout.strip()}
+    return {"commit": commit, "clean": not changes}
+
+
+def _git(tree: Path, *arguments: str) -> str:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(tree), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout.strip()
 
 
 def precision_name(accelerator: Accelerator) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from seqarena.common.runs.metrics import FEWEST_SEEDS, Comparison
 from seqarena.common.runs.tasks import Published, Unit
+from seqarena.scripts.leaderboard.remarks import without_version
 from seqarena.scripts.leaderboard.rows import Row, number, with_unit
 from seqarena.scripts.leaderboard.table import Table
 
@@ -94,7 +95,8 @@ def footnotes(table: Table) -> list[str]:
         notes.append(
             f"* fewer than {FEWEST_SEEDS} seeds in common: the variance over seeds is unknown, so no interval and no p"
         )
-    if len(table.rows) > 1 and not any(row.comparison for row in table.rows):
+    others = any(without_version(row.parts) != (("attention", table.baseline),) for row in table.rows)
+    if others and len(table.rows) > 1 and not any(row.comparison or row.not_compared for row in table.rows):
         notes.append(f"no comparison: {table.baseline} has no finished seed in common with another row")
     if table.devices:
         notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")

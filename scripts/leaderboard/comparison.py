@@ -10,6 +10,7 @@ from seqarena.common.errors import BadDataError
 from seqarena.common.runs.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import LAYERS, OTHER_ATTENTIONS, VERSION, RowParts, row_name
+from seqarena.common.runs.sources import short_list
 from seqarena.scripts.leaderboard.protocol import Group
 from seqarena.scripts.leaderboard.remarks import is_earlier, without_version
 from seqarena.scripts.leaderboard.rows import Row
@@ -37,11 +38,17 @@ def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list
     )
     rows = [_row(parts, by_row[parts], group.missing, secondary) for parts in found]
     for row in rows:
-        against = _reference(row.parts, by_row, baseline)
-        if against is not None:
+        versions = _references(row.parts, by_row, baseline)
+        reasons = [_other_sources(by_row[row.parts][0], by_row[each][0]) for each in versions]
+        if "" in reasons:
+            against = versions[reasons.index("")]
             row.against = row_name(against)
             row.comparison = _compare(by_row[row.parts], by_row[against])
-    _correct(rows, {row_name(parts): results for parts, results in by_row.items()})
+        elif reasons:
+            row.not_compared = reasons[0]
+    by_name = {row_name(parts): results for parts, results in by_row.items()}
+    for family in (False, True):
+        _correct([row for row in rows if is_earlier(row.parts) is family], by_name)
     return rows, by_row
 
 
@@ -74,17 +81,21 @@ def _spread(values: Sequence[float]) -> tuple[float, float | None]:
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def _reference(parts: RowParts, by_row: ByRow, baseline: str) -> RowParts | None:
-    """Returns the row to compare with: the baseline of the same norm and depth; for that row, of the preset's norm.
+def _references(parts: RowParts, by_row: ByRow, baseline: str) -> list[RowParts]:
+    """Returns the versions of the row to compare with, the newest first; empty: there is no such row.
 
-    In the reference row all attentions are the baseline, including a decoder's and the one of the pretraining.
+    It is the baseline of the same norm and depth; for that row, of the preset's norm. In it all attentions are the
+    baseline, including a decoder's and the one of the pretraining.
     """
     if not by_row.get(parts):
-        return None
+        return []
+    versions: dict[RowParts, list[RowParts]] = defaultdict(list)
+    for row in sorted((row for row in by_row if by_row[row]), key=lambda row: _finished(by_row[row]), reverse=True):
+        versions[without_version(row)].append(row)
     own = (("attention", baseline),)
     rest = tuple(part for part in parts if part[0] not in ("attention", VERSION, *OTHER_ATTENTIONS))
     candidates = [own + rest]
-    if parts == own + rest:
+    if without_version(parts) == own + rest:
         candidates = [own + tuple(part for part in rest if part[0] != "norm"), own]
         # If no row has the preset's norm: the first baseline of this depth, among those with most seeds.
         layers = by_row[parts][0].layers
@@ -92,7 +103,23 @@ def _reference(parts: RowParts, by_row: ByRow, baseline: str) -> RowParts | None
         alike = [row for row in plain if by_row[row] and by_row[row][0].layers == layers]
         most = max((len(by_row[row]) for row in alike), default=0)
         candidates += [row for row in alike if len(by_row[row]) == most][:1]
-    return next((each for each in candidates if each != parts and by_row.get(each)), None)
+    return next((versions[each] for each in candidates if each != without_version(parts) and each in versions), [])
+
+
+def _finished(results: Sequence[Result]) -> str:
+    return max(result.finished_at for result in results)
+
+
+def _other_sources(result: Result, baseline: Result) -> str:
+    """Returns why a result and one of the baseline cannot be compared: a source of both has changed. Empty: they can.
+
+    Sources that only one of them depends on, such as the files of the two variants, may differ.
+    """
+    mine, theirs, name = result.sources, baseline.sources, row_name(without_version(baseline.row))
+    if bool(mine) != bool(theirs):
+        return f"sources were recorded {f'here but not for {name}' if mine else f'for {name} but not here'}"
+    changed = [path for path in sorted(mine.keys() & theirs.keys()) if mine[path] != theirs[path]]
+    return f"no {name} was measured by the same version of {short_list(changed)}" if changed else ""
 
 
 def _is_of(parts: RowParts, baseline: str) -> bool:
@@ -118,7 +145,7 @@ def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Compariso
 
 
 def _correct(rows: Sequence[Row], by_row: Mapping[str, Sequence[Result]]) -> None:
-    """Sets Holm's p-values of the rows that have at least three seeds in common with their reference.
+    """Sets Holm's p-values of the rows of one family that have at least three seeds in common with their reference.
 
     Diverged runs count towards these seeds. A row that lacks a p-value because of them enters Holm's method with p =
     1. A larger p never reduces the others, so a diverged run cannot improve any other row.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from seqarena.common.errors import BadDataError, WrongUseError, printable
-from seqarena.common.files import read_strict_json
+from seqarena.common.files import files_below, read_strict_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.results import Result, read_results, row_parts
 from seqarena.common.runs.run import BaseRun, RowParts, row_name
@@ -21,18 +21,26 @@ PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed":
 
 
 def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the entries of sweep plans below ``folder`` whose run has no result, and messages on unreadable plans."""
-    entries: dict[str, dict[str, Any]] = {}
+    """Returns the entries of sweep plans below ``folder`` whose run has no result, and messages on unreadable plans.
+
+    A plan is ``sweeps/*.json`` in the folder of runs that it is of, at any depth. The folders of the entries are
+    relative to ``folder``.
+    """
+    entries: dict[Path, dict[str, Any]] = {}
     problems = []
-    for path in sorted((folder / "sweeps").glob("*.json")):
+    for path in (each for each in files_below(folder, "*.json") if each.parent.name == "sweeps"):
+        runs = path.parent.parent
         try:
             planned = [_entry(each) for each in printable(read_strict_json(path))["runs"]]
             if not all(_is_entry(each) for each in planned):
                 raise ValueError("an entry is not a run")
-            entries |= {each["folder"]: each | {"plan": printable(str(path.relative_to(folder)))} for each in planned}
+            plan = printable(str(path.relative_to(folder)))
+            for each in planned:
+                place = runs / each["folder"]
+                entries[place] = each | {"folder": printable(str(place.relative_to(folder))), "plan": plan}
         except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(printable(f"{path}: not a sweep's plan ({error})"))
-    return [entry for entry in entries.values() if not _readable(folder / entry["folder"])], problems
+    return [entry for place, entry in entries.items() if not _readable(place)], problems
 
 
 def _entry(values: dict[str, Any]) -> dict[str, Any]:

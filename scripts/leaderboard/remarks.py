@@ -11,6 +11,7 @@ from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import VERSION, RowParts, row_name, row_values
 from seqarena.common.runs.sources import changed_sources, digest, short_list
 from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of, run_class
+from seqarena.scripts.leaderboard.rows import Row
 
 COMPARED = ("python", "instructions", "threads", "processes")
 """Fields of the environment that are compared, as are libraries; the device is shown below every table."""
@@ -49,12 +50,13 @@ def separate_versions(results: Mapping[Path, Result]) -> dict[Path, Result]:
     }
 
 
-def remarks(by_row: Mapping[RowParts, Sequence[Result]], against: Mapping[RowParts, RowParts]) -> list[str]:
-    """Returns the remarks below a table; ``against``: the row that each row is compared with, if any."""
+def remarks(by_row: Mapping[RowParts, Sequence[Result]], rows: Sequence[Row]) -> list[str]:
+    """Returns the remarks below a table."""
     results = [result for some in by_row.values() for result in some]
     return [
         *_versions(by_row),
-        *_shared_sources(by_row, against),
+        *_not_compared(rows),
+        *_compared_with_earlier(rows),
         *_unrecorded_sources(results),
         *_dirty(results),
         *_environments(results),
@@ -74,16 +76,23 @@ def _versions(by_row: Mapping[RowParts, Sequence[Result]]) -> list[str]:
     return found
 
 
-def _shared_sources(by_row: Mapping[RowParts, Sequence[Result]], against: Mapping[RowParts, RowParts]) -> list[str]:
-    """Returns remarks on compared rows that share a source file of which they used different versions."""
-    rows: dict[str, list[str]] = defaultdict(list)
-    for row, other in against.items():
-        mine, theirs = (by_row[each][0].sources for each in (row, other))
-        both = mine.keys() & theirs.keys()
-        files = short_list(path for path in sorted(both) if mine[path] != theirs[path])
-        if files and not is_earlier(row) and not is_earlier(other):
-            rows[files].append(f"{row_name(row)} and {row_name(other)}")
-    return [f"{'; '.join(pairs)}: measured by different versions of {files}" for files, pairs in rows.items()]
+def _not_compared(rows: Sequence[Row]) -> list[str]:
+    """Returns remarks on rows that no baseline is compared with, because sources of both have changed."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.not_compared:
+            names[row.not_compared].append(row.name)
+    return [f"{', '.join(some)}: not compared: {reason}" for reason, some in names.items()]
+
+
+def _compared_with_earlier(rows: Sequence[Row]) -> list[str]:
+    """Returns remarks on rows that are compared with an earlier version of the baseline."""
+    earlier = {row.name for row in rows if is_earlier(row.parts)}
+    return [
+        f"{row.name}: compared with {row.against}, which the same sources measured"
+        for row in rows
+        if row.against in earlier and row.name not in earlier
+    ]
 
 
 def _unrecorded_sources(results: Sequence[Result]) -> list[str]:

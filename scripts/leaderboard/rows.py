@@ -36,11 +36,13 @@ class Row:
     secondary: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     """Mean and standard deviation of the task's other metrics."""
     against: str = ""
-    """Name of the row compared with: the baseline of the same norm and depth; empty if there is none."""
+    """Name of the row compared with: the baseline of the same norm, depth and sources; empty if there is none."""
+    not_compared: str = ""
+    """Why no comparison with the baseline of the same norm and depth is possible; empty if one is, or there is none."""
     comparison: Comparison | None = None
     """Comparison with that row over the common seeds."""
     p_corrected: float | None = None
-    """p-value with Holm's correction over the rows of the table."""
+    """p-value with Holm's correction over the rows of the table; earlier versions are corrected separately."""
     parameters: int | None = None
     tokens_per_second: float | None = None
     """Median over seeds."""

@@ -55,7 +55,6 @@ def table_of(group: Group, baseline: str) -> Table:
     task = protocol.record
     secondary = task.secondary if task else ()
     rows, by_row = rows_of(group, baseline, secondary)
-    parts = {row.name: row.parts for row in rows}
     plans = sorted({str(entry["plan"]) for entry in group.missing if "plan" in entry})
     plan_remarks = [f"missing runs were planned in {', '.join(plans)}; delete a plan to drop its runs"] if plans else []
     return Table(
@@ -76,7 +75,7 @@ def table_of(group: Group, baseline: str) -> Table:
         published_secondary={name: list(task.published_secondary.get(name, ())) for name in secondary} if task else {},
         comparable=_is_comparable(protocol, some),
         devices=sorted({result.environment["device"] for result in group.results}),
-        remarks=[*remarks(by_row, {row.parts: parts[row.against] for row in rows if row.against}), *plan_remarks],
+        remarks=[*remarks(by_row, rows), *plan_remarks],
     )
 
 

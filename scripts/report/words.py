@@ -1,6 +1,7 @@
 """Each comparison of a table as a sentence."""
 
 from seqarena.common.runs.metrics import FEWEST_SEEDS
+from seqarena.scripts.leaderboard.remarks import without_version
 from seqarena.scripts.leaderboard.rows import Row, number
 from seqarena.scripts.leaderboard.table import Table
 
@@ -23,11 +24,7 @@ def _sentence(row: Row, table: Table) -> str:
         missed = ((row.diverged, "diverged"), (row.missing, "not run"))
         return f"has no score: {' and '.join(f'{_seeds(len(some))} {what}' for some, what in missed if some)}."
     if found is None:
-        if row.against:
-            return f"is not compared: no finished seed in common with {row.against}."
-        if row.name.startswith(table.baseline):
-            return f"is not compared: there is no other {table.baseline} of the same depth."
-        return f"is not compared: there is no {table.baseline} of the same norm and depth."
+        return f"is not compared: {_obstacle(row, table)}."
     unit = " points" if table.unit == "share" else " nats"
     direction = _direction(found.difference)
     distance = f"{number(abs(found.difference), table.unit)}{unit} {direction} than"
@@ -46,6 +43,19 @@ def _sentence(row: Row, table: Table) -> str:
         if found.low * found.high > 0:
             verdict += ": with this many comparisons, one such interval may be chance"
     return f"{result} (95 % interval: {ends}{chance}). {verdict}."
+
+
+def _obstacle(row: Row, table: Table) -> str:
+    """Returns why a row has no comparison."""
+    if row.against:
+        return f"no finished seed in common with {row.against}"
+    if row.not_compared:
+        return row.not_compared
+    if without_version(row.parts) == (("attention", table.baseline),):
+        return "it is an earlier version of the baseline"
+    if row.name.startswith(table.baseline):
+        return f"there is no other {table.baseline} of the same depth"
+    return f"there is no {table.baseline} of the same norm and depth"
 
 
 def _direction(value: float) -> str:

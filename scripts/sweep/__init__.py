@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqarena.common.errors import InUseError, WrongUseError, interrupt_advice, look_up
-from seqarena.common.files import write_json
+from seqarena.common.files import write_json, writing
 from seqarena.common.parser import Parser
 from seqarena.common.runs.cli import add_session_options, build_run, session_of
 from seqarena.common.runs.config import fingerprint, to_json
@@ -87,7 +87,8 @@ def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.
 def save_plan(planned: Sequence[PlannedRun], session: Session) -> Path:
     """Writes the plan to ``runs/sweeps`` and returns its path, which depends only on the planned runs."""
     path = session.runs / "sweeps" / f"{fingerprint([to_json(each.run) for each in planned])}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"command": session.command, "runs": [each.entry() for each in planned]})
     return path
 
@@ -137,6 +138,13 @@ def run_all(planned: Sequence[PlannedRun]) -> list[Result | None]:
     return results
 
 
+def advice(session: Session) -> str:
+    """Returns what to do after an interrupt; --overwrite would delete what the sweep has just measured."""
+    if not session.overwrite:
+        return "the same command resumes the sweep"
+    return "the same command without --overwrite resumes the sweep; results that it had not reached stay as they are"
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena sweep`` and returns its exit code."""
     planned, session, options = plan(arguments)
@@ -147,7 +155,7 @@ def run(arguments: Sequence[str]) -> int:
     logs = path.with_suffix("")
     parallel = default_parallel() if options.parallel == math.inf else options.parallel or 1
     prepare_all(planned, at_once=parallel > 1 or options.launcher == "ray")
-    with interrupt_advice(lambda: "the same command resumes the sweep"):
+    with interrupt_advice(lambda: advice(session)):
         results = _run_planned(planned, session, logs, parallel, options)
     if options.json:
         print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results if each]}))

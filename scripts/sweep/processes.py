@@ -54,7 +54,7 @@ def run_processes(planned: Sequence[PlannedRun], parallel: int, logs: Path) -> l
     """Measures all runs, ``parallel`` at a time, and returns their results; None for a run that failed.
 
     The output of each run is written to its own file in ``logs``. A failed run does not stop the others. Interrupting
-    the sweep stops them all; the same command resumes them.
+    the sweep stops them all.
     """
     logs.mkdir(parents=True, exist_ok=True)
     parallel = min(parallel, len(planned))  # with fewer runs, each gets more cores

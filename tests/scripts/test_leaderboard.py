@@ -21,7 +21,7 @@ from seqarena.lra.presets import PRESETS
 from seqarena.lra.tasks import LISTOPS
 from seqarena.scripts import leaderboard
 from seqarena.scripts.leaderboard.cells import shown_figures
-from seqarena.scripts.leaderboard.records import missing_runs, newest
+from seqarena.scripts.leaderboard.records import measurements, missing_runs, newest
 from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.tables import latex
 from tests.earlier import LATER
@@ -144,6 +144,55 @@ def test_diverged_and_missing_runs_are_shown(
     assert "1 of 3 (1 diverged, 1 missing)" in lines["dnas"]
     assert "0 of 3 (3 missing)" in lines["x1"]
     assert "cut.json: not a sweep's plan" in told.err
+
+
+def save(root: Path, planned: int, measured: int) -> None:
+    """Writes below a folder the plan of a sweep over seeds, and the results of the first of them."""
+    entries = [
+        {"folder": f"lra/{seed}", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "seed": seed,
+         "row": row_of_name("softmax"), "run": run("softmax", "quick", 1000), "config_version": 2, "command": "c"}
+        for seed in range(planned)
+    ]  # fmt: skip
+    (root / "sweeps").mkdir(parents=True)
+    (root / "sweeps" / "plan.json").write_text(json.dumps({"runs": entries}))
+    for seed in range(measured):
+        (root / "lra" / str(seed)).mkdir(parents=True)
+        result("softmax", seed, 50).write(root / "lra" / str(seed))
+
+
+def test_plans_are_found_at_any_depth(tmp_path: Path) -> None:
+    save(tmp_path / "exp1", 2, 1)
+    save(tmp_path / "more" / "exp2", 5, 1)
+    for folder in (tmp_path, tmp_path / "exp1"):
+        found = measurements(folder)
+        assert [found.missing[0][name] for name in ("seed", "folder")] == [
+            1,
+            str((tmp_path / "exp1/lra/1").relative_to(folder)),
+        ]
+    found = measurements(tmp_path)
+    assert [(each["folder"], each["plan"]) for each in found.missing] == [
+        ("exp1/lra/1", "exp1/sweeps/plan.json"),
+        *((f"more/exp2/lra/{seed}", "more/exp2/sweeps/plan.json") for seed in range(1, 5)),
+    ]
+    (row,) = only(tables(list(found.results.values()), found.missing, "softmax")).rows
+    assert (row.seeds, row.missing) == ([0], [1, 2, 3, 4])
+
+
+def test_results_are_found_below_links_and_count_once(tmp_path: Path) -> None:
+    """Moved to another disk and linked back; a run linked to its twin; links that lead up, to nothing, in a circle."""
+    runs, disk = tmp_path / "runs", tmp_path / "disk"
+    save(disk, 2, 1)
+    (disk / "lra" / "1").symlink_to("0")  # as a run links itself to its twin
+    (disk / "lra" / "a").mkdir()
+    (disk / "lra" / "a" / "0").symlink_to("..")
+    runs.mkdir()
+    (runs / "lra").symlink_to(disk / "lra")
+    (runs / "more").symlink_to(disk / "lra" / "0")
+    (runs / "up").symlink_to("..")
+    (runs / "nothing").symlink_to("nowhere")
+    for folder in (runs, disk):
+        results, problems = read_results(folder)
+        assert (list(results), problems) == ([folder / "lra" / "0"], [])
 
 
 def test_a_seed_that_is_there_is_not_missing(results: list[Result]) -> None:

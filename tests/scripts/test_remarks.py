@@ -1,5 +1,6 @@
 """Remarks below a table on results that differ in more than their variant and seed."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,14 @@ import pytest
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import settings
 from seqarena.lra.presets import PRESETS
+from seqarena.scripts.leaderboard.cells import footnotes
 from seqarena.scripts.leaderboard.records import newest
-from seqarena.scripts.leaderboard.table import tables
+from seqarena.scripts.leaderboard.table import Table, tables
+from seqarena.scripts.report.words import sentences
 from tests.scripts.test_leaderboard import only, result, run
 
 SOURCES = {"common/training/step.py": "1", "common/attention/softmax.py": "2"}
+EDITED = SOURCES | {"common/training/step.py": "9"}
 ENVIRONMENT = {"device": "a CPU", "precision": "float32", "clean": True, "commit": "c" * 40, "threads": 2,
                "python": "3.11", "processes": 1, "libraries": {"torch": "2.13"}}  # fmt: skip
 
@@ -23,8 +27,12 @@ def made(row: str, seed: int, correct: int = 50, **changes: Any) -> Result:
 
 
 def remarks(*results: Result) -> list[str]:
+    return compared(results).remarks
+
+
+def compared(results: Sequence[Result]) -> Table:
     kept, _ = newest({Path(str(number)): each for number, each in enumerate(results)})
-    return only(tables(list(kept.values()), [], "softmax")).remarks
+    return only(tables(list(kept.values()), [], "softmax"))
 
 
 def test_results_of_one_kind_need_no_remark() -> None:
@@ -32,8 +40,8 @@ def test_results_of_one_kind_need_no_remark() -> None:
 
 
 def test_a_row_is_split_where_its_sources_change() -> None:
-    edited = {**SOURCES, "common/attention/softmax.py": "3"}
-    results = [made("softmax", 0), made("softmax", 1, sources=edited), made("softmax", 0, 60, sources=edited)]
+    formula = {**SOURCES, "common/attention/softmax.py": "3"}
+    results = [made("softmax", 0), made("softmax", 1, sources=formula), made("softmax", 0, 60, sources=formula)]
     results[2] = replace(results[2], finished_at="2026-01-02")
     kept, messages = newest({Path(str(number)): each for number, each in enumerate(results)})
     table = only(tables(list(kept.values()), [], "softmax"))
@@ -41,14 +49,63 @@ def test_a_row_is_split_where_its_sources_change() -> None:
     assert [(row.name.split(" @")[0], row.seeds) for row in table.rows] == [("softmax", [0, 1]), ("softmax", [0])]
     older = table.rows[1]
     assert older.name.startswith("softmax @")
-    assert older.against == "softmax"
+    assert (older.against, older.not_compared) == ("", "")
     assert table.remarks == [f"{older.name}: measured before common/attention/softmax.py changed; softmax: after"]
 
 
-def test_rows_that_are_compared_across_a_change_of_what_they_share_say_so() -> None:
-    edited = {**SOURCES, "common/training/step.py": "9"}
-    table = remarks(*(made("softmax", seed) for seed in range(2)), *(made("x3", s, sources=edited) for s in range(2)))
-    assert table == ["x3 and softmax: measured by different versions of common/training/step.py"]
+def generation(shift: int, day: int, sources: dict[str, str], *rows: str) -> list[Result]:
+    """Three seeds of each row: softmax has about 50 + shift of 200 examples right, the others 10 more."""
+    return [
+        made(row, seed, 50 + seed * (row != "x3") + shift + 10 * (row != "softmax"), sources=sources,
+             finished_at=f"2026-01-0{day}")
+        for row in rows for seed in range(3)
+    ]  # fmt: skip
+
+
+def test_an_earlier_version_is_compared_with_the_baseline_of_its_own_sources() -> None:
+    """Both older rows have 40 examples fewer right than the newer ones; between those of one time nothing changed."""
+    now = generation(40, 2, EDITED, "softmax", "x3", "dnas")
+    alone = {row.name: row for row in compared(now).rows}
+    table = compared([*generation(0, 1, SOURCES, "softmax", "x3", "dnas"), *now])
+    rows = {row.name: row for row in table.rows}
+    old = {name.split(" @")[0]: row for name, row in rows.items() if " @" in name}
+    for name in ("x3", "dnas"):
+        assert (rows[name].against, old[name].against) == ("softmax", old["softmax"].name)
+        assert rows[name].comparison == alone[name].comparison
+        assert rows[name].p_corrected == alone[name].p_corrected  # two comparisons, not four
+        assert old[name].p_corrected == pytest.approx(alone[name].p_corrected)
+    assert not [each for each in table.remarks if "compared" in each]
+    told = dict(sentences(table))
+    assert old["softmax"].name not in told
+    assert f"than {old['softmax'].name} on 3 seeds" in told[old["x3"].name]
+
+
+def test_an_edit_of_a_file_that_the_other_does_not_read_splits_no_comparison() -> None:
+    cubic = {"common/attention/elementwise.py": "1"}
+    old = generation(0, 1, SOURCES | cubic, "x3")
+    new = generation(5, 2, SOURCES | {"common/attention/elementwise.py": "2"}, "x3")
+    table = compared([*generation(0, 1, SOURCES, "softmax"), *old, *new])
+    assert [row.against for row in table.rows] == ["", "softmax", "softmax"]
+
+
+def test_a_row_measured_before_the_baseline_was_measured_again_is_compared_with_the_baseline_before() -> None:
+    again = generation(40, 2, EDITED, "softmax")
+    table = compared([*generation(0, 1, SOURCES, "softmax", "x3"), *again])
+    softmax, before, cubic = table.rows
+    assert cubic.against == before.name != softmax.name
+    assert cubic.comparison is not None
+    assert cubic.comparison.difference == pytest.approx(9 / 200)
+    assert f"x3: compared with {before.name}, which the same sources measured" in table.remarks
+
+
+def test_rows_of_other_sources_than_every_baseline_are_not_compared() -> None:
+    others = generation(40, 2, EDITED, "x3", "dnas")
+    table = compared([*generation(0, 1, SOURCES, "softmax"), *others])
+    reason = "no softmax was measured by the same version of common/training/step.py"
+    assert [(row.against, row.comparison, row.p_corrected) for row in table.rows] == [("", None, None)] * 3
+    assert table.remarks == [f"x3, dnas: not compared: {reason}"]
+    assert dict(sentences(table))["x3"] == f"is not compared: {reason}."
+    assert not [note for note in footnotes(table) if "no finished seed" in note]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +129,9 @@ def test_results_from_before_sources_were_recorded_say_which_commit() -> None:
     mixed = remarks(made("softmax", 0, sources={}), made("softmax", 1))
     assert mixed[0].startswith("softmax @")
     assert mixed[0].endswith(": sources were not recorded")
+    assert "x3: not compared: sources were recorded for softmax but not here" in remarks(
+        made("softmax", 0), made("x3", 0, sources={})
+    )
 
 
 def test_a_name_that_stands_for_other_values_is_split() -> None:

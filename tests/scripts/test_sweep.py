@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from seqarena.common.errors import run_command
+from seqarena.common.errors import interrupt_advice, run_command
 from seqarena.common.files import lock_folder
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import row_parts
@@ -58,6 +58,28 @@ def test_runs_that_another_sweep_holds_wait_until_the_others_are_done(
     assert planned[0].result() is None
     assert planned[1].result() is not None
     assert run_command(dispatch, ["sweep", *small(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--parallel", "2"], ["--launcher", "ray"]])
+def test_an_interrupted_sweep_that_overwrites_goes_on_without(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a run in it advises, which does not know what the sweep has measured before, is not told."""
+
+    def interrupted(*_: object) -> None:
+        with interrupt_advice(lambda: "the same command begins again"):
+            raise KeyboardInterrupt
+
+    for name in ("run_all", "run_processes", "run_on_ray"):
+        monkeypatch.setattr(sweep, name, interrupted)
+    for name in ("prepare_all", "import_ray"):
+        monkeypatch.setattr(sweep, name, lambda *_, **__: None)
+    for flags, told in (([], "the same command resumes"), (["--overwrite"], "command without --overwrite resumes")):
+        assert run_command(dispatch, ["sweep", *small(tmp_path), *more, *flags]) == 1
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith("seqarena: interrupted; ")
+        assert told in last
+        assert "begins again" not in last
 
 
 @pytest.mark.extras  # several processes

@@ -1,11 +1,14 @@
 """What a person types, and what they read back."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from seqarena.common.errors import BadDataError, WrongUseError, interrupt_advice, run_command
+from seqarena.common.errors import BadDataError, WrongUseError, damage, interrupt_advice, run_command
 from seqarena.common.runs.cli import build_run, choose, main, run_package
 from seqarena.common.runs.fields import set_fields
 from seqarena.common.training.optim import fit_schedule
@@ -13,6 +16,7 @@ from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.run import Run
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import dispatch
+from seqarena.vqa.formats import count
 
 TINY = (
     "--data.train 300 --data.validation 20 --data.test 30 --data.longer-than 3 --data.shorter-than 12 "
@@ -78,6 +82,27 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --optim.lr nan", "optim.lr: expected a finite number, found nan"),
         ("lra text --data.path a\x1b[2Jb", r"data.path: expected text without control characters, found 'a\x1b[2Jb'"),
         ("pretraining mlm --data.path=", "data.path: expected a name, found none"),
+        ("qa squad2 --model.init=", "model.init: expected a name, found none"),
+        ("qa squad2 --model.init a\x1bb", "model.init: expected text without control characters"),
+        ("summarization wire --model.encoder-init=", "model.encoder_init: expected a name, found none"),
+        ("vqa vqa2 --data.fc7=", "data.fc7: expected a name, found none"),
+        (
+            "lra listops --train.batch-size 99999999999999999999",
+            "train.batch_size: expected a whole number up to 2,147",
+        ),
+        ("lra listops --train.length-pool 9223372036854775808", "train.length_pool: expected a whole number up to"),
+        ("lra listops --model.dim 2147483648", "model.dim: expected a whole number up to 2,147,483,647, found 214748"),
+        ("pretraining mlm --model.vocabulary 99999999999999999999999", "model.vocabulary: expected a whole number up"),
+        ("lra listops --model.max-length 99999999999999999999999", "model.max_length: expected a whole number up to"),
+        ("lra listops --model.layers 9223372036854775808", "model.layers: expected a whole number up to"),
+        (
+            "vqa vqa2 --preset pythia-3x100 --optim.schedule.milestones 9223372036854775808",
+            "milestones: expected a whole",
+        ),
+        (
+            "lra image --data.seed 9223372036854775808",
+            "data.seed: expected a whole number up to 9,223,372,036,854,775,8",
+        ),
         ("lra listops --optim.eps -1", "expected optim.eps above 0"),
         ("lra listops --optim.weight-decay -1", "optim.weight_decay of at least 0"),
         ("lra listops --model.classes 5", "model.classes 5 is below the task's 10"),
@@ -111,6 +136,57 @@ def test_wrong_use_is_one_message_and_exit_code_2(
     assert told.err.count("\n") == 1
     assert not told.out
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["lra", "listops", "--optim.lr", "a\nb"],
+        ["lra", "listops", "--a\nb", "1"],
+        ["leaderboard", "--runs", "a\nb"],
+        ["leaderboard", "a\nb"],
+        ["report", "--runs", "a\u2028b"],
+    ],
+)
+def test_a_message_about_a_value_with_a_line_break_is_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(dispatch, arguments) == 2
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 1
+    assert "a b" in told
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: np.empty(2**50),
+        lambda: torch.empty(2**50),
+        lambda: torch.empty(2**31, 2**31, 2),
+        lambda: torch.nn.Linear(2**30, 2**30),
+    ],
+)
+def test_out_of_memory_is_one_message(use: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> None:
+    def command(_: object) -> int:
+        use()
+        return 0
+
+    assert run_command(command, []) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("seqarena: out of memory (")
+    assert "make the batch, the sequences or the model smaller; --train.micro-batch-size" in told
+    assert told.count("\n") == 1
+
+
+def test_a_missing_file_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(BadDataError, match=r"missing\.tsv does not exist; expected a file in format tsv$"):
+        count(tmp_path / "missing.tsv", "tsv", trust=False)
+    with (
+        pytest.raises(BadDataError, match=r"not a whole folder .*\(.*part'\); make it again"),
+        damage(tmp_path, "folder", "make it again"),
+    ):
+        (tmp_path / "part").read_bytes()
 
 
 def test_other_failures_are_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

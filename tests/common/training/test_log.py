@@ -58,3 +58,12 @@ def test_a_curve_that_ends_in_other_bytes_is_resumed(tmp_path: Path) -> None:
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n' + b"[" * 100_000 + b'\n\xff\x00\xfe {"step"')
     log.Log(Accelerator(cpu=True), tmp_path, title="a run", steps=5).resume(2)
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.symlink_to("/dev/full")
+    made = log.Log(Accelerator(cpu=True), tmp_path, title="a run", steps=5)
+    with pytest.raises(OSError, match=r"could not write .*metrics\.jsonl: .*No space left.*; what was there before is"):
+        made.train(1, {"loss": 1.0, "tokens_per_second": 1.0})

@@ -69,3 +69,12 @@ def test_elsewhere_the_peak_is_that_of_the_whole_process(
     reset_peak_memory(CPU)
     found = peak_memory_bytes(CPU)
     assert found == runtime.resource.getrusage(runtime.resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def test_the_commit_is_that_of_this_tree_whatever_repository_git_is_led_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = runtime.code_version()
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert runtime.code_version() == before
