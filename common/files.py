@@ -88,6 +88,28 @@ def write_error(error: BaseException, path: Path) -> BaseException:
     return OSError(f"could not write {path}: {reason}; what was there before is whole")
 
 
+def paths_below(folder: Path) -> list[Path]:
+    """Returns all files and folders below a folder, in the order of their names; links to folders are followed.
+
+    Each folder is entered once: by its own name if it has one in ``folder``, else by the first link that leads to it.
+    So a link to a folder above ends, and no file is listed twice because of a link to its folder.
+    """
+    found: list[Path] = []
+    waiting, entered = [folder], set[str]()
+    while waiting:
+        links = []
+        for parent, folders, files in os.walk(waiting.pop(0)):
+            real = os.path.realpath(parent)
+            if real in entered:
+                folders.clear()
+                continue
+            entered.add(real)
+            found += [Path(parent, name) for name in (*folders, *files)]
+            links += [path for path in (Path(parent, name) for name in folders) if path.is_symlink()]
+        waiting += sorted(links)
+    return sorted(found)
+
+
 def write_json(path: Path, values: Any) -> None:
     """Writes plain values as JSON, atomically."""
     text = json.dumps(values, indent=1, allow_nan=False) + "\n"

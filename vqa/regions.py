@@ -19,7 +19,7 @@ import numpy.typing as npt
 from numpy.lib.format import open_memmap
 
 from seqarena.common.errors import BadDataError, WrongUseError, damage
-from seqarena.common.files import locked, write_json
+from seqarena.common.files import locked, paths_below, write_json
 from seqarena.common.training.log import tracked
 
 VERSION = 1
@@ -213,7 +213,9 @@ def read(folder: Path, *, verify: bool = False) -> Regions:
         BadDataError: no such folder, a damaged one, or one of another version.
     """
     if not (folder / "header.json").exists():
-        inside = sorted(str(each.parent.relative_to(folder)) for each in folder.glob("**/header.json"))
+        inside = sorted(
+            str(each.parent.relative_to(folder)) for each in paths_below(folder) if each.name == "header.json"
+        )
         hint = f"in folders of it there are: {', '.join(inside[:4])}" if inside else "seqarena vqa features makes them"
         raise BadDataError(f"{folder}: no regions, for there is no header.json; {hint}")
     with damage(folder, "folder of regions", "delete the folder and make it again"):

@@ -12,7 +12,7 @@ import numpy as np
 
 from seqarena.common.data.batches import Ragged
 from seqarena.common.errors import BadDataError, damage
-from seqarena.common.files import whole
+from seqarena.common.files import paths_below, whole
 from seqarena.common.runs.sources import changed_sources, imported_by, listed
 
 Splits = dict[str, Ragged]
@@ -99,7 +99,7 @@ def origin(path: Path) -> str:
     if not (path.is_file() or path.is_dir()):  # could be read once at most
         raise BadDataError(f"--data.path {path}: a pipe or a device; write what it gives to a file, and name that")
     digest = hashlib.sha256(os.fsencode(path.resolve()))
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = paths_below(path) if path.is_dir() else [path]
     for each in (file for file in files if file.exists()):  # a link may lead nowhere
         status = each.stat()
         digest.update(os.fsencode(each) + f"\n{status.st_size}\n{status.st_mtime_ns}\n".encode())

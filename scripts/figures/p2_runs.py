@@ -6,6 +6,7 @@ from pathlib import Path
 from seqarena.common.attention import attention_name
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.errors import BadDataError
+from seqarena.common.files import paths_below
 from seqarena.common.runs.config import from_json
 from seqarena.scripts.curves import Curves, read_curves
 from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, MissingError, Panel
@@ -25,7 +26,7 @@ def find_runs(folder: Path) -> dict[str, Curves]:
     found: dict[str, Curves] = {}
     origin: dict[str, Path] = {}
     tasks: dict[str, Path] = {}
-    for path in sorted(folder.rglob("metrics.jsonl")):
+    for path in (each for each in paths_below(folder) if each.name == "metrics.jsonl"):
         curves = read_curves(path.parent)
         if MASS not in curves:
             continue
