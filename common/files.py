@@ -15,6 +15,8 @@ from seqarena.common.errors import InUseError, machine_error
 
 LONGEST_INTEGER = 20
 """Digits and sign of a number of 64 bits."""
+LOCK = ".lock"
+"""File of a folder that one process works in at a time."""
 
 
 def write_atomically(path: Path, write: Callable[[BufferedRandom], object], *, before: Path | None = None) -> None:
@@ -204,7 +206,7 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         InUseError: another process is running in the directory.
     """
-    with (folder / ".lock").open("w") as file:
+    with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -13,10 +13,11 @@ import numpy as np
 from seqarena.common.data.batches import Ragged
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.files import paths_below, whole
-from seqarena.common.runs.sources import changed_sources, imported_by, listed
+from seqarena.common.runs.sources import Sources, changed_sources, imported_by, listed
 
 Splits = dict[str, Ragged]
 ARRAYS = ("tokens", "offsets", "labels")
+NOT_RECORDED = "by sources that were not recorded"
 
 
 def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str | None = None) -> tuple[Splits, str]:
@@ -44,11 +45,19 @@ def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str 
     found = checksum(splits)
     if found != manifest.get("sha256"):
         raise BadDataError(f"{folder}: prepared data are damaged (sha256 {found}); delete the folder and run again")
-    before = manifest.get("sources")
-    if isinstance(before, dict) and before != sources:
-        changed = listed(changed_sources(before, sources))
-        print(f"{folder}: kept as made before {changed} changed; delete it to make it again", file=sys.stderr)
+    report_outdated(folder, manifest.get("sources"), sources)
     return splits, found
+
+
+def report_outdated(folder: Path, before: object, now: Sources) -> None:
+    """Prints it where kept data were made by other sources than there are ``now``: they are not made again.
+
+    ``before``: the sources that made them as the folder records them; None: it does not.
+    """
+    if before == now:
+        return
+    by = f"before {listed(changed_sources(before, now))} changed" if isinstance(before, dict) else NOT_RECORDED
+    print(f"{folder}: kept as made {by}; delete it to make it again", file=sys.stderr)
 
 
 def checksum(splits: Splits) -> str:

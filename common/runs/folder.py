@@ -12,7 +12,7 @@ from typing import Any
 
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import locked, read_strict_json, write_json
+from seqarena.common.files import LOCK, locked, read_strict_json, write_json
 from seqarena.common.model.attention_maps import FILE
 from seqarena.common.model.bert.checkpoint import folder_of, weights_of
 from seqarena.common.runs.config import fingerprint, from_json, to_json
@@ -125,7 +125,7 @@ def _withdraw(folder: Path, *, was_there: bool) -> None:
         for name in ("run.json", SOURCES):
             (folder / name).unlink(missing_ok=True)
         if not was_there:
-            (folder / ".lock").unlink(missing_ok=True)
+            (folder / LOCK).unlink(missing_ok=True)
             folder.rmdir()
 
 
@@ -175,7 +175,7 @@ def twin(folder: Path, run: BaseRun, checksum: str) -> Path | None:
 def link(folder: Path, target: Path) -> None:
     """Makes a directory in which nothing has begun a link to another one beside it."""
     if folder.exists():
-        for name in ("run.json", SOURCES, ".lock"):
+        for name in ("run.json", SOURCES, LOCK):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
     folder.symlink_to(target.name)

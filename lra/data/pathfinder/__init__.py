@@ -15,6 +15,7 @@ import numpy as np
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import WrongUseError, damage
 from seqarena.common.runs.config import fingerprint
+from seqarena.common.runs.sources import digest, imported_by
 from seqarena.common.training.log import tracked
 from seqarena.lra.data import SPLITS
 from seqarena.lra.data.archives import folder_of
@@ -91,7 +92,7 @@ class Pathfinder(Pixels):
                 lambda: cut(*read_release(there, self.size, self.contour_length, self.examples)),
             )
         where = folder / "lra" / f"pathfinder-v{GENERATOR_VERSION}-{fingerprint(self)}"
-        shards = where.with_name(f"{where.name}.shards")
+        shards = where.with_name(f"{where.name}.{digest(imported_by(__name__))}.shards")  # never of two generators
         what = f"pathfinder: drawing {self.examples:,} images of {self.size} x {self.size}"
         try:
             found = prepared(where, what, lambda: self._drawn(shards))
@@ -99,7 +100,8 @@ class Pathfinder(Pixels):
             if not where.exists():
                 raise
             found = prepared(where, what, lambda: self._drawn(shards))  # another process was done first
-        shutil.rmtree(shards, ignore_errors=True)
+        for each in where.parent.glob(f"{where.name}.*shards"):  # other sources' too
+            shutil.rmtree(each, ignore_errors=True)
         return found
 
     def _level(self, path: Path) -> Path:
