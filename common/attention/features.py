@@ -30,29 +30,47 @@ def pull_features(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
     return torch.mul(pairs, tokens[..., None, :], out=pairs).sum(dim=3).mul_(2)
 
 
-def _exact(query: Tensor, key: Tensor, power: int, *others: Tensor) -> tuple[Tensor, ...]:
-    """Returns all in float64 where some query's scores are far smaller than it and the keys: then x^2 cancels.
-
-    sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, of which the features are made. A direction
-    that all keys share and a query does not have makes them differ. Scores themselves lose the root of that alone.
-    """
-    given = (query, key, *others)
-    captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # nobody can look at a number there
-    if power == 1 or query.dtype == torch.float64 or captured:
-        return given
-    gram = key.transpose(1, 2) @ key  # L D D
-    squares = torch.linalg.vecdot(query @ gram, query)
-    sizes = query.square().sum(dim=2) * key.square().sum(dim=(1, 2))[:, None]
-    cancels = bool((sizes > CANCELLATION * squares).any())
-    return tuple(each.double() for each in given) if cancels else given
-
-
 def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
     """Returns the groups of heads, and how many tokens are taken at once."""
     width = tokens.shape[2] ** power
     group = len(tokens) if power == 1 else 2
     size = max(64, FEATURE_NUMBERS // (group * width))
     return list(blocks(len(tokens), group)), min(size, 128) if own and power == 1 else size
+
+
+def _exact(
+    query: Tensor, key: Tensor, others: list[Tensor], power: int, own: int, groups: list[slice], size: int
+) -> list[Tensor]:
+    """Returns all in float64 where the squares of some query's scores cancel in float32, and as they are elsewhere."""
+    given = [query, key, *others]
+    captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # nobody can look at a number there
+    if power == 1 or query.dtype == torch.float64 or captured or not _cancels(query, key, own, size, alone=True):
+        return given
+    cancels = not own or any(_cancels(query[heads], key[heads], own, size, alone=False) for heads in groups)
+    return [each.double() for each in given] if cancels else given
+
+
+def _cancels(query: Tensor, key: Tensor, own: int, size: int, *, alone: bool) -> bool:
+    """Returns whether some query's scores are far smaller than it and the keys of its state: then x^2 cancels.
+
+    sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, of which the features are made. A direction
+    that all keys share and a query does not have makes them differ. Scores themselves lose the root of that alone.
+    What a query does not see counts nowhere. ``alone``: the scores inside a chunk, which take longer, are left out of
+    the sum; where it is large enough without them, they need not be known.
+    """
+    earlier = key.shape[1] - own
+    gram = key[:, :earlier].transpose(1, 2) @ key[:, :earlier]  # L D D
+    found = []
+    for rows in blocks(query.shape[1], size):
+        q = query[:, rows]
+        squares = torch.linalg.vecdot(q @ gram, q)
+        sizes = q.square().sum(dim=2) * gram.diagonal(dim1=1, dim2=2).sum(dim=1, keepdim=True)
+        if own:
+            k_own = _own(key, rows, own)
+            squares = squares if alone else squares + _scores(q, k_own).square().sum(dim=2)
+            gram = gram + k_own.transpose(1, 2) @ k_own
+        found.append((sizes > CANCELLATION * squares).any())
+    return bool(torch.stack(found).any())
 
 
 @torch.library.custom_op("seqarena::power_features", mutates_args=())
@@ -63,8 +81,8 @@ def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: i
     ``own`` is 0, where every query sees all keys, or the number of queries.
     """
     output = torch.empty(*query.shape[:2], value.shape[2], dtype=query.dtype, device=query.device)
-    query, key, value = _exact(query, key, power, value)
     groups, size = _chunks(query, power, own)
+    query, key, value = _exact(query, key, [value], power, own, groups, size)
     for heads in groups:
         q, k, v = query[heads], key[heads], value[heads]
         state = _state(k, v, power, k.shape[1] - own, size)
@@ -84,8 +102,8 @@ def power_features_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of query, key and value. States are computed again, in the order of time."""
     of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
-    query, key, value, grad = _exact(query, key, power, value, grad)
     groups, size = _chunks(query, power, own)
+    query, key, value, grad = _exact(query, key, [value, grad], power, own, groups, size)
     for heads in groups:
         q, k, v, g = query[heads], key[heads], value[heads], grad[heads]
         earlier = k.shape[1] - own
