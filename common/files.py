@@ -15,6 +15,8 @@ from seqarena.common.errors import InUseError, machine_error
 
 MAX_DIGITS = 20
 """Length of a 64-bit integer in decimal, sign included."""
+LOCK = ".lock"
+"""Lock file of a folder in which one process works at a time."""
 
 
 def write_atomically(path: Path, write: Callable[[BufferedRandom], object], *, before: Path | None = None) -> None:
@@ -97,28 +99,25 @@ def writing(path: Path) -> Iterator[None]:
         raise write_error(error, path) from error
 
 
-def files_below(folder: Path, pattern: str) -> list[Path]:
-    """Returns the files at any depth whose names match a pattern, in order; links to folders are followed.
+def paths_below(folder: Path) -> list[Path]:
+    """Returns all files and folders below a folder, in the order of their names; links to folders are followed.
 
-    A folder that several names lead to is read once, by the name that is no link if there is one. A link to a folder
-    that holds ``folder`` is not followed, and neither is one that leads to nothing. A folder that is not there
-    or cannot be read has no files.
+    Each folder is entered once: by its own name if it has one in ``folder``, else by the first link that leads to it.
+    So a link to a folder above ends, and no file is listed twice because of a link to its folder.
     """
-    root, done, found = Path(os.path.realpath(folder)), set[Path](), list[Path]()
-    folders, links = [folder], list[Path]()
-    while folders or links:
-        each = folders.pop() if folders else links.pop(0)
-        real = Path(os.path.realpath(each))
-        if real in done or (each != folder and root.is_relative_to(real)):
-            continue
-        done.add(real)
-        try:
-            inside = sorted(each.iterdir())
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue
-        folders += [path for path in inside if path.is_dir() and not path.is_symlink()]
-        links += [path for path in inside if path.is_dir() and path.is_symlink()]
-        found += [path for path in inside if path.match(pattern)]
+    found: list[Path] = []
+    waiting, entered = [folder], set[str]()
+    while waiting:
+        links = []
+        for parent, folders, files in os.walk(waiting.pop(0)):
+            real = os.path.realpath(parent)
+            if real in entered:
+                folders.clear()
+                continue
+            entered.add(real)
+            found += [Path(parent, name) for name in (*folders, *files)]
+            links += [path for path in (Path(parent, name) for name in folders) if path.is_symlink()]
+        waiting += sorted(links)
     return sorted(found)
 
 
@@ -220,7 +219,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     Raises:
         InUseError: another process uses the directory.
     """
-    path = folder / ".lock"
+    path = folder / LOCK
     with writing(path):
         path.touch()
     with path.open("w") as file:

@@ -1,4 +1,4 @@
-"""Runs of one seed begin with the same values in all tensors they have in common, whatever their attention and norm."""
+"""The models of all tasks: runs of one seed begin with the same values, and weight decay spares biases and norms."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +14,7 @@ from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.visibility import Order
 from seqarena.common.model.bert.model import BertForPretraining
 from seqarena.common.model.blocks import NORMS
+from seqarena.common.training.optim import Optim, build_optimizer
 from seqarena.lra.model import Classifier
 from seqarena.pretraining.model import has_order
 from seqarena.pretraining.transformer_xl import TransformerXL
@@ -72,3 +73,24 @@ def test_all_variants_of_a_task_begin_with_the_same_values(package: str, task: s
         torch.manual_seed(5)
         for name, value in BUILT[package](run, replace(config, **changes)).state_dict().items():
             assert torch.equal(seen.setdefault(name, value), value), f"{name} begins otherwise with {changes}"
+
+
+DECAYED = {"weight", "table", "clusters", "original1", "weight_ih_l0", "weight_hh_l0"}
+"""Last names of the parameters that are decayed: matrices, embeddings, directions (weight norm), a GRU's matrices."""
+
+
+def test_weight_decay_is_of_matrices_and_embeddings_alone() -> None:
+    """Of biases of any shape too: those of Transformer-XL, u and v, have three dimensions."""
+    decayed, spared = set(), set()
+    for package, task in TASKS:
+        run = find_package(package).presets[task]["quick"].run
+        config: Any = run.model
+        config = replace(config, **{name: size for name, size in SIZES.items() if hasattr(config, name)})
+        model = BUILT[package](run, replace(config, attention=ATTENTIONS["hnas"]))
+        groups = build_optimizer(Optim(lr=1.0, weight_decay=0.1), model).param_groups
+        ids = {id(each) for group in groups if group["weight_decay"] for each in group["params"]}
+        for name, parameter in model.named_parameters():
+            (decayed if id(parameter) in ids else spared).add(name.rpartition(".")[2])
+            assert id(parameter) not in ids or parameter.ndim == 2, name
+    assert decayed == DECAYED
+    assert {"bias", "content_bias", "position_bias", "cluster_bias", "raw"} <= spared

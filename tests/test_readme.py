@@ -15,6 +15,7 @@ import torch
 from seqarena.common.attention import ATTENTIONS, attend
 from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.data.nearest import TESTED
 from seqarena.common.model.blocks import NORMS
 from seqarena.common.runs.cli import choose, run_package
 from seqarena.common.runs.fields import set_fields
@@ -262,6 +263,12 @@ def test_every_error_that_the_document_explains_is_raised() -> None:
     assert len(rows) > 15
     for words in re.findall(r"`([^`]+)`", " ".join(rows)):
         assert words in sources, words
+
+
+@pytest.mark.parametrize("name", ["README", "docs/results", "docs/lra", "docs/qa", "docs/summarization", "docs/vqa"])
+def test_the_number_of_examples_of_the_nearest_floor_is_told(name: str) -> None:
+    words = " ".join((ROOT / f"{name}.md").read_text().split())
+    assert f"the first {TESTED:,} test examples" in words or f"the first {TESTED:,} of them" in words
 
 
 def test_every_document_is_in_the_list() -> None:

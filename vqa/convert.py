@@ -10,6 +10,7 @@ from pathlib import Path
 from seqarena.common.data.prepared import origin
 from seqarena.common.errors import BadDataError, WrongUseError, look_up
 from seqarena.common.parser import Parser
+from seqarena.common.runs.sources import digest, imported_by
 from seqarena.vqa.formats import READERS, count, format_of, pictures
 from seqarena.vqa.regions import read, write
 
@@ -48,10 +49,11 @@ def features(arguments: Sequence[str]) -> int:
         first = next(found_by, None)
         if first is None:
             raise BadDataError(f"{options.source}: expected pictures, found none")
+        source = f"{options.source} ({origin(options.source)}, sources {digest(imported_by(__name__))})"
         found = write(
             options.out, itertools.chain([first], found_by), detector=options.detector,
             pictures=counted, boxes=options.boxes,
-            width=first.features.shape[-1], source=f"{options.source} ({origin(options.source)})",
+            width=first.features.shape[-1], source=source,
         )  # fmt: skip
     header, filled = found.header, found.counts
     print(f"{options.out}: {header.pictures:,} pictures by {header.detector}, {header.width} features per box, "

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from numpy.lib.format import open_memmap
 
 from seqarena.common.errors import BadDataError, WrongUseError, damage
-from seqarena.common.files import lock_folder, write_json
+from seqarena.common.files import lock_folder, paths_below, write_json
 from seqarena.common.training.log import with_progress
 
 VERSION = 1
@@ -218,13 +218,11 @@ def read(folder: Path, *, verify: bool = False) -> Regions:
         BadDataError: the folder does not exist, is damaged, or has another version.
     """
     if not (folder / "header.json").exists():
-        inside = sorted(str(each.parent.relative_to(folder)) for each in folder.glob("**/header.json"))
-        hint = (
-            f"its folders {', '.join(inside[:4])} have one"
-            if inside
-            else "seqarena prepare vqa features makes such folders"
+        inside = sorted(
+            str(each.parent.relative_to(folder)) for each in paths_below(folder) if each.name == "header.json"
         )
-        raise BadDataError(f"{folder}: no regions: expected header.json, found none; {hint}")
+        hint = f"in folders of it there are: {', '.join(inside[:4])}" if inside else "seqarena vqa features makes them"
+        raise BadDataError(f"{folder}: no regions, for there is no header.json; {hint}")
     with damage(folder, "folder of regions", "delete the folder and make it again"):
         header = Header(**json.loads((folder / "header.json").read_bytes()))
         arrays: dict[str, Any] = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}

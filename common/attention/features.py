@@ -30,29 +30,48 @@ def features_backward(grad: Tensor, tokens: Tensor, power: int) -> Tensor:
     return torch.mul(pairs, tokens[..., None, :], out=pairs).sum(dim=3).mul_(2)
 
 
-def _avoid_cancellation(query: Tensor, key: Tensor, power: int, *others: Tensor) -> tuple[Tensor, ...]:
-    """Returns all tensors in float64 if the sum of features of x^2 cancels for some query, otherwise unchanged.
-
-    sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, the magnitude of the features. They differ
-    if all keys share a direction orthogonal to the query. The scores themselves lose only the root of this ratio.
-    """
-    tensors = (query, key, *others)
-    captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # values cannot be read during capture
-    if power == 1 or query.dtype == torch.float64 or captured:
-        return tensors
-    gram = key.transpose(1, 2) @ key  # L D D
-    squares = torch.linalg.vecdot(query @ gram, query)
-    sizes = query.square().sum(dim=2) * key.square().sum(dim=(1, 2))[:, None]
-    cancels = bool((sizes > CANCELLATION * squares).any())
-    return tuple(each.double() for each in tensors) if cancels else tensors
-
-
 def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
     """Returns the groups of heads, and the number of tokens per chunk."""
     width = tokens.shape[2] ** power
     group = len(tokens) if power == 1 else 2
     size = max(64, FEATURE_NUMBERS // (group * width))
     return list(blocks(len(tokens), group)), min(size, 128) if own and power == 1 else size
+
+
+def _exact(
+    query: Tensor, key: Tensor, others: list[Tensor], power: int, own: int, groups: list[slice], size: int
+) -> list[Tensor]:
+    """Returns all tensors in float64 if the sum of features of x^2 cancels for some query, otherwise unchanged."""
+    tensors = [query, key, *others]
+    captured = query.is_cuda and torch.cuda.is_current_stream_capturing()  # values cannot be read during capture
+    if power == 1 or query.dtype == torch.float64 or captured or not _cancels(query, key, own, size, state_only=True):
+        return tensors
+    cancels = not own or any(_cancels(query[heads], key[heads], own, size, state_only=False) for heads in groups)
+    return [each.double() for each in tensors] if cancels else tensors
+
+
+def _cancels(query: Tensor, key: Tensor, own: int, size: int, *, state_only: bool) -> bool:
+    """Returns whether the sum of features of x^2 cancels for some query.
+
+    sum_j s_ij^2 = q_i . (K^T K) q_i is compared with |q_i|^2 sum_j |k_j|^2, the magnitude of the features. They differ
+    if all keys share a direction orthogonal to the query. The scores themselves lose only the root of this ratio. In
+    causal order the sums are over the keys before the query's chunk, so that later keys change nothing.
+    ``state_only``: the scores inside the chunk, which take longer, are left out of the first sum. If it is large enough
+    without them, they are not needed.
+    """
+    earlier = key.shape[1] - own
+    gram = key[:, :earlier].transpose(1, 2) @ key[:, :earlier]  # L D D
+    found = []
+    for rows in blocks(query.shape[1], size):
+        q = query[:, rows]
+        squares = torch.linalg.vecdot(q @ gram, q)
+        sizes = q.square().sum(dim=2) * gram.diagonal(dim1=1, dim2=2).sum(dim=1, keepdim=True)
+        if own:
+            k_own = _at_queries(key, rows, own)
+            squares = squares if state_only else squares + _scores(q, k_own).square().sum(dim=2)
+            gram = gram + k_own.transpose(1, 2) @ k_own
+        found.append((sizes > CANCELLATION * squares).any())
+    return bool(torch.stack(found).any())
 
 
 @torch.library.custom_op("seqarena::power_features", mutates_args=())
@@ -64,8 +83,8 @@ def power_features(query: Tensor, key: Tensor, value: Tensor, power: int, own: i
     are at the positions of the queries, and query i attends to those up to i.
     """
     output = torch.empty(*query.shape[:2], value.shape[2], dtype=query.dtype, device=query.device)
-    query, key, value = _avoid_cancellation(query, key, power, value)
     groups, size = _chunks(query, power, own)
+    query, key, value = _exact(query, key, [value], power, own, groups, size)
     for heads in groups:
         q, k, v = query[heads], key[heads], value[heads]
         state = _state(k, v, power, k.shape[1] - own, size)
@@ -85,8 +104,8 @@ def power_features_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of query, key and value. States are recomputed from first to last."""
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
-    query, key, value, grad = _avoid_cancellation(query, key, power, value, grad)
     groups, size = _chunks(query, power, own)
+    query, key, value, grad = _exact(query, key, [value, grad], power, own, groups, size)
     for heads in groups:
         q, k, v, g = query[heads], key[heads], value[heads], grad[heads]
         earlier = k.shape[1] - own

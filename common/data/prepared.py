@@ -12,11 +12,12 @@ import numpy as np
 
 from seqarena.common.data.batches import Ragged
 from seqarena.common.errors import BadDataError, damage
-from seqarena.common.files import new_folder
-from seqarena.common.runs.sources import changed_sources, imported_by, short_list
+from seqarena.common.files import new_folder, paths_below
+from seqarena.common.runs.sources import Sources, changed_sources, imported_by, short_list
 
 Splits = dict[str, Ragged]
 ARRAYS = ("tokens", "offsets", "labels")
+NOT_RECORDED = "by sources that were not recorded"
 
 
 def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str | None = None) -> tuple[Splits, str]:
@@ -44,14 +45,19 @@ def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str 
     found = checksum(splits)
     if found != manifest.get("sha256"):
         raise BadDataError(f"{folder}: prepared data are damaged (sha256 {found}); delete the folder and run again")
-    before = manifest.get("sources")
-    if isinstance(before, dict) and before != sources:
-        changed = short_list(changed_sources(before, sources))
-        print(
-            f"{folder} was made before {changed} changed and is used as it is; delete it to make it again",
-            file=sys.stderr,
-        )
+    report_outdated(folder, manifest.get("sources"), sources)
     return splits, found
+
+
+def report_outdated(folder: Path, before: object, now: Sources) -> None:
+    """Prints a line if prepared data were made by other sources than the present ones. They are not made again.
+
+    ``before``: the sources recorded in the folder; None: none are.
+    """
+    if before == now:
+        return
+    when = f"before {short_list(changed_sources(before, now))} changed" if isinstance(before, dict) else NOT_RECORDED
+    print(f"{folder} was made {when} and is used as it is; delete it to make it again", file=sys.stderr)
 
 
 def checksum(splits: Splits) -> str:
@@ -102,8 +108,8 @@ def origin(path: Path) -> str:
     if not (path.is_file() or path.is_dir()):  # can be read only once
         raise BadDataError(f"--data.path {path}: a pipe or a device; write its output to a file and name that file")
     digest = hashlib.sha256(os.fsencode(path.resolve()))
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    for each in (file for file in files if file.exists()):  # not a broken link
+    files = paths_below(path) if path.is_dir() else [path]
+    for each in (file for file in files if file.exists()):  # a link may lead nowhere
         status = each.stat()
         digest.update(os.fsencode(each) + f"\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]

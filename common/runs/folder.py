@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import lock_folder, write_json, writing
+from seqarena.common.files import LOCK, lock_folder, write_json, writing
 from seqarena.common.model.attention_maps import FILE
 from seqarena.common.runs.config import fingerprint, from_json, to_json
 from seqarena.common.runs.inputs import SOURCES, recorded_checksum, run_in, sources_in
@@ -107,7 +107,7 @@ def _withdraw(folder: Path, *, was_there: bool) -> None:
         for name in ("run.json", SOURCES):
             (folder / name).unlink(missing_ok=True)
         if not was_there:
-            (folder / ".lock").unlink(missing_ok=True)
+            (folder / LOCK).unlink(missing_ok=True)
             folder.rmdir()
 
 
@@ -158,7 +158,7 @@ def find_same_run(folder: Path, run: BaseRun, checksum: str) -> Path | None:
 def link(folder: Path, target: Path) -> None:
     """Replaces a directory in which nothing has begun by a link to another one beside it."""
     if folder.exists():
-        for name in ("run.json", SOURCES, ".lock"):
+        for name in ("run.json", SOURCES, LOCK):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
     folder.symlink_to(target.name)

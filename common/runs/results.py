@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from seqarena.common.attention import AttentionConfig, attention_name
 from seqarena.common.errors import BadDataError, WrongUseError, machine_error, printable
-from seqarena.common.files import files_below, read_strict_json, write_json
+from seqarena.common.files import paths_below, read_strict_json, write_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import LAYERS, MODEL, OTHER_ATTENTIONS, RowParts, row_name
@@ -241,7 +241,7 @@ def read_results(folder: Path) -> tuple[dict[Path, Result], list[str]]:
     """
     results: dict[Path, Result] = {}
     problems: list[str] = []
-    for path in files_below(folder, "result.json"):
+    for path in (each for each in paths_below(folder) if each.name == "result.json"):
         try:
             result = Result.read(path.parent)
         except BadDataError as error:

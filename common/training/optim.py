@@ -186,9 +186,10 @@ def build_optimizer(optim: Optim, model: nn.Module) -> torch.optim.Optimizer:
             multipliers |= {id(parameter): module.multiplier for parameter in module.parameters()}
     whole = (("decayed", 1.0), ("plain", 1.0), ("bounded", optim.bounded_lr_multiplier))
     groups: dict[tuple[str, float], list[nn.Parameter]] = {key: [] for key in whole}  # checkpoints rely on this order
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            kind = "bounded" if id(parameter) in bounded else "decayed" if parameter.ndim > 1 else "plain"
+            is_matrix = parameter.ndim > 1 and not name.endswith("bias")  # Transformer-XL's have several dimensions
+            kind = "bounded" if id(parameter) in bounded else "decayed" if is_matrix else "plain"
             groups.setdefault((kind, multipliers.get(id(parameter), 1.0)), []).append(parameter)
     settings: list[dict[str, Any]] = [
         {

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seqarena.common.errors import BadDataError, damage
+from seqarena.common.files import paths_below
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
@@ -16,7 +17,7 @@ def members(path: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
         BadDataError: the path does not exist, is not an archive, or is a truncated one.
     """
     if path.is_dir():
-        for each in sorted(path.rglob("*")):
+        for each in paths_below(path):
             if each.name.endswith(suffixes) and each.is_file():
                 yield each.relative_to(path).as_posix(), each.read_bytes()
         return
@@ -50,7 +51,7 @@ def _require_end(archive: tarfile.TarFile) -> None:
 
 def is_hub_layout(path: Path) -> bool:
     """Returns whether a folder contains a data set in the hub's layout: Parquet files."""
-    return path.is_dir() and next(path.rglob("*.parquet"), None) is not None
+    return path.is_dir() and any(each.suffix == ".parquet" for each in paths_below(path))
 
 
 def folder_of(path: Path, inner: str) -> Path:
@@ -63,10 +64,14 @@ def folder_of(path: Path, inner: str) -> Path:
     """
     if (path / inner).exists() or not path.is_dir():
         return path
-    found = sorted(path.rglob(inner))
+    copies: dict[Path, Path] = {}
+    for each in paths_below(path):
+        if (each / inner).exists():
+            copies.setdefault((each / inner).resolve(), each)
+    found = list(copies.values())
     if len(found) > 1:
         raise BadDataError(
             f"{path}: expected one copy of {inner}, found {len(found)}, such as {found[0]} and {found[1]}; "
             "pass the folder of one of them"
         )
-    return found[0].parents[inner.count("/")] if found else path
+    return found[0] if found else path

@@ -20,7 +20,7 @@ from seqarena.common.files import lock_folder
 from seqarena.common.runs.roles import Role, role
 from seqarena.pretraining.data.documents import Text, documents, from_hub, sentences, sources
 from seqarena.pretraining.data.sequences import Building, Sequences, build
-from seqarena.pretraining.data.shards import Corpus, read_corpus, say, summary, write_corpus
+from seqarena.pretraining.data.shards import Corpus, begin, read_corpus, say, summary, write_corpus
 from seqarena.pretraining.masking import Masking
 
 SPLITS = ("train", "validation", "test")
@@ -107,6 +107,7 @@ class MaskedText:
             say(f"mlm: tokenizing {self._source} into {where}")
             where.mkdir(parents=True, exist_ok=True)
             with lock_folder(where):
+                begin(where)
                 self._write(where)
         made, checksum = read_corpus(where)
         _require_room(made.tokenizer, room)
@@ -124,8 +125,9 @@ class MaskedText:
 
     def _name(self) -> str:
         """Returns the folder's name, which depends on the text and on the vocabulary's settings."""
-        text = f"book-v{VERSION}" if self.path is None else f"{origin(Path(self.path))}-v{VERSION}"
+        text = "book" if self.path is None else origin(Path(self.path))
         text = text if self.hub is None else "hub-" + self.hub.replace("/", "-").replace(":", "-")
+        text = f"{text}-v{VERSION}"
         if self.tokenizer is not None:
             path = Path(self.tokenizer)
             return f"{text}-{origin(path) if path.exists() else self.tokenizer.replace('/', '-')}"

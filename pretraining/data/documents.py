@@ -13,6 +13,7 @@ import pyarrow.parquet
 
 from seqarena.common.data.hub import hub_rows
 from seqarena.common.errors import BadDataError, damage
+from seqarena.common.files import paths_below
 
 SUFFIXES = (".parquet", ".jsonl", ".txt")
 PACKED = (".gz", ".xz")
@@ -62,7 +63,7 @@ def sources(path: Path) -> list[Path]:
         BadDataError: no file of a supported format.
     """
     wanted = tuple(f"{suffix}{packed}" for suffix in SUFFIXES for packed in ("", *PACKED))
-    found = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    found = [path] if path.is_file() else [each for each in paths_below(path) if each.is_file()]
     found = [each for each in found if each.name.endswith(wanted)]
     if not found:
         raise BadDataError(

@@ -2,7 +2,8 @@
 
 A shard stores some thousand documents in three arrays: ``tokens``, the start of each sentence in them, and the start
 of each document among the sentences. A shard is complete once its JSON file exists, which is written last; the corpus
-is complete once ``manifest.json`` exists.
+is complete once ``manifest.json`` exists. Shards and vocabulary of an interrupted preparation are used again only
+by the sources that made them (``begin``).
 """
 
 import functools
@@ -10,6 +11,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -21,9 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from seqarena.common.data.prepared import report_outdated
 from seqarena.common.data.tokenization import Tokenizer, load_tokenizer
 from seqarena.common.errors import BadDataError, damage
-from seqarena.common.files import write_atomically, write_json
+from seqarena.common.files import LOCK, write_atomically, write_json
+from seqarena.common.runs.sources import imported_by
 from seqarena.common.training.log import with_progress
 from seqarena.common.training.workers import exit_with_parent
 from seqarena.pretraining.data.documents import Text, sentences
@@ -32,6 +36,7 @@ DOCUMENTS = 2_000
 """Documents per shard. An interruption loses at most one shard per worker."""
 ARRAYS = ("tokens", "sentences", "documents")
 TOKENIZER = "tokenizer"
+SOURCES = "sources.json"
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
 
@@ -53,6 +58,22 @@ class Corpus:
     shards: list[Shard]
     tokenizer: Tokenizer
     manifest: Mapping[str, Any]
+
+
+def begin(folder: Path) -> None:
+    """Deletes what other sources left unfinished in the folder of a corpus, and records the sources there are now."""
+    record, sources = folder / SOURCES, imported_by(__name__)
+    try:
+        before = json.loads(record.read_bytes())
+    except (OSError, ValueError):
+        before = None
+    if before != sources:
+        for each in folder.iterdir():
+            if each.is_dir():
+                shutil.rmtree(each)
+            elif each.name not in (LOCK, SOURCES):
+                each.unlink()
+        write_json(record, sources)
 
 
 def write_corpus(
@@ -80,6 +101,7 @@ def write_corpus(
     if not totals["tokens"]:
         raise BadDataError(f"{what}: there is no text in it")
     manifest = {"tokenizer": fingerprint, "vocabulary": len(tokenizer), "shards": counts, **totals}
+    manifest["sources"] = dict(imported_by(__name__))
     manifest["replaced"] = 0 if read is None else read.replaced
     write_json(folder / "manifest.json", manifest)
     return int(totals["characters"])
@@ -158,6 +180,8 @@ def _write_shard(folder: Path, number: int, texts: list[str], digest: str) -> di
 def read_corpus(folder: Path) -> tuple[Corpus, str]:
     """Returns a corpus, mapped into memory, and the sha256 of its content.
 
+    Prints it where other sources made the corpus than there are now.
+
     Raises:
         BadDataError: the manifest does not match its shards or its tokenizer; names the file.
     """
@@ -180,6 +204,7 @@ def read_corpus(folder: Path) -> tuple[Corpus, str]:
                     raise BadDataError(f"{folder}/{number:05}.{name}.npy: sha256 {found} is not the manifest's; {hint}")
                 digest.update(found.encode())
             shards.append(Shard(**arrays))
+    report_outdated(folder, manifest.get("sources"), imported_by(__name__))
     return Corpus(shards=shards, tokenizer=tokenizer, manifest=manifest), digest.hexdigest()
 
 

@@ -12,6 +12,7 @@ from seqarena.common.data.counter import hash64
 from seqarena.common.data.hub import hub_rows
 from seqarena.common.data.readers import decode_lines, text_lines
 from seqarena.common.errors import BadDataError, damage
+from seqarena.common.files import paths_below
 from seqarena.pretraining.wikitext.vocabularies import UNKNOWN
 
 SPLITS = ("train", "valid", "test")
@@ -33,7 +34,7 @@ def lines_of_path(path: Path, endings: tuple[str, ...]) -> Lines:
         BadDataError: files are missing, or there are several sets; on reading: a file is damaged.
     """
     is_folder = path.is_dir()
-    names = [str(each.relative_to(path)) for each in path.glob("**/wiki.*")] if is_folder else _names_in_zip(path)
+    names = [str(each.relative_to(path)) for each in paths_below(path)] if is_folder else _names_in_zip(path)
     sets: dict[tuple[str, str], dict[str, str]] = {}
     for ending in endings:
         for split in SPLITS:

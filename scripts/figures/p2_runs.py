@@ -11,7 +11,7 @@ from pathlib import Path
 from seqarena.common.attention import attention_name
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.errors import BadDataError
-from seqarena.common.files import files_below
+from seqarena.common.files import paths_below
 from seqarena.common.runs.config import from_json
 from seqarena.scripts.curves import Curves, read_curves
 from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, MissingError, Panel
@@ -31,7 +31,7 @@ def find_runs(folder: Path) -> tuple[str, dict[str, Curves]]:
     found: dict[str, Curves] = {}
     origin: dict[str, Path] = {}
     tasks: dict[str, Path] = {}
-    for path in files_below(folder, "metrics.jsonl"):
+    for path in (each for each in paths_below(folder) if each.name == "metrics.jsonl"):
         curves = read_curves(path.parent)
         if MASS not in curves:
             continue

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from seqarena.common.errors import BadDataError, WrongUseError, printable
-from seqarena.common.files import files_below, read_strict_json
+from seqarena.common.files import paths_below, read_strict_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.results import Result, read_results, row_parts
 from seqarena.common.runs.run import BaseRun, RowParts, row_name
@@ -28,7 +28,7 @@ def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """
     entries: dict[Path, dict[str, Any]] = {}
     problems = []
-    for path in (each for each in files_below(folder, "*.json") if each.parent.name == "sweeps"):
+    for path in (each for each in paths_below(folder) if each.suffix == ".json" and each.parent.name == "sweeps"):
         runs = path.parent.parent
         try:
             planned = [_entry(each) for each in printable(read_strict_json(path))["runs"]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seqarena.common.errors import BadDataError
-from seqarena.lra.data.archives import members
+from seqarena.lra.data.archives import folder_of, is_hub_layout, members
 
 NAMES = ("a.txt", "b.txt", "c.txt")
 
@@ -40,3 +40,24 @@ def test_members_behind_a_damaged_one_are_not_dropped_in_silence(tmp_path: Path)
     whole = packed()
     with pytest.raises(BadDataError, match="data follow the last readable member"):
         read(tmp_path / "a.tar", whole.replace(b"b.txt", b"d.txt", 1))  # the checksum of its head
+
+
+def test_a_link_to_a_folder_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "inner").mkdir(parents=True)
+    for name in ("a.txt", "b.parquet", "inner/c.txt"):
+        (tmp_path / "disk" / name).write_text("text\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "disk")
+    names = [name for name, _ in members(tmp_path / "data", (".txt",))]
+    assert names == ["link/a.txt", "link/inner/c.txt"]
+    assert is_hub_layout(tmp_path / "data")
+    assert folder_of(tmp_path / "data", "inner/c.txt") == tmp_path / "data" / "link"
+
+
+def test_two_names_of_one_folder_are_one_copy(tmp_path: Path) -> None:
+    (tmp_path / "v1" / "inner").mkdir(parents=True)
+    (tmp_path / "latest").symlink_to("v1")
+    assert (folder_of(tmp_path, "inner") / "inner").samefile(tmp_path / "v1" / "inner")
+    (tmp_path / "v2" / "inner").mkdir(parents=True)
+    with pytest.raises(BadDataError, match="2 copies of inner"):
+        folder_of(tmp_path, "inner")

@@ -3,6 +3,7 @@
 import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,6 +218,34 @@ def test_what_is_drawn_is_kept_when_it_cannot_be_put_together(tmp_path: Path, mo
     monkeypatch.undo()
     assert len(SMALL.load(tmp_path)[0]["train"]) == 32
     assert not list(tmp_path.glob("lra/*.shards"))
+
+
+def test_what_an_edited_generator_drew_is_not_mixed_with_what_is_drawn_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_draw, real_sources = pathfinder.draw_images, pathfinder.imported_by
+    monkeypatch.setattr(pathfinder, "SHARD", 15)
+    monkeypatch.setattr(pathfinder, "WORKERS", 1)
+
+    def stop(*given: Any) -> Any:
+        if given[-1].start == 15:
+            raise KeyboardInterrupt
+        return real_draw(*given)
+
+    def other(*given: Any) -> Any:
+        drawn = real_draw(*given)
+        return drawn._replace(images=255 - drawn.images)
+
+    monkeypatch.setattr(pathfinder, "draw_images", stop)
+    with pytest.raises(KeyboardInterrupt):
+        SMALL.load(tmp_path / "cut")
+    assert list(tmp_path.glob("cut/lra/*shards/*.npy"))
+    name = "lra/data/pathfinder/generator.py"
+    monkeypatch.setattr(pathfinder, "imported_by", lambda module: {**real_sources(module), name: "edited"})
+    monkeypatch.setattr(pathfinder, "draw_images", other)
+    found, expected = (SMALL.load(tmp_path / name)[1] for name in ("cut", "whole"))
+    assert found == expected
+    assert not list(tmp_path.glob("cut/lra/*shards"))
 
 
 def test_the_opposite_of_the_nearest_image_is_a_floor_too(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -128,6 +129,78 @@ def test_an_interrupted_corpus_goes_on_with_the_shards_that_are_missing(
     assert read_corpus(tmp_path / "cut")[1] == read_corpus(tmp_path / "whole")[1]
     write_corpus([*TEXTS[:-1], "Another end."], tokenizer, tmp_path / "cut", workers=1, what="test")
     assert written[6:] == [3]  # other documents are not taken for those that were there
+
+
+def edited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on the rule that cuts sentences is another one, and so is its file."""
+    real = shards.imported_by
+    name = "pretraining/data/documents.py"
+    monkeypatch.setattr(shards, "imported_by", lambda module: {**real(module), name: "edited"})
+    monkeypatch.setattr(shards, "sentences", lambda text: [each[:10] for each in sentences(text)])
+
+
+def test_tokens_of_an_edited_generator_are_told(
+    tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = MaskedText(path=str(write(tmp_path / "in", "txt")), tokenizer=str(vocabulary))
+    _, before = data.load(tmp_path)
+    assert data.load(tmp_path)[1] == before
+    assert "delete it" not in capsys.readouterr().err
+    edited(monkeypatch)
+    assert data.load(tmp_path)[1] == before
+    assert "before pretraining/data/documents.py changed; delete it to make it again" in capsys.readouterr().err
+
+
+def test_an_interrupted_corpus_of_an_edited_generator_begins_again(
+    tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MaskedText(path=str(write(tmp_path / "in", "txt")), tokenizer=str(vocabulary))
+    real = shards._write_shard
+
+    def stop(folder: Path, number: int, *given: object) -> dict:
+        if number == 2:
+            raise KeyboardInterrupt
+        return real(folder, number, *given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as cut:
+        cut.setattr(shards, "_write_shard", stop)
+        with pytest.raises(KeyboardInterrupt):
+            data.load(tmp_path / "cut")
+    edited(monkeypatch)
+    found, expected = (data.load(tmp_path / name)[1] for name in ("cut", "whole"))
+    assert found == expected
+
+
+def test_a_vocabulary_is_kept_of_an_interruption_but_not_of_an_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = MaskedText(path=str(write(tmp_path / "in", "txt")), vocabulary=120)
+    trained = []
+
+    def counted(*given: Any) -> Any:
+        trained.append(given)
+        return train_tokenizer(*given)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("seqarena.pretraining.data.train_tokenizer", counted)
+    with monkeypatch.context() as cut:
+        cut.setattr(shards, "_write_shard", stop)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                data.load(tmp_path)
+    assert len(trained) == 1
+    edited(monkeypatch)
+    data.load(tmp_path)
+    assert len(trained) == 2
+
+
+def test_a_raised_version_leaves_older_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = [MaskedText(), MaskedText(path=__file__), MaskedText(hub="a/b:c"), MaskedText(hub="a/b", tokenizer="d")]
+    before = [each._name() for each in every]
+    monkeypatch.setattr("seqarena.pretraining.data.VERSION", 10**6)
+    assert not {each._name() for each in every} & {*before}
 
 
 def test_damage_is_named(tmp_path: Path, vocabulary: Path) -> None:

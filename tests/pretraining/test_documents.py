@@ -29,3 +29,12 @@ def test_sources_are_in_the_order_of_their_names(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     assert [path.relative_to(tmp_path).as_posix() for path in sources(tmp_path)] == ["a/c.jsonl", "a.parquet", "b.txt"]
     assert list(documents(tmp_path / "b.txt", Text(strict=True))) == ["x"]
+
+
+def test_sources_behind_a_link_to_a_folder_are_read(tmp_path: Path) -> None:
+    for name in ("text/b.txt", "more/c.txt", "more/inner/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "text" / "a").symlink_to(tmp_path / "more")
+    found = [path.relative_to(tmp_path / "text").as_posix() for path in sources(tmp_path / "text")]
+    assert found == ["a/c.txt", "a/inner/d.txt", "b.txt"]

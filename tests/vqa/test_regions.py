@@ -14,7 +14,7 @@ import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.scripts.seqarena import dispatch
-from seqarena.vqa import formats, regions
+from seqarena.vqa import convert, formats, regions
 from seqarena.vqa.formats import READERS, format_of, picture_of
 from seqarena.vqa.regions import PictureRegions, Regions, read, write
 
@@ -195,6 +195,24 @@ def test_another_source_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt):
         whole(tmp_path / "out", broken())
     same(whole(tmp_path / "out", pictures(), source="elsewhere"), pictures())
+
+
+def test_a_conversion_does_not_go_on_by_an_edited_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Iterator[PictureRegions]:
+        yield pictures(seed=1)[0]
+        raise KeyboardInterrupt
+
+    real = convert.imported_by
+    command = ["--from", str(as_tsv(tmp_path, pictures())), "--out", str(tmp_path / "out"), "--detector", "R101",
+               "--boxes", "5"]  # fmt: skip
+    monkeypatch.setattr(regions, "SAVED_EVERY", 1)
+    with monkeypatch.context() as before:
+        before.setattr(convert, "pictures", broken)
+        with pytest.raises(KeyboardInterrupt):
+            convert.features(command)
+    monkeypatch.setattr(convert, "imported_by", lambda module: {**real(module), "vqa/formats.py": "edited"})
+    convert.features(command)
+    same(read(tmp_path / "out"), pictures())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.vqa.data import written as writing
 from seqarena.vqa.data.batches import question_batch
 from seqarena.vqa.data.detected import DetectedViews, read_detector
 from seqarena.vqa.data.scenes import WORDS, Scenes
@@ -350,3 +351,18 @@ def test_written_files_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (first / "v2_mscoco_val2014_annotations.json").stat().st_mtime_ns == before
     assert not capsys.readouterr().err
     assert [each.name for each in tmp_path.iterdir()] == [first.name]
+
+
+def test_files_of_an_edited_generator_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where, real = write_scenes(tmp_path, 6), writing.imported_by
+    monkeypatch.setattr(writing, "imported_by", lambda module: {**real(module), "vqa/data/scenes.py": "edited"})
+    assert write_scenes(tmp_path, 6) == where
+    assert "before vqa/data/scenes.py changed; delete it to make it again" in capsys.readouterr().err
+    (where / "sources.json").write_text("{")
+    with pytest.raises(BadDataError, match=r"not a whole folder of generated scenes.*delete the folder"):
+        write_scenes(tmp_path, 6)
+    (where / "sources.json").unlink()
+    write_scenes(tmp_path, 6)
+    assert "was made by sources that were not recorded and is used as it is; delete it" in capsys.readouterr().err

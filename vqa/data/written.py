@@ -1,12 +1,16 @@
 """Writes generated scenes in VQA v2's formats: JSON of questions and annotations, a folder of regions per detector."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from seqarena.common.data.prepared import report_outdated
+from seqarena.common.errors import damage
 from seqarena.common.files import new_folder, write_json
+from seqarena.common.runs.sources import imported_by
 from seqarena.vqa.data import Arrays, Split
 from seqarena.vqa.data.published import ANNOTATIONS, QUESTIONS
 from seqarena.vqa.data.scenes import ANSWERS, VERSION, Scenes, question_text
@@ -17,6 +21,7 @@ SIZE = (640, 480)
 EXTENT = 0.08
 """Half of a box's width and height, as a fraction of the picture's: large enough that boxes on one object overlap."""
 NAMES = "ABC"
+SOURCES = "sources.json"
 WRITTEN = 2
 """Version of the written files."""
 KINDS = {"material": ("other", "what material"), "shape": ("other", "what shape"), "there": ("yes/no", "is there")}
@@ -26,10 +31,19 @@ KINDS = {"material": ("other", "what material"), "shape": ("other", "what shape"
 def write_scenes(folder: Path, scenes: int) -> Path:
     """Writes the files of ``scenes`` training scenes and a sixth as many test scenes, and returns their folder.
 
-    An existing folder is returned unchanged, because it is always written atomically.
+    A folder that is there is taken as it is: it is made whole or not at all. Where other sources made it than there are
+    now, this is printed.
+
+    Raises:
+        BadDataError: the record of its sources is damaged.
     """
     where = folder / f"written-scenes-{VERSION}.{WRITTEN}-{scenes}"
+    sources = imported_by(__name__)
     if where.exists():
+        record = where / SOURCES
+        with damage(where, "folder of generated scenes", "delete the folder and run again"):
+            before = json.loads(record.read_bytes()) if record.exists() else None
+        report_outdated(where, before, sources)
         return where
     print(f"writing generated scenes in VQA v2's formats, kept in {where}", file=sys.stderr)
     config = Scenes(scenes=scenes, held_out=max(scenes // 6, 4))
@@ -37,6 +51,7 @@ def write_scenes(folder: Path, scenes: int) -> Path:
         if unfinished is not None:
             _write_split(unfinished, "train2014", 1, config.split(0, config.scenes))
             _write_split(unfinished, "val2014", 1 + config.scenes, config.split(1, config.held_out))
+            write_json(unfinished / SOURCES, sources)
     return where
 
 

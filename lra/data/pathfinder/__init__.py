@@ -15,6 +15,7 @@ import numpy as np
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import WrongUseError, damage
 from seqarena.common.runs.config import fingerprint
+from seqarena.common.runs.sources import digest, imported_by
 from seqarena.common.training.log import with_progress
 from seqarena.lra.data import SPLITS
 from seqarena.lra.data.archives import folder_of
@@ -93,15 +94,16 @@ class Pathfinder(Pixels):
                 lambda: cut(*read_release(there, self.size, self.contour_length, self.examples)),
             )
         where = folder / "lra" / f"pathfinder-v{GENERATOR_VERSION}-{fingerprint(self)}"
-        shards = where.with_name(f"{where.name}.shards")
+        shards = where.with_name(f"{where.name}.{digest(imported_by(__name__))}.shards")  # never of two generators
         what = f"pathfinder: drawing {self.examples:,} images of {self.size} x {self.size}"
         try:
             found = prepared(where, what, lambda: self._draw_splits(shards))
         except FileNotFoundError:
             if not where.exists():
                 raise
-            found = prepared(where, what, lambda: self._draw_splits(shards))  # another process finished first
-        shutil.rmtree(shards, ignore_errors=True)
+            found = prepared(where, what, lambda: self._draw_splits(shards))  # another process was done first
+        for each in where.parent.glob(f"{where.name}.*shards"):  # other sources' too
+            shutil.rmtree(each, ignore_errors=True)
         return found
 
     def _level(self, path: Path) -> Path:

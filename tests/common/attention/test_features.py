@@ -80,6 +80,40 @@ def test_a_direction_that_all_keys_share_costs_no_digits(offset: float, order: s
             assert error <= 2 * own + 1e-6
 
 
+@pytest.mark.parametrize("factor", [0.0, 1000.0])
+@pytest.mark.parametrize("own", [300, 150])
+def test_later_keys_do_not_change_earlier_outputs(factor: float, own: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor their gradients: keys that share a direction are seen, large ones that share none come later."""
+    monkeypatch.setattr(features, "FEATURE_NUMBERS", 1)  # chunks of 64
+    query, key, value = (torch.randn(1, 2, 300, 8) for _ in range(3))
+    direction = nn.functional.normalize(torch.randn(8), dim=0)
+    query -= (query @ direction)[..., None] * direction
+    key[:, :, :200] += 1000 * direction
+    later = key.clone()
+    later[:, :, 200:] *= factor
+    kernel = Elementwise(power=2).build(heads=2)
+    visibility, seen = Visibility(order="causal", memory=300 - own), slice(0, own - 100)
+    found = []
+    for keys, dtype in ((key, torch.float64), (key, torch.float32), (later, torch.float32)):
+        leaves = [each.to(dtype).requires_grad_() for each in (query[:, :, -own:], keys, value)]
+        output = kernel.features(*leaves, visibility, None)[:, :, seen]
+        found.append([output, *(each[:, :, :200] for each in torch.autograd.grad(output.sum(), leaves))])
+    for exact, before, after in zip(*found, strict=True):
+        assert (after - before).norm() <= 1e-6 * exact.norm()
+        assert (after - exact).norm() <= 1e-4 * exact.norm()  # of rounding the scaled query
+
+
+def test_few_earlier_keys_are_no_reason_for_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind padding on the left: a query that is orthogonal to the one key of a state sees others too."""
+    monkeypatch.setattr(torch.Tensor, "double", lambda _: pytest.fail("float64"))
+    query, key, value = torch.zeros(3, 1, 300, 2)
+    query[:, :, 1], value[:] = 1.0, 1.0
+    key[:, 64, 0], key[:, 128:, 1] = 1.0, 1.0
+    monkeypatch.setattr(features, "FEATURE_NUMBERS", 1)  # chunks of 64
+    output = power_features(query, key, value, 2, 300)
+    assert output[0, :, 0].tolist() == pytest.approx([0.0] * 128 + list(range(1, 173)))
+
+
 def test_features_are_taken_where_they_are_less_work_and_can_be() -> None:
     def against(power: int, head_dim: int, keys: int, phi: str = "x", dropout: float = 0.0, **given: Any) -> str:
         query, key = torch.empty(1, 1, 3, head_dim), torch.empty(1, 1, keys, head_dim)

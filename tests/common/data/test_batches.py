@@ -19,7 +19,7 @@ from seqarena.common.data.counter import hash64, mix64, permutation
 from seqarena.common.data.nearest import label_of_nearest, nearest, word_counts
 from seqarena.common.data.prepared import checksum, load_splits, origin, prepared, save_splits
 from seqarena.common.errors import MACHINE_ERRORS, BadDataError
-from seqarena.common.files import new_folder
+from seqarena.common.files import new_folder, paths_below
 
 few = settings(max_examples=50)
 
@@ -181,6 +181,32 @@ def test_a_pipe_is_no_data_and_a_name_may_be_of_any_bytes(tmp_path: Path) -> Non
     name = tmp_path / "folder" / os.fsdecode(b"caf\xe9.txt")  # Latin-1, as old archives have them
     name.touch()
     assert len({origin(name), origin(name.parent)}) == 2
+
+
+def test_an_edit_behind_a_link_to_a_folder_is_noticed(tmp_path: Path) -> None:
+    for name in ("data", "disk"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "a.txt").write_text("text")
+    before = origin(tmp_path / "data")
+    (tmp_path / "disk" / "a.txt").write_text("another text")
+    assert origin(tmp_path / "data") != before
+
+
+def test_links_are_followed_and_no_folder_is_entered_twice(tmp_path: Path) -> None:
+    for name in ("top/b/f", "top/c/f", "disk/f", "disk/g/f"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    top = tmp_path / "top"
+    links = {"a": "c", "b/up": "..", "d": "../disk", "e": "../disk/g", "lost": "nowhere", "z": "z"}
+    for name, target in links.items():
+        (top / name).symlink_to(target)
+    (tmp_path / "disk" / "back").symlink_to("../top")
+    found = [path.relative_to(top).as_posix() for path in paths_below(top)]
+    assert found == ["a", "b", "b/f", "b/up", "c", "c/f", "d", "d/back", "d/f", "d/g", "d/g/f", "e", "lost", "z"]
+    assert [path for path in paths_below(tmp_path / "disk") if path.is_file()] == [
+        tmp_path / "disk" / name for name in ("back/b/f", "back/c/f", "f", "g/f")
+    ]
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ENOMEM])
