@@ -238,5 +238,5 @@ def test_an_empty_name_of_the_folder_of_caches_is_none(tmp_path: Path, monkeypat
 
 def test_a_folder_of_runs_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(OSError, match=r"could not write .*runs/lra/listops/.*: .*; what was there before is whole"):
+    with pytest.raises(OSError, match=r"could not write .*runs/lra/listops/.*: .*; the previous content is unchanged"):
         measure(TINY, tmp_path)

@@ -221,8 +221,10 @@ def read(folder: Path, *, verify: bool = False) -> Regions:
         inside = sorted(
             str(each.parent.relative_to(folder)) for each in paths_below(folder) if each.name == "header.json"
         )
-        hint = f"in folders of it there are: {', '.join(inside[:4])}" if inside else "seqarena vqa features makes them"
-        raise BadDataError(f"{folder}: no regions, for there is no header.json; {hint}")
+        hint = (
+            f"its folders {', '.join(inside[:4])} have one" if inside else "seqarena prepare vqa features makes regions"
+        )
+        raise BadDataError(f"{folder}: no regions: expected header.json, found none; {hint}")
     with damage(folder, "folder of regions", "delete the folder and make it again"):
         header = Header(**json.loads((folder / "header.json").read_bytes()))
         arrays: dict[str, Any] = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}

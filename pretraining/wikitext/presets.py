@@ -71,9 +71,9 @@ DEEP60 = Preset(
         train=replace(BASE.run.train, steps=50_000, batch_size=40),
     ),
     source="P3, section 3.4: 60 layers instead of 16, no dropout, no clipping, 2.9 epochs",
-    departures="learning rate, memory, no warm-up and a cosine over the 50,000 steps are the base model's, because P3 "
-    "does not state them; --norm deescalated uses the prefix mean, because P3's mean over the whole segment sees the "
-    "future (--model.norm.leaky)",
+    departures="no setting: all others are those of Dai et al. 2019, as P3 says, the cosine over the 50,000 steps; "
+    "--norm deescalated uses the prefix mean, because P3's mean over the whole segment depends on future tokens "
+    "(--model.norm.leaky)",
     expected="P3 plots training loss only: post-norm fails, pre-norm and de-escalated post-norm are alike; very "
     "roughly perplexity 35 to 40, with a sixth of the base model's tokens",
     cost="",

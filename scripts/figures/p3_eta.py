@@ -1,7 +1,7 @@
 """P3, Figure 8: eta = E[xi_1] / E[xi_2] - xi_1 / xi_2 (eq. 14) against token similarity, for several widths.
 
 xi_i of one drawn layer Y = X + P X W varies about its expectation. P3 replaces the expectation of a quotient by the
-quotient of expectations, and draws eta to show that this costs little.
+quotient of expectations, and draws eta to show that this costs little. t is read as the token similarity of X.
 """
 
 from itertools import pairwise
@@ -27,9 +27,9 @@ def tokens_of(similarity: float, dim: int, generator: torch.Generator) -> Tensor
     return tokens
 
 
-def etas(similarity: float, dim: int, trials: int) -> Tensor:
+def etas(similarity: float, dim: int, trials: int, seed: int) -> Tensor:
     """Returns eta of ``trials`` random layers on tokens of that similarity; trials."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     found = []
     for _ in range(trials):
         made = layer(tokens_of(similarity, dim, generator), generator, heads=HEADS)
@@ -41,7 +41,9 @@ def etas(similarity: float, dim: int, trials: int) -> Tensor:
 def make(settings: FigureOptions) -> FigureResult:
     """Returns the figure, 100 layers per point. --quick: 10 layers of two small widths."""
     trials, widths = (10, (32, 128)) if settings.quick else (100, (64, 128, 256, 512, 1_024))
-    drawn = {dim: torch.stack([etas(each, dim, trials) for each in SIMILARITIES]) for dim in widths}
+    drawn = {
+        dim: torch.stack([etas(each, dim, trials, seed) for seed, each in enumerate(SIMILARITIES)]) for dim in widths
+    }
     lines = [
         Line(label=f"d = {dim}", x=SIMILARITIES, y=each.mean(dim=1).tolist(), spread=each.std(dim=1).tolist())
         for dim, each in drawn.items()

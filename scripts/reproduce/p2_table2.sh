@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Table 2 of P2: headlines of Gigaword, with a randomly initialised encoder and one from BERT. Three seeds.
+# Table 2 of P2: headlines of Gigaword, with encoder and decoder randomly initialised, and both from BERT. Three seeds.
 #
 # Data: your copy of Gigaword's pairs, in any layout of docs/summarization.md: --data.path FOLDER. BERT is loaded from
 #   the hub, or from CHECKPOINT=FOLDER; with --preset quick and no CHECKPOINT a quick BERT is pretrained instead.
@@ -11,8 +11,9 @@
 #   softmax, from BERT     38.90  19.65  36.24
 #   hnas, from BERT        39.06  20.14  36.51
 # Departs: P2 does not state steps, batch size, warm-up, search and scorer; nor which decoder attentions are hnas (here
-#   none, only the encoder's; --model.decoder-attention hnas, --model.cross-attention hnas); nor whether the decoder
-#   starts from BERT too (here not); nor whether BERT was pretrained with hnas (here not: u starts at 0).
+#   none, only the encoder's; --model.decoder-attention hnas, --model.cross-attention hnas); nor whether BERT was
+#   pretrained with hnas (here not: u starts at 0). P2 prints <BERT,BERT>: both sides start from BERT here, and
+#   attention from the decoder to the text is random. "12 layers" is read as 12 in the encoder and 12 in the decoder.
 # Arguments are passed to every sweep (--preset quick, --seeds 0). RUNS=FOLDER sets the folder of runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -32,6 +33,7 @@ if [[ -z ${CHECKPOINT:-} && " $* " == *" --preset quick "* ]]; then
     plan=$(grep -o '"plan": "[^"]*"' <<<"$output" | cut -d '"' -f 4)
     CHECKPOINT=$RUNS/$(grep -o '"folder": "[^"]*"' "$plan" | cut -d '"' -f 4)
 fi
+CHECKPOINT=${CHECKPOINT:-google-bert/bert-base-uncased}
 "$seqarena" sweep summarization gigaword --preset paper --attention softmax hnas --seeds 0 1 2 \
-    --model.encoder-init "${CHECKPOINT:-google-bert/bert-base-uncased}" "$@"
+    --model.encoder-init "${CHECKPOINT}" --model.decoder-init "${CHECKPOINT}" "$@"
 "$seqarena" leaderboard --runs "$RUNS"

@@ -8,7 +8,7 @@
 # Printed: curves of the training loss, without numbers. According to P3, post-norm fails; pre-norm and de-escalated
 #   post-norm are alike. Expected: very roughly perplexity 35 to 40 for the runs that learn.
 #   seqarena curves DIRECTORY plots a run's training loss.
-# Departs: rate, memory, no warm-up and the cosine are the base model's, because P3 does not state them; pre-norm has a
+# Departs: not in the settings: those of its section 3.4, all others from Dai et al. 2019, as P3 says. Pre-norm has a
 #   final LayerNorm (without: --model.norm.no-final). The row "non-causal" is P3's form and not comparable with others.
 #   Baseline, 16 layers on as many tokens: seqarena sweep pretraining wikitext103 --preset base-50k --seeds 0 1 2
 # Arguments are passed to every sweep (--preset quick, --seeds 0). RUNS=FOLDER sets the folder of runs.

@@ -59,5 +59,5 @@ def test_two_names_of_one_folder_are_one_copy(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("v1")
     assert (folder_of(tmp_path, "inner") / "inner").samefile(tmp_path / "v1" / "inner")
     (tmp_path / "v2" / "inner").mkdir(parents=True)
-    with pytest.raises(BadDataError, match="2 copies of inner"):
+    with pytest.raises(BadDataError, match="expected one copy of inner, found 2"):
         folder_of(tmp_path, "inner")

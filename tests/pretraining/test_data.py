@@ -148,7 +148,10 @@ def test_tokens_of_an_edited_generator_are_told(
     assert "delete it" not in capsys.readouterr().err
     edited(monkeypatch)
     assert data.load(tmp_path)[1] == before
-    assert "before pretraining/data/documents.py changed; delete it to make it again" in capsys.readouterr().err
+    assert (
+        "was made before pretraining/data/documents.py changed and is used as it is; delete it to make it again"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_interrupted_corpus_of_an_edited_generator_begins_again(

@@ -189,7 +189,7 @@ def test_eta_is_the_expected_ratio_less_the_drawn_one(similarity: float) -> None
     assert float(p3_start.token_similarity(tokens[None])) == pytest.approx(similarity, abs=1e-5)
     made = escalation(layer(tokens, generator))
     eta = made.expected[0] / made.expected[1] - made.ratio
-    assert float(p3_eta.etas(similarity, 64, 1)[0]) == pytest.approx(eta, abs=1e-5)
+    assert float(p3_eta.etas(similarity, 64, 1, 0)[0]) == pytest.approx(eta, abs=1e-5)
 
 
 @pytest.mark.parametrize("place", [0.3, 1.0, 2.0])

@@ -105,7 +105,8 @@ def test_at_the_size_of_the_paper_the_commands_are_runs(name: str, tmp_path: Pat
     assert all(each.folder.is_relative_to(tmp_path) for each in runs)
     started = [words for words in sweeps if any(word.endswith("init") for word in words)]
     if name == "p2_table2":
-        assert [words[-4:-2] for words in started] == [["--model.encoder-init", "google-bert/bert-base-uncased"]]
+        bert = "google-bert/bert-base-uncased"
+        assert [words[-6:-2] for words in started] == [["--model.encoder-init", bert, "--model.decoder-init", bert]]
     if name == "p2_table3":
         assert [words[words.index("--model.init") + 1] for words in started] == [
             str(tmp_path / "mlm" / "a-seed0-1"), str(tmp_path / "mlm" / "b-seed12-2"),

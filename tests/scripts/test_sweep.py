@@ -123,7 +123,7 @@ def test_the_quickstart_is_four_variants(monkeypatch: pytest.MonkeyPatch, tmp_pa
     asked = []
     monkeypatch.setattr(quickstart.sweep, "run_all", lambda planned: asked.extend(planned) or [])
     monkeypatch.setattr(quickstart.leaderboard, "run", lambda given: 0)
-    monkeypatch.setattr(quickstart.report, "make", lambda runs, out, *rest: (out, []))
+    monkeypatch.setattr(quickstart, "create_report", lambda runs, out, *rest: (out, []))
     assert quickstart.run(["--runs", str(tmp_path)]) == 0
     assert [row_name(each.entry()["row"]) for each in asked] == ["softmax", "dnas", "hnas", "x3"]
 

@@ -359,7 +359,10 @@ def test_files_of_an_edited_generator_are_told(
     where, real = write_scenes(tmp_path, 6), writing.imported_by
     monkeypatch.setattr(writing, "imported_by", lambda module: {**real(module), "vqa/data/scenes.py": "edited"})
     assert write_scenes(tmp_path, 6) == where
-    assert "before vqa/data/scenes.py changed; delete it to make it again" in capsys.readouterr().err
+    assert (
+        "was made before vqa/data/scenes.py changed and is used as it is; delete it to make it again"
+        in capsys.readouterr().err
+    )
     (where / "sources.json").write_text("{")
     with pytest.raises(BadDataError, match=r"not a whole folder of generated scenes.*delete the folder"):
         write_scenes(tmp_path, 6)

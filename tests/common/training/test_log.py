@@ -65,5 +65,5 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.symlink_to("/dev/full")
     made = log.Log(Accelerator(cpu=True), tmp_path, title="a run", steps=5)
-    with pytest.raises(OSError, match=r"could not write .*metrics\.jsonl: .*No space left.*; what was there before is"):
+    with pytest.raises(OSError, match=r"could not write .*metrics\.jsonl: .*No space left.*; the previous content is"):
         made.train(1, {"loss": 1.0, "tokens_per_second": 1.0})
