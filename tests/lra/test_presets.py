@@ -36,7 +36,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
-@pytest.mark.parametrize("task", [name for name, task in TASKS.items() if "quick" in task.checksums])
+SLOW = ("pathfinder",)
+"""Half a minute: with the extras."""
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(name, marks=[pytest.mark.extras] if name in SLOW else [])
+        for name, task in TASKS.items()
+        if "quick" in task.checksums
+    ],
+)
 def test_quick_data_have_their_bytes(task: str, folder: Path) -> None:
     """Whoever changes them raises the generator's version; another checksum is another protocol."""
     run = PRESETS[task]["quick"].run

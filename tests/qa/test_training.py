@@ -91,7 +91,7 @@ def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
 def test_it_learns_what_follows(tmp_path: Path) -> None:
     model = replace(TINY, dim=32, heads=4, ffn_dim=64, dropout=0.0, attention_dropout=0.0)
     run = replace(RUNS["mnli"], model=model, data=replace(RUNS["mnli"].data, generated=4_000),
-                  train=replace(TRAIN, steps=800, batch_size=32, eval_every=800))  # fmt: skip
+                  train=replace(TRAIN, steps=400, batch_size=32, eval_every=400))  # fmt: skip
     result = measure(run, tmp_path)
     assert set(result.metrics) == {"accuracy", "loss", "accuracy_mismatched"}
     assert result.score is not None
