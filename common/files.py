@@ -22,8 +22,9 @@ LOCK = ".lock"
 def write_atomically(path: Path, write: Callable[[BufferedRandom], object], *, before: Path | None = None) -> None:
     """Writes a file atomically: ``path`` has either the old content or the complete new content, even after a crash.
 
-    The old content is moved to the file ``before``, if given. Processes that write the same file wait for each other.
-    If ``path`` is a symbolic link, its target is written.
+    The old content is moved to the file ``before``, if given. A crash between the two renames leaves it there alone,
+    and no ``path``: readers of such a pair then read ``before``. Processes that write the same file wait for each
+    other. If ``path`` is a symbolic link, its target is written.
 
     Raises:
         OSError: the file could not be written (a full disk, a read-only folder, a device). The old file is unchanged.

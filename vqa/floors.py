@@ -31,7 +31,8 @@ def floors(loaded: VqaData) -> Mapping[str, float]:
         if not part.names:
             continue
         each: Integers = np.array([_likeliest(train, of_train.of == kind, count) for kind in range(len(part.names))])
-        found[f"most frequent of its {name.replace('_', ' ')}"] = each[part.of]
+        overall = found["most frequent answer"]  # for questions of no category
+        found[f"most frequent of its {name.replace('_', ' ')}"] = np.where(part.of < 0, overall, each[part.of])
     scores = {name: float(test.score(guesses).mean()) for name, guesses in found.items()}
     copied: Indices = np.zeros(len(test), dtype=np.int64)
     copied[:TESTED] = nearest_answers(train, test, otherwise=int(found["most frequent answer"][0]))

@@ -56,8 +56,8 @@ class Kernel(nn.Module, ABC):
 
     rule: Rule | None = None
     """Weights and gradients of a block; None if the variant has only the formula."""
-    is_chunking_checked = False
-    """Whether ``_check_chunks`` has verified that ``normalize`` may be evaluated chunk by chunk."""
+    checked_orders: frozenset[Order] = frozenset()
+    """Orders in which ``_check_chunks`` has verified that ``normalize`` may be evaluated chunk by chunk."""
 
     def __init__(self, config: "AttentionConfig", dropout: float) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Kernel(nn.Module, ABC):
             WrongUseError: the formula gives different weights chunk by chunk, although the config lists the order in
                 ``stepwise``.
         """
-        if not self.is_chunking_checked and not torch.compiler.is_compiling():
+        if visibility.order not in self.checked_orders and not torch.compiler.is_compiling():
             self._check_chunks(query, visibility)
         query, key, value = visibility.clear(query, key, value)
         return attend_in_chunks(self._by_formula, query, key, value, visibility, bias)
@@ -135,7 +135,7 @@ class Kernel(nn.Module, ABC):
                 f"{type(self).__name__}: a query's weights depend on other queries, but its config does not say so: "
                 f"remove {visibility.order!r} from stepwise, or return the state from normalize"
             )
-        self.is_chunking_checked = True
+        self.checked_orders |= {visibility.order}
 
     def reference(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by the formula on the full matrix."""

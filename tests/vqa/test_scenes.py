@@ -167,6 +167,11 @@ def test_floors_are_what_rules_score() -> None:
         counts = np.where(test.options == guesses[:, None], test.people, 0).sum(axis=1)
         assert found[name] == pytest.approx(np.minimum(1, SHARE * counts).mean())
     assert 0.3 < found["most frequent of its kind"] < 0.5
+    without = replace(
+        test, parts={name: replace(part, of=np.full_like(part.of, -1)) for name, part in test.parts.items()}
+    )
+    others = floors(replace(loaded, splits={**loaded.splits, "test": without}))  # annotations may lack a category
+    assert others["most frequent of its kind"] == others["most frequent answer"]
 
 
 def test_the_nearest_training_picture_lends_its_answer() -> None:

@@ -1,5 +1,7 @@
 """The formula some queries at a time is the formula: every variant, order and mask, gradients, dropout, memory."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -77,6 +79,25 @@ def test_a_formula_that_needs_all_queries_and_does_not_say_so_is_refused(order: 
     each = case(order)
     with pytest.raises(WrongUseError, match=r"ColumnKernel: a query's weights depend on other queries"):
         ColumnSoftmax().build(heads=2)(each.query, each.key, each.value, each.visibility)
+
+
+class CausalColumnKernel(Kernel):
+    """A softmax without an order, and normalised over queries in causal order."""
+
+    def normalize(
+        self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
+    ) -> tuple[Weights, ColumnLse | None]:
+        dim = -1 if visibility.order == "none" else -2
+        return scores.masked_fill(~visible, lowest(scores)).softmax(dim=dim) * visible, None
+
+
+def test_each_order_is_checked_by_itself() -> None:
+    kernel = CausalColumnKernel(ColumnSoftmax(), 0.0)
+    for order in ("none", "causal"):
+        each = case(order)
+        refused = pytest.raises(WrongUseError, match="depend on other queries")
+        with contextlib.nullcontext() if order == "none" else refused:
+            kernel(each.query, each.key, each.value, each.visibility)
 
 
 class PrefixKernel(Kernel):
