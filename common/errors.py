@@ -104,7 +104,7 @@ def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, FileNotFoundError) and str(error.filename or where) == str(where):
-            raise BadDataError(f"{where} does not exist; expected a {kind}") from error
+            raise BadDataError(f"{where} does not exist; expected: {kind}") from error
         machine = machine_error(error, where)
         if machine is not None:
             raise machine from error

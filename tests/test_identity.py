@@ -180,6 +180,15 @@ def test_a_result_on_other_data_is_not_returned(tmp_path: Path, monkeypatch: pyt
     assert measure(run, tmp_path, overwrite=True).data_checksum != first.data_checksum
 
 
+def test_another_spelling_of_a_path_is_the_same_run_in_a_directory_that_was_named(tmp_path: Path) -> None:
+    _official(tmp_path / "one" / "corpus", 1)
+    spelled = [str(tmp_path / path) for path in ("one/corpus", "one/../one/corpus")]
+    first, again = (
+        measure(replace(SAVED, data=replace(SAVED.data, path=path)), tmp_path, out=tmp_path / "out") for path in spelled
+    )
+    assert first == again
+
+
 def test_a_refused_run_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(*_: object) -> None:
         raise BadDataError("damaged")

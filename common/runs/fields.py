@@ -32,7 +32,9 @@ def set_fields(run: BaseRun, arguments: Sequence[str], prog: str) -> BaseRun:
     """
     if arguments and not arguments[0].startswith("--"):
         raise WrongUseError(f"unexpected {arguments[0]!r}; fields are set as --path value; see {prog} --help")
-    for group in groups(arguments):
+    chosen = attention_fields(run)
+    # A variant is chosen before the fields that only it has, wherever it stands in the line.
+    for group in sorted(groups(arguments), key=lambda group: split(group)[0] not in chosen):
         path, values = split(group)
         run = _set(run, path, values, Argument(run=run, text=" ".join(group), prog=prog))
     return run

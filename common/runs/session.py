@@ -122,9 +122,10 @@ def _require_same_run(run: BaseRun, session: Session, sources: Sources) -> None:
             raise WrongUseError(f"the processes of this run were started differently: {shown}; start all alike")
 
 
-def _require_shared_folder(folder: Path, run: BaseRun) -> None:
+def _require_shared_folder(folder: Path) -> None:
     """Raises a ``WrongUseError`` in every process if one of them does not see the run's directory."""
-    if not all(gather_object([run_in(folder) == to_json(run) or folder.is_symlink()])):
+    first, *others = gather_object([run_in(folder)])
+    if any(each != first for each in others):
         raise WrongUseError(
             f"{folder}: not all processes of this run see this directory; expected --runs or --out on a disk that all "
             "machines share"
@@ -139,7 +140,7 @@ def _execute_in(
     directory = open_run_folder(folder, run, sources, overwrite=session.overwrite, is_named=is_named)
     with interrupt_advice(lambda: _advice(folder, session)), directory if is_main else contextlib.nullcontext():
         accelerator.wait_for_everyone()
-        _require_shared_folder(folder, run)
+        _require_shared_folder(folder)
         finished = Result.read(folder)
         accelerator.wait_for_everyone()
         if finished is not None and (finished.sources != sources or not is_same_run(
@@ -150,7 +151,7 @@ def _execute_in(
             )
         if finished is not None:
             main_first(accelerator, lambda: check_weights(folder, run, record=False))
-            if not main_first(accelerator, lambda: has_same_files(folder, run)):
+            if not all(gather_object([has_same_files(folder, run)])):  # decided together: what follows waits for all
                 found = package.assembly(run, session.data, accelerator).data_checksum
                 main_first(accelerator, lambda: check_data(folder, run, found))
         if finished is not None and is_main:

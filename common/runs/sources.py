@@ -32,8 +32,9 @@ LEFT_OUT = (
     "common.attention",  # the table of variants: a run holds its variant's values itself
     "common.model.attention_maps",  # heat maps, drawn after the test
     "common.errors", "common.runs.cli", "common.runs.named",  # messages and names
-    "common.runs.folder", "common.runs.package", "common.runs.results", "common.runs.roles", "common.runs.run",
-    "common.runs.sources", "common.runs.tasks",  # metadata and file handling
+    "common.parser", "common.runs.fields", "common.runs.folder", "common.runs.inputs", "common.runs.package",
+    "common.runs.results", "common.runs.roles", "common.runs.run", "common.runs.sources", "common.runs.tasks",
+    # the command line, metadata and file handling
 )  # fmt: skip
 """Modules of the project that no number depends on. Adding a variant to its table invalidates no result."""
 IMPORTERS = ("import_module", "__import__")

@@ -240,6 +240,11 @@ def test_hnas_starts_as_the_softmax_that_was_trained(tmp_path: Path) -> None:
     assert typed.decoder_attention.u == 0.25  # type: ignore[attr-defined]
 
 
+def test_a_field_of_a_variant_may_come_before_the_choice_of_that_variant() -> None:
+    model = run("--model.cross-attention.u", "0.3", "--model.cross-attention", "hnas").model
+    assert model.cross_attention.u == 0.3  # type: ignore[attr-defined]
+
+
 def test_what_no_model_can_be_is_refused(tmp_path: Path) -> None:
     source = str(checkpoint(tmp_path / "bert"))
     other = str(checkpoint(tmp_path / "other", dim=32))

@@ -180,7 +180,7 @@ def test_out_of_memory_is_one_message(use: Callable[[], object], capsys: pytest.
 
 
 def test_a_missing_file_is_not_called_damaged(tmp_path: Path) -> None:
-    with pytest.raises(BadDataError, match=r"missing\.tsv does not exist; expected a file in format tsv$"):
+    with pytest.raises(BadDataError, match=r"missing\.tsv does not exist; expected: file in format tsv$"):
         count(tmp_path / "missing.tsv", "tsv", trust=False)
     with (
         pytest.raises(BadDataError, match=r"not a whole folder .*\(.*part'\); make it again"),

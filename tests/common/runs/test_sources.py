@@ -210,3 +210,9 @@ def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> Non
                 assert all(f"{file}.py" in found or f"{file}/__init__.py" in found for file in files)
                 assert {"common/runs/session.py", "common/training/loop.py", "common/training/step.py"} <= set(found)
                 assert not any("presets" in path or path.endswith("tasks.py") for path in found)
+
+
+def test_a_run_does_not_depend_on_files_that_only_compare_its_inputs() -> None:
+    """A ListOps model has nothing of BERT, though a run's directory records which checkpoint a BERT began with."""
+    found = sources_of(find_package("lra").assemble, BASE)
+    assert not [path for path in found if path.startswith(("common/model/bert", "common/runs/inputs", "common/parser"))]
