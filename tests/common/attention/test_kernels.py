@@ -236,7 +236,7 @@ def test_what_no_kernel_can_take_is_refused_before_any_work() -> None:
             kernel(each.query, each.key.to("meta"), each.value, Visibility())
         with pytest.raises(WrongUseError, match=r"state: expected .* of shape \(2, 2, keys\)"):
             kernel.step(torch.zeros(2, 5), *tensors, each.visibility)
-        with pytest.raises(WrongUseError, match=r"state: expected .* on cpu, .* on meta"):
+        with pytest.raises(WrongUseError, match=r"state: expected .* on cpu; found .* on meta"):
             kernel.step(torch.zeros(2, 2, 5, device="meta"), *tensors, each.visibility)
         with pytest.raises(WrongUseError, match=r"segments: expected shape .* of integers"):
             kernel(*tensors, Visibility(segments=torch.zeros(2, 5)))
