@@ -80,7 +80,7 @@ DECAYED = {"weight", "table", "clusters", "original1", "weight_ih_l0", "weight_h
 
 
 def test_weight_decay_is_of_matrices_and_embeddings_alone() -> None:
-    """Of biases of any shape too: those of Transformer-XL, u and v, have three dimensions."""
+    """Biases are excluded whatever their shape: u and v of Transformer-XL have three dimensions."""
     decayed, spared = set(), set()
     for package, task in TASKS:
         run = find_package(package).presets[task]["quick"].run

@@ -1,4 +1,4 @@
-"""What a run was begun with, recorded in its directory and compared when it is resumed or asked for again."""
+"""Records the data and weights that a run begins with, and compares them when the run is resumed or requested again."""
 
 import contextlib
 import functools

@@ -64,7 +64,7 @@ def test_runs_that_another_sweep_holds_wait_until_the_others_are_done(
 def test_an_interrupted_sweep_that_overwrites_goes_on_without(
     more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a run in it advises, which does not know what the sweep has measured before, is not told."""
+    """The sweep's advice is printed, not that of the interrupted run: only the sweep knows its finished runs."""
 
     def interrupted(*_: object) -> None:
         with interrupt_advice(lambda: "the same command begins again"):
