@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.model import BertConfig
-from seqarena.common.model.blocks import Deescalated
+from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.pretraining.data import MaskedText
 from seqarena.pretraining.data.batches import MaskedBatch
 from seqarena.pretraining.masking import NONE

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from seqarena.common.model.blocks import PreNorm
+from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.runs.run import Preset
 from seqarena.common.training.loop import Train
 from seqarena.common.training.optim import Optim, Schedule

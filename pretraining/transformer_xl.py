@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.blocks import Activation, Deescalated, feed_forward
 from seqarena.common.model.deescalation import DeescalationState
+from seqarena.common.model.feed_forward import Activation, feed_forward
+from seqarena.common.model.norms.base import LayerPosition, Residual, scale_initial_weights
+from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.model.transformer import EncoderConfig
 from seqarena.common.shapes import ColumnLse, Context, EarlierLse, Hidden, Key, Tokens, Total, Value
 from seqarena.pretraining.adaptive_softmax import AdaptiveSoftmax
@@ -198,11 +200,12 @@ class RelativeAttention(nn.Module):
 class Layer(nn.Module):
     """One layer: attention to segment and memory, then a feed-forward."""
 
-    def __init__(self, config: Model) -> None:
+    def __init__(self, config: Model, position: LayerPosition) -> None:
         super().__init__()
         self.attention = RelativeAttention(config, config.attention)
         self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
-        self.residual = config.norm.residual(config.dim, config.norm_eps)
+        self.residual = config.norm.residual(config.dim, config.norm_eps, position)
+        self.initial_scale = config.norm.initial_scale(position)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -240,7 +243,8 @@ class TransformerXL(nn.Module):
         super().__init__()
         self.config = config
         self.word = nn.Embedding(config.vocabulary, config.dim)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        positions = (LayerPosition(number=number, depth=config.layers) for number in range(config.layers))
+        self.layers = nn.ModuleList(Layer(config, position) for position in positions)
         self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
         pairs = 1 if config.shared_biases else config.layers
         shape = pairs, config.heads, config.dim // config.heads
@@ -314,21 +318,23 @@ class TransformerXL(nn.Module):
 def initialise(model: TransformerXL) -> None:
     """Sets the published initial values: N(0, 0.02) everywhere, gains N(1, 0.02), linear biases 0.
 
-    The final norm, which some norms lack, is drawn last, so that models of all norms share every other initial value.
+    Models of all norms share every other initial value: the two gains per layer that most norms have are drawn for
+    every norm, and gains that only some norms have are drawn last.
     """
-    final = set(model.final_norm.modules())
-    for module in (each for each in model.modules() if each not in final):
-        _initialise(module)
+    blocks = [module for module in model.modules() if isinstance(module, Residual)]
+    norms = [*model.final_norm.modules(), *(module for block in blocks for module in block.modules())]
+    gains = {norm: norm.weight for norm in norms if isinstance(norm, nn.LayerNorm)}
+    for module in model.modules():
+        if isinstance(module, Residual):
+            for name in ("attention_norm", "feed_forward_norm"):
+                gain = gains.pop(getattr(module, name, None), None)  # type: ignore[arg-type]
+                nn.init.normal_(model.word.weight.new_empty(model.config.dim) if gain is None else gain, 1.0, STD)
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=STD)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
     for bias in (model.content_bias, model.position_bias, model.softmax.clusters):
         nn.init.normal_(bias, std=STD)
-    for module in model.final_norm.modules():
-        _initialise(module)
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=STD)
-    if isinstance(module, nn.LayerNorm):
-        nn.init.normal_(module.weight, mean=1.0, std=STD)
-    if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
-        nn.init.zeros_(module.bias)
+    for gain in gains.values():
+        nn.init.normal_(gain, 1.0, STD)
+    scale_initial_weights(model)

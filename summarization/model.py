@@ -59,15 +59,15 @@ class Model(StartedConfig):
         return self.attention if self.decoder_init is None or self.encoder_init is not None else self.decoder_attention
 
     @property
-    def depth(self) -> int:
-        """Layers of the decoder."""
+    def decoder_depth(self) -> int:
+        """Number of layers of the decoder."""
         return self.layers if self.decoder_layers is None else self.decoder_layers
 
     def check(self, *, order: str = "none", mean_pooled: bool = False) -> None:
         """Raises a ``WrongUseError`` that names the invalid field."""
         super().check(order="none", mean_pooled=mean_pooled)
-        if self.depth < 1:
-            raise WrongUseError(f"model.decoder_layers: expected at least 1, found {self.depth}")
+        if self.decoder_depth < 1:
+            raise WrongUseError(f"model.decoder_layers: expected at least 1, found {self.decoder_depth}")
         if not 0 <= self.label_smoothing < 1:
             raise WrongUseError(f"model.label_smoothing: expected 0 up to below 1, found {self.label_smoothing}")
         require_order(self.decoder_attention, "causal")
@@ -93,7 +93,7 @@ class Summarizer(nn.Module):
         self.bert = Bert(config, pooler=False)
         self.target = Embeddings(config, words=False)
         self.decoder = Decoder(
-            config, layers=config.depth, attention=config.decoder_attention, cross=config.cross_attention
+            config, layers=config.decoder_depth, attention=config.decoder_attention, cross=config.cross_attention
         )
         self.masked = MaskedLanguageHead(config)
         for part in (self.target, self.decoder, self.masked):

@@ -56,9 +56,9 @@ class Run(BaseRun):
         if chosen.encoder_init is None:
             model = replace(model, attention=chosen.attention)
         if chosen.decoder_init is not None:
-            if model.depth != model.layers:
+            if model.decoder_depth != model.layers:
                 raise WrongUseError(
-                    f"model.decoder_layers {model.depth}: the checkpoint {source} has {model.layers} layers"
+                    f"model.decoder_layers {model.decoder_depth}: the checkpoint {source} has {model.layers} layers"
                 )
             if is_typed("decoder_attention", typed):
                 trained = read_config(folder_of(source)).attention

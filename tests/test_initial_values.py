@@ -13,7 +13,7 @@ from torch import nn
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.visibility import Order
 from seqarena.common.model.bert.model import BertForPretraining
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 from seqarena.common.training.optim import Optim, build_optimizer
 from seqarena.lra.model import Classifier
 from seqarena.pretraining.model import has_order
@@ -71,8 +71,12 @@ def test_all_variants_of_a_task_begin_with_the_same_values(package: str, task: s
     seen: dict[str, torch.Tensor] = {}
     for changes in variations(run, config):
         torch.manual_seed(5)
-        for name, value in BUILT[package](run, replace(config, **changes)).state_dict().items():
-            assert torch.equal(seen.setdefault(name, value), value), f"{name} begins otherwise with {changes}"
+        model = BUILT[package](run, replace(config, **changes))
+        scales = {scale for each in model.modules() if (scale := getattr(each, "initial_scale", 1.0)) != 1}
+        for name, value in model.state_dict().items():
+            first = seen.setdefault(name, value)
+            shared = [scale for scale in (1.0, *scales) if torch.equal(scale * first, value)]
+            assert shared, f"{name} begins otherwise with {changes}"
 
 
 DECAYED = {"weight", "table", "clusters", "original1", "weight_ih_l0", "weight_hh_l0"}

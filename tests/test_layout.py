@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 from seqarena.scripts.packages import PACKAGES, find_package
 
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.run import changed_from, row_name, row_of, settings
 from seqarena.pretraining.wikitext.run import LanguageRun

@@ -16,7 +16,7 @@ from seqarena.common.attention import ATTENTIONS, attend
 from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.data.nearest import TESTED
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.cli import choose, run_package
 from seqarena.common.runs.fields import set_fields
 from seqarena.pretraining.wikitext import perplexity

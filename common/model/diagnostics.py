@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.visibility import Visibility
-from seqarena.common.model.blocks import Residual
+from seqarena.common.model.norms.base import Residual
 from seqarena.common.model.transformer import DecoderLayer
 from seqarena.common.shapes import Bias, Hidden, Key, Mask, Query
 

@@ -12,16 +12,12 @@ from seqarena.common.attention.softmax import Softmax
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.beams import LayerMemory, Memory, attend_beams
-from seqarena.common.model.blocks import (
-    Activation,
-    Deescalated,
-    NormConfig,
-    PostNorm,
-    Sublayer,
-    feed_forward,
-    norm_name,
-)
 from seqarena.common.model.deescalation import DeescalationState
+from seqarena.common.model.feed_forward import Activation, feed_forward
+from seqarena.common.model.norms import norm_name
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Sublayer, scale_initial_weights
+from seqarena.common.model.norms.deescalated import Deescalated
+from seqarena.common.model.norms.post import PostNorm
 from seqarena.common.runs.roles import Role, role
 from seqarena.common.shapes import BeamHidden, Context, Hidden, KeyMask
 
@@ -92,6 +88,11 @@ class EncoderConfig(ModelConfig):
         return self.layers
 
     @property
+    def decoder_depth(self) -> int:
+        """Number of layers of the decoder that reads this encoder; 0: none."""
+        return 0
+
+    @property
     def notes(self) -> list[str]:
         """``non-causal`` if the norm includes future tokens in a causal model."""
         return ["non-causal"] if isinstance(self.norm, Deescalated) and self.norm.leaky else []
@@ -137,11 +138,12 @@ def _attention(config: EncoderConfig, variant: AttentionConfig) -> MultiHeadAtte
 class Layer(nn.Module):
     """One attention and one feed-forward, added to the stream by the norm's residual block."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, position: LayerPosition) -> None:
         super().__init__()
         self.attention = _attention(config, config.attention)
         self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
-        self.residual = config.norm.residual(config.dim, config.norm_eps)
+        self.residual = config.norm.residual(config.dim, config.norm_eps, position)
+        self.initial_scale = config.norm.initial_scale(position)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Hidden, visibility: Visibility) -> Hidden:
@@ -162,8 +164,13 @@ class Encoder(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        positions = (
+            LayerPosition(number=number, depth=config.layers, decoder_depth=config.decoder_depth)
+            for number in range(config.layers)
+        )
+        self.layers = nn.ModuleList(Layer(config, position) for position in positions)
         self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
+        scale_initial_weights(self)
 
     def forward(self, hidden: Hidden, visibility: Visibility) -> Hidden:
         """Returns the last layer's stream, normalised if the norm has a final one."""
@@ -176,11 +183,14 @@ class Encoder(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention to the tokens so far, cross-attention to the encoder's stream, and a feed-forward."""
 
-    def __init__(self, config: EncoderConfig, attention: AttentionConfig, cross: AttentionConfig) -> None:
+    def __init__(
+        self, config: EncoderConfig, position: LayerPosition, attention: AttentionConfig, cross: AttentionConfig
+    ) -> None:
         super().__init__()
         self.attention, self.cross = _attention(config, attention), _attention(config, cross)
         self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
-        self.residual = config.norm.causal().residual(config.dim, config.norm_eps, cross=True)
+        self.residual = config.norm.causal().residual(config.dim, config.norm_eps, position)
+        self.initial_scale = config.norm.initial_scale(position)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Hidden, visibility: Visibility, context: Context, of_context: Visibility) -> Hidden:
@@ -247,8 +257,12 @@ class Decoder(nn.Module):
         self, config: EncoderConfig, *, layers: int, attention: AttentionConfig, cross: AttentionConfig
     ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config, attention, cross) for _ in range(layers))
+        positions = (
+            LayerPosition(number=number, depth=layers, encoder_depth=config.layers) for number in range(layers)
+        )
+        self.layers = nn.ModuleList(DecoderLayer(config, position, attention, cross) for position in positions)
         self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
+        scale_initial_weights(self)
 
     def forward(self, hidden: Hidden, visibility: Visibility, context: Context, real: KeyMask) -> Hidden:
         """Returns the last layer's stream. ``real``: mask of the context's real tokens."""

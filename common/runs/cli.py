@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from seqarena.common.attention import ALIASES, ATTENTIONS, find_attention
 from seqarena.common.errors import WrongUseError, look_up, nearest, run_command
-from seqarena.common.model.blocks import NORMS, find_norm
+from seqarena.common.model.norms import NORMS, find_norm
 from seqarena.common.parser import Parser
 from seqarena.common.runs.fields import NO_FIELDS, attention_fields, set_fields, spelled, split
 from seqarena.common.runs.package import Package

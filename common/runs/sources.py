@@ -19,6 +19,7 @@ from typing import Any
 from seqarena import common
 from seqarena.common.attention import ATTENTIONS, AttentionConfig
 from seqarena.common.errors import WrongUseError
+from seqarena.common.model.norms import NORMS, NormConfig
 
 Sources = Mapping[str, str]
 """Path of a file, relative to the project's folder -> 12 hex digits."""
@@ -29,7 +30,7 @@ TREE = Path(__file__).resolve().parents[2]
 STARTED = common.STARTED
 """Start time of the process. Files changed later may differ from the code that was imported."""
 LEFT_OUT = (
-    "common.attention",  # the table of variants: a run holds its variant's values itself
+    "common.attention", "common.model.norms",  # the tables of variants and norms: a run holds its own values itself
     "common.model.attention_maps",  # heat maps, drawn after the test
     "common.errors", "common.runs.cli", "common.runs.named",  # messages and names
     "common.parser", "common.runs.fields", "common.runs.folder", "common.runs.inputs", "common.runs.package",
@@ -46,7 +47,7 @@ RECORDS = ("tasks", "presets")
 def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
     """Returns the sources of a run: all files that ``assemble``, the session and the run's own configs import.
 
-    Attention variants that the run does not use are not among them.
+    Attention variants and norms that the run does not use are not among them.
 
     Raises:
         WrongUseError: a file was changed after this process began, so that its running version is unknown; or a
@@ -61,8 +62,8 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
             raise WrongUseError(
                 f"{kind.__name__} is defined in {kind.__module__}, {reason}; define it in a file of its own"
             )
-    variants = {type(each).__module__ for each in configs if isinstance(each, AttentionConfig)}
-    others = {type(each).__module__ for each in configs if not isinstance(each, AttentionConfig)}
+    variants = {type(each).__module__ for each in configs if isinstance(each, AttentionConfig | NormConfig)}
+    others = {type(each).__module__ for each in configs} - variants
     return _closure(frozenset({assemble.__module__, "seqarena.common.runs.session", *others}), frozenset(variants))
 
 
@@ -96,8 +97,8 @@ def _configs(value: Any) -> list[Any]:
 
 @functools.cache
 def _closure(roots: frozenset[str], variants: frozenset[str]) -> Sources:
-    others = {type(each).__module__ for each in ATTENTIONS.values()}
-    # Other variants count only if the run's own ones import them, as hnas imports dnas and softmax.
+    others = {type(each).__module__ for each in (*ATTENTIONS.values(), *NORMS.values())}
+    # Others count only if the run's own ones import them, as hnas imports dnas and softmax.
     found = _reached(roots, without=others) | _reached(variants, without=set())
     return {_shown(path): _read(path)[0] for path in sorted(found)}
 

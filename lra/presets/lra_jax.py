@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
-from seqarena.common.model.blocks import PreNorm
+from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.runs.run import Preset
 from seqarena.common.training.loop import Train
 from seqarena.common.training.optim import Optim, Schedule

@@ -8,7 +8,7 @@ from typing import Any
 
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.model.blocks import norm_name
+from seqarena.common.model.norms import norm_name
 from seqarena.common.parser import Parser
 from seqarena.common.runs.fields import set_fields
 from seqarena.common.runs.named import changed_fields

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.blocks import Deescalated
+from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.runs.run import BaseRun
 from seqarena.pretraining.transformer_xl import Model
 from seqarena.pretraining.wikitext.data import WikiText

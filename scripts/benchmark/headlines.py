@@ -56,7 +56,7 @@ def as_transformers(model: Summarizer) -> Any:
     if any(each["model_type"] != "bert" for each in (plain, softmax, crossed)):
         raise WrongUseError("the transformers library supports softmax attention and post-norm only")
     encoder = transformers.BertModel(transformers.BertConfig(**plain), add_pooling_layer=False)
-    settings = {**plain, "num_hidden_layers": config.depth, "is_decoder": True, "add_cross_attention": True}
+    settings = {**plain, "num_hidden_layers": config.decoder_depth, "is_decoder": True, "add_cross_attention": True}
     decoder = transformers.BertLMHeadModel(transformers.BertConfig(**settings))
     made = transformers.EncoderDecoderModel(encoder=encoder, decoder=decoder)
     tensors = {}
@@ -206,7 +206,9 @@ def run(arguments: Sequence[str]) -> int:
          f"{each.same} of {each.texts}"]
         for each in found
     ]  # fmt: skip
-    layers = f"{its.model.layers} + {its.model.depth} layers of {its.model.dim}, {its.model.vocabulary:,} tokens"
+    layers = (
+        f"{its.model.layers} + {its.model.decoder_depth} layers of {its.model.dim}, {its.model.vocabulary:,} tokens"
+    )
     notes = [
         f"{layers}; beam {options.beam}, L^{its.decoding.alpha}, at most {its.decoding.max_length} tokens, batches of "
         f"{options.batch_size} sorted by length; medians of {options.rounds} alternating rounds",

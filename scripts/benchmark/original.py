@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.blocks import PostNorm
+from seqarena.common.model.norms.post import PostNorm
 from seqarena.pretraining.transformer_xl import Layer, TransformerXL
 
 

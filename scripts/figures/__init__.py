@@ -45,6 +45,7 @@ FIGURES: Mapping[str, Drawing] = MappingProxyType(
             p3_checkpoint.DRAWING,
             p3_tau.DRAWING,
             p3_removal.DRAWING,
+            p3_tau.COMPARISON,
             *depth.DRAWINGS,
         )
     }

@@ -4,8 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention.visibility import Visibility
-from seqarena.common.model.blocks import Deescalated, NormConfig, PostNorm
 from seqarena.common.model.diagnostics import token_similarity
+from seqarena.common.model.norms import NORMS
+from seqarena.common.model.norms.base import LayerPosition, NormConfig
+from seqarena.common.model.norms.deescalated import Deescalated
+from seqarena.common.model.norms.post import PostNorm
 from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
 from seqarena.scripts.figures.random_attention import DIM, HEADS, TOKENS, layer
 
@@ -19,16 +22,21 @@ PLACES = {
 
 
 def similarities(norm: NormConfig, seed: int, *, depth: int, dim: int) -> list[float]:
-    """Returns the token similarity of each layer's output in a random stack with feed-forwards and this norm."""
+    """Returns the token similarity of each layer's output in a random stack with feed-forwards and this norm.
+
+    A norm's factor of initial weights scales both matrices of the feed-forward, and the value matrix twice, since here
+    it stands for the product of the value and output matrices.
+    """
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randn(TOKENS, dim, generator=generator)
-    residual = norm.residual(dim, 1e-5)
     found = []
-    for _ in range(depth):
-        inner, outer = (torch.randn(dim, dim, generator=generator) / dim**0.5 for _ in range(2))
+    for number in range(depth):
+        position = LayerPosition(number=number, depth=depth)
+        residual, scale = norm.residual(dim, 1e-5, position), norm.initial_scale(position)
+        inner, outer = (scale * torch.randn(dim, dim, generator=generator) / dim**0.5 for _ in range(2))
 
-        def attention(stream: Tensor) -> Tensor:
-            return layer(stream[0], generator, heads=HEADS).values[None]
+        def attention(stream: Tensor, scale: float = scale) -> Tensor:
+            return scale**2 * layer(stream[0], generator, heads=HEADS).values[None]
 
         def feed_forward(stream: Tensor, inner: Tensor = inner, outer: Tensor = outer) -> Tensor:
             return nn.functional.relu(stream @ inner) @ outer
@@ -76,6 +84,23 @@ def make(settings: FigureOptions) -> FigureResult:
     )  # fmt: skip
 
 
+def compare_norms(settings: FigureOptions) -> FigureResult:
+    """Returns the token similarity under every norm, the mean of 20 stacks. --quick: one smaller stack."""
+    trials, depth, dim = (1, 24, 128) if settings.quick else (20, DEPTH, DIM)
+    lines = []
+    for name, norm in NORMS.items():
+        stacks = torch.tensor([similarities(norm, seed, depth=depth, dim=dim) for seed in range(trials)])
+        lines.append(Line(label=name, x=range(1, depth + 1), y=stacks.mean(dim=0).tolist()))
+    panel = Panel(
+        title="random stacks", x="layer", y="token similarity, 0 to 1", limits=(0.0, 1.0), lines=lines
+    )
+    return FigureResult(panels=[panel], findings=[])
+
+
+COMPARISON = Drawing(
+    name="norm-similarity", source="ours, with P3's random stacks", make=compare_norms,
+    shows="token similarity by layer under every norm, before training",
+)  # fmt: skip
 DRAWING = Drawing(
     name="p3-tau", source="P3, Figure 5", make=make,
     shows="removing part of the mean from the stream keeps tokens apart, but not from the feed-forward's branch",

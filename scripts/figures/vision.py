@@ -13,8 +13,8 @@ from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.data.batches import Ragged
-from seqarena.common.model.blocks import PreNorm
 from seqarena.common.model.diagnostics import diagnose
+from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.model.positions import AbsolutePositions
 from seqarena.common.model.transformer import Encoder, EncoderConfig
 from seqarena.common.training.log import with_progress

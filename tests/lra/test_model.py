@@ -7,7 +7,7 @@ import torch
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.data.batches import Ragged
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 from seqarena.common.training.runtime import parameter_count
 from seqarena.lra.data import Sequences
 from seqarena.lra.data.listops import ListOps

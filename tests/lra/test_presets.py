@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.cli import provenance
 from seqarena.lra.data import image, listops, pathfinder, retrieval, text
 from seqarena.lra.model import Classifier

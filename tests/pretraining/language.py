@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from seqarena.common.model.blocks import Deescalated
+from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.session import Session, execute
 from seqarena.common.training.runtime import seed_torch

@@ -20,7 +20,7 @@ from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bert.model import BertConfig
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 from seqarena.pretraining.data import MaskedText, sequences, shards, split
 from seqarena.pretraining.data.batches import Builder
 from seqarena.pretraining.data.documents import from_hub, sentences

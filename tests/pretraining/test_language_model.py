@@ -14,7 +14,9 @@ from safetensors.torch import load_file
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.errors import run_command
-from seqarena.common.model.blocks import NORMS, NormConfig, PreNorm, norm_name
+from seqarena.common.model.norms import NORMS, norm_name
+from seqarena.common.model.norms.base import NormConfig
+from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.training.checkpoint import load_state, load_weights
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.pretraining.wikitext import trainer

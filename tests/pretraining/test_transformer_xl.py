@@ -10,7 +10,10 @@ from torch.nn import functional as F
 
 from seqarena.common.attention import ATTENTIONS, softmax
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.blocks import NORMS, Deescalated, NormConfig, PreNorm, norm_name
+from seqarena.common.model.norms import NORMS, norm_name
+from seqarena.common.model.norms.base import NormConfig
+from seqarena.common.model.norms.deescalated import Deescalated
+from seqarena.common.model.norms.pre import PreNorm
 from seqarena.pretraining.adaptive_softmax import AdaptiveSoftmax
 from seqarena.pretraining.transformer_xl import (
     Distances,
@@ -93,7 +96,7 @@ def test_the_shift_is_that_of_the_published_code_where_it_counts() -> None:
 
 
 @pytest.mark.parametrize("attention", CAUSAL)
-@pytest.mark.parametrize("norm", [NORMS["post"], PreNorm(final=False), RUNNING], ids=norm_name)
+@pytest.mark.parametrize("norm", [NORMS["post"], PreNorm(final=False), NORMS["peri"], RUNNING], ids=norm_name)
 def test_segments_with_a_memory_are_one_long_pass(attention: str, norm: NormConfig) -> None:
     """Also the first segment, a short last one, and memories longer than a segment."""
     model, tokens = made(attention, norm), words()
@@ -149,7 +152,12 @@ def test_clamped_distances_are_all_the_same() -> None:
     assert not torch.allclose(far[:, 5:], near[:, 5:])
 
 
-NORM_LIST = [NORMS["post"], NORMS["pre"], PreNorm(final=False), Deescalated(mean="prefix"), RUNNING]
+NORM_LIST = [
+    *(norm for name, norm in NORMS.items() if name != "deescalated"),
+    PreNorm(final=False),
+    Deescalated(mean="prefix"),
+    RUNNING,
+]
 
 
 @pytest.mark.parametrize("attention", CAUSAL)
@@ -251,7 +259,7 @@ def test_every_word_sees_equally_many_whatever_the_segments(attention: str) -> N
 
 
 @pytest.mark.parametrize("attention", CAUSAL)
-@pytest.mark.parametrize("norm", [NORMS["post"], PreNorm(), RUNNING], ids=norm_name)
+@pytest.mark.parametrize("norm", [NORMS["post"], PreNorm(), NORMS["peri"], RUNNING], ids=norm_name)
 def test_keys_and_values_that_are_kept_are_those_that_would_be_made_anew(attention: str, norm: NormConfig) -> None:
     model, tokens = made(attention, norm), words()
     with torch.no_grad():

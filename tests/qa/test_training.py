@@ -14,7 +14,7 @@ from seqarena.common.data.tokenization import word_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.common.model.bert.checkpoint import Pretraining, save
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
-from seqarena.common.model.blocks import PreNorm
+from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.results import Result

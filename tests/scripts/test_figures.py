@@ -155,7 +155,8 @@ def test_a_causal_matrix_has_its_diagonal_for_eigenvalues() -> None:
 
 
 def test_deescalation_on_the_stream_stops_it_and_on_the_branch_does_not() -> None:
-    from seqarena.common.model.blocks import Deescalated, PostNorm  # noqa: PLC0415
+    from seqarena.common.model.norms.deescalated import Deescalated  # noqa: PLC0415
+    from seqarena.common.model.norms.post import PostNorm  # noqa: PLC0415
 
     ends = {
         where: similarities(Deescalated(tau=0.5, where=where), 0, depth=16, dim=64)[-1]  # type: ignore[arg-type]

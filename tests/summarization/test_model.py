@@ -12,8 +12,8 @@ from seqarena.common.data.tokenization import word_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bert.checkpoint import Pretraining, save
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
-from seqarena.common.model.blocks import NORMS
 from seqarena.common.model.cross_entropy import chunked_cross_entropy
+from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.run import changed_from, row_name, row_of, settings

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 from seqarena.scripts.benchmark.headlines import as_transformers, generate
 from seqarena.summarization.decoding import Decoding, search
 from seqarena.summarization.model import Summarizer

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 from seqarena.summarization.model import Model, Summarizer
 
 PAIRS = (

@@ -20,7 +20,9 @@ from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import write_atomically, write_json
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
 from seqarena.common.model.bert.names import modern, public_name
-from seqarena.common.model.blocks import Activation, NormConfig, PostNorm
+from seqarena.common.model.feed_forward import Activation
+from seqarena.common.model.norms.base import NormConfig
+from seqarena.common.model.norms.post import PostNorm
 from seqarena.common.runs.config import from_json, to_json
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.blocks import ACTIVATIONS
+from seqarena.common.model.feed_forward import ACTIVATIONS
+from seqarena.common.model.norms.base import scale_initial_weights
 from seqarena.common.model.transformer import Encoder, EncoderConfig
 from seqarena.common.shapes import Hidden, Places, Pooled, Scored, Table, Tokens, TwoWay
 
@@ -172,3 +173,4 @@ def initialise(module: nn.Module, std: float) -> None:
             nn.init.trunc_normal_(each.weight, std=std, a=-2 * std, b=2 * std)
         if isinstance(each, nn.Linear) and each.bias is not None:
             each.bias.zero_()
+    scale_initial_weights(module)

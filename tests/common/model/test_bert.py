@@ -15,7 +15,7 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
 from seqarena.common.model.bert.model import Bert, BertConfig, BertForPretraining
-from seqarena.common.model.blocks import NORMS
+from seqarena.common.model.norms import NORMS
 
 TINY = BertConfig(layers=2, dim=8, heads=2, ffn_dim=12, vocabulary=20, max_length=10)
 TOKENS = torch.randint(0, 20, (3, 7), generator=torch.Generator().manual_seed(0))

@@ -7,7 +7,9 @@ import torch
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.visibility import Visibility
-from seqarena.common.model.blocks import NORMS, Deescalated, NormConfig, norm_name
+from seqarena.common.model.norms import NORMS, norm_name
+from seqarena.common.model.norms.base import NormConfig
+from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.model.transformer import Decoder, EncoderConfig
 
 SMALL = EncoderConfig(layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, attention_dropout=0.0)

@@ -1,5 +1,6 @@
 """Norms and depth: the formulas, padding, the future, what is refused."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,19 @@ from torch import nn
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.blocks import NORMS, Deescalated, NormConfig, PostNorm, PreNorm, norm_name
+from seqarena.common.model.bert.model import Bert, BertConfig
 from seqarena.common.model.bounded import bounded_modules
 from seqarena.common.model.deescalation import Deescalation, DeescalationState
+from seqarena.common.model.norms import NORMS, norm_name
+from seqarena.common.model.norms.admin import Admin
+from seqarena.common.model.norms.b2t import BottomToTop
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Sublayer
+from seqarena.common.model.norms.deepnorm import DeepNorm
+from seqarena.common.model.norms.deescalated import Deescalated
+from seqarena.common.model.norms.peri import PeriNorm
+from seqarena.common.model.norms.post import PostNorm
+from seqarena.common.model.norms.pre import PreNorm
+from seqarena.common.model.norms.rezero import ReZero
 from seqarena.common.model.positions import AbsolutePositions, sinusoids
 from seqarena.common.model.transformer import Encoder, EncoderConfig, Layer
 
@@ -19,7 +30,13 @@ CONFIG = EncoderConfig(layers=2, dim=8, heads=2, ffn_dim=16, dropout=0.0, attent
 
 CAUSAL_NORMS: list[NormConfig] = [
     PostNorm(),
+    PostNorm(alpha=0.5),
     PreNorm(),
+    ReZero(),
+    Admin(),
+    BottomToTop(),
+    DeepNorm(),
+    PeriNorm(),
     *(Deescalated(mean=mean, where=where) for mean in ("prefix", "running")
       for where in ("ffn_stream", "ffn_branch", "block_output")),
 ]  # fmt: skip
@@ -36,7 +53,7 @@ def encoder(**changes: object) -> Encoder:
 
 def test_post_norm_is_algorithm_1() -> None:
     torch.manual_seed(0)
-    layer = Layer(replace(CONFIG, norm=PostNorm()))
+    layer = Layer(replace(CONFIG, norm=PostNorm()), LayerPosition())
     x, visibility = torch.randn(2, 5, 8), Visibility()
     y2 = layer.residual.attention_norm(x + layer.attention(x, visibility))
     torch.testing.assert_close(layer(x, visibility), layer.residual.feed_forward_norm(y2 + layer.feed_forward(y2)))
@@ -51,10 +68,84 @@ def test_pre_norm_keeps_the_stream_and_ends_normalised() -> None:
     assert isinstance(encoder(norm=PreNorm(final=False)).final_norm, nn.Identity)
 
 
+def layer_norm(x: torch.Tensor) -> torch.Tensor:
+    return (x - x.mean(dim=-1, keepdim=True)) / x.var(dim=-1, keepdim=True, unbiased=False).add(1e-5).sqrt()
+
+
+def expected_output(name: str, x: torch.Tensor, f: Sublayer, g: Sublayer, alpha: float) -> torch.Tensor:
+    """Output of the second of 6 layers with untrained norms, written down from the papers."""
+    if name == "pre":
+        y = x + alpha * f(layer_norm(x))
+        return y + g(layer_norm(y))
+    if name == "peri":
+        y = x + alpha * layer_norm(f(layer_norm(x)))
+        return y + layer_norm(g(layer_norm(y)))
+    if name == "rezero":  # the trained weight begins at alpha
+        y = x + alpha * f(x)
+        return y + alpha * g(y)
+    weight = {"admin": (13 / math.log(13) - 1) ** 0.5, "deepnorm": 12**0.25}.get(name, 1.0)
+    y = layer_norm(weight * x + alpha * f(x))
+    return layer_norm(weight * y + g(y) + (x if name == "b2t" else 0))
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+@pytest.mark.parametrize("name", [name for name in NORMS if name != "deescalated"])
+def test_every_norm_is_its_formula(name: str, alpha: float) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(8, 8, dtype=torch.float64), torch.randn(8, 8, dtype=torch.float64)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+
+    def f(tokens: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(tokens @ a) + tokens.mean(dim=1, keepdim=True)
+
+    def g(tokens: torch.Tensor) -> torch.Tensor:
+        return torch.relu(tokens @ b)
+
+    block = replace(NORMS[name], alpha=alpha).residual(8, 1e-5, LayerPosition(number=1, depth=6)).double()
+    found, _ = block(x, f, g, Visibility())
+    torch.testing.assert_close(found, expected_output(name, x, f, g, alpha), rtol=1e-6, atol=1e-6)
+
+
+def test_a_norm_is_told_depth_and_layer_number() -> None:
+    """Values of the published recipes at 60 layers, and of DeepNet's encoder-decoder."""
+    deep = LayerPosition(depth=60)
+    assert DeepNorm().stream_weight(deep) == pytest.approx(3.31, abs=5e-3)
+    assert 1 / DeepNorm().initial_scale(deep) == pytest.approx(4.68, abs=5e-3)
+    assert Admin().initial_omega(deep) == pytest.approx(4.92, abs=5e-3)
+    assert BottomToTop().initial_scale(deep) == pytest.approx(0.129, abs=5e-4)
+    encoder, decoder = LayerPosition(depth=6, decoder_depth=3), LayerPosition(depth=3, encoder_depth=6)
+    assert DeepNorm().stream_weight(encoder) == pytest.approx(0.81 * (6**4 * 3) ** (1 / 16))
+    assert DeepNorm().initial_scale(encoder) == pytest.approx(0.87 * (6**4 * 3) ** (-1 / 16))
+    assert DeepNorm().stream_weight(decoder) == pytest.approx(9**0.25)
+    assert DeepNorm().initial_scale(decoder) == pytest.approx(36**-0.25)
+    assert (encoder.sublayers, decoder.sublayers) == (12, 9)
+    layers = Encoder(replace(CONFIG, norm=PeriNorm())).layers
+    assert [isinstance(layer.residual.input_norm, nn.LayerNorm) for layer in layers] == [True, False]  # type: ignore
+    with pytest.raises(WrongUseError, match="alpha"):
+        PostNorm(alpha=-1.0)
+
+
+def test_initial_weights_are_scaled_once() -> None:
+    """Also where a model draws its weights anew after its encoder has drawn them, as BERT does."""
+    config = BertConfig(layers=2, dim=8, heads=2, ffn_dim=16, vocabulary=20, norm=PostNorm())
+    for norm in (DeepNorm(), BottomToTop()):
+        factor = norm.initial_scale(LayerPosition(depth=2))
+        models = []
+        for each in (PostNorm(), norm):
+            torch.manual_seed(0)
+            models.append(Bert(replace(config, norm=each)).encoder.layers[1])
+        plain, scaled = models
+        for name in ("attention.value", "attention.output", "feed_forward.0", "feed_forward.3"):
+            found, expected = scaled.get_submodule(name).weight, plain.get_submodule(name).weight
+            torch.testing.assert_close(found, factor * expected)
+        for name in ("attention.query", "attention.key"):
+            assert torch.equal(scaled.get_submodule(name).weight, plain.get_submodule(name).weight)
+
+
 @pytest.mark.parametrize("where", ["ffn_stream", "ffn_branch", "block_output"])
 def test_deescalation_stands_where_it_says(where: str) -> None:
     torch.manual_seed(0)
-    layer = Layer(replace(CONFIG, norm=Deescalated(where=where, tau=0.6)))  # type: ignore[arg-type]
+    layer = Layer(replace(CONFIG, norm=Deescalated(where=where, tau=0.6)), LayerPosition())  # type: ignore[arg-type]
     x, visibility = torch.randn(2, 5, 8), Visibility()
 
     def less(tokens: torch.Tensor) -> torch.Tensor:
