@@ -25,11 +25,12 @@ from seqarena.lra.data.image import Image
 from seqarena.scripts.figures.drawing import FigureOptions
 from seqarena.scripts.figures.trainings import end_of
 
-VERSION = 1
+VERSION = 2
 """Raised whenever a trial would give another result, so that older cached results are not used."""
 SIDE, CLASSES = 32, 10
-TESTED, DIAGNOSED = 1_000, 16
-"""Number of test pictures that are scored, and of those used for diagnostics."""
+TESTED, DIAGNOSED, DRAWN = 1_000, 16, 128
+"""Number of test pictures that are scored, of those used for diagnostics, and of those whose weights are averaged in
+the drawings of heads (P1, Figures 6 and 7)."""
 PEAK, WARMUP, BATCH = 1e-3, 0.1, 32
 """Peak learning rate, fraction of the steps that are warm-up, batch size."""
 
@@ -99,7 +100,7 @@ class TrainingRecord:
     jacobian: Sequence[Sequence[float]]
     """Frobenius norm of its derivative by the scores."""
     heads: Sequence[Sequence[Sequence[float]]]
-    """Final weights on the first test picture, of the first head of the first and last layer."""
+    """Final weights of the first head of the first and last layer, means over 128 test pictures."""
 
     @property
     def end(self) -> float:
@@ -160,7 +161,7 @@ def train(trial: Trial, pictures: Pictures) -> TrainingRecord:
     accuracy, norm, jacobian = zip(*looks.values(), strict=True) if looks else ((), (), ())
     return TrainingRecord(
         losses=losses, looked=list(looks), accuracy=accuracy, norm=norm, jacobian=jacobian,
-        heads=_heads(model, pictures.test[:1]),
+        heads=_heads(model, pictures.test[:DRAWN]),
     )  # fmt: skip
 
 
@@ -174,16 +175,16 @@ def _evaluate(model: VisionTransformer, pictures: Pictures) -> tuple[float, list
 
 
 @torch.no_grad()
-def _heads(model: VisionTransformer, picture: Tensor) -> list[list[list[float]]]:
-    """Returns the first head's weights in the first and last layer."""
+def _heads(model: VisionTransformer, pictures: Tensor) -> list[list[list[float]]]:
+    """Returns the first head's weights in the first and last layer, means over pictures."""
     weights: list[Tensor] = []
 
     def record(kernel: Kernel, arguments: tuple[Any, ...], _: Tensor) -> None:
-        weights.append(kernel.weights(arguments[0], arguments[1], Visibility())[0, 0])
+        weights.append(kernel.weights(arguments[0], arguments[1], Visibility())[:, 0].mean(dim=0))
 
     kernels = [part for part in model.modules() if isinstance(part, Kernel)]
     handles = [kernel.register_forward_hook(record) for kernel in (kernels[0], kernels[-1])]
-    model(picture)
+    model(pictures)
     for handle in handles:
         handle.remove()
     return [each.tolist() for each in weights]

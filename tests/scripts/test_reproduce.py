@@ -24,7 +24,7 @@ FIELDS = {name: ["--data.generated", "100"] for name in ("p2_table1", "p2_table2
 """Script -> what else makes it short; the others have smaller models."""
 ROWS = {
     "p1_table4": [(task, f"{variant}, 1 layer") for task in ("listops", "text", "retrieval", "image", "pathfinder")
-                  for variant in ("softmax", "x3-14", "x1-14")],
+                  for variant in ("softmax", "x3-14", "x1-14", "x1-raw", "x3-raw")],
     "p2_table1": [("vqa2", row) for row in ("softmax", "dnas", "hnas", "softmax, primary", "softmax, boxes")],
     "p2_table2": [("mlm", "softmax"), ("gigaword", "softmax"), ("gigaword", "hnas"),
                   ("gigaword", "softmax"), ("gigaword", "hnas[u=0.0], pretrained with softmax")],
@@ -42,7 +42,7 @@ PRINTED = {
     "p2_table3": ("qa", ("squad1", "squad2", "mnli"), "P2, Table 3"),
 }
 """Script -> package, tasks and how the source of its paper's figures begins or ends."""
-RUNS = {"p1_table4": 45, "p2_table1": 15, "p2_table2": 6, "p2_table3": 6, "p3_fig6": 9, "p3_fig7": 12}
+RUNS = {"p1_table4": 75, "p2_table1": 15, "p2_table2": 6, "p2_table3": 6, "p3_fig6": 9, "p3_fig7": 12}
 """Script -> runs at the paper's size, but for those that start from a checkpoint."""
 
 
