@@ -3,8 +3,8 @@
 With c_j = logsumexp_i s_ij over real queries, pi_ij = softmax_j(s_ij - c_j).
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch
 from seqarena.common.attention.triton.self_test import fault_of
 from seqarena.common.attention.visibility import ORDERS, Order, Visibility
 from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.roles import added
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 
@@ -30,14 +31,26 @@ class DoublyNormalized(AttentionConfig):
     iterations: int = 1
     """Rounds of Sinkhorn's algorithm; the paper uses 1; more than 1 only without an order."""
 
+    beta: Literal["query_norm", "uniform"] = field(default="query_norm", metadata=added(3))
+    """Mixing weights of the Gaussians around the queries, in P2's view of DNAS as a mixture. query_norm: proportional
+    to exp(|q_i|^2 / (2 sqrt d)), which gives exp s_ij; uniform: equal ones. uniform only without an order."""
+    variance: Literal["one", "estimated"] = field(default="one", metadata=added(3))
+    """Variance of these Gaussians. one: as P2; estimated: by one step of expectation maximisation, per example and
+    head (P2, appendix A, in our reading). estimated only without an order."""
+
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise WrongUseError(f"iterations: expected at least 1, found {self.iterations}")
 
     @property
+    def is_gaussian(self) -> bool:
+        """Whether a setting of the mixture is not P2's, so that the weights are no function of the scores alone."""
+        return self.beta != "query_norm" or self.variance != "one"
+
+    @property
     def orders(self) -> tuple[Order, ...]:
-        """All orders with one iteration; only ``none`` with more, which have no form that excludes the future."""
-        return ORDERS if self.iterations == 1 else ("none",)
+        """All orders with one iteration; only ``none`` with settings that have no form that excludes the future."""
+        return ORDERS if self.iterations == 1 and not self.is_gaussian else ("none",)
 
     @property
     def stepwise(self) -> tuple[Order, ...]:
@@ -51,6 +64,10 @@ class DoublyNormalized(AttentionConfig):
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
+        if self.is_gaussian:
+            from seqarena.common.attention.gaussian import GaussianKernel  # noqa: PLC0415  # it imports this file
+
+            return GaussianKernel(self, dropout)
         return DoublyNormalizedKernel(self, dropout)
 
 

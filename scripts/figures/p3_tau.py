@@ -91,9 +91,7 @@ def compare_norms(settings: FigureOptions) -> FigureResult:
     for name, norm in NORMS.items():
         stacks = torch.tensor([similarities(norm, seed, depth=depth, dim=dim) for seed in range(trials)])
         lines.append(Line(label=name, x=range(1, depth + 1), y=stacks.mean(dim=0).tolist()))
-    panel = Panel(
-        title="random stacks", x="layer", y="token similarity, 0 to 1", limits=(0.0, 1.0), lines=lines
-    )
+    panel = Panel(title="random stacks", x="layer", y="token similarity, 0 to 1", limits=(0.0, 1.0), lines=lines)
     return FigureResult(panels=[panel], findings=[])
 
 
