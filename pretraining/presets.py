@@ -67,7 +67,7 @@ ALBERT_STYLE = _preset(
     Run(
         task="mlm",
         preset="albert-style",
-        data=MaskedText(hub=WIKIPEDIA, kind="unigram", building="order", length=512),
+        data=MaskedText(hub=WIKIPEDIA, kind="sentencepiece", building="order", length=512),
         model=replace(BASE, vocabulary=30_000),
         optim=Optim(name="lamb", lr=0.00176, eps=1e-6, weight_decay=0.01, clip=1.0, bounded_lr_multiplier=5.0,
                     schedule=Schedule(shape="linear", warmup=3_125)),
@@ -78,7 +78,7 @@ ALBERT_STYLE = _preset(
     "README) for BERT-base",
     "softmax 90.5 F1 on SQuAD 1.1 and 84.1 on MNLI after finetuning, in P2; hnas 0.4 more",
     "Wikipedia only (published: with BookCorpus); without three flaws of the published code (spans that cross [SEP], "
-    "at most 20 targets at length 512, special tokens among the random ones)",
+    "at most 20 targets at length 512, special tokens among the random ones); a vocabulary that keeps accents",
 )  # fmt: skip
 CRAMMING = _preset(
     Run(

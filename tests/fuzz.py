@@ -31,7 +31,7 @@ from PIL import Image as Picture
 
 from seqarena.common.data.prepared import load_splits, save_splits
 from seqarena.common.data.readers import read_json, read_lines, read_parquet
-from seqarena.common.data.tokenization import load_tokenizer, word_tokenizer
+from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer, word_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
 from seqarena.common.model.bert.model import BertForPretraining
@@ -254,6 +254,11 @@ READERS: dict[str, Reader] = {
         read=lambda folder: read_layer(folder / "fc7.npz"),
     ),
     "vocabulary": of_bytes("vocab.txt", VOCABULARY, load_tokenizer),
+    "SentencePiece": Reader(
+        make=lambda folder: train_tokenizer(SENTENCES.split("\n"), "sentencepiece", 100).save(folder),
+        read=lambda folder: load_tokenizer(folder).encode_with_offsets([SENTENCES]),
+        files="spiece.model",
+    ),
     "tokenizer": Reader(make=lambda folder: word_tokenizer(["up", "down"]).save(folder), read=load_tokenizer),
     "BERT": Reader(make=lambda folder: bert(folder, public=False), read=weights),
     "BERT as pickled tensors": Reader(make=lambda folder: bert(folder, public=True), read=weights),

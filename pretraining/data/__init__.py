@@ -14,7 +14,7 @@ from seqarena.common.data import corpus
 from seqarena.common.data.counter import hash64
 from seqarena.common.data.hub import hub_folder
 from seqarena.common.data.prepared import origin
-from seqarena.common.data.tokenization import VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
+from seqarena.common.data.tokenization import FILES, VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import lock_folder
 from seqarena.common.runs.roles import Role, role
@@ -41,9 +41,9 @@ class MaskedText:
     hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """Hub data set with a column ``text``, ID or ID:CONFIG. None, without a path: the bundled King James Bible."""
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """tokenizer.json or vocab.txt, a folder with one, or an id of the hub. None: trained on the text."""
+    """spiece.model, tokenizer.json or vocab.txt, a folder with one, or an id of the hub. None: trained on the text."""
     kind: Kind = "wordpiece"
-    """Kind of a trained vocabulary: wordpiece (BERT) or unigram (SentencePiece, ALBERT)."""
+    """Kind of a trained vocabulary: wordpiece (BERT) or sentencepiece (ALBERT)."""
     vocabulary: int | None = None
     """Size of a trained vocabulary. None: 30,000, or the 4,000 tokens that are bundled with the book."""
     strict: bool = False
@@ -175,7 +175,7 @@ class MaskedText:
         if self._is_bundled:
             return load_tokenizer(corpus.VOCABULARY)
         kept = where / "tokenizer"
-        if (kept / "tokenizer.json").exists():  # from an interrupted run; training it again could give another one
+        if any((kept / name).exists() for name in FILES):  # from an interrupted run; another one could differ
             return load_tokenizer(kept)
         say(f"mlm: training a vocabulary of {self.trained_size:,} tokens")
         texts = itertools.islice(self._documents(Text(strict=self.strict)), TRAINED_ON)

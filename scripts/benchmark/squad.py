@@ -19,7 +19,9 @@ def parser() -> Parser:
     """Returns the parser of ``seqarena benchmark squad``."""
     made = Parser(prog="seqarena benchmark squad", description=__doc__)
     made.add_argument("--gold", type=Path, required=True, help="questions of SQuAD 1.1, such as dev-v1.1.json")
-    made.add_argument("--vocabulary", type=Path, required=True, help="tokenizer.json, vocab.txt, or a folder")
+    made.add_argument(
+        "--vocabulary", type=Path, required=True, help="spiece.model, tokenizer.json, vocab.txt, or a folder"
+    )
     return made
 
 

@@ -428,9 +428,12 @@ def test_packing_wastes_little() -> None:
 
 def test_another_vocabulary_for_the_book_is_trained() -> None:
     assert not MaskedText().is_trained
-    assert MaskedText(kind="unigram").is_trained
+    assert MaskedText(kind="sentencepiece").is_trained
     assert MaskedText(vocabulary=500).is_trained
-    assert len({data._name() for data in (MaskedText(), MaskedText(kind="unigram"), MaskedText(vocabulary=500))}) == 3
+    assert (
+        len({data._name() for data in (MaskedText(), MaskedText(kind="sentencepiece"), MaskedText(vocabulary=500))})
+        == 3
+    )
     model = BertConfig(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=400, max_length=128)
     with pytest.raises(WrongUseError, match=r"vocabulary 400 is below the 500 tokens .*--data.vocabulary 400"):
         check(model, MaskedText(vocabulary=500))

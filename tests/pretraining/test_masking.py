@@ -11,7 +11,7 @@ from tokenizers import models
 
 from seqarena.common.data.counter import hash64
 from seqarena.common.data.tokenization import SPECIAL as NAMES
-from seqarena.common.data.tokenization import Tokenizer
+from seqarena.common.data.tokenization import LibraryTokenizer
 from seqarena.common.errors import WrongUseError
 from seqarena.pretraining.masking import (
     NONE,
@@ -26,7 +26,7 @@ from seqarena.pretraining.masking import (
 )
 
 WORDS = [*NAMES, "[unused0]", *(f"w{n}" for n in range(60)), *(f"##c{n}" for n in range(40))]
-TOKENIZER = Tokenizer(
+TOKENIZER = LibraryTokenizer(
     inner=tokenizers.Tokenizer(models.WordPiece({word: n for n, word in enumerate(WORDS)}, unk_token="[UNK]")),
     source="a test",
 )

@@ -9,7 +9,7 @@ from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.data.hub import hub_folder
-from seqarena.common.data.tokenization import VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
+from seqarena.common.data.tokenization import FILES, VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bert.checkpoint import UNRECORDED, folder_of, pretraining_of, read_config
 from seqarena.common.model.bert.model import BertConfig
@@ -133,11 +133,11 @@ def tokenizer_of(
         try:
             tokenizer = load_tokenizer(hub_folder(named, VOCABULARIES))
         except BadDataError as error:
-            raise BadDataError(f"--data.tokenizer {error}, or a vocab.txt or tokenizer.json") from error
+            raise BadDataError(f"--data.tokenizer {error}, or a {' or '.join(FILES)}") from error
     elif own is not None:
         tokenizer = own
     elif checkpoint is not None:
-        raise BadDataError(f"{checkpoint} has no vocabulary (tokenizer.json or vocab.txt); --data.tokenizer names one")
+        raise BadDataError(f"{checkpoint} has no vocabulary ({' or '.join(FILES)}); --data.tokenizer names one")
     else:
         tokenizer = word_tokenizer(words())
     if len(tokenizer) > model.vocabulary:
@@ -151,7 +151,7 @@ def tokenizer_of(
 
 def _vocabulary_of(checkpoint: str) -> Tokenizer | None:
     where = folder_of(checkpoint)
-    has_one = any((where / name).exists() for name in ("tokenizer.json", "vocab.txt"))
+    has_one = any((where / name).exists() for name in FILES)
     return load_tokenizer(where) if has_one else None
 
 
