@@ -67,9 +67,9 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
     return _closure(frozenset({assemble.__module__, "seqarena.common.runs.session", *others}), frozenset(variants))
 
 
-def imported_by(module: str) -> Sources:
-    """Returns the sources of a module and of all that it imports from the project."""
-    return _closure(frozenset([module]), frozenset())
+def imported_by(module: str, without: Iterable[str] = ()) -> Sources:
+    """Returns the sources of a module and of all that it imports from the project, except through ``without``."""
+    return _closure(frozenset([module]), frozenset(), frozenset(without))
 
 
 def digest(sources: Sources) -> str:
@@ -96,10 +96,10 @@ def _configs(value: Any) -> list[Any]:
 
 
 @functools.cache
-def _closure(roots: frozenset[str], variants: frozenset[str]) -> Sources:
+def _closure(roots: frozenset[str], variants: frozenset[str], without: frozenset[str] = frozenset()) -> Sources:
     others = {type(each).__module__ for each in (*ATTENTIONS.values(), *NORMS.values())}
     # Others count only if the run's own ones import them, as hnas imports dnas and softmax.
-    found = _reached(roots, without=others) | _reached(variants, without=set())
+    found = _reached(roots, without=others | without) | _reached(variants, without=set())
     return {_shown(path): _read(path)[0] for path in sorted(found)}
 
 

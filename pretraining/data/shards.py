@@ -27,7 +27,7 @@ from seqarena.common.data.prepared import report_outdated
 from seqarena.common.data.tokenization import Tokenizer, load_tokenizer
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.files import LOCK, write_atomically, write_json
-from seqarena.common.runs.sources import imported_by
+from seqarena.common.runs.sources import Sources, imported_by
 from seqarena.common.training.log import with_progress
 from seqarena.common.training.workers import exit_with_parent
 from seqarena.pretraining.data.documents import Text, sentences
@@ -37,6 +37,11 @@ DOCUMENTS = 2_000
 ARRAYS = ("tokens", "sentences", "documents")
 TOKENIZER = "tokenizer"
 SOURCES = "sources.json"
+LEFT_OUT = (
+    "seqarena.common.training.log", "seqarena.common.training.workers", "seqarena.pretraining.data.sequences",
+    "seqarena.pretraining.masking",
+)  # fmt: skip
+"""Modules that do not change the tokens: the progress bar, worker processes, and what later reads the tokens."""
 Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
 
@@ -60,9 +65,14 @@ class Corpus:
     manifest: Mapping[str, Any]
 
 
+def _sources() -> Sources:
+    """Returns the sources that the tokens depend on."""
+    return imported_by(__name__, LEFT_OUT)
+
+
 def begin(folder: Path) -> None:
     """Deletes what other sources left unfinished in the folder of a corpus, and records the sources there are now."""
-    record, sources = folder / SOURCES, imported_by(__name__)
+    record, sources = folder / SOURCES, _sources()
     try:
         before = json.loads(record.read_bytes())
     except (OSError, ValueError):
@@ -101,7 +111,7 @@ def write_corpus(
     if not totals["tokens"]:
         raise BadDataError(f"{what}: there is no text in it")
     manifest = {"tokenizer": fingerprint, "vocabulary": len(tokenizer), "shards": counts, **totals}
-    manifest["sources"] = dict(imported_by(__name__))
+    manifest["sources"] = dict(_sources())
     manifest["replaced"] = 0 if read is None else read.replaced
     write_json(folder / "manifest.json", manifest)
     return int(totals["characters"])
@@ -204,7 +214,7 @@ def read_corpus(folder: Path) -> tuple[Corpus, str]:
                     raise BadDataError(f"{folder}/{number:05}.{name}.npy: sha256 {found} is not the manifest's; {hint}")
                 digest.update(found.encode())
             shards.append(Shard(**arrays))
-    report_outdated(folder, manifest.get("sources"), imported_by(__name__))
+    report_outdated(folder, manifest.get("sources"), _sources())
     return Corpus(shards=shards, tokenizer=tokenizer, manifest=manifest), digest.hexdigest()
 
 

@@ -135,7 +135,7 @@ def edited(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on the rule that cuts sentences is another one, and so is its file."""
     real = shards.imported_by
     name = "pretraining/data/documents.py"
-    monkeypatch.setattr(shards, "imported_by", lambda module: {**real(module), name: "edited"})
+    monkeypatch.setattr(shards, "imported_by", lambda *given: {**real(*given), name: "edited"})
     monkeypatch.setattr(shards, "sentences", lambda text: [each[:10] for each in sentences(text)])
 
 
@@ -152,6 +152,25 @@ def test_tokens_of_an_edited_generator_are_told(
         "was made before pretraining/data/documents.py changed and is used as it is; delete it to make it again"
         in capsys.readouterr().err
     )
+
+
+def test_an_edit_of_the_progress_bar_begins_nothing_again() -> None:
+    names = set(shards._sources())
+    assert {"pretraining/data/documents.py", "common/data/tokenization/wordpiece.py"} < names
+    assert {"pretraining/data/__init__.py", "pretraining/data/shards.py"} < names
+    assert not {name for name in names if name.startswith("common/training") or "masking" in name}
+
+
+def test_sentencepiece_gives_the_same_shards_and_is_stored_with_them(tmp_path: Path) -> None:
+    data = MaskedText(path=str(write(tmp_path / "in", "txt")), kind="sentencepiece", vocabulary=100)
+    made, checksum = data.load(tmp_path / "one")
+    assert data.load(tmp_path / "other")[1] == checksum  # its training is deterministic
+    where = next((tmp_path / "one" / "pretraining").iterdir())
+    assert where.name.endswith("sentencepiece100")
+    tokenizer = load_tokenizer(where / "tokenizer" / "spiece.model")
+    assert tokenizer.fingerprint == made.tokenizer.fingerprint == made.manifest["tokenizer"]
+    expected = np.concatenate([np.concatenate(tokenizer.encode(sentences(text))) for text in TEXTS])
+    assert (np.concatenate([shard.tokens for shard in made.shards]) == expected).all()
 
 
 def test_an_interrupted_corpus_of_an_edited_generator_begins_again(
