@@ -137,4 +137,4 @@ def test_what_cannot_answer_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "run" / "run.json").unlink()
     (tmp_path / "run" / "checkpoint" / "vocabulary" / "tokenizer.json").unlink()
     (tmp_path / "run" / "checkpoint" / "vocabulary" / "vocab.txt").unlink()
-    refused(tmp_path / "run", file, "does not exist; expected a folder with tokenizer.json or vocab.txt")
+    refused(tmp_path / "run", file, "does not exist; expected a folder with one of spiece.model")

@@ -40,7 +40,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if path.is_dir():
         path = next((path / name for name in FILES if (path / name).exists()), path / FILES[-1])
     if not path.exists():
-        raise BadDataError(f"{path} does not exist; expected a folder with {' or '.join(FILES)}, or such a file")
+        raise BadDataError(f"{path} does not exist; expected a folder with one of {', '.join(FILES)}, or such a file")
     read = next((READ[name] for name in FILES if Path(name).suffix == path.suffix), read_vocabulary)
     with damage(path, "tokenizer"):
         return read(path)

@@ -133,11 +133,11 @@ def tokenizer_of(
         try:
             tokenizer = load_tokenizer(hub_folder(named, VOCABULARIES))
         except BadDataError as error:
-            raise BadDataError(f"--data.tokenizer {error}, or a {' or '.join(FILES)}") from error
+            raise BadDataError(f"--data.tokenizer {error}, or one of {', '.join(FILES)}") from error
     elif own is not None:
         tokenizer = own
     elif checkpoint is not None:
-        raise BadDataError(f"{checkpoint} has no vocabulary ({' or '.join(FILES)}); --data.tokenizer names one")
+        raise BadDataError(f"{checkpoint} has no vocabulary ({', '.join(FILES)}); --data.tokenizer names one")
     else:
         tokenizer = word_tokenizer(words())
     if len(tokenizer) > model.vocabulary:
