@@ -33,14 +33,15 @@ def line(operations: float, card: Card, memory_bytes: float, parameters: int) ->
 def operations(run: Run, length: int) -> float:
     """Returns the multiplications and additions per training sequence: forward, and twice that for backward.
 
-    Counts the projections and feed-forward of each layer, the products with the N x N weights, and the head on the
+    Counts the projections and feed-forward of each layer, that of the embeddings, the products with the N x N weights, and the head on the
     targets only.
     """
     model, targets = run.model, run.data.masking.targets(length)
     width = model.dim if model.attention_dim is None else model.attention_dim
     layer = length * (4 * model.dim * width + 2 * model.dim * model.ffn_dim) + 2 * length**2 * width
-    head = targets * (model.dim**2 + model.dim * model.vocabulary)
-    return 3 * 2.0 * (model.layers * layer + head)
+    projection = 0 if model.embedding_dim is None else length * model.embedding_dim * model.dim
+    head = targets * model.embedding_width * (model.dim + model.vocabulary)
+    return 3 * 2.0 * (model.layers * layer + projection + head)
 
 
 def parameters(run: Run) -> int:
@@ -48,7 +49,10 @@ def parameters(run: Run) -> int:
     model = run.model
     width = model.dim if model.attention_dim is None else model.attention_dim
     layer = 4 * model.dim * width + 2 * model.dim * model.ffn_dim
-    return model.layers * layer + model.dim * (model.vocabulary + model.max_length + 2 * model.dim)
+    projection = 0 if model.embedding_dim is None else model.embedding_dim * model.dim
+    embeddings = model.embedding_width * (model.vocabulary + model.max_length)
+    heads = model.dim * (model.embedding_width + model.dim)
+    return model.distinct_layers * layer + projection + embeddings + heads
 
 
 def memory_bytes(run: Run) -> float:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.data.tokenization import Tokenizer
-from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_tensors
+from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_weights
 from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.common.training.processes import Accelerator
@@ -64,7 +64,7 @@ def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
     )  # fmt: skip
     if run.model.init is not None:
         where = folder_of(run.model.init)
-        report = copy_tensors(made.model, read_tensors(where), run.model.init)
+        report = copy_tensors(made.model, read_weights(where), run.model.init)
         if accelerator.is_main_process:
             print(
                 f"{run.task}: {run.model.init}, pretrained with {run.model.pretrained_with}: {report}", file=sys.stderr

@@ -66,6 +66,11 @@ class Model(StartedConfig):
     def check(self, *, order: str = "none", mean_pooled: bool = False) -> None:
         """Raises a ``WrongUseError`` that names the invalid field."""
         super().check(order="none", mean_pooled=mean_pooled)
+        if self.shared_layers:
+            raise WrongUseError(
+                "model.shared_layers: the decoder of headlines needs a layer of its own at each depth; expected "
+                "model.encoder_init or model.decoder_init of another family than ALBERT"
+            )
         if self.decoder_depth < 1:
             raise WrongUseError(f"model.decoder_layers: expected at least 1, found {self.decoder_depth}")
         if not 0 <= self.label_smoothing < 1:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_tensors
+from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_weights
 from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.common.training.processes import Accelerator
@@ -106,16 +106,15 @@ def prepare(run: Run, folder: Path, *, verbose: bool = True) -> tuple[Tokenizer,
 
 def _start(model: Summarizer, source: str) -> list[str]:
     """Loads a checkpoint into encoder and decoder; returns notes on the tensors used and not used."""
-    tensors = read_tensors(folder_of(source))
+    weights = read_weights(folder_of(source))
     config, notes = model.config, []
-    embeddings = {"word": model.bert.embeddings.word, "position": model.target.position,
-                  "token_type": model.target.token_type, "norm": model.target.norm}  # fmt: skip
-    decoder = nn.ModuleDict({"embeddings": nn.ModuleDict(embeddings), "encoder": model.decoder})  # type: ignore[arg-type]
+    embeddings = {"word": model.bert.embeddings.word, **dict(model.target.named_children())}
+    decoder = nn.ModuleDict({"embeddings": nn.ModuleDict(embeddings), "encoder": model.decoder})
     parts = {
         "encoder": (config.encoder_init, {"bert": model.bert}),
         "decoder": (config.decoder_init, {"bert": decoder, "masked": model.masked}),
     }
     for name, (init, part) in parts.items():
         if init is not None:
-            notes.append(f"{name} from {source}: {copy_tensors(nn.ModuleDict(part), tensors, source)}")  # type: ignore[arg-type]
+            notes.append(f"{name} from {source}: {copy_tensors(nn.ModuleDict(part), weights, source)}")  # type: ignore[arg-type]
     return notes

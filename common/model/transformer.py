@@ -98,6 +98,11 @@ class EncoderConfig(ModelConfig):
         return ["non-causal"] if isinstance(self.norm, Deescalated) and self.norm.leaky else []
 
     @property
+    def distinct_layers(self) -> int:
+        """Number of layers with parameters of their own; fewer than ``layers`` if they are applied repeatedly."""
+        return self.layers
+
+    @property
     def inner_dropout(self) -> float:
         """Dropout probability between the two matrices of a feed-forward."""
         return self.dropout
@@ -166,16 +171,18 @@ class Encoder(nn.Module):
         super().__init__()
         positions = (
             LayerPosition(number=number, depth=config.layers, decoder_depth=config.decoder_depth)
-            for number in range(config.layers)
+            for number in range(config.distinct_layers)
         )
         self.layers = nn.ModuleList(Layer(config, position) for position in positions)
+        self.repeats = config.layers // config.distinct_layers
         self.final_norm = config.norm.final_norm(config.dim, config.norm_eps)
         scale_initial_weights(self)
 
     def forward(self, hidden: Hidden, visibility: Visibility) -> Hidden:
         """Returns the last layer's stream, normalised if the norm has a final one."""
-        for layer in self.layers:
-            hidden = layer(hidden, visibility)
+        for _ in range(self.repeats):
+            for layer in self.layers:
+                hidden = layer(hidden, visibility)
         final: torch.Tensor = self.final_norm(hidden)
         return final
 

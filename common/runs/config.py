@@ -29,6 +29,8 @@ def to_json(config: Any) -> Any:
 def from_json(kind: type[Config], values: Any) -> Config:
     """Returns the config that ``to_json`` wrote. ``kind`` is its class or a base class of it.
 
+    A field that was added later (``roles.added``) and is missing has its default, which describes earlier configs.
+
     Raises:
         ValueError: a class that is not of ``kind``, unknown or missing fields, or a value of another type.
     """
@@ -37,8 +39,8 @@ def from_json(kind: type[Config], values: Any) -> Config:
     chosen: Any = class_named(kind, values)
     if chosen is None:
         raise ValueError(f"expected a {kind.__name__}, found class {values.get('class')!r}")
-    known = {field.name for field in fields(chosen)}
     found = set(values) - {"class"}
+    known = {field.name for field in fields(chosen) if field.name in found or "added" not in field.metadata}
     if found != known:
         raise ValueError(f"{chosen.__name__}: unknown or missing fields {sorted(found ^ known)}")
     hints = typing.get_type_hints(chosen)

@@ -10,7 +10,7 @@ import torch
 from seqarena.common.data.batches import Indices, ShuffledIndices
 from seqarena.common.data.tokenization import Ids, Tokenizer
 from seqarena.common.shapes import PerExample
-from seqarena.qa.data.batch import TextBatch
+from seqarena.qa.data.batch import PairFormat, TextBatch, format_of
 from seqarena.qa.data.mnli import Pair
 
 
@@ -28,8 +28,7 @@ class Encoded:
     first: list[Ids]
     second: list[Ids]
     labels: npt.NDArray[np.int64]
-    special: tuple[int, int, int]
-    """Ids of [CLS], [SEP], [PAD]."""
+    format: PairFormat
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -37,22 +36,12 @@ class Encoded:
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Number of tokens of each pair, including special tokens."""
-        return np.array([len(one) + len(two) + 3 for one, two in zip(self.first, self.second, strict=True)])
+        pairs = zip(self.first, self.second, strict=True)
+        return np.array([len(one) + len(two) + self.format.special for one, two in pairs])
 
     def batch(self, examples: Indices) -> PairBatch:
         """Returns the batch of the given pairs."""
-        cls, sep, pad = self.special
-        some = [(self.first[example], self.second[example]) for example in examples.tolist()]
-        opening = np.array([len(one) + 2 for one, _ in some])
-        lengths = np.array([len(one) + len(two) + 3 for one, two in some])
-        tokens = np.full((len(some), int(lengths.max())), pad, dtype=np.int64)
-        for row, (one, two) in enumerate(some):
-            start = len(one) + 2
-            tokens[row, 0], tokens[row, start - 1], tokens[row, start + len(two)] = cls, sep, sep
-            tokens[row, 1 : start - 1], tokens[row, start : start + len(two)] = one, two
-        position = np.arange(tokens.shape[1])
-        real = position < lengths[:, None]
-        types = ((position >= opening[:, None]) & real).astype(np.int64)
+        tokens, types, real = self.format.join([(self.first[each], self.second[each]) for each in examples.tolist()])
         return PairBatch(
             tokens=torch.from_numpy(tokens),
             types=torch.from_numpy(types),
@@ -74,15 +63,16 @@ class PairBatches:
 
 
 def encode(pairs: Sequence[Pair], tokenizer: Tokenizer, length: int) -> Encoded:
-    """Tokenizes pairs and truncates them to ``length``, including three special tokens; see ``_fit``."""
+    """Tokenizes pairs and truncates them to ``length``, including special tokens; see ``_fit``."""
+    layout = format_of(tokenizer)
     first = tokenizer.encode([each.premise for each in pairs])
     second = tokenizer.encode([each.hypothesis for each in pairs])
-    lengths = [_fit(len(one), len(two), length - 3) for one, two in zip(first, second, strict=True)]
+    lengths = [_fit(len(one), len(two), length - layout.special) for one, two in zip(first, second, strict=True)]
     return Encoded(
         first=[tokens[:count] for tokens, (count, _) in zip(first, lengths, strict=True)],
         second=[tokens[:count] for tokens, (_, count) in zip(second, lengths, strict=True)],
         labels=np.array([each.label for each in pairs], dtype=np.int64),
-        special=(tokenizer.id("[CLS]"), tokenizer.id("[SEP]"), tokenizer.id("[PAD]")),
+        format=layout,
     )
 
 

@@ -9,8 +9,9 @@ import torch
 
 from seqarena.common.data.batches import Indices, ShuffledIndices
 from seqarena.common.data.tokenization import Ids, Tokenizer
+from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Mask, PerExample
-from seqarena.qa.data.batch import TextBatch
+from seqarena.qa.data.batch import PairFormat, TextBatch, format_of
 from seqarena.qa.data.squad import Questions, Squad
 
 Array = npt.NDArray[np.int64]
@@ -43,8 +44,7 @@ class Windows:
     context_tokens: list[Ids]
     places: list[Ids]
     """Character offsets (start, stop) of each token of each paragraph."""
-    special: tuple[int, int, int]
-    """Ids of [CLS], [SEP], [PAD]."""
+    format: PairFormat
     question: Array
     first: Array
     """Index of the window's first token in its paragraph."""
@@ -64,7 +64,7 @@ class Windows:
     def opening(self) -> Array:
         """Number of tokens of each sequence before the window: [CLS], question, [SEP]."""
         lengths = np.array([len(each) for each in self.question_tokens])
-        return lengths[self.question] + 2
+        return lengths[self.question] + self.format.before
 
     @property
     def lengths(self) -> Array:
@@ -73,35 +73,28 @@ class Windows:
 
     def batch(self, examples: Indices) -> SpanBatch:
         """Returns the batch of the given windows."""
-        cls, sep, pad = self.special
+        tokens, types, real = self.format.join([self._texts(example) for example in examples.tolist()])
         opening, lengths = self.opening[examples], self.lengths[examples]
-        shape = len(examples), int(lengths.max())
-        tokens = np.full(shape, pad, dtype=np.int64)
-        for row, (example, offset) in enumerate(zip(examples.tolist(), opening.tolist(), strict=True)):
-            question = int(self.question[example])
-            window = self.context_tokens[self.questions.questions[question].context][
-                self.first[example] : self.stop[example]
-            ]
-            tokens[row, 0], tokens[row, offset - 1] = cls, sep
-            tokens[row, 1 : offset - 1] = self.question_tokens[question]
-            tokens[row, offset : offset + len(window)] = window
-            tokens[row, offset + len(window)] = sep
-        position = np.arange(shape[1])
-        real = position < lengths[:, None]
-        types = (position >= opening[:, None]) & real
-        context = types & (position < lengths[:, None] - 1)
+        position = np.arange(tokens.shape[1])
+        context = (types == 1) & (position < lengths[:, None] - 1)
         # token index in the paragraph
         number = position - opening[:, None] + self.first[examples][:, None]
         opens = (number >= self.best_first[examples][:, None]) & (number < self.best_stop[examples][:, None])
         return SpanBatch(
             tokens=torch.from_numpy(tokens),
-            types=torch.from_numpy(types.astype(np.int64)),
+            types=torch.from_numpy(types),
             real=torch.from_numpy(real),
             context=torch.from_numpy(context),
             opens=torch.from_numpy(context & opens),
             start=torch.from_numpy(self.start[examples]),
             end=torch.from_numpy(self.end[examples]),
         )
+
+    def _texts(self, example: int) -> tuple[Ids, Ids]:
+        """Returns the tokens of a window's question and those of the window."""
+        question = int(self.question[example])
+        context = self.context_tokens[self.questions.questions[question].context]
+        return self.question_tokens[question], context[self.first[example] : self.stop[example]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +154,9 @@ def windows_of(questions: Questions, data: Squad, tokenizer: Tokenizer, *, all_w
 
     ``all_windows``: answers may start anywhere in a window, whatever ``data.windows`` is (for training, which does not
     use the restriction).
+
+    Raises:
+        WrongUseError: sequences too short for a question and its window.
     """
     placed = tokenizer.encode_with_offsets(questions.contexts)
     question_tokens = tokenizer.encode([each.text for each in questions.questions])
@@ -170,17 +166,24 @@ def windows_of(questions: Questions, data: Squad, tokenizer: Tokenizer, *, all_w
             f"{questions.source}: {longer:,} questions are truncated to {data.question_length} tokens", file=sys.stderr
         )
     question_tokens = [each[: data.question_length] for each in question_tokens]
+    layout = format_of(tokenizer)
+    if data.length - data.question_length - layout.special <= (data.window_overlap or 0):
+        raise WrongUseError(
+            f"data.length: expected more than data.question_length {data.question_length}, data.window_overlap "
+            f"{data.window_overlap or 0} and the {layout.special} special tokens of {tokenizer.source} together, found "
+            f"{data.length}"
+        )
     rows: list[tuple[int, ...]] = []
     without_token = 0
     for number, (question, tokens) in enumerate(zip(questions.questions, question_tokens, strict=True)):
         places = placed[question.context][1]
-        windows = cut(len(places), data.length - len(tokens) - 3, data)
+        windows = cut(len(places), data.length - len(tokens) - layout.special, data)
         ranges = windows if all_windows or data.windows == "all" else best_ranges(windows)
         answer = answer_tokens(places, *question.answers[0]) if question.answers else None
         without_token += answer is None and bool(question.answers)
         for (first, stop), best in zip(windows, ranges, strict=True):
             inside = answer is not None and first <= answer[0] and answer[1] < stop
-            shift = len(tokens) + 2 - first
+            shift = len(tokens) + layout.before - first
             span = (answer[0] + shift, answer[1] + shift) if answer is not None and inside else (CLS, CLS)
             rows.append((number, first, stop, *best, *span))
     if without_token:
@@ -196,6 +199,6 @@ def windows_of(questions: Questions, data: Squad, tokenizer: Tokenizer, *, all_w
         question_tokens=question_tokens,
         context_tokens=[tokens for tokens, _ in placed],
         places=[places for _, places in placed],
-        special=(tokenizer.id("[CLS]"), tokenizer.id("[SEP]"), tokenizer.id("[PAD]")),
+        format=layout,
         **dict(zip(names, columns, strict=True)),
     )

@@ -14,7 +14,7 @@ import torch
 from seqarena.common.data.batches import Indices, in_order
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.checkpoint import to_public
-from seqarena.common.model.bert.names import public_name
+from seqarena.common.model.bert.families import BERT
 from seqarena.common.parser import Parser
 from seqarena.common.runs.trained import read_trained
 from seqarena.common.training.runtime import device_name, make_accelerator
@@ -62,9 +62,9 @@ def as_transformers(model: Summarizer) -> Any:
     tensors = {}
     for name, tensor in model.state_dict().items():
         if name.startswith("bert."):
-            tensors[f"encoder.{public_name(name).removeprefix('bert.')}"] = tensor
+            tensors[f"encoder.{BERT.public_name(name).removeprefix('bert.')}"] = tensor
         elif name.startswith("masked."):
-            tensors[f"decoder.{public_name(name)}"] = tensor
+            tensors[f"decoder.{BERT.public_name(name)}"] = tensor
         else:
             tensors[f"decoder.{_of_decoder(name)}"] = tensor
     word = tensors["encoder.embeddings.word_embeddings.weight"]
@@ -82,11 +82,11 @@ def as_transformers(model: Summarizer) -> Any:
 def _of_decoder(name: str) -> str:
     """Returns the library's name of a decoder tensor."""
     if name.startswith("target."):
-        return public_name(f"bert.embeddings.{name.removeprefix('target.')}")
+        return BERT.public_name(f"bert.embeddings.{name.removeprefix('target.')}")
     for ours, theirs in CROSS.items():
         if f".{ours}." in name:
             return f"bert.encoder.layer.{name.removeprefix('decoder.layers.')}".replace(ours, theirs)
-    return public_name(f"bert.encoder.{name.removeprefix('decoder.')}")
+    return BERT.public_name(f"bert.encoder.{name.removeprefix('decoder.')}")
 
 
 def generate(theirs: Any, batch: Any, how: Decoding, special: tuple[int, int, int], banned: Sequence[int]) -> Tokens:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_tensors, to_public
+from seqarena.common.model.bert.checkpoint import Weights, copy_tensors, folder_of, read_weights, to_public
+from seqarena.common.model.bert.families import BERT
 from seqarena.qa.model import ConditionedHead, Model, PairClassifier, Reader
 
 pytestmark = pytest.mark.extras
@@ -22,7 +23,7 @@ def test_a_public_reader_is_read_whole(tmp_path: object) -> None:
     theirs = transformers.BertForQuestionAnswering(transformers.BertConfig(**to_public(SMALL))).eval()
     theirs.save_pretrained(tmp_path)
     model = Reader(SMALL).eval()
-    report = copy_tensors(model, read_tensors(folder_of(str(tmp_path))), "theirs")
+    report = copy_tensors(model, read_weights(folder_of(str(tmp_path))), "theirs")
     assert (report.new, report.unused) == ((), ())
     with torch.no_grad():
         found = theirs(**GIVEN)
@@ -40,7 +41,7 @@ def test_pairs_are_classified_as_theirs() -> None:
         transformers.BertConfig(**to_public(SMALL), num_labels=3)
     ).eval()
     model = PairClassifier(SMALL, 3).eval()
-    copy_tensors(model, dict(theirs.state_dict()), "theirs")
+    copy_tensors(model, Weights(tensors=dict(theirs.state_dict()), family=BERT), "theirs")
     model.classes.load_state_dict(theirs.classifier.state_dict())
     with torch.no_grad():
         assert (model(TOKENS, TYPES, REAL) - theirs(**GIVEN).logits).abs().max() <= 1e-5

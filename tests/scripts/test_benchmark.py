@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend
 from seqarena.common.data.tokenization import word_tokenizer
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
-from seqarena.common.model.bert.names import public_name
+from seqarena.common.model.bert.families import BERT
 from seqarena.lra.presets import PRESETS
 from seqarena.pretraining.data.batches import MaskedBatch
 from seqarena.pretraining.masking import NONE
@@ -218,7 +218,7 @@ def test_the_loss_of_transformers_is_ours() -> None:
         targets_each=torch.ones(3),
     )  # fmt: skip
     with torch.no_grad():
-        mine = {public_name(name): tensor for name, tensor in model.state_dict().items()}
+        mine = {BERT.public_name(name): tensor for name, tensor in model.state_dict().items()}
         missing = theirs.load_state_dict(mine, strict=False).missing_keys
         assert {name for name in missing if "decoder" not in name} <= {
             "bert.pooler.dense.weight",
@@ -241,7 +241,7 @@ def test_the_loss_of_a_reader_is_ours_whatever_the_padding() -> None:
         start=torch.tensor([2, 0]), end=torch.tensor([3, 0]),
     )  # fmt: skip
     with torch.no_grad():
-        theirs.load_state_dict({public_name(name): tensor for name, tensor in model.state_dict().items()})
+        theirs.load_state_dict({BERT.public_name(name): tensor for name, tensor in model.state_dict().items()})
         assert float(whole(batch)) == pytest.approx(float(span_loss(model, batch)), abs=1e-5)
 
 

@@ -1,9 +1,10 @@
-"""Tokenizers behind one interface: WordPiece (BERT), and SentencePiece (ALBERT) by its own library."""
+"""Tokenizers behind one interface: WordPiece (BERT), SentencePiece (ALBERT), byte-level BPE (RoBERTa)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from seqarena.common.data.tokenization.byte_level import MERGES, read_byte_level
 from seqarena.common.data.tokenization.interface import CONTINUED, SPECIAL, Ids, Tokenizer
 from seqarena.common.data.tokenization.library import LibraryTokenizer, read_json
 from seqarena.common.data.tokenization.sentencepiece import read_sentencepiece, train_sentencepiece
@@ -24,10 +25,11 @@ READ: Mapping[str, Callable[[Path], Tokenizer]] = {
     "spiece.model": read_sentencepiece,
     "tokenizer.json": read_json,
     "vocab.txt": read_vocabulary,
+    "vocab.json": read_byte_level,
 }
 FILES = tuple(READ)
 """Files with a vocabulary, in order of preference: tokenizer.json only approximates spiece.model."""
-VOCABULARIES = (*FILES, "tokenizer_config.json")
+VOCABULARIES = (*FILES, MERGES, "tokenizer_config.json")
 """Files of a checkpoint that define its tokenizer."""
 
 

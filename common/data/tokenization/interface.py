@@ -14,8 +14,8 @@ from seqarena.common.errors import BadDataError
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens, in the order of their ids in a vocabulary that is trained here. Public vocabularies have other
 ids."""
-ALIASES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}
-"""Names of the special tokens in ALBERT's vocabularies."""
+ALIASES = {"[PAD]": "<pad>", "[UNK]": "<unk>", "[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>"}
+"""Names of the special tokens in RoBERTa's vocabularies, and of the first two in ALBERT's."""
 CONTINUED, BEGUN = "##", "▁"
 """Prefixes of tokens: ``CONTINUED`` of a WordPiece token that continues a word, ``BEGUN`` of a SentencePiece token
 that begins one, where it stands for the space before the word."""
@@ -33,7 +33,8 @@ class Tokenizer(ABC):
         missing = [token for token in SPECIAL if self.id(token) < 0]
         if missing:
             raise BadDataError(
-                f"{self.source}: the vocabulary has no {', '.join(missing)}; expected {' '.join(SPECIAL)}"
+                f"{self.source}: the vocabulary has no {', '.join(missing)}; expected {' '.join(SPECIAL)}, or "
+                f"{' '.join(ALIASES.values())}"
             )
 
     def __len__(self) -> int:
@@ -54,6 +55,11 @@ class Tokenizer(ABC):
         found = (self.numbers.get(name) for name in (token, ALIASES.get(token, token)))
         return next((number for number in found if number is not None), -1)
 
+    @property
+    def separators(self) -> int:
+        """Number of [SEP] between the texts of a pair: 1, or 2 in RoBERTa's <s> A </s></s> B </s>."""
+        return 1
+
     @functools.cached_property
     def special(self) -> npt.NDArray[np.bool_]:
         """Mask of the tokens that represent no text: those of ``SPECIAL`` and ``[unusedN]``; one entry per id."""
@@ -64,7 +70,8 @@ class Tokenizer(ABC):
     def continues(self) -> npt.NDArray[np.bool_]:
         """Mask of the tokens that continue a word; one entry per id.
 
-        Punctuation of SentencePiece is a word of its own; letters after it, as in (in, belong to it, as in ALBERT.
+        Punctuation of SentencePiece is a word of its own; letters after it, as in (in, belong to it, as in ALBERT. The
+        same holds for byte-level BPE, where the first word of a text, which has no space before it, counts as continued.
         """
 
         def inside(token: str) -> bool:

@@ -15,6 +15,10 @@ from seqarena.common.errors import BadDataError
 from seqarena.common.files import write_atomically
 
 
+BYTES_BEGUN = "Ġ"
+"""Prefix of byte-level tokens that begin a word: the space before it. The first word of a text has none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LibraryTokenizer(Tokenizer):
     """A tokenizer of the tokenizers library."""
@@ -44,8 +48,13 @@ class LibraryTokenizer(Tokenizer):
 
     @property
     def begun(self) -> str:
-        """Prefix of the tokens that begin a word: that of SentencePiece for its model."""
-        return BEGUN if isinstance(self.inner.model, models.Unigram) else ""
+        """Prefix of the tokens that begin a word: that of SentencePiece or of byte-level BPE for their models."""
+        return {models.Unigram: BEGUN, models.BPE: BYTES_BEGUN}.get(type(self.inner.model), "")
+
+    @property
+    def separators(self) -> int:
+        """Number of [SEP] between the texts of a pair, as the tokenizer joins them."""
+        return max(1, self.inner.num_special_tokens_to_add(is_pair=True) - 2)
 
     @property
     def fingerprint(self) -> str:

@@ -13,16 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention.base import AttentionConfig
-from seqarena.common.attention.softmax import Softmax
 from seqarena.common.data.hub import hub_folder
 from seqarena.common.data.tokenization import VOCABULARIES
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import write_atomically, write_json
+from seqarena.common.model.bert.families import BERT, FAMILIES
+from seqarena.common.model.bert.family import OWN_TYPE, Family
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
-from seqarena.common.model.bert.names import modern, public_name
-from seqarena.common.model.feed_forward import Activation
 from seqarena.common.model.norms.base import NormConfig
-from seqarena.common.model.norms.post import PostNorm
 from seqarena.common.runs.config import from_json, to_json
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -35,12 +33,6 @@ OURS = "seqarena.json"
 """File beside config.json in checkpoints of this project: the whole config, with attention and norm."""
 CHECKSUMS = "checksums.json"
 """File beside config.json with the sha256 of the weights and of ``OURS``."""
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"
-}  # fmt: skip
-"""Public name -> name in ``BertConfig``. Plain gelu is the erf form that Google's weights of 2018 were trained with."""
-
-
 UNRECORDED = "on text that was not recorded"
 """Label of checkpoints of this project that do not record their training text."""
 Parsed = TypeVar("Parsed")
@@ -83,6 +75,15 @@ class Report:
         return "; ".join(parts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Tensors of a checkpoint."""
+
+    tensors: dict[str, Tensor]
+    """Tensors by their current public names."""
+    family: Family
+
+
 def folder_of(source: str, revision: str | None = None) -> Path:
     """Returns the local folder of a checkpoint, downloaded from the hub if there is no folder of that name.
 
@@ -111,7 +112,7 @@ def read_config(folder: Path) -> BertConfig:
         config = _parsed(ours, lambda values: from_json(BertConfig, values))
         _verify(ours)
         return config
-    return _parsed(folder / "config.json", _from_public)
+    return _parsed(folder / "config.json", lambda values: _family(values).to_config(values))
 
 
 def _parsed(path: Path, make: Callable[[Any], Parsed]) -> Parsed:
@@ -125,55 +126,30 @@ def _parsed(path: Path, make: Callable[[Any], Parsed]) -> Parsed:
         raise BadDataError(f"{path}: {error}") from error
 
 
-def _from_public(values: Any) -> BertConfig:
+def family_of(folder: Path) -> Family:
+    """Returns the family of a checkpoint.
+
+    Raises:
+        BadDataError: no config, or that of another kind of model; lists the families.
+    """
+    own = OWN_TYPE if (folder / OURS).exists() else ""
+    return _parsed(folder / "config.json", lambda values: _family(values, own))
+
+
+def _family(values: Any, own: str = "") -> Family:
+    """Returns the family that a config.json names. ``own``: prefix that its model type may have."""
     if not isinstance(values, dict):
         raise ValueError(f"expected an object, found {type(values).__name__}")
-    for name, only in (("model_type", "bert"), ("position_embedding_type", "absolute")):
-        if values.get(name, only) != only:
-            raise ValueError(f"expected {name} {only}, found {values[name]}")
-    activation = values.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"expected hidden_act {', '.join(ACTIVATIONS)}, found {activation}")
-    return BertConfig(
-        layers=int(values["num_hidden_layers"]),
-        dim=int(values["hidden_size"]),
-        heads=int(values["num_attention_heads"]),
-        ffn_dim=int(values["intermediate_size"]),
-        activation=ACTIVATIONS[activation],
-        dropout=float(values.get("hidden_dropout_prob", 0.1)),
-        attention_dropout=float(values.get("attention_probs_dropout_prob", 0.1)),
-        norm_eps=float(values.get("layer_norm_eps", 1e-12)),
-        vocabulary=int(values["vocab_size"]),
-        max_length=int(values.get("max_position_embeddings", 512)),
-        token_types=int(values.get("type_vocab_size", 2)),
-        initial_std=float(values.get("initializer_range", 0.02)),
-    )
+    name = values.get("model_type", BERT.model_type)
+    family = FAMILIES.get(str(name).removeprefix(own))
+    if family is None:
+        raise ValueError(f"expected model_type {', '.join(FAMILIES)}, found {name}; no other kind of model is read")
+    return family
 
 
 def to_public(config: BertConfig) -> dict[str, Any]:
-    """Returns the content of config.json.
-
-    A variant other than softmax with post-norm gets its own model type, since transformers would load it as softmax.
-    """
-    plain = config.attention == Softmax() and config.norm == PostNorm() and config.attention_dim in (None, config.dim)
-    return {
-        "architectures": ["BertForPreTraining"],
-        "model_type": "bert" if plain and config.projection_bias else "seqarena-bert",
-        "num_hidden_layers": config.layers,
-        "hidden_size": config.dim,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.ffn_dim,
-        "hidden_act": next(public for public, ours in ACTIVATIONS.items() if ours == config.activation),
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-        "layer_norm_eps": config.norm_eps,
-        "vocab_size": config.vocabulary,
-        "max_position_embeddings": config.max_length,
-        "type_vocab_size": config.token_types,
-        "initializer_range": config.initial_std,
-        "position_embedding_type": "absolute",
-        "pad_token_id": 0,
-    }
+    """Returns the config.json of a BERT; its model type is another one if a public BERT has no such model."""
+    return BERT.to_public(config)
 
 
 def pretraining_of(folder: Path) -> tuple[str, int | None, str]:
@@ -207,7 +183,7 @@ def weights_of(folder: Path) -> Path:
     return path
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
+def read_weights(folder: Path) -> Weights:
     """Returns a checkpoint's tensors by their current public names.
 
     Raises:
@@ -224,7 +200,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise BadDataError(f"{path}: expected a dict of named tensors, found another kind of file")
     _verify(path)
-    return modern(tensors, str(path))
+    family = family_of(folder)
+    return Weights(tensors=family.read(tensors, str(path)), family=family)
 
 
 def _sha256(path: Path) -> str:
@@ -260,21 +237,25 @@ def load(
     config = read_config(folder)
     config = replace(config, attention=attention or config.attention, norm=norm or config.norm)
     config.check()
-    tensors = read_tensors(folder)
-    model = BertForPretraining(config, sentences="cls.seq_relationship.weight" in tensors)
-    if model.bert.pooler is None and "bert.pooler.dense.weight" in tensors:
+    weights = read_weights(folder)
+    has_sentences, has_pooler = (
+        weights.family.public_name(name) in weights.tensors for name in ("sentences.weight", "bert.pooler.weight")
+    )
+    model = BertForPretraining(config, sentences=has_sentences, family=weights.family.model_type)
+    if model.bert.pooler is None and has_pooler:
         model.bert.pooler = nn.Linear(config.dim, config.dim)
-    return model, copy_tensors(model, tensors, source)
+    return model, copy_tensors(model, weights, source)
 
 
 @torch.no_grad()
-def copy_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> Report:
+def copy_tensors(model: nn.Module, weights: Weights, source: str) -> Report:
     """Copies tensors by public name into a model, and reports the use of each.
 
     Raises:
         BadDataError: different shapes (all are named), or missing tensors of the body.
     """
-    wanted = {public_name(name): tensor for name, tensor in model.state_dict().items()}
+    tensors = weights.tensors
+    wanted = {weights.family.public_name(name): tensor for name, tensor in model.state_dict().items()}
     shared = [name for name in wanted if name in tensors]
     wrong = [
         f"{name} is {tuple(tensors[name].shape)}, expected {tuple(wanted[name].shape)}"
@@ -283,7 +264,8 @@ def copy_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> R
     ]
     if wrong:
         raise BadDataError(f"{source}: {'; '.join(wrong)}")
-    body = [name for name in wanted if name.startswith("bert.") and not name.startswith("bert.pooler.")]
+    pooler = weights.family.public_name("bert.pooler")
+    body = [name for name in wanted if name.startswith(f"{weights.family.prefix}.") and not name.startswith(pooler)]
     absent = [name for name in body if name not in tensors]
     if absent:
         raise BadDataError(f"{source}: not a whole BERT, {len(absent)} tensors of its body are missing: {absent[:3]}")
@@ -296,14 +278,20 @@ def copy_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> R
 def save(folder: Path, model: BertForPretraining, pretraining: Pretraining | None = None) -> None:
     """Writes a model in the layout of public checkpoints: config.json and model.safetensors, each atomically.
 
-    Attention and norm are stored in ``seqarena.json``. Names of tensors that no public checkpoint has begin with
-    ``seqarena.``. ``pretraining`` is the record that ``pretraining_of`` reads.
+    The layout is that of the model's family, else that of the first family with the model's fields. Attention and norm
+    are stored in ``seqarena.json``. Names of tensors that no public checkpoint has begin with ``seqarena.``.
+    ``pretraining`` is the record that ``pretraining_of`` reads.
     """
+    config = model.bert.config
+    family = next((each for each in FAMILIES.values() if each.holds(config)), BERT)
+    family = family if model.family is None else FAMILIES[model.family]
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {public_name(name): tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    content = safetensors.torch.save(tensors, metadata={"format": "pt"})
+    tensors = family.write({name: tensor.detach().cpu() for name, tensor in model.state_dict().items()})
+    content = safetensors.torch.save(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, metadata={"format": "pt"}
+    )
     write_atomically(folder / WEIGHTS[0], lambda file: file.write(content))
     record = {} if pretraining is None else {PRETRAINING: to_json(pretraining)}
-    write_json(folder / "config.json", to_public(model.bert.config) | record)
-    write_json(folder / OURS, to_json(model.bert.config))
+    write_json(folder / "config.json", family.to_public(config) | record)
+    write_json(folder / OURS, to_json(config))
     write_json(folder / CHECKSUMS, {name: _sha256(folder / name) for name in (WEIGHTS[0], OURS)})

@@ -1,6 +1,6 @@
 """BERT: embeddings, the shared encoder, pooler and pretraining heads, with any attention variant and norm."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.model.feed_forward import ACTIVATIONS
 from seqarena.common.model.norms.base import scale_initial_weights
 from seqarena.common.model.transformer import Encoder, EncoderConfig
+from seqarena.common.runs.roles import added
 from seqarena.common.shapes import Hidden, Places, Pooled, Scored, Table, Tokens, TwoWay
 
 
@@ -23,7 +24,12 @@ class BertConfig(EncoderConfig):
     max_length: int = 512
     """Number of position embeddings: maximum tokens per sequence."""
     token_types: int = 2
-    """Number of segment types (A and B)."""
+    """Number of segment types (A and B). Below 2, the two texts of a pair have the same type; 0: no types."""
+    embedding_dim: int | None = field(default=None, metadata=added(4))
+    """Width of the embeddings and their norm, which are then projected to dim (ALBERT, ELECTRA); none: dim, without a
+    projection."""
+    shared_layers: bool = field(default=False, metadata=added(4))
+    """Whether all layers are one layer, applied repeatedly (ALBERT)."""
     norm_eps: float = 1e-12
     """Added to the variance in every LayerNorm."""
     initial_std: float = 0.02
@@ -36,6 +42,16 @@ class BertConfig(EncoderConfig):
         return self.max_length
 
     @property
+    def distinct_layers(self) -> int:
+        """1 if the layers are shared."""
+        return 1 if self.shared_layers else self.layers
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the token embeddings."""
+        return self.dim if self.embedding_dim is None else self.embedding_dim
+
+    @property
     def inner_dropout(self) -> float:
         """Always 0: BERT applies dropout to sublayer outputs, not between the two matrices of a feed-forward."""
         return 0.0
@@ -43,23 +59,28 @@ class BertConfig(EncoderConfig):
     def check(self, *, order: Order = "none", mean_pooled: bool = False) -> None:
         """Raises a ``WrongUseError`` that names an invalid field."""
         super().check(order=order, mean_pooled=mean_pooled)
-        for name in ("vocabulary", "max_length", "token_types"):
-            if getattr(self, name) < 1:
-                raise WrongUseError(f"model.{name}: expected at least 1, found {getattr(self, name)}")
+        for name, value in (("vocabulary", self.vocabulary), ("max_length", self.max_length),
+                            ("embedding_dim", self.embedding_width)):  # fmt: skip
+            if value < 1:
+                raise WrongUseError(f"model.{name}: expected at least 1, found {value}")
+        if self.token_types < 0:
+            raise WrongUseError(f"model.token_types: expected at least 0, found {self.token_types}")
         if not self.initial_std > 0:
             raise WrongUseError(f"model.initial_std: expected a number above 0, found {self.initial_std}")
 
 
 class Embeddings(nn.Module):
-    """LayerNorm of the sum of token, position and segment embeddings."""
+    """LayerNorm of the sum of token, position and segment embeddings, projected if ``embedding_dim`` is set."""
 
     def __init__(self, config: BertConfig, *, words: bool = True) -> None:
         """``words``: whether to create a table of token embeddings; without one, ``forward`` needs ``word``."""
         super().__init__()
-        self.word = nn.Embedding(config.vocabulary, config.dim) if words else None
-        self.position = nn.Embedding(config.max_length, config.dim)
-        self.token_type = nn.Embedding(config.token_types, config.dim)
-        self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        width = config.embedding_width
+        self.word = nn.Embedding(config.vocabulary, width) if words else None
+        self.position = nn.Embedding(config.max_length, width)
+        self.token_type = nn.Embedding(config.token_types, width) if config.token_types else None
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.projection = None if config.embedding_dim is None else nn.Linear(width, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -79,9 +100,12 @@ class Embeddings(nn.Module):
             position = self.position.weight[:length]
         else:
             position = self.position(positions)
-        vectors = F.embedding(tokens, self.table if word is None else word)
-        hidden: Tensor = self.dropout(self.norm(vectors + position + self.token_type(types)))
-        return hidden
+        vectors = F.embedding(tokens, self.table if word is None else word) + position
+        if self.token_type is not None:
+            has_pairs = self.token_type.num_embeddings > 1
+            vectors = vectors + (self.token_type(types) if has_pairs else self.token_type.weight)
+        hidden: Tensor = self.dropout(self.norm(vectors))
+        return hidden if self.projection is None else self.projection(hidden)  # type: ignore[no-any-return]
 
     @property
     def table(self) -> Table:
@@ -119,9 +143,9 @@ class MaskedLanguageHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.dim, config.dim)
+        self.dense = nn.Linear(config.dim, config.embedding_width)
         self.activation = ACTIVATIONS[config.activation]()
-        self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        self.norm = nn.LayerNorm(config.embedding_width, eps=config.norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary))
 
     def forward(self, hidden: Tensor, word: Tensor) -> Scored:
@@ -129,7 +153,7 @@ class MaskedLanguageHead(nn.Module):
         return F.linear(self.transform(hidden), word, self.bias)
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """Returns the vectors that are multiplied with the token embeddings, in the shape of ``hidden``."""
+        """Returns the vectors that are multiplied with the token embeddings, as wide as these."""
         output: Tensor = self.norm(self.activation(self.dense(hidden)))
         return output
 
@@ -137,8 +161,10 @@ class MaskedLanguageHead(nn.Module):
 class BertForPretraining(nn.Module):
     """BERT's body with the pretraining heads."""
 
-    def __init__(self, config: BertConfig, *, sentences: bool = True) -> None:
+    def __init__(self, config: BertConfig, *, sentences: bool = True, family: str | None = None) -> None:
+        """``family``: layout in which ``checkpoint.save`` writes it; None: the first that has these fields."""
         super().__init__()
+        self.family = family
         self.bert = Bert(config, pooler=sentences)
         self.masked = MaskedLanguageHead(config)
         self.sentences = nn.Linear(config.dim, 2) if sentences else None

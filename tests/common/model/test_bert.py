@@ -120,7 +120,7 @@ def test_what_is_no_checkpoint_is_one_message(tmp_path: Path) -> None:
     told = reason(hidden_size=4, vocab_size=21)
     assert "bert.embeddings.word_embeddings.weight is (20, 8), expected (21, 4)" in told
     assert "bert.pooler.dense.weight is (8, 8), expected (4, 4)" in told
-    assert "expected model_type bert, found roberta" in reason(model_type="roberta")
+    assert "expected model_type bert, albert, electra, distilbert, roberta, found t5" in reason(model_type="t5")
     assert "expected hidden_act gelu, gelu_new, gelu_pytorch_tanh, relu, found silu" in reason(hidden_act="silu")
     assert "expected position_embedding_type absolute" in reason(position_embedding_type="relative_key")
     assert "not a whole BERT, 16 tensors of its body are missing" in reason(num_hidden_layers=3)
@@ -197,7 +197,8 @@ def test_padding_and_packing_change_nothing() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    for changes in ({"vocabulary": 0}, {"initial_std": 0.0}, {"heads": 3}, {"token_types": 0}):
+    for changes in ({"vocabulary": 0}, {"initial_std": 0.0}, {"heads": 3}, {"token_types": -1},
+                    {"embedding_dim": 0}):  # fmt: skip
         with pytest.raises(WrongUseError, match=f"model.{next(iter(changes))}|multiple of model.heads"):
             replace(TINY, **changes).check()
     with pytest.raises(WrongUseError, match="longer than the 10 positions"):
