@@ -33,8 +33,8 @@ def line(operations: float, card: Card, memory_bytes: float, parameters: int) ->
 def operations(run: Run, length: int) -> float:
     """Returns the multiplications and additions per training sequence: forward, and twice that for backward.
 
-    Counts the projections and feed-forward of each layer, that of the embeddings, the products with the N x N weights, and the head on the
-    targets only.
+    Counts the projections and feed-forward of each layer, the projection of the embeddings, the products with the N x N
+    weights, and the head on the targets only.
     """
     model, targets = run.model, run.data.masking.targets(length)
     width = model.dim if model.attention_dim is None else model.attention_dim

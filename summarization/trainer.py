@@ -109,7 +109,7 @@ def _start(model: Summarizer, source: str) -> list[str]:
     weights = read_weights(folder_of(source))
     config, notes = model.config, []
     embeddings = {"word": model.bert.embeddings.word, **dict(model.target.named_children())}
-    decoder = nn.ModuleDict({"embeddings": nn.ModuleDict(embeddings), "encoder": model.decoder})
+    decoder = nn.ModuleDict({"embeddings": nn.ModuleDict(embeddings), "encoder": model.decoder})  # type: ignore[arg-type]
     parts = {
         "encoder": (config.encoder_init, {"bert": model.bert}),
         "decoder": (config.decoder_init, {"bert": decoder, "masked": model.masked}),

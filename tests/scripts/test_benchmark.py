@@ -10,8 +10,8 @@ from torch.nn.attention import SDPBackend
 
 from seqarena.common.data.tokenization import word_tokenizer
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.bert.model import BertConfig, BertForPretraining
 from seqarena.common.model.bert.families import BERT
+from seqarena.common.model.bert.model import BertConfig, BertForPretraining
 from seqarena.lra.presets import PRESETS
 from seqarena.pretraining.data.batches import MaskedBatch
 from seqarena.pretraining.masking import NONE

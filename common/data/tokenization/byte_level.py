@@ -29,7 +29,7 @@ def read_byte_level(vocabulary: Path) -> LibraryTokenizer:
     if missing:
         raise BadDataError(f"{vocabulary}: the vocabulary has no {', '.join(missing)}; expected {' '.join(NAMES)}")
     lines = merges.read_text(encoding="utf-8").split("\n")
-    pairs = [tuple(line.split()) for line in lines if line.strip() and not line.startswith("#version")]
+    pairs = [(line.split()[0], line.split()[1]) for line in lines if line.strip() and not line.startswith("#version")]
     config = vocabulary.with_name("tokenizer_config.json")
     spaced = bool(json.loads(config.read_bytes()).get("add_prefix_space", False)) if config.exists() else False
     tokenizer = tokenizers.Tokenizer(models.BPE(ids, pairs))
@@ -37,6 +37,6 @@ def read_byte_level(vocabulary: Path) -> LibraryTokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([tokenizers.AddedToken(token, lstrip=token == "<mask>") for token in NAMES])
     tokenizer.post_processor = processors.RobertaProcessing(
-        sep=("</s>", ids["</s>"]), cls=("<s>", ids["<s>"]), trim_offsets=True, add_prefix_space=spaced
+        ("</s>", ids["</s>"]), ("<s>", ids["<s>"]), trim_offsets=True, add_prefix_space=spaced
     )
     return LibraryTokenizer(inner=tokenizer, source=str(vocabulary))

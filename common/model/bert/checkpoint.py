@@ -254,8 +254,8 @@ def copy_tensors(model: nn.Module, weights: Weights, source: str) -> Report:
     Raises:
         BadDataError: different shapes (all are named), or missing tensors of the body.
     """
-    tensors = weights.tensors
-    wanted = {weights.family.public_name(name): tensor for name, tensor in model.state_dict().items()}
+    tensors, family = weights.tensors, weights.family
+    wanted = {family.public_name(name): tensor for name, tensor in model.state_dict().items()}
     shared = [name for name in wanted if name in tensors]
     wrong = [
         f"{name} is {tuple(tensors[name].shape)}, expected {tuple(wanted[name].shape)}"
@@ -264,11 +264,13 @@ def copy_tensors(model: nn.Module, weights: Weights, source: str) -> Report:
     ]
     if wrong:
         raise BadDataError(f"{source}: {'; '.join(wrong)}")
-    pooler = weights.family.public_name("bert.pooler")
-    body = [name for name in wanted if name.startswith(f"{weights.family.prefix}.") and not name.startswith(pooler)]
+    pooler = family.public_name("bert.pooler")
+    body = [name for name in wanted if name.startswith(f"{family.prefix}.") and not name.startswith(pooler)]
     absent = [name for name in body if name not in tensors]
     if absent:
-        raise BadDataError(f"{source}: not a whole BERT, {len(absent)} tensors of its body are missing: {absent[:3]}")
+        raise BadDataError(
+            f"{source}: not a whole {family.model_type}, {len(absent)} tensors of its body are missing: {absent[:3]}"
+        )
     for name in shared:
         wanted[name].copy_(tensors[name])
     new = tuple(name for name in wanted if name not in tensors)

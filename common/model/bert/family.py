@@ -19,7 +19,8 @@ ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
     {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 )
 """Public name -> name in ``BertConfig``. Plain gelu is the erf form that Google's weights of 2018 were trained with."""
-PUBLIC_ACTIVATIONS = {ours: public for public, ours in reversed(ACTIVATIONS.items())}
+PUBLIC_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+"""Name in ``BertConfig`` -> public name."""
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1, "norm_eps": 1e-12, "max_length": 512,
      "token_types": 2, "initial_std": 0.02}
@@ -84,7 +85,7 @@ class Family:
             expected = f"{self.fields['activation']} {', '.join(self.activations)}"
             raise ValueError(f"expected {expected}, found {found['activation']}")
         kinds = {each.name: float if each.type is float else int for each in fields(BertConfig)}
-        numbers = {name: kinds[name](value) for name, value in found.items() if name != "activation"}
+        numbers: dict[str, Any] = {name: kinds[name](value) for name, value in found.items() if name != "activation"}
         numbers["max_length"] -= self.unused_positions
         if numbers.get("embedding_dim") == numbers["dim"] and not self.always_projects:
             numbers["embedding_dim"] = None
@@ -113,9 +114,8 @@ class Family:
         width = None if config.attention_dim == config.dim else config.attention_dim
         plain = replace(config, attention=Softmax(), norm=PostNorm(), attention_dim=width)
         plain = BertConfig(**{each.name: getattr(plain, each.name) for each in fields(BertConfig)})
-        if PUBLIC_ACTIVATIONS[config.activation] not in self.activations or not (
-            ("token_types" in self.fields) == (config.token_types > 0)
-        ):
+        has_types = config.token_types > 0
+        if PUBLIC_ACTIVATIONS[config.activation] not in self.activations or has_types != ("token_types" in self.fields):
             return False
         return self.to_config(self._fields_of(config)) == plain
 

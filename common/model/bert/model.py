@@ -105,7 +105,7 @@ class Embeddings(nn.Module):
             has_pairs = self.token_type.num_embeddings > 1
             vectors = vectors + (self.token_type(types) if has_pairs else self.token_type.weight)
         hidden: Tensor = self.dropout(self.norm(vectors))
-        return hidden if self.projection is None else self.projection(hidden)  # type: ignore[no-any-return]
+        return hidden if self.projection is None else self.projection(hidden)
 
     @property
     def table(self) -> Table:

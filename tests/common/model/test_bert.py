@@ -123,7 +123,7 @@ def test_what_is_no_checkpoint_is_one_message(tmp_path: Path) -> None:
     assert "expected model_type bert, albert, electra, distilbert, roberta, found t5" in reason(model_type="t5")
     assert "expected hidden_act gelu, gelu_new, gelu_pytorch_tanh, relu, found silu" in reason(hidden_act="silu")
     assert "expected position_embedding_type absolute" in reason(position_embedding_type="relative_key")
-    assert "not a whole BERT, 16 tensors of its body are missing" in reason(num_hidden_layers=3)
+    assert "not a whole bert, 16 tensors of its body are missing" in reason(num_hidden_layers=3)
     (tmp_path / "model.safetensors").write_bytes(content[:-10])
     assert "model.safetensors: cannot be read" in reason()
     (tmp_path / "model.safetensors").unlink()
