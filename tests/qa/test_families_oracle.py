@@ -69,7 +69,8 @@ def test_pairs_are_those_of_the_public_tokenizer(family: str, tmp_path: Path) ->
 def test_windows_are_those_of_the_public_tokenizer(family: str, tmp_path: Path) -> None:
     public, tokenizer = public_tokenizer(family, tmp_path), load_tokenizer(tmp_path)
     length = len(public("What about 0?", PARAGRAPH)["input_ids"]) - 5
-    data = Squad(length=length, question_length=13, window_step=None, window_overlap=3)
+    whole = len(public("What about 0?", add_special_tokens=False)["input_ids"])
+    data = Squad(length=length, question_length=whole, window_step=None, window_overlap=3)
     batch = _windows(data, tokenizer)
     expected = public("What about 0?", PARAGRAPH, truncation="only_second", max_length=length, stride=3,
                       return_overflowing_tokens=True)  # fmt: skip
