@@ -79,9 +79,10 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
 def pretraining_record(run: Run, text: str, precision: str) -> Pretraining:
     """Returns the pretraining record stored in a checkpoint; runs of one protocol differ only in the seed.
 
-    The hash covers what makes a result's protocol: settings, task version, checksum of the text, precision.
+    The hash covers what makes a result's protocol: settings, task version, checksum of the text, precision. Fields that
+    were added later count if they differ from their defaults, so that earlier checkpoints keep their protocol.
     """
-    own = settings(type(run), to_json(run))
+    own = settings(type(run), to_json(run, later=False))
     protocol = json.dumps(["pretraining", own, MLM.version, text, precision], sort_keys=True)
     hashed = hashlib.sha256(protocol.encode()).hexdigest()[:8]
     return Pretraining(

@@ -1,5 +1,6 @@
 """Attention maps of a trained model: a heat map and a histogram of key masses for each attention."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,22 @@ EDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, Any]]:
     """Returns plain values of each attention call made while ``run`` calls the model, in the order of the calls.
 
-    ``name`` is the name of the module. ``map`` holds the weights of the longest example, averaged over heads and
-    multiplied by its number of real keys (so uniform weights are 1), real queries by real keys. ``histogram`` counts
-    the key masses sum_i pi_ij of all real keys of all examples and heads in the bins of ``EDGES``.
+    ``name`` is the name of the module, with the number of the call if it is called again. ``map`` holds the weights of
+    the longest example, averaged over heads and multiplied by its number of real keys (so uniform weights are 1), real
+    queries by real keys. ``histogram`` counts the key masses sum_i pi_ij of all real keys of all examples and heads in
+    the bins of ``EDGES``.
     """
     found: list[dict[str, Any]] = []
     names = {module: name for name, module in model.named_modules()}
+    calls: Counter[nn.Module] = Counter()
 
     def record(kernel: nn.Module, inputs: tuple[Any, ...], _: Tensor) -> None:
         assert isinstance(kernel, Kernel)
         query, key, _, visibility = inputs[:4]
+        calls[kernel] += 1
+        repeated = f", call {calls[kernel]}" if calls[kernel] > 1 else ""
         values = _map_and_histogram(kernel, query, key, visibility, inputs[4] if len(inputs) > 4 else None)
-        found.append({"name": names[kernel].removesuffix(".kernel"), **values})
+        found.append({"name": names[kernel].removesuffix(".kernel") + repeated, **values})
 
     handles = [kernel.register_forward_hook(record) for kernel in names if isinstance(kernel, Kernel)]
     try:

