@@ -23,8 +23,8 @@ class Data(ABC):
     generated: int
     """Number of generated training examples. The test set has a tenth as many."""
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """spiece.model, tokenizer.json or vocab.txt, a folder or an id of the hub. none: the checkpoint's; for generated
-    text its own words."""
+    """spiece.model, tokenizer.json, vocab.json or vocab.txt, a folder or an id of the hub. none: the checkpoint's; for
+    generated text its own words."""
     length: int
     """Maximum number of tokens of a sequence, including special tokens."""
     held_out: float = 0.01

@@ -63,8 +63,8 @@ class Data:
     generated: int = 20_000
     """Number of generated training pairs; the test set has a tenth as many, the validation set a twentieth."""
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """spiece.model, tokenizer.json or vocab.txt, folder, or hub id. None: the checkpoint's; for generated text, its own
-    words."""
+    """spiece.model, tokenizer.json, vocab.json or vocab.txt, folder, or hub id. None: the checkpoint's; for generated
+    text, its own words."""
     source_length: int = 128
     """Maximum tokens of a text, special ones counted; the rest is cut."""
     target_length: int = 64

@@ -24,8 +24,8 @@ TRAIN: Mapping[Kind, Callable[[Iterable[str], int], Tokenizer]] = {
 READ: Mapping[str, Callable[[Path], Tokenizer]] = {
     "spiece.model": read_sentencepiece,
     "tokenizer.json": read_json,
-    "vocab.txt": read_vocabulary,
     "vocab.json": read_byte_level,
+    "vocab.txt": read_vocabulary,
 }
 FILES = tuple(READ)
 """Files with a vocabulary, in order of preference: tokenizer.json only approximates spiece.model."""
@@ -43,7 +43,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
         path = next((path / name for name in FILES if (path / name).exists()), path / FILES[-1])
     if not path.exists():
         raise BadDataError(f"{path} does not exist; expected a folder with one of {', '.join(FILES)}, or such a file")
-    read = next((READ[name] for name in FILES if Path(name).suffix == path.suffix), read_vocabulary)
+    by_suffix = (READ[name] for name in FILES if Path(name).suffix == path.suffix)
+    read = READ.get(path.name) or next(by_suffix, read_vocabulary)
     with damage(path, "tokenizer"):
         return read(path)
 
