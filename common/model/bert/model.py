@@ -10,6 +10,7 @@ from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.feed_forward import ACTIVATIONS
 from seqarena.common.model.norms.base import scale_initial_weights
+from seqarena.common.model.norms.peri import PeriNorm
 from seqarena.common.model.transformer import Encoder, EncoderConfig
 from seqarena.common.runs.roles import added
 from seqarena.common.shapes import Hidden, Places, Pooled, Scored, Table, Tokens, TwoWay
@@ -65,6 +66,11 @@ class BertConfig(EncoderConfig):
                 raise WrongUseError(f"model.{name}: expected at least 1, found {value}")
         if self.token_types < 0:
             raise WrongUseError(f"model.token_types: expected at least 0, found {self.token_types}")
+        if self.shared_layers and isinstance(self.norm, PeriNorm):
+            raise WrongUseError(
+                "model.shared_layers: the first layer of the norm peri differs from the others, so they cannot be one; "
+                "choose another norm"
+            )
         if not self.initial_std > 0:
             raise WrongUseError(f"model.initial_std: expected a number above 0, found {self.initial_std}")
 

@@ -11,13 +11,13 @@ from safetensors.torch import load_file
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.visibility import Visibility
-from seqarena.common.errors import BadDataError
+from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.attention_maps import attention_maps
 from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
 from seqarena.common.model.bert.families import FAMILIES
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
-from seqarena.common.model.blocks import NORMS
 from seqarena.common.model.diagnostics import diagnose
+from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.config import from_json, to_json
 from tests.common.model.families import CONFIGS, SMALL
 
@@ -72,10 +72,16 @@ def test_a_family_has_its_names_and_is_read_again(family: str, tmp_path: Path) -
 @pytest.mark.parametrize("norm", list(NORMS))
 def test_another_variant_keeps_every_shared_tensor(family: str, norm: str, tmp_path: Path) -> None:
     as_public(tmp_path, model_of(family))
+    if (family, norm) == ("albert", "peri"):
+        with pytest.raises(WrongUseError, match="the first layer of the norm peri differs"):
+            load(str(tmp_path), norm=NORMS[norm])
+        return
     plain, _ = load(str(tmp_path))
     model, report = load(str(tmp_path), attention=ATTENTIONS["hnas"], norm=NORMS[norm])
     assert all(name.startswith("seqarena.") for name in report.new)
-    assert report.unused == ()
+    norms = {FAMILIES[family].public_name(f"bert.encoder.layers.0.residual.{part}.weight").split(".")[-2]
+             for part in ("attention_norm", "feed_forward_norm")}  # fmt: skip
+    assert {name.split(".")[-2] for name in report.unused} == (norms if norm == "rezero" else set())
     theirs = plain.state_dict()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in model.state_dict().items() if name in theirs)
     save(tmp_path / "own", model)
@@ -164,7 +170,7 @@ def test_configs_from_before_a_field_was_added_are_read() -> None:
     values = to_json(SMALL)
     earlier = {name: value for name, value in values.items() if name not in ("embedding_dim", "shared_layers")}
     assert from_json(BertConfig, earlier) == SMALL
-    assert to_json(SMALL, later=False) == earlier
-    assert to_json(replace(SMALL, shared_layers=True), later=False) == {**earlier, "shared_layers": True}
+    assert to_json(SMALL, later=False).keys() == earlier.keys()
+    assert to_json(replace(SMALL, shared_layers=True), later=False).keys() == {*earlier, "shared_layers"}
     with pytest.raises(ValueError, match=r"unknown or missing fields \['token_types'\]"):
         from_json(BertConfig, {name: value for name, value in earlier.items() if name != "token_types"})
