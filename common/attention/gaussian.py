@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from seqarena.common.attention.base import Explanation, Implementation
 from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedKernel
 from seqarena.common.attention.rows import WeightRows
-from seqarena.common.attention.softmax import Softmax
 from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, Key, Output, Query, Value, Weights
 
 
@@ -34,14 +35,22 @@ def estimated_variance(query: Query, key: Key, visibility: Visibility, *, unifor
 
     It is the mean of |y_j - x_i|^2 / d over the keys j, weighted by xi_ji. The expectations over queries are softmax
     attention from keys to queries, so memory is linear in the length.
+
+    Raises:
+        WrongUseError: packed segments.
     """
+    if visibility.segments is not None:
+        raise WrongUseError("variance estimated does not support packed segments; do not pack")
     query, key, _ = visibility.clear(query, key, key)
     width = query.shape[-1]
-    swapped = Visibility(query_real=visibility.key_real, key_real=visibility.query_real, segments=visibility.segments)
-    centres, data = with_uniform_mixing_weights(query, key) if uniform else (query, key)
     values = torch.cat([query, query.square().sum(dim=-1, keepdim=True)], dim=-1)
-    kernel = Softmax().build(query.shape[1])
-    expected = kernel(data, centres, values, swapped)  # of x_i and |x_i|^2, times powers of d^(1/4)
+    if uniform:
+        centres, data = with_uniform_mixing_weights(query, key)
+    else:
+        centres, data = F.pad(query, (0, 1)) * ((width + 1) / width) ** 0.5, F.pad(key, (0, 1))
+    real = visibility.query_real
+    mask = None if real is None else (real | ~real.any(dim=1, keepdim=True))[:, None, None]
+    expected = F.scaled_dot_product_attention(data, centres, values, mask)  # of x_i and |x_i|^2, in powers of d^(1/4)
     mean, square = expected[..., :-1], expected[..., -1]
     distance = key.square().sum(dim=-1) + square - 2 * (key * mean).sum(dim=-1)  # B H M
     if visibility.key_real is None:

@@ -41,8 +41,8 @@ class MaskedText:
     hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """Hub data set with a column ``text``, ID or ID:CONFIG. None, without a path: the bundled King James Bible."""
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """spiece.model, tokenizer.json, vocab.json or vocab.txt, a folder with one, or an id of the hub. None: trained on the
-    text."""
+    """spiece.model, tokenizer.json, vocab.json or vocab.txt, a folder with one, or an id of the hub. None: trained on
+    the text."""
     kind: Kind = "wordpiece"
     """Kind of a trained vocabulary: wordpiece (BERT) or sentencepiece (ALBERT)."""
     vocabulary: int | None = None

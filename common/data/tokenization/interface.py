@@ -70,8 +70,8 @@ class Tokenizer(ABC):
     def continues(self) -> npt.NDArray[np.bool_]:
         """Mask of the tokens that continue a word; one entry per id.
 
-        Punctuation of SentencePiece is a word of its own; letters after it, as in (in, belong to it, as in ALBERT. The
-        same holds for byte-level BPE, where the first word of a text, which has no space before it, counts as continued.
+        Punctuation of SentencePiece is a word of its own; letters after it, as in (in, belong to it, as in ALBERT. So
+        it is for byte-level BPE. There the first word of a text, which has no space before it, counts as continued.
         """
 
         def inside(token: str) -> bool:

@@ -14,7 +14,6 @@ from seqarena.common.data.tokenization.interface import BEGUN, Ids, Tokenizer
 from seqarena.common.errors import BadDataError
 from seqarena.common.files import write_atomically
 
-
 BYTES_BEGUN = "Ġ"
 """Prefix of byte-level tokens that begin a word: the space before it. The first word of a text has none."""
 

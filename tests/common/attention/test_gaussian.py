@@ -78,6 +78,11 @@ def test_what_it_takes() -> None:
     tokens = torch.randn(1, 1, 3, 4)
     with pytest.raises(WrongUseError, match="not defined for order"):
         config.build(1)(tokens, tokens, tokens, Visibility(order="causal"))
+    packed = Visibility(segments=torch.zeros(1, 3, dtype=torch.long))
+    with pytest.raises(WrongUseError, match="packed segments"):
+        DoublyNormalized(variance="estimated").build(1)(tokens, tokens, tokens, packed)
+    nothing = Visibility(query_real=torch.zeros(1, 3, dtype=torch.bool))
+    assert not DoublyNormalized(variance="estimated").build(1)(tokens, tokens, tokens, nothing).any()
     halves = config.build(1)(tokens.bfloat16(), tokens.bfloat16(), tokens.bfloat16(), Visibility())
     assert halves.dtype == torch.bfloat16
     assert config.build(1).explain(tokens, tokens, tokens, Visibility()).implementation == "blockwise"

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
-
 from seqarena.common.data.byte_level import MERGES, SPECIAL, VOCABULARY
+from tokenizers import models, pre_tokenizers, trainers
 
 
 def write_byte_level(folder: Path, texts: Sequence[str], size: int = 400) -> Path:
