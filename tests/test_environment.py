@@ -18,6 +18,12 @@ from seqarena.scripts.seqarena import dispatch
 RESULTS = Path(__file__).parent.parent / "results"
 
 
+def one_run(folder: Path) -> Path:
+    """Returns the folder with a copy of one committed result, that of the run whose name is first."""
+    shutil.copytree(min((RESULTS / "hour").rglob("result.json")).parent, folder / "whole")
+    return folder
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_a_terminal_without_letters_shows_the_table(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
@@ -39,16 +45,18 @@ def test_a_terminal_without_letters_shows_the_table(encoding: str, monkeypatch: 
         (">&- 2>&- <&-", 0, ""),
     ],
 )
-def test_output_that_nobody_takes_is_one_message_at_most(redirected: str, code: int, told: str) -> None:
+def test_output_that_nobody_takes_is_one_message_at_most(
+    redirected: str, code: int, told: str, tmp_path: Path
+) -> None:
     """As Python itself exits it would print an error of its own, and exit with code 120."""
-    command = f"set -o pipefail; {sys.executable} -m seqarena leaderboard --runs {RESULTS / 'hour'} {redirected}"
+    command = f"set -o pipefail; {sys.executable} -m seqarena leaderboard --runs {one_run(tmp_path)} {redirected}"
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=buffered, check=False)
     assert (done.returncode, done.stderr) == (code, told)
 
 
 def test_errors_are_not_printed_among_results(tmp_path: Path) -> None:
-    shutil.copytree(next((RESULTS / "hour").rglob("result.json")).parent, tmp_path / "whole")
+    one_run(tmp_path)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "result.json").write_text("{")
     command = f"{sys.executable} -m seqarena leaderboard --format csv --runs {tmp_path} 2>&-"

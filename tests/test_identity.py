@@ -240,6 +240,15 @@ def test_a_checkpoint_that_a_kill_left_beside_a_result_goes(tmp_path: Path) -> N
     assert not (folder / "checkpoint" / "last.pt").exists()
 
 
+@pytest.fixture(scope="module")
+def two_seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gives a folder with two finished runs, to be copied."""
+    folder = tmp_path_factory.mktemp("two")
+    for seed in (0, 1):
+        measure(replace(TINY, seed=seed), folder)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -254,10 +263,9 @@ def test_a_checkpoint_that_a_kill_left_beside_a_result_goes(tmp_path: Path) -> N
     ],
 )
 def test_an_edited_result_is_noticed(
-    tmp_path: Path, change: dict[str, object], told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, two_seeds: Path, change: dict[str, object], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed in (0, 1):
-        measure(replace(TINY, seed=seed), tmp_path)
+    shutil.copytree(two_seeds, tmp_path, dirs_exist_ok=True)
     (path,) = (tmp_path / "runs").rglob("*seed0*/result.json")
     values = json.loads(path.read_text())
     lacking = LATER if "format" in change else set()

@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from seqarena.common.runs.results import Result
 from seqarena.lra.run import Run
 from seqarena.lra.trainer import loss
 from seqarena.scripts.seqarena import dispatch
-from tests.interruption import stops_after
+from tests.interruption import start, stops_after
 from tests.lra.test_training import TINY, TINY_FIELDS, measure
 
 LONGER = replace(
@@ -45,13 +44,7 @@ def outcome(folder: Path, result: Result) -> tuple[object, ...]:
 
 def interrupted(run: Run, folder: Path, seconds: float) -> bool:
     """Runs in a process of its own that is killed after so many seconds; returns whether it was still at work."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads there are none
-        child = os.fork()
-    if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        measure(run, folder)
-        os._exit(0)
+    child = start(lambda: measure(run, folder))
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1] == signal.SIGKILL

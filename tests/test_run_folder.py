@@ -154,17 +154,18 @@ def test_outdated_versions_of_a_directory_that_was_named_are_refused(tmp_path: P
     assert not (tmp_path / "mine").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"), ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")]
-)
-def test_a_variable_that_would_change_numbers_is_refused(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a process of its own, as Accelerate keeps what it read first."""
-    monkeypatch.setenv(name, value)
-    code = "from seqarena.common.training.runtime import make_accelerator; make_accelerator('float32')"
+def test_a_variable_that_would_change_numbers_is_refused() -> None:
+    """Each in a copy of a process of its own, as Accelerate keeps what it read first."""
+    values = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4", "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}
+    code = (
+        "import os\nfrom seqarena.common.training.runtime import make_accelerator\n"
+        f"for name, value in {values}.items():\n"
+        "    if os.fork() == 0:\n        os.environ[name] = value\n        make_accelerator('float32')\n        break\n"
+        "    os.wait()\n"
+    )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert f"{name} is set: unset it" in ended.stderr
+    assert ended.stderr.count("Error: ") == len(values)
+    assert all(f"{name} is set: unset it" in ended.stderr for name in values)
 
 
 @pytest.mark.parametrize(

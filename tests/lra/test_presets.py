@@ -10,6 +10,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.cli import provenance
 from seqarena.lra.data import image, listops, pathfinder, retrieval, text
+from seqarena.lra.data.pathfinder.small import SmallPathfinder
 from seqarena.lra.model import Classifier
 from seqarena.lra.presets import PRESETS
 from seqarena.lra.run import Legacy
@@ -36,8 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
-SLOW = ("pathfinder",)
-"""Half a minute: with the extras."""
+SLOW = ("pathfinder", "pathx")
+"""Their quick set is one, of half a minute: with the extras. A few of its images are below."""
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,11 @@ def test_quick_data_have_their_bytes(task: str, folder: Path) -> None:
     """Whoever changes them raises the generator's version; another checksum is another protocol."""
     run = PRESETS[task]["quick"].run
     assert run.data.load(folder)[1] == TASKS[task].checksums["quick"]
+
+
+def test_a_few_small_pathfinder_images_have_their_bytes(tmp_path: Path) -> None:
+    few = SmallPathfinder(train=20, validation=4, test=4)
+    assert few.load(tmp_path)[1] == "e83d692e4351fba28b2fca0f8b8f75e5f84fd54b14eb3d666cf8e335283b940c"
 
 
 def test_records_say_what_the_code_does() -> None:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from safetensors.torch import load_file
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.cli import main
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import row_name
 from seqarena.common.runs.session import Session, execute
@@ -24,7 +23,7 @@ from seqarena.lra.run import Legacy, Run
 from seqarena.lra.tasks import LISTOPS
 from seqarena.lra.trainer import loss
 from seqarena.scripts.leaderboard.protocol import protocol_of
-from tests.interruption import stops_after
+from tests.interruption import start, stops_after
 
 BASE = PRESETS["listops"]["quick"].run
 
@@ -208,35 +207,29 @@ def test_it_learns(tmp_path: Path, attention: str) -> None:
     assert result.score > result.floors["root operator"] + 0.1
 
 
-def command(folder: Path, *more: str) -> list[str]:
-    folders = ["--out", str(folder / "run"), "--data-folder", str(folder.parent / "data")]
-    return [sys.executable, "-m", "seqarena.lra", "listops", "--attention", "hnas", *TINY_FIELDS, *folders, *more]
-
-
 def test_a_killed_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
     """SIGKILL in the middle of training, with dropout, then the same command again."""
     fields = (
         "--train.steps 60 --train.eval-every 20 --train.checkpoint-seconds 0 --model.dropout 0.1 "
         "--model.attention-dropout 0.1 --train.log-every 1 --optim.schedule.warmup 5"
     ).split()
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     outcomes = []
-    for name, kill in (("whole", False), ("killed", True)):
-        folder = tmp_path / name
-        folder.mkdir()
-        arguments = command(folder, *fields)
+    for name, kill in (("killed", True), ("whole", False)):
+        folder, told = tmp_path / name, tmp_path / f"{name}.txt"
+        folders = ["--out", str(folder), "--data-folder", str(tmp_path / "data")]
+        command = ["listops", "--attention", "hnas", *TINY_FIELDS, *fields, *folders]
         if kill:
-            process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, env=environment)
-            metrics = folder / "run" / "metrics.jsonl"
-            while process.poll() is None and not (metrics.exists() and len(metrics.read_text().splitlines()) > 25):
+            process, metrics = start(lambda command=command: main(PACKAGE, command)), folder / "metrics.jsonl"
+            while not (metrics.exists() and len(metrics.read_text().splitlines()) > 25):
                 time.sleep(0.005)
-            process.send_signal(signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
-            assert not (folder / "run" / "result.json").exists()
-        done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
-        assert ("resuming after step" in done.stderr) == kill
-        (weights,) = (folder / "run" / "checkpoint").glob("chosen-*.safetensors")
-        result = json.loads((folder / "run" / "result.json").read_text())
+                assert os.waitpid(process, os.WNOHANG) == (0, 0)
+            os.kill(process, signal.SIGKILL)
+            assert os.waitpid(process, 0)[1] == signal.SIGKILL
+            assert not (folder / "result.json").exists()
+        assert os.waitpid(start(lambda command=command: main(PACKAGE, command), told), 0)[1] == 0
+        assert ("resuming after step" in told.read_text()) == kill
+        (weights,) = (folder / "checkpoint").glob("chosen-*.safetensors")
+        result = json.loads((folder / "result.json").read_text())
         outcomes.append((load_file(weights), result["example_scores"], result["bounded"], result["validation"]))
     (whole, *one), (killed, *other) = outcomes
     assert one == other

@@ -69,7 +69,7 @@ def measure(run: Run, folder: Path, out: Path) -> Result:
 def test_it_learns_what_follows_what(folder: Path, tmp_path: Path) -> None:
     """Far below the frequencies' loss, and which segment stands in front."""
     model = replace(RUN.model, dropout=0.0, attention_dropout=0.0, dim=32)
-    run = replace(RUN, model=model, train=replace(RUN.train, steps=200, eval_every=200))
+    run = replace(RUN, model=model, train=replace(RUN.train, steps=200, eval_every=200, checkpoint_seconds=30.0))
     result = measure(run, folder, tmp_path)
     assert result.status == "finished"
     assert set(result.metrics) == {"accuracy", "loss", "perplexity", "unigram_loss", "order_accuracy"}

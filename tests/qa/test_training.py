@@ -40,6 +40,8 @@ from tests.qa.questions import written
 
 TINY = Model(vocabulary=112, max_length=48, layers=1, dim=16, heads=2, ffn_dim=16, norm=PreNorm(), initial_std=0.1)
 TRAIN = Train(steps=12, batch_size=8, eval_every=6, checkpoint_seconds=0.0)
+LONG = replace(TRAIN, checkpoint_seconds=30.0)
+"""For runs of hundreds of steps, which would else spend their time on a checkpoint after each."""
 OPTIM = Optim(lr=5e-3, clip=1.0)
 SQUAD = Squad(length=48, question_length=8, window_step=20, generated=200, held_out=0.1)
 RUNS = {
@@ -70,7 +72,7 @@ def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
     model = replace(TINY, dim=32, heads=4, ffn_dim=32, dropout=0.0, attention_dropout=0.0)
     data = replace(SQUAD, generated=1_000)
     run = replace(
-        RUNS["squad1"], model=model, data=data, train=replace(TRAIN, steps=200, batch_size=16, eval_every=200)
+        RUNS["squad1"], model=model, data=data, train=replace(LONG, steps=200, batch_size=16, eval_every=200)
     )
     result = measure(run, tmp_path)
     assert result.metric == "f1"
@@ -91,7 +93,7 @@ def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
 def test_it_learns_what_follows(tmp_path: Path) -> None:
     model = replace(TINY, dim=32, heads=4, ffn_dim=64, dropout=0.0, attention_dropout=0.0)
     run = replace(RUNS["mnli"], model=model, data=replace(RUNS["mnli"].data, generated=4_000),
-                  train=replace(TRAIN, steps=400, batch_size=32, eval_every=400))  # fmt: skip
+                  train=replace(LONG, steps=400, batch_size=32, eval_every=400))  # fmt: skip
     result = measure(run, tmp_path)
     assert set(result.metrics) == {"accuracy", "loss", "accuracy_mismatched"}
     assert result.score is not None

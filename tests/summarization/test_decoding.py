@@ -104,9 +104,9 @@ def test_a_beam_wide_enough_finds_the_best_of_all_sequences() -> None:
 def test_the_search_is_that_of_a_textbook(how: Decoding, banned: tuple[int, ...], seed: int) -> None:
     """Whose every step runs the whole decoder; also where texts are done at different times."""
     summarizer = model(vocabulary=7, seed=seed)
-    source, real = texts(4, 7)
+    source, real = texts(2, 7)
     found = search(summarizer, source, real, how, start=START, end=END, banned=banned)
-    for text in range(4):
+    for text in range(2):
         same(found[text], plainly(summarizer, source[text], real[text], how, banned))
         assert len(found[text]) == 1
 

@@ -5,6 +5,7 @@ import io
 import json
 import random
 import resource
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -178,15 +179,25 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def before_damage(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToyModel, Path]:
+    """Gives a trained model and the folder with its directory, ``whole``, and those of runs stopped at 7 and at 10."""
+    folder = tmp_path_factory.mktemp("runs")
+    whole, _ = toy_fit(folder / "whole")
+    for at in (7, 10):
+        with pytest.raises(InterruptionError):
+            toy_fit(folder / str(at), batches=Interrupted(at))
+    return whole, folder
+
+
 @pytest.mark.parametrize("kind", DAMAGE)
 @pytest.mark.parametrize("name", ["last.pt", "chosen-00000010-*"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
-    tmp_path: Path, kind: str, name: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kind: str, name: str, before_damage: tuple[ToyModel, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Step 10 is chosen by the newest checkpoint alone, so that the one before has weights of its own."""
-    whole, _ = toy_fit(tmp_path / "whole")
-    with pytest.raises(InterruptionError):
-        toy_fit(tmp_path / "run", batches=Interrupted(10))
+    whole, runs = before_damage
+    shutil.copytree(runs / "10", tmp_path / "run")
     folder = tmp_path / "run" / "checkpoint"
     assert {each.name.split("-")[1] for each in folder.glob("chosen-*")} == {"00000005", "00000010"}
     (path,) = folder.glob(name)
@@ -195,13 +206,14 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     told = "resuming from the checkpoint before, at step 9" in capsys.readouterr().err
     assert told == ((kind, name) != ("lost", "last.pt"))  # a kill between two renames leaves none either
     assert same(whole, resumed)
-    assert curve(tmp_path / "whole") == curve(tmp_path / "run")
+    assert curve(runs / "whole") == curve(tmp_path / "run")
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_of_all_checkpoints_is_one_message(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(InterruptionError):
-        toy_fit(tmp_path, batches=Interrupted(7))
+def test_damage_of_all_checkpoints_is_one_message(
+    tmp_path: Path, kind: str, before_damage: tuple[ToyModel, Path]
+) -> None:
+    shutil.copytree(before_damage[1] / "7", tmp_path, dirs_exist_ok=True)
     (path,) = (tmp_path / "checkpoint").glob("chosen-*")  # both name these
     DAMAGE[kind](path)
     with pytest.raises(BadDataError, match=r"no other checkpoint is whole: --overwrite starts this run again"):

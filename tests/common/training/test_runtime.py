@@ -24,7 +24,8 @@ def test_a_small_run_after_a_big_one_takes_what_it_took_before(tmp_path: Path) -
     big = replace(
         TINY,
         model=replace(TINY.model, dim=128, ffn_dim=1024, layers=4),
-        train=replace(TINY.train, steps=3, batch_size=600, eval_every=3),
+        train=replace(TINY.train, steps=1, batch_size=600, eval_every=1),
+        optim=replace(TINY.optim, schedule=replace(TINY.optim.schedule, warmup=0)),
     )
     small = [replace(TINY, seed=seed) for seed in range(1, 5)]
     peaks = [measure(run, tmp_path).peak_memory_bytes / MIB for run in (TINY, small[0], big, *small[1:])]
