@@ -10,6 +10,7 @@ import torch
 hypothesis.settings.register_profile("seqarena", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("seqarena")
 
+
 def check(*, typechecker: Any) -> Any:
     """Decorates what the hook of ``make test`` imports: by jaxtyping if shapes are annotated, else by its type checker.
 

@@ -45,9 +45,7 @@ def test_a_terminal_without_letters_shows_the_table(encoding: str, monkeypatch: 
         (">&- 2>&- <&-", 0, ""),
     ],
 )
-def test_output_that_nobody_takes_is_one_message_at_most(
-    redirected: str, code: int, told: str, tmp_path: Path
-) -> None:
+def test_output_that_nobody_takes_is_one_message_at_most(redirected: str, code: int, told: str, tmp_path: Path) -> None:
     """As Python itself exits it would print an error of its own, and exit with code 120."""
     command = f"set -o pipefail; {sys.executable} -m seqarena leaderboard --runs {one_run(tmp_path)} {redirected}"
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

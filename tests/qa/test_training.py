@@ -71,9 +71,7 @@ def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
     """Two things of the right kind stand in each paragraph: half are right by chance once kinds are known."""
     model = replace(TINY, dim=32, heads=4, ffn_dim=32, dropout=0.0, attention_dropout=0.0)
     data = replace(SQUAD, generated=1_000)
-    run = replace(
-        RUNS["squad1"], model=model, data=data, train=replace(LONG, steps=200, batch_size=16, eval_every=200)
-    )
+    run = replace(RUNS["squad1"], model=model, data=data, train=replace(LONG, steps=200, batch_size=16, eval_every=200))
     result = measure(run, tmp_path)
     assert result.metric == "f1"
     assert result.score is not None
