@@ -150,7 +150,7 @@ class Gradients:
         The state before each block is recomputed, for a stretch of blocks at a time. Storing all states would take
         memory quadratic in the length.
         """
-        rows = list(self.call.row_blocks())
+        rows = self.call.row_blocks()
         stretch = max(1, STATE_BYTES // (start.numel() * start.element_size()))
         starts = list(range(0, len(rows), stretch))
         states = list(self._states(heads, rows[: starts[-1] + 1], start, every=stretch))

@@ -5,7 +5,7 @@ The column logsumexp of key j is c_j = log sum_i exp s_ij over the queries to wh
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -75,8 +75,8 @@ def add_block(state: Tensor, scores: Tensor, masked: bool) -> Tensor:
     return total.add_((state - top).exp_()).log_().add_(top)
 
 
-def _blocks(call: Call, heads: slice) -> Iterator[Tile]:
-    return (tile for rows in call.row_blocks() for tile in call.tiles(heads, rows))
+def _blocks(call: Call, heads: slice) -> list[Tile]:
+    return [tile for rows in call.row_blocks() for tile in call.tiles(heads, rows)]
 
 
 def _row_normalized(scores: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:

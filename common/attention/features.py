@@ -35,7 +35,7 @@ def _chunks(tokens: Tensor, power: int, own: int) -> tuple[list[slice], int]:
     width = tokens.shape[2] ** power
     group = len(tokens) if power == 1 else 2
     size = max(64, FEATURE_NUMBERS // (group * width))
-    return list(blocks(len(tokens), group)), min(size, 128) if own and power == 1 else size
+    return blocks(len(tokens), group), min(size, 128) if own and power == 1 else size
 
 
 def _exact(
@@ -123,7 +123,7 @@ def power_features_backward(
                 _at_queries(grad_key[heads], rows, own)[:] = grad_scores.transpose(1, 2) @ q[:, rows]
                 _at_queries(grad_value[heads], rows, own)[:] = scores.pow_(power).transpose(1, 2) @ g[:, rows]
         grad_state = torch.zeros_like(state)
-        for rows in reversed(list(blocks(q.shape[1], size))):
+        for rows in reversed(blocks(q.shape[1], size)):
             if own:
                 k_own, v_own = _at_queries(k, rows, own), _at_queries(v, rows, own)
                 grad_own = features_backward(v_own @ grad_state.transpose(1, 2), k_own, power)

@@ -10,7 +10,6 @@ and to the queries through one more forward pass, since X_ij = S_ij e_j exp(logs
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -67,8 +66,8 @@ class FusedArguments(NamedTuple):
             seed=torch.zeros((), dtype=torch.int64), rule=self.rule, order="none", memory=0, window=0, dropout=0.0,
         )  # fmt: skip
 
-    def groups(self) -> Iterator[slice]:
-        """Yields groups of examples whose heads are a multiple of the threads, because backward splits work by head."""
+    def groups(self) -> list[slice]:
+        """Returns groups of examples whose heads are a multiple of the threads: backward splits work by head."""
         batch, heads, keys, width = self.key.shape
         threads = torch.get_num_threads()
         step = threads // math.gcd(threads, heads)

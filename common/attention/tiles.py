@@ -1,7 +1,7 @@
 """One call of the blockwise engine, divided into tiles: visible pairs, scores and dropout of each tile."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -92,9 +92,9 @@ class Sums:
         return self.split.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
 
 
-def blocks(length: int, size: int) -> Iterator[slice]:
-    """Yields slices of ``size`` that cover ``length``. The last may be shorter."""
-    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+def blocks(length: int, size: int) -> list[slice]:
+    """Returns slices of ``size`` that cover ``length``. The last may be shorter."""
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,20 +182,20 @@ class Call:
         """Number of rounds with column logsumexps over all queries."""
         return 0 if self.is_prefix else self.rule.rounds
 
-    def head_blocks(self) -> Iterator[slice]:
-        """Yields the groups of heads that are computed at once."""
+    def head_blocks(self) -> list[slice]:
+        """Returns the groups of heads that are computed at once."""
         return blocks(len(self.query), self.blocking.heads)
 
-    def row_blocks(self) -> Iterator[slice]:
-        """Yields the blocks of queries in the order of time."""
+    def row_blocks(self) -> list[slice]:
+        """Returns the blocks of queries in the order of time."""
         return blocks(self.query.shape[1], self.blocking.rows)
 
-    def tiles(self, heads: slice, rows: slice) -> Iterator[Tile]:
-        """Yields the tiles of a block of rows: whole rows if the rule needs them, without keys newer than the block."""
+    def tiles(self, heads: slice, rows: slice) -> list[Tile]:
+        """Returns the tiles of a block of rows: whole rows if the rule needs them, no keys newer than the block."""
         keys = self.key.shape[1]
         if self.visibility.order == "causal":
             keys = min(keys, self.visibility.memory + rows.stop)
-        return (Tile(heads, rows, each) for each in blocks(keys, keys if self.rule.whole_rows else self.blocking.keys))
+        return [Tile(heads, rows, each) for each in blocks(keys, keys if self.rule.whole_rows else self.blocking.keys)]
 
     def scores(self, tile: Tile) -> Tensor:
         """Returns s_ij of a tile; G R W. Hidden pairs are ``HIDDEN``, or 0 for rules that do not need whole rows.
