@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
+TESTS = ("tests/common/attention", "tests/common/model/test_norms.py")
+"""The tests that have to notice a fault."""
 SECONDS = 900.0
 """After which a run counts as failed: a fault may loop for ever."""
 
@@ -140,7 +142,7 @@ def killer(mutation: Mutation) -> str | None:
         )
         mutate(mutation, tree)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not extras and not unhooked",
-                   "tests/common/attention", "tests/common/model/test_blocks.py"]  # fmt: skip
+                   *TESTS]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             ran = subprocess.run(
