@@ -75,8 +75,15 @@ def save_splits(folder: Path, splits: Splits, manifest: Mapping[str, object]) ->
     for name, split in splits.items():
         for array in ARRAYS:
             np.save(folder / f"{name}.{array}.npy", getattr(split, array))
-    shifts = {name: split.shift for name, split in splits.items()}
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "shifts": shifts}, indent=1) + "\n")
+    layout = {"shifts": {name: split.shift for name, split in splits.items()}, "layout": _layout(splits)}
+    (folder / "manifest.json").write_text(json.dumps({**manifest, **layout}, indent=1) + "\n")
+
+
+def _layout(splits: Splits) -> str:
+    """Returns a hash of what ``checksum`` leaves out: the shift of each split, and the types of its arrays."""
+    found = {name: [split.shift, *(getattr(split, array).dtype.str for array in ARRAYS)]
+             for name, split in splits.items()}  # fmt: skip
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
@@ -94,6 +101,8 @@ def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
             )
             for name, shift in shifts.items()
         }
+        if manifest.get("layout", _layout(splits)) != _layout(splits):  # folders of earlier versions have none
+            raise ValueError("a shift or the type of an array was changed")
     return splits, manifest
 
 

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,7 +35,8 @@ from seqarena.pretraining.data.documents import Text, sentences
 
 DOCUMENTS = 2_000
 """Documents per shard. An interruption loses at most one shard per worker."""
-ARRAYS = ("tokens", "sentences", "documents")
+ARRAYS = {"tokens": ("<u2", "<i4"), "sentences": ("<i8",), "documents": ("<i8",)}
+"""Arrays of a shard with their possible types, which their checksums do not cover."""
 TOKENIZER = "tokenizer"
 SOURCES = "sources.json"
 LEFT_OUT = (
@@ -95,6 +97,7 @@ def write_corpus(
 
     Raises:
         BadDataError: the documents contain no token.
+        OSError: a worker process was killed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder / TOKENIZER)
@@ -104,6 +107,11 @@ def write_corpus(
         try:
             for shard in with_progress(_shards(texts, folder, fingerprint, pool, 2 * workers), what, None):
                 counts.append(shard)
+        except BrokenProcessPool as error:
+            raise OSError(
+                f"{what}: a worker process was killed, for example because memory ran out; the same command continues "
+                "with the shards that are missing"
+            ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)  # finished shards are kept for the next run
             raise
@@ -209,6 +217,11 @@ def read_corpus(folder: Path) -> tuple[Corpus, str]:
         for number, said in enumerate(manifest["shards"]):
             arrays = {name: np.load(folder / f"{number:05}.{name}.npy", mmap_mode="r") for name in ARRAYS}
             for name, array in arrays.items():
+                if array.dtype.str not in ARRAYS[name]:
+                    kinds = " or ".join(ARRAYS[name])
+                    raise BadDataError(
+                        f"{folder}/{number:05}.{name}.npy: expected type {kinds}, found {array.dtype.str}; {hint}"
+                    )
                 found = hashlib.sha256(array.data).hexdigest()
                 if found != said["sha256"][name]:
                     raise BadDataError(f"{folder}/{number:05}.{name}.npy: sha256 {found} is not the manifest's; {hint}")

@@ -108,6 +108,26 @@ def test_splits_are_saved_whole_and_mapped(tmp_path: Path) -> None:
         load_splits(tmp_path / "set")
 
 
+def test_a_changed_shift_or_type_of_prepared_data_is_noticed(tmp_path: Path) -> None:
+    """The checksum is of the arrays' bytes alone: with another shift or type these are other tokens."""
+    folder = tmp_path / "set"
+
+    def load() -> str:
+        return prepared(folder, "a set", lambda: {"train": ragged([2, 3]), "test": ragged([1])})[1]
+
+    found = load()
+    changes = [("manifest.json", b'"train": 0', b'"train": 1'), ("train.tokens.npy", b"|u1", b"|b1"),
+               ("test.labels.npy", b"|u1", b"|i1"), ("train.offsets.npy", b"<i8", b"<m8")]  # fmt: skip
+    for name, old, new in changes:
+        content = (folder / name).read_bytes()
+        assert old in content
+        (folder / name).write_bytes(content.replace(old, new))
+        with pytest.raises(BadDataError, match=r"(?s)not a whole folder of prepared data.*delete the folder"):
+            load()
+        (folder / name).write_bytes(content)
+    assert load() == found
+
+
 def test_what_a_killed_preparation_of_another_set_left_goes(tmp_path: Path) -> None:
     for name in ("killed", "busy"):
         (tmp_path / f".{name}.unfinished").mkdir()
