@@ -1,9 +1,13 @@
-"""Readers of published files: JSON, JSON lines, tables, Parquet; compressed or not."""
+"""Readers of published files: JSON, JSON lines, tables, Parquet, .npz; compressed or not."""
 
 import contextlib
 import gzip
+import io
 import json
 import lzma
+import os
+import struct
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -11,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet
 
 from seqarena.common.errors import BadDataError, damage, machine_error
@@ -18,6 +24,20 @@ from seqarena.common.errors import BadDataError, damage, machine_error
 OPENED: Mapping[str, Callable[..., AbstractContextManager[Any]]] = MappingProxyType(
     {".gz": gzip.open, ".xz": lzma.open}
 )
+END_OF_ZIP = struct.Struct("<4sHHHHIIH")
+"""Last record of a zip without a comment: signature, disks, number of entries on this disk, number of entries, size
+and place of the directory, length of the comment."""
+
+
+def open_unpacked(path: Path) -> AbstractContextManager[Any]:
+    """Opens a file in binary mode, decompressed.
+
+    Raises:
+        EOFError: a compressed file of 0 bytes, which gzip would read as no text.
+    """
+    if path.suffix in OPENED and path.stat().st_size == 0:
+        raise EOFError("it has 0 bytes")
+    return OPENED.get(path.suffix, open)(path, "rb")
 
 
 @contextlib.contextmanager
@@ -28,7 +48,7 @@ def _open_bytes(path: Path) -> Iterator[Any]:
         BadDataError: no such file, a damaged one, or a ``UnicodeDecodeError`` of the code inside the context.
     """
     try:
-        with OPENED.get(path.suffix, open)(path, "rb") as file:
+        with open_unpacked(path) as file:
             yield file
     except FileNotFoundError as error:
         raise BadDataError(f"{path} does not exist") from error
@@ -96,7 +116,7 @@ def read_parquet(path: Path) -> tuple[Iterator[tuple[str, dict[str, Any]]], Mapp
     if not path.exists():
         raise BadDataError(f"{path} does not exist")
     with damage(path, "Parquet file"):
-        file = pyarrow.parquet.ParquetFile(path)
+        file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
     return _rows(path, file), _features(file)
 
 
@@ -117,6 +137,28 @@ def _rows(path: Path, file: pyarrow.parquet.ParquetFile) -> Iterator[tuple[str, 
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}, row {number}", row
+
+
+def npz_arrays(path: Path, names: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
+    """Returns those of the named arrays that a .npz file contains. Pickled entries are not loaded.
+
+    All entries are read to their checksums, and counted: numpy itself verifies neither an entry that it does not read
+    to the end nor the directory, without which an optional array is silently missing.
+
+    Raises:
+        BadDataError: the file does not exist, is damaged or is no .npz file; or a named entry is pickled.
+    """
+    with damage(path, ".npz file"), zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        contents = {each.filename.removesuffix(".npy"): archive.read(each) for each in archive.infolist()}
+        file.seek(-END_OF_ZIP.size, os.SEEK_END)
+        signature, *_, counted, _, _, _ = END_OF_ZIP.unpack(file.read())
+        if signature == b"PK\5\6" and counted != len(contents):
+            raise ValueError(f"expected {counted} entries, found {len(contents)}")
+        return {
+            name: np.lib.format.read_array(io.BytesIO(contents[name]), allow_pickle=False)
+            for name in names
+            if name in contents
+        }
 
 
 def member(row: Any, name: str, kind: type, where: str) -> Any:

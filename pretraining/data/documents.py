@@ -1,17 +1,15 @@
 """Reads documents from Parquet, JSON lines, plain text, or a data set of the hub."""
 
-import gzip
 import json
-import lzma
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from seqarena.common.data.hub import hub_rows
+from seqarena.common.data.readers import open_unpacked
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.files import paths_below
 
@@ -82,16 +80,13 @@ def documents(path: Path, text: Text) -> Iterator[str]:
     if name.endswith(".parquet"):
         yield from _of_parquet(path, text)
         return
-    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
-    with damage(path, "text file", "fetch it again"):
-        file: AbstractContextManager[Iterable[bytes]] = opened(path, "rb")  # type: ignore[operator]
-        with file as lines:
-            yield from (_of_jsonl if name.endswith(".jsonl") else _of_text)(lines, path, text)
+    with damage(path, "text file", "fetch it again"), open_unpacked(path) as lines:
+        yield from (_of_jsonl if name.endswith(".jsonl") else _of_text)(lines, path, text)
 
 
 def _of_parquet(path: Path, text: Text) -> Iterator[str]:
     with damage(path, "Parquet file"):
-        file = pyarrow.parquet.ParquetFile(path)
+        file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
         if FIELD not in file.schema_arrow.names:
             raise BadDataError(f"{path}: expected a column {FIELD}, found {', '.join(file.schema_arrow.names)}")
         for batch in file.iter_batches(columns=[FIELD]):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from seqarena.common.data.batches import Indices
+from seqarena.common.data.readers import npz_arrays
 from seqarena.common.errors import BadDataError, damage
 from seqarena.vqa.data import Integers, Layer, PictureViews, Reals, Truths, Views
 from seqarena.vqa.regions import Header, Regions, read, read_rows
@@ -176,8 +177,9 @@ def read_layer(path: Path) -> Layer:
     """
     if path.suffix != ".npz":
         raise BadDataError(f"{path}: expected an .npz with weight and bias; pickles may run code and are not read")
-    with damage(path, ".npz with weight and bias"), np.load(path, allow_pickle=False) as file:
-        weight, bias = (file[name].astype(np.float32) for name in ("weight", "bias"))
+    with damage(path, ".npz with weight and bias"):
+        arrays = npz_arrays(path, ("weight", "bias"))
+        weight, bias = (arrays[name].astype(np.float32) for name in ("weight", "bias"))
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
         raise BadDataError(f"{path}: expected finite numbers, found others in weight or bias")
     if weight.ndim != 2 or bias.shape != weight.shape[:1]:

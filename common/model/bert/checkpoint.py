@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -194,6 +195,7 @@ def read_weights(folder: Path) -> Weights:
         if path.suffix == ".safetensors":
             tensors = safetensors.torch.load_file(path)
         else:
+            _require_checksums(path)
             tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch and safetensors raise a different class for each kind of damage
         raise BadDataError(f"{path}: cannot be read ({error}); download it again") from error
@@ -202,6 +204,15 @@ def read_weights(folder: Path) -> Weights:
     _verify(path)
     family = family_of(folder)
     return Weights(tensors=family.read(tensors, str(path)), family=family)
+
+
+def _require_checksums(path: Path) -> None:
+    """Raises a ``ValueError`` if an entry of a zip of tensors does not have its checksum, which torch does not verify."""
+    if zipfile.is_zipfile(path):  # older files are no zip and have no checksums
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"the checksum of {damaged} is wrong")
 
 
 def _sha256(path: Path) -> str:

@@ -130,6 +130,12 @@ def test_what_is_no_checkpoint_is_one_message(tmp_path: Path) -> None:
     assert "expected model.safetensors or pytorch_model.bin; neither exists" in reason()
     torch.save([torch.zeros(2)], tmp_path / "pytorch_model.bin")
     assert "pytorch_model.bin: expected a dict of named tensors" in reason()
+    torch.save({"a": torch.ones(99)}, tmp_path / "pytorch_model.bin")
+    stored = (tmp_path / "pytorch_model.bin").read_bytes()
+    changed = stored.replace(torch.ones(99).numpy().tobytes(), torch.full((99,), 1.5).numpy().tobytes())
+    assert changed != stored
+    (tmp_path / "pytorch_model.bin").write_bytes(changed)  # torch verifies no checksum
+    assert "the checksum of pytorch_model/data/0 is wrong" in reason()
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(BadDataError, match=r"config.json: expected an object, found list"):
         load(str(tmp_path))
