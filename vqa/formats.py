@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from seqarena.common.data.readers import npz_arrays
 from seqarena.common.errors import BadDataError, WrongUseError, damage
 from seqarena.vqa.regions import PictureRegions
 
@@ -70,13 +71,12 @@ def read_tsv(path: Path, _trust: bool) -> Iterator[PictureRegions]:
 def read_npz(path: Path, _trust: bool) -> Iterator[PictureRegions]:
     """Yields the pictures of a folder of .npz files. Their pickled entry ``info`` is not read."""
     for file in _files(path, "npz"):
-        with np.load(file, allow_pickle=False) as values:
-            names = set(values.files)
-            if not {"x", "bbox"} <= names:
-                raise BadDataError(f"{file}: expected x and bbox, found {', '.join(sorted(names))}")
-            boxes, features = np.asarray(values["bbox"], np.float32), np.asarray(values["x"], np.float32)
-            count = int(values["num_bbox"]) if "num_bbox" in names else len(boxes)
-            size = [int(values[name]) for name in ("image_w", "image_h") if name in names]
+        values = npz_arrays(file, ("x", "bbox", "num_bbox", "image_w", "image_h"))
+        if not {"x", "bbox"} <= set(values):
+            raise BadDataError(f"{file}: expected x and bbox, found {', '.join(values) or 'neither'}")
+        boxes, features = np.asarray(values["bbox"], np.float32), np.asarray(values["x"], np.float32)
+        count = int(values["num_bbox"]) if "num_bbox" in values else len(boxes)
+        size = [int(values[name]) for name in ("image_w", "image_h") if name in values]
         if features.ndim != 2 or count not in features.shape:
             raise BadDataError(f"{file}: expected x with {count} boxes on one side, found {features.shape}")
         if features.shape[0] != count:  # a square array is (boxes, width), as newer tools write it
@@ -128,6 +128,7 @@ def read_hdf5(path: Path, trust: bool) -> Iterator[PictureRegions]:
         ragged = file["pos_boxes"][:] if "pos_boxes" in file else None
         count = len(features) if ragged is None else len(ragged)
         ids = file["image_ids"][:].tolist() if "image_ids" in file else _pickled_ids(path, count, trust)
+        _require_matching(path, {name: len(file[name]) for name in file}, ids, ragged)
         for row in range(count):
             part = slice(*ragged[row]) if ragged is not None else row
             some = np.asarray(boxes[part], np.float32)
@@ -136,6 +137,31 @@ def read_hdf5(path: Path, trust: bool) -> Iterator[PictureRegions]:
             yield PictureRegions(
                 id=int(ids[row]), size=(wide, high), boxes=some, features=np.asarray(features[part], np.float32)
             )
+
+
+def _require_matching(path: Path, rows: Mapping[str, int], ids: list[Any], ragged: npt.NDArray[Any] | None) -> None:
+    """Raises a ``BadDataError`` if the arrays of an HDF5 file do not belong together: rows would be left out or mixed.
+
+    ``rows``: number of rows of each array. ``ragged``: first row and end of each picture's boxes.
+    """
+    by_box = () if ragged is None else ("image_features", "image_bb")
+    per_picture = {name: rows[name] for name in ("image_ids", "image_sizes", "image_features", "image_bb")
+                   if name in rows and name not in by_box}  # fmt: skip
+    pictures = len(ids) if ragged is None else len(ragged)
+    other = [f"{count:,} in {name}" for name, count in per_picture.items() if count != pictures]
+    if other:
+        raise BadDataError(f"{path}: expected rows of {pictures:,} pictures, found {', '.join(other)}")
+    if any(int(each) != each for each in ids):
+        raise BadDataError(f"{path}: expected whole numbers in image_ids, found others")
+    if ragged is None or not pictures:
+        return
+    ends = ragged[:, 1]
+    is_whole = (ragged[:, 0] == [0, *ends[:-1]]).all() and (ragged[:, 0] < ends).all()
+    if not is_whole or not ends[-1] <= rows["image_features"] == rows["image_bb"]:
+        raise BadDataError(
+            f"{path}: expected pos_boxes to divide the {rows['image_features']:,} rows of image_features and the "
+            f"{rows['image_bb']:,} of image_bb into consecutive parts, found others"
+        )
 
 
 def _extra(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Region features: every format to one folder and back, interrupted and damaged ones, pickles that are refused."""
 
 import base64
+import itertools
 import json
 import pickle
 import subprocess
@@ -309,6 +310,38 @@ def test_damage_is_found(tmp_path: Path) -> None:
         read(tmp_path / "out")
     with pytest.raises(BadDataError, match="no regions"):
         read(tmp_path / "nowhere")
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize(
+    ("name", "ragged"),
+    [*itertools.product(("image_ids", "image_sizes", "image_bb"), (True, False)), ("pos_boxes", True)],
+)
+def test_arrays_of_hdf5_that_do_not_belong_together_are_refused(name: str, ragged: bool, tmp_path: Path) -> None:
+    """A row more or less would leave out a picture or its boxes, and boxes that are shifted would be another's."""
+    import h5py  # noqa: PLC0415  # an extra
+
+    path = as_hdf5(tmp_path, pictures() if ragged else SAME, ragged=ragged)
+    with h5py.File(path, "a") as file:
+        file["image_ids"] = np.array([each.id for each in SAME])
+    assert len(list(formats.pictures(path, "hdf5", False))) == 3
+    changes = [lambda array: np.concatenate([array, array[:1]])]
+    if name == "pos_boxes":
+        changes += [lambda array: array[:-1], lambda array: array + 1, lambda array: array * 2,
+                    lambda array: np.zeros_like(array)]  # fmt: skip
+    elif name == "image_ids":
+        changes += [lambda array: array[:-1], lambda array: array + 0.5]
+    for change in changes:
+        with h5py.File(path, "a") as file:
+            whole = file[name][:]
+            del file[name]
+            file[name] = change(whole)
+        with pytest.raises(BadDataError, match="expected"):
+            list(formats.pictures(path, "hdf5", False))
+        with h5py.File(path, "a") as file:
+            del file[name]
+            file[name] = whole
+    assert len(list(formats.pictures(path, "hdf5", False))) == 3
 
 
 def test_formats_are_told_apart_and_names_read(tmp_path: Path) -> None:

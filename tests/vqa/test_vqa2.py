@@ -18,6 +18,7 @@ from seqarena.vqa.data.detected import DetectedViews, read_detector
 from seqarena.vqa.data.scenes import WORDS, Scenes
 from seqarena.vqa.data.vqa2 import Vqa2
 from seqarena.vqa.data.written import write_scenes
+from seqarena.vqa.regions import ARRAYS, _checksum, read
 
 SCENES = 24
 TESTED_QUESTIONS = "v2_OpenEnded_mscoco_val2014_questions.json"
@@ -62,6 +63,23 @@ def test_files_hold_the_scenes_they_were_written_of(written: Path, tmp_path: Pat
     inside = (theirs.centres > 0.09) & (theirs.centres < 0.91)  # at the edge a box is cut off
     np.testing.assert_allclose(own.centres[inside], theirs.centres[inside], atol=1e-3)
     assert own.real.all()
+
+
+def test_regions_of_your_own_are_verified_once(
+    written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And again where a file was changed: the checksum of the data names their headers, not what is in them."""
+    own = tmp_path / "own"
+    shutil.copytree(written, own)
+    loaded = config(own).load(tmp_path / "data")
+    assert capsys.readouterr().err.count("comparing its checksum") == 3
+    assert config(own).load(tmp_path / "data").checksum == loaded.checksum
+    assert "comparing" not in capsys.readouterr().err
+    array = np.load(own / "B" / "train2014" / "features.npy", mmap_mode="r+")
+    array[0, 0, 0] += 1
+    array.flush()
+    with pytest.raises(BadDataError, match="damaged, its sha256 is not"):
+        config(own).load(tmp_path / "data")
 
 
 def test_pictures_are_trained_on_or_validated_or_tested(written: Path, tmp_path: Path) -> None:
@@ -230,6 +248,9 @@ def larger(folder: Path) -> dict[str, Any]:
     corners = np.load(folder / "C" / "val2014" / "boxes.npy", mmap_mode="r+")
     corners[-1, -1] = [0.0, 0.0, 1.0, 1.0]
     corners.flush()
+    found = read(folder / "C" / "val2014")
+    sha256 = _checksum({name: getattr(found, name) for name in ARRAYS}, found.header)
+    rewrite(folder / "C" / "val2014" / "header.json", lambda header: header.update(sha256=sha256))
     return {"aligned": True}
 
 

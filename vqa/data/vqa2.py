@@ -1,5 +1,6 @@
 """VQA v2: the official questions and annotations, regions of several detectors, and an answer list."""
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from seqarena.common.data.counter import hash64
+from seqarena.common.data.prepared import origin
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.roles import Role, role
 from seqarena.vqa.answers import LEAST, vocabulary
@@ -134,14 +136,13 @@ class Vqa2(Data):
                 for name in NAMES:
                     read_detector(where / name, verify=True)
                 there = replace(self, path=str(where), regions=tuple(str(where / name) for name in NAMES))
-                return there._read()
+                return there._read([read_detector(Path(each)) for each in there.regions])
             except BadDataError as error:
                 raise BadDataError(f"generated files are damaged: delete {where} and run again ({error})") from error
-        return self._read()
+        return self._read([_read_verified(Path(each), folder / "vqa") for each in self.regions])
 
-    def _read(self) -> VqaData:
+    def _read(self, detectors: Sequence[Detector]) -> VqaData:
         path = Path(self.path or "")
-        detectors = [read_detector(Path(each)) for each in self.regions]
         theirs, test = (read_annotated(path, name) for name in ("train2014", "val2014"))
         theirs = self._without_test_pictures(theirs, test)
         answers = self._answers([annotation for _, annotation in (*theirs, *test)])
@@ -228,6 +229,22 @@ class Vqa2(Data):
                     f"data.held_out is {self.held_out}"
                 )
         return {**found}
+
+
+def _read_verified(regions: Path, folder: Path) -> Detector:
+    """Returns a detector's regions. Their checksums are compared once, and again whenever a file was changed.
+
+    Comparing reads all features, so a file in ``folder`` records that it was done for this state of the files.
+    """
+    found = read_detector(regions)
+    record = folder / f"verified-{origin(regions)}"
+    if not record.exists():
+        print(f"{regions}: comparing its checksum, which is done once", file=sys.stderr)
+        read_detector(regions, verify=True)
+        with contextlib.suppress(OSError):  # a folder that cannot be written: compared each time
+            folder.mkdir(parents=True, exist_ok=True)
+            record.touch()
+    return found
 
 
 def read_annotated(path: Path, name: str) -> AnnotatedQuestions:
