@@ -16,6 +16,8 @@ from seqarena.common.training.runtime import seed_torch
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """Maps (model, batch) to a scalar, the mean over ``batch.weight()`` terms."""
+COMPILER = ("torch._dynamo", "torch._inductor")
+"""Modules of the errors of torch.compile."""
 
 
 @runtime_checkable
@@ -92,12 +94,24 @@ class Stepper:
         """Performs a step (from 0) and returns the batch's loss and gradient norm.
 
         The gradients are kept until the next step.
+
+        Raises:
+            OSError: the model could not be compiled, for example without a C++ compiler.
         """
         self.model.train()
         set_rate(self.optimizer, self.optim, step, self.steps)
         seed_torch(self.seed, 1, step, self.accelerator.process_index)
         self.optimizer.zero_grad()
-        loss = self.backward(batch)
+        try:
+            loss = self.backward(batch)
+        except RuntimeError as error:
+            if not type(error).__module__.startswith(COMPILER):
+                raise
+            reason = str(getattr(error, "inner_exception", error)).split("\n")[0]
+            raise OSError(
+                f"train.compile: torch could not compile the model ({reason}); omit train.compile, or if a compiled file "
+                "is damaged, delete torch's cache that it is in"
+            ) from error
         norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.optim.clip is not None:
             clip_grads_with_norm_(self.model.parameters(), self.optim.clip, norm)

@@ -5,6 +5,7 @@ import json
 import lzma
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,19 @@ def test_invalid_bytes_are_replaced_and_counted(
         replace(data, strict=True).load(tmp_path)
 
 
+def test_a_worker_that_is_killed_is_one_message(
+    tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the system kills it when memory runs out."""
+
+    def killed(*_: object) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(shards, "_write_shard", killed)
+    with pytest.raises(OSError, match="test: a worker process was killed, .*; the same command continues"):
+        write_corpus(TEXTS, load_tokenizer(vocabulary), tmp_path, workers=1, what="test")
+
+
 def test_what_does_not_match_its_manifest_is_refused(tmp_path: Path, vocabulary: Path) -> None:
     tokenizer = load_tokenizer(vocabulary)
     write_corpus(TEXTS, tokenizer, tmp_path, workers=1, what="test")
@@ -279,6 +293,10 @@ def test_what_does_not_match_its_manifest_is_refused(tmp_path: Path, vocabulary:
         read_corpus(tmp_path)
     np.save(tmp_path / "00001.tokens.npy", tokens)
     read_corpus(tmp_path)
+    np.save(tmp_path / "00001.tokens.npy", tokens.view(tokens.dtype.newbyteorder()))  # the same bytes, other numbers
+    with pytest.raises(BadDataError, match=r"00001.tokens.npy: expected type <u2 or <i4, found >u2; delete"):
+        read_corpus(tmp_path)
+    np.save(tmp_path / "00001.tokens.npy", tokens)
     train_tokenizer(TEXTS[:3], "wordpiece", 110).save(tmp_path / "tokenizer")
     with pytest.raises(BadDataError, match="made with tokenizer"):
         read_corpus(tmp_path)

@@ -275,6 +275,19 @@ def test_compiled_training_is_the_same(tmp_path: Path, monkeypatch: pytest.Monke
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
 
 
+@pytest.mark.unhooked
+def test_a_compiler_that_fails_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without a C++ compiler, or where a kill left a compiled file of 0 bytes in torch's cache."""
+
+    def failing(*_: object) -> None:
+        raise ImportError("main.so: file too short")
+
+    compiled = torch.compile
+    monkeypatch.setattr(loop.torch, "compile", lambda model: compiled(model, backend=failing))
+    with pytest.raises(OSError, match=r"train.compile: torch could not compile .*file too short.*omit train.compile"):
+        toy_fit(tmp_path, train=replace(TRAIN, compile=True), dropout=False)
+
+
 def test_impossible_settings_are_refused() -> None:
     for changes in ({"steps": 0}, {"batch_size": 0}, {"eval_every": 0}, {"micro_batch_size": 0}, {"length_pool": 0}):
         with pytest.raises(WrongUseError, match=rf"train\.{next(iter(changes))}"):
