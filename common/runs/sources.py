@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib.util
 import json
+import marshal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -191,14 +192,17 @@ def _parsed(content: bytes) -> tuple[str, frozenset[str]]:
 def _require_not_stale(path: Path) -> None:
     """Raises a ``WrongUseError`` if Python ran compiled code of an earlier text of a file.
 
-    Python compares only size and whole seconds, so it misses an edit of the same size in the second of the
-    compilation.
+    Python compares only size and whole seconds of the time of change. So it misses an edit of the same size in the
+    second of the compilation, and one whose time of change was set back, as by ``cp -p``.
     """
     compiled, source = Path(importlib.util.cache_from_source(str(path))), path.stat()
-    if not compiled.exists() or source.st_mtime_ns <= compiled.stat().st_mtime_ns:
+    if not compiled.exists():
         return
+    content = compiled.read_bytes()
     expected = int(source.st_mtime).to_bytes(4, "little") + (source.st_size & 0xFFFFFFFF).to_bytes(4, "little")
-    if compiled.read_bytes()[8:16] == expected:
+    if content[:16] != importlib.util.MAGIC_NUMBER + bytes(4) + expected:  # then Python does not use it
+        return
+    if marshal.loads(content[16:]) != compile(path.read_bytes(), path, "exec", dont_inherit=True):
         compiled.unlink()
         raise WrongUseError(f"{_shown(path)}: Python ran an outdated compiled version; start the command again")
 
