@@ -219,6 +219,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
     Raises:
         InUseError: another process uses the directory.
+        OSError: the file system has no locks.
     """
     path = folder / LOCK
     with writing(path):
@@ -228,4 +229,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InUseError(f"{folder}: another process is running here; wait for it or choose --out") from error
+        except OSError as error:  # as on network file systems that are mounted without locks
+            raise OSError(f"{folder}: cannot be locked ({error.strerror}); choose a file system with locks") from error
         yield

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import functools
 import hashlib
 import io
@@ -247,6 +248,15 @@ def test_one_process_a_directory(tmp_path: Path) -> None:
     with lock_folder(tmp_path), pytest.raises(WrongUseError, match="another process is running"), lock_folder(tmp_path):
         pass
     with lock_folder(tmp_path):
+        pass
+
+
+def test_a_file_system_without_locks_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    with pytest.raises(OSError, match=r"cannot be locked \(No locks available\)"), lock_folder(tmp_path):
         pass
 
 
