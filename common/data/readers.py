@@ -37,7 +37,8 @@ def open_unpacked(path: Path) -> AbstractContextManager[Any]:
     """
     if path.suffix in OPENED and path.stat().st_size == 0:
         raise EOFError("it has 0 bytes")
-    return OPENED.get(path.suffix, open)(path, "rb")
+    file: AbstractContextManager[Any] = OPENED.get(path.suffix, open)(path, "rb")
+    return file
 
 
 @contextlib.contextmanager

@@ -109,8 +109,8 @@ class Stepper:
                 raise
             reason = str(getattr(error, "inner_exception", error)).split("\n")[0]
             raise OSError(
-                f"train.compile: torch could not compile the model ({reason}); omit train.compile, or if a compiled file "
-                "is damaged, delete torch's cache that it is in"
+                f"train.compile: torch could not compile the model ({reason}); omit train.compile, or if a compiled "
+                "file is damaged, delete torch's cache that it is in"
             ) from error
         norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.optim.clip is not None:

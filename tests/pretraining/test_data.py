@@ -280,7 +280,7 @@ def test_a_worker_that_is_killed_is_one_message(
         raise BrokenProcessPool
 
     monkeypatch.setattr(shards, "_write_shard", killed)
-    with pytest.raises(OSError, match="test: a worker process was killed, .*; the same command continues"):
+    with pytest.raises(OSError, match=r"test: a worker process was killed, .*; the same command continues"):
         write_corpus(TEXTS, load_tokenizer(vocabulary), tmp_path, workers=1, what="test")
 
 

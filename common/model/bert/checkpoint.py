@@ -207,7 +207,7 @@ def read_weights(folder: Path) -> Weights:
 
 
 def _require_checksums(path: Path) -> None:
-    """Raises a ``ValueError`` if an entry of a zip of tensors does not have its checksum, which torch does not verify."""
+    """Raises a ``ValueError`` if an entry of a zip of tensors does not have its checksum. torch does not verify it."""
     if zipfile.is_zipfile(path):  # older files are no zip and have no checksums
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
