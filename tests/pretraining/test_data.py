@@ -1,10 +1,8 @@
-"""Text to shards to sequences: every format, damage, interruptions, borders of documents."""
+"""Text to shards: every format, damage, interruptions."""
 
 import gzip
 import json
 import lzma
-from collections.abc import Iterator
-from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
@@ -15,26 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
+from seqarena.common.model.blocks import NORMS
 
-from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bert.model import BertConfig
-from seqarena.common.model.norms import NORMS
-from seqarena.pretraining.data import MaskedText, sequences, shards, split
-from seqarena.pretraining.data.batches import Builder
+from seqarena.pretraining.data import MaskedText, shards
 from seqarena.pretraining.data.documents import from_hub, sentences
-from seqarena.pretraining.data.sequences import ALONE, BACKWARD, FORWARD, Sequences, build
-from seqarena.pretraining.data.shards import Corpus, Shard, read_corpus, write_corpus
-from seqarena.pretraining.masking import NONE, Masker
+from seqarena.pretraining.data.shards import read_corpus, write_corpus
 from seqarena.pretraining.model import check
+from tests.pretraining.texts import TEXTS
 
-TEXTS = [
-    "Call me Ishmael. Some years ago I went to sea! Whenever it is damp, I go.",
-    "There now is your city.\nRight and left the streets take you waterward",
-    "Once more. Say you are in the country; in some high land of lakes? Take almost any path.",
-] * 6
+pytestmark = pytest.mark.usefixtures("small_shards")
 
 
 def write(folder: Path, kind: str) -> Path:
@@ -53,31 +43,6 @@ def write(folder: Path, kind: str) -> Path:
     else:
         (folder / f"a.{kind}").write_bytes(lzma.compress(plain) if kind.endswith("xz") else plain)
     return folder
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary")
-    train_tokenizer(TEXTS, "wordpiece", 120).save(folder)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards of five documents, written in this process."""
-
-    class Now(Executor):
-        def __init__(self, *_: object) -> None: ...
-        def __enter__(self) -> "Now":
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-        def shutdown(self, **_: object) -> None: ...
-        def submit(self, call, *given):  # type: ignore[no-untyped-def]
-            return call(*given)
-
-    monkeypatch.setattr(shards, "ProcessPoolExecutor", Now)
-    monkeypatch.setattr(shards, "DOCUMENTS", 5)
 
 
 @pytest.mark.parametrize("kind", ["txt", "txt.xz", "jsonl", "jsonl.gz", "parquet", "two files"])
@@ -300,167 +265,6 @@ def test_what_does_not_match_its_manifest_is_refused(tmp_path: Path, vocabulary:
     train_tokenizer(TEXTS[:3], "wordpiece", 110).save(tmp_path / "tokenizer")
     with pytest.raises(BadDataError, match="made with tokenizer"):
         read_corpus(tmp_path)
-
-
-def toy(lengths: list[list[int]]) -> list[Shard]:
-    """Documents of sentences of so many tokens, each token its own number; two shards."""
-    made, number = [], 0
-    for some in (lengths[::2], lengths[1::2]):
-        counts = [count for document in some for count in document]
-        tokens = np.arange(number, number + sum(counts), dtype=np.int32)
-        number += sum(counts)
-        made.append(
-            Shard(
-                tokens=tokens,
-                sentences=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-                documents=np.concatenate([[0], np.cumsum([len(document) for document in some])]).astype(np.int64),
-            )
-        )
-    return made
-
-
-def parts_of(found: Sequences) -> Iterator[list[np.ndarray]]:
-    return (list(found.parts[a:b]) for a, b in zip(found.first[:-1], found.first[1:], strict=True))
-
-
-LENGTHS = [[3, 4, 5, 2], [7], [30, 2, 2], [1] * 12, [6, 6, 6, 6], [2, 9, 3, 3], [40], [4, 4]]
-EVERY = [np.ones(4, dtype=bool)] * 2
-
-
-def document_of(shard: Shard, token: int) -> int:
-    sentence = int(np.searchsorted(shard.sentences, token, side="right")) - 1
-    return int(np.searchsorted(shard.documents, sentence, side="right")) - 1
-
-
-@pytest.mark.parametrize("length", [8, 16, 64])
-@pytest.mark.parametrize("building", ["blocks", "packed"])
-def test_blocks_hold_every_token_once_and_one_document(building: str, length: int) -> None:
-    made = toy(LENGTHS)
-    found = build(made, EVERY, building, length, 0.0, 0)  # type: ignore[arg-type]
-    assert (found.lengths <= length).all()
-    seen = [np.arange(start, stop) + 10_000 * shard for shard, start, stop in found.parts]
-    total = sum(len(shard.tokens) for shard in made)
-    assert len(np.unique(np.concatenate(seen))) == len(np.concatenate(seen)) == total
-    for shard, start, stop in found.parts:
-        assert document_of(made[shard], start) == document_of(made[shard], stop - 1)
-    if building == "packed" and length == 64:
-        assert len(found) <= len(found.parts) / 2
-    chosen = [np.array([True, False, False, True]), np.zeros(4, dtype=bool)]
-    some = build(made, chosen, building, length, 0.0, 0)  # type: ignore[arg-type]
-    assert {document_of(made[0], start) for _, start, _ in some.parts} == {0, 3}
-
-
-@pytest.mark.parametrize("building", ["order", "next"])
-def test_pairs_are_what_their_order_says(building: str) -> None:
-    made = toy(LENGTHS * 40)
-    every = [np.ones(160, dtype=bool)] * 2
-    found = build(made, every, building, 20, 0.1, 3)  # type: ignore[arg-type]
-    assert (found.lengths <= 20).all()
-    assert (build(made, every, building, 20, 0.1, 3).parts == found.parts).all()  # type: ignore[arg-type]
-    for parts, order in zip(parts_of(found), found.order.tolist(), strict=True):
-        homes = [(shard, document_of(made[shard], start)) for shard, start, _ in parts]
-        assert all(
-            document_of(made[shard], stop - 1) == home[1] for (shard, _, stop), home in zip(parts, homes, strict=True)
-        )
-        if order == ALONE:
-            assert len(parts) == 1
-            continue
-        (_, a, _), (_, b, _) = parts
-        if building == "next":
-            assert (homes[0] == homes[1]) == (order == FORWARD)
-        else:
-            assert homes[0] == homes[1]
-            assert (a < b) == (order == FORWARD)
-    share = (found.order == BACKWARD).sum() / (found.order != ALONE).sum()
-    assert 0.45 < share < 0.75  # of next, single sentences always
-    assert (found.order == ALONE).any() == (building == "order")
-
-
-def test_short_pairs_are_as_frequent_as_asked() -> None:
-    made = toy([[3] * 22] * 400)
-    every = [np.ones(200, dtype=bool)] * 2
-    plain, short = (build(made, every, "order", 67, probability, 0).lengths for probability in (0.0, 0.5))
-    assert set(plain.tolist()) == {67}
-    assert 0.3 < (short < 55).mean() < 0.9
-
-
-def corpus(vocabulary: Path) -> Corpus:
-    tokenizer = load_tokenizer(vocabulary)
-    some = [replace(shard, tokens=(shard.tokens % 100 + 10).astype(np.uint16)) for shard in toy(LENGTHS)]
-    return Corpus(shards=some, tokenizer=tokenizer, manifest={"documents": 8})
-
-
-@pytest.mark.parametrize("building", ["blocks", "order", "next", "packed"])
-def test_a_batch_is_what_bert_reads(vocabulary: Path, building: str) -> None:
-    made = corpus(vocabulary)
-    found = build(made.shards, EVERY, building, 24, 0.0, 0)  # type: ignore[arg-type]
-    builder = Builder(made, found, Masker(MaskedText().masking, made.tokenizer, np.ones(120, np.int64), 0))
-    every = np.arange(len(found))
-    batch = builder.batch(every, np.zeros(len(found), np.int64))
-    whole = batch.tokens.clone().scatter_(
-        1, batch.places, batch.targets.where(batch.targets != NONE, batch.tokens[:, :1])
-    )
-    cls, sep, pad = (made.tokenizer.id(name) for name in ("[CLS]", "[SEP]", "[PAD]"))
-    for row, parts in enumerate(parts_of(found)):
-        texts = [made.shards[shard].tokens[start:stop].tolist() for shard, start, stop in parts]
-        expected, types, segments, positions = [], [], [], []
-        for number, text in enumerate(texts):
-            piece = [*([cls] if number == 0 or building == "packed" else []), *text, sep]
-            expected += piece
-            types += [0 if building == "packed" else number] * len(piece)
-            segments += [number] * len(piece)
-            positions += list(range(len(piece)))
-        rest = batch.tokens.shape[1] - len(expected)
-        assert whole[row].tolist() == expected + [pad] * rest
-        assert batch.real[row].tolist() == [True] * len(expected) + [False] * rest
-        assert batch.types[row].tolist() == types + [0] * rest
-        if building == "packed":
-            assert batch.segments is not None
-            assert batch.positions is not None
-            assert batch.segments[row].tolist() == segments + [len(parts)] * rest
-            assert batch.positions[row].tolist() == positions + [0] * rest
-    assert batch.weight() == int((batch.targets != NONE).sum())
-    half = batch.rows(0, 2)
-    assert (half.segments is None) == (building != "packed")
-    padded = Builder(made, found, builder.masker, pad_to=30).batch(every, np.zeros(len(found), np.int64))
-    assert padded.tokens.shape[1] == 30
-    longer = batch.longer(30)
-    for name in ("tokens", "types", "real", "places", "targets"):
-        some = getattr(padded, name)[:, : getattr(longer, name).shape[1]]
-        assert torch.equal(getattr(longer, name), some) == (name != "tokens" or not pad), name
-    assert longer.weight() == batch.weight()
-    assert padded.weight() == batch.weight()
-
-
-def test_epochs_have_other_masks_and_the_same_sequences(vocabulary: Path) -> None:
-    order = ShuffledIndices(lengths=np.full(10, 5), batch_size=4, seed=0)
-    seen = [order.with_epochs(step) for step in range(5)]
-    assert sorted(np.concatenate([examples for examples, _ in seen])[:10].tolist()) == list(range(10))
-    assert np.concatenate([epochs for _, epochs in seen]).tolist() == [0] * 10 + [1] * 10
-
-
-def test_splits_share_no_document(vocabulary: Path) -> None:
-    made = corpus(vocabulary)
-    parts = split(made, MaskedText(held_out=0.3))
-    for number in range(2):
-        assert (sum(parts[name][number].astype(int) for name in parts) == 1).all()
-    assert sum(len(sequences(made, MaskedText(), parts[name], 16)) for name in parts) > 8
-    with pytest.raises(BadDataError, match="8 documents are too few"):
-        split(made, MaskedText(held_out=0.001))
-
-
-def test_packing_wastes_little() -> None:
-    """Blocks of long documents too: each goes where it fits best."""
-    generator = np.random.default_rng(0)
-    made = toy([generator.integers(2, 30, 12).tolist() for _ in range(300)])
-    every = [np.ones(150, dtype=bool)] * 2
-    packed, blocks = (build(made, every, kind, 64, 0.0, 0) for kind in ("packed", "blocks"))  # type: ignore[arg-type]
-    assert len(packed) <= 1.2 * (packed.lengths.sum() / 64)
-    assert len(packed) < 0.95 * len(blocks)
-    few = packed.some(20, seed=3)
-    assert len(few) == 20
-    assert set(map(tuple, few.parts.tolist())) <= set(map(tuple, packed.parts.tolist()))
-    assert packed.some(10**6, seed=3) is packed
 
 
 def test_another_vocabulary_for_the_book_is_trained() -> None:

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from seqarena.pretraining.data.documents import Text, documents, sentences, sources
-from tests.pretraining.test_data import TEXTS
+from tests.pretraining.texts import TEXTS
 
 
 def test_sentences_end_where_sentences_end() -> None:

@@ -23,7 +23,8 @@ from seqarena.lra.presets import PRESETS
 from seqarena.scripts.leaderboard import FORMATS
 from seqarena.scripts.seqarena import dispatch
 from tests.earlier import LATER
-from tests.scripts.test_leaderboard import CONTROL, TEXTS, result
+from tests.scripts.results import result
+from tests.scripts.test_leaderboard_files import CONTROL, TEXTS
 
 RUN: dict[str, Any] = to_json(PRESETS["listops"]["quick"].run)
 Place = tuple[str | int, ...]

@@ -1,74 +1,24 @@
+"""Tables of results: rows, comparisons, formats."""
+
 import csv
 import io
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.runs.config import to_json
-from seqarena.common.runs.results import Result, read_results, row_parts
-from seqarena.common.runs.run import RowParts, row_name
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import row_name
 from seqarena.common.runs.tasks import Published
-from seqarena.lra.presets import PRESETS
-from seqarena.lra.tasks import LISTOPS
 from seqarena.scripts import leaderboard
 from seqarena.scripts.leaderboard.cells import shown_figures
-from seqarena.scripts.leaderboard.records import measurements, missing_runs, newest
-from seqarena.scripts.leaderboard.table import Table, tables
+from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.tables import latex
-from tests.earlier import LATER
-
-DATA = to_json(PRESETS["listops"]["quick"].run)["data"]
-CORRECT = {
-    "softmax": (50, 52, 48),
-    "dnas": (70, 72, 74),
-    "x3": (50, 49, 51),
-}
-
-
-def row_of_name(name: str) -> RowParts:
-    norm = next((norm for norm in ("post", "pre", "deescalated") if f", {norm}" in name), "")
-    parts: RowParts = row_parts(name, norm)
-    return parts
-
-
-def run(row: str, preset: str, steps: int, seed: int = 0) -> dict[str, Any]:
-    values = to_json(PRESETS["listops"]["quick"].run)
-    model, train = values["model"] | {"attention": {"class": row}}, values["train"] | {"steps": steps}
-    return values | {"preset": preset, "seed": seed, "model": model, "train": train}
-
-
-def result(row: str, seed: int, correct: int | None, **changes: object) -> Result:
-    """Returns a result of 200 test examples, the first ``correct`` of them right; None: diverged."""
-    made = Result(
-        package="lra", task="listops", task_version=1, preset="quick", changed={}, row=row_of_name(row), attention=row,
-        norm="pre", layers=2, seed=seed, status="diverged" if correct is None else "finished", metric="accuracy",
-        score=None if correct is None else correct / 200,
-        example_scores=[] if correct is None else [float(n < correct) for n in range(200)],
-        steps=10, floors={"majority class": 0.12}, data_checksum=LISTOPS.checksums["quick"],
-        parameters=1000, training_seconds=1.0, tokens_per_second=100.0 + seed, peak_memory_bytes=2**20 * (seed + 1),
-        environment={"device": "a CPU", "precision": "float32"}, run=run(row, "quick", 1000, seed),
-        command="c", finished_at=f"2026-01-01T00:00:0{seed}",
-    )  # fmt: skip
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def results() -> list[Result]:
-    return [result(row, seed, correct[seed]) for row, correct in CORRECT.items() for seed in range(3)]
-
-
-def only(made: Sequence[Table]) -> Table:
-    assert len(made) == 1
-    return made[0]
+from tests.scripts.results import CORRECT, DATA, only, result, row_of_name, run
 
 
 def test_means_spreads_seeds_and_tests(results: list[Result]) -> None:
@@ -115,113 +65,6 @@ def test_where_the_files_are_is_no_protocol() -> None:
         for row, path in (("softmax", "here"), ("x3", "there"))
     )
     assert [row.name for row in only(tables([here, there], [], "softmax")).rows] == ["softmax", "x3"]
-
-
-def test_diverged_and_missing_runs_are_shown(
-    results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = [*results[:4], result("dnas", 1, None)]
-    for each in runs:
-        folder = tmp_path / f"{row_name(each.row)}-{each.seed}"
-        folder.mkdir()
-        each.write(folder)
-    entries = [
-        {"folder": f"{row}-{seed}", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "seed": seed,
-         "row": row_of_name(row), "run": run(row, "quick", 1000), "config_version": 2, "command": "c"}
-        for row in ("softmax", "dnas", "x1") for seed in range(3)
-    ]  # fmt: skip
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "plan.json").write_text(json.dumps({"runs": entries}))
-    (tmp_path / "sweeps" / "cut.json").write_text('{"runs": [')
-    (tmp_path / "sweeps" / "foreign.json").write_text('{"runs": [{"folder": "x3-0", "run": {}}]}')
-    missing, problems = missing_runs(tmp_path)
-    assert len(missing) == 9 - 5
-    assert [problem.split(":")[0].rsplit("/", 1)[1] for problem in problems] == ["cut.json", "foreign.json"]
-    assert leaderboard.run(["--runs", str(tmp_path), "--format", "markdown"]) == 0
-    told = capsys.readouterr()
-    lines = {line.split("|")[1].strip(): line for line in told.out.splitlines() if line.startswith("|")}
-    assert "| 3 |" in lines["softmax"]
-    assert "1 of 3 (1 diverged, 1 missing)" in lines["dnas"]
-    assert "0 of 3 (3 missing)" in lines["x1"]
-    assert "cut.json: not a sweep's plan" in told.err
-
-
-def save(root: Path, planned: int, measured: int) -> None:
-    """Writes below a folder the plan of a sweep over seeds, and the results of the first of them."""
-    entries = [
-        {"folder": f"lra/{seed}", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "seed": seed,
-         "row": row_of_name("softmax"), "run": run("softmax", "quick", 1000), "config_version": 2, "command": "c"}
-        for seed in range(planned)
-    ]  # fmt: skip
-    (root / "sweeps").mkdir(parents=True)
-    (root / "sweeps" / "plan.json").write_text(json.dumps({"runs": entries}))
-    for seed in range(measured):
-        (root / "lra" / str(seed)).mkdir(parents=True)
-        result("softmax", seed, 50).write(root / "lra" / str(seed))
-
-
-def test_plans_are_found_at_any_depth(tmp_path: Path) -> None:
-    save(tmp_path / "exp1", 2, 1)
-    save(tmp_path / "more" / "exp2", 5, 1)
-    for folder in (tmp_path, tmp_path / "exp1"):
-        found = measurements(folder)
-        assert [found.missing[0][name] for name in ("seed", "folder")] == [
-            1,
-            str((tmp_path / "exp1/lra/1").relative_to(folder)),
-        ]
-    found = measurements(tmp_path)
-    assert [(each["folder"], each["plan"]) for each in found.missing] == [
-        ("exp1/lra/1", "exp1/sweeps/plan.json"),
-        *((f"more/exp2/lra/{seed}", "more/exp2/sweeps/plan.json") for seed in range(1, 5)),
-    ]
-    (row,) = only(tables(list(found.results.values()), found.missing, "softmax")).rows
-    assert (row.seeds, row.missing) == ([0], [1, 2, 3, 4])
-
-
-def test_results_are_found_below_links_and_count_once(tmp_path: Path) -> None:
-    """Moved to another disk and linked back; a run linked to its twin; links that lead up, to nothing, in a circle."""
-    runs, disk = tmp_path / "runs", tmp_path / "disk"
-    save(disk, 2, 1)
-    (disk / "lra" / "1").symlink_to("0")  # as a run links itself to its twin
-    (disk / "lra" / "a").mkdir()
-    (disk / "lra" / "a" / "0").symlink_to("..")
-    runs.mkdir()
-    (runs / "lra").symlink_to(disk / "lra")
-    (runs / "more").symlink_to(disk / "lra" / "0")
-    (runs / "up").symlink_to("..")
-    (runs / "nothing").symlink_to("nowhere")
-    for folder in (runs, disk):
-        results, problems = read_results(folder)
-        assert (list(results), problems) == ([folder / "lra" / "0"], [])
-
-
-def test_a_seed_that_is_there_is_not_missing(results: list[Result]) -> None:
-    """Two plans that differ in what only looks on, such as diagnostics, have two directories of one run."""
-    entries = [
-        {"folder": folder, "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "seed": seed,
-         "row": row_of_name("softmax"), "run": run("softmax", "quick", 1000), "config_version": 2, "command": "c"}
-        for folder in ("plain", "diagnosed") for seed in (0, 7)
-    ]  # fmt: skip
-    (row, *_) = only(tables(results, entries, "softmax")).rows
-    assert (row.seeds, row.missing) == ([0, 1, 2], [7])
-    (row,) = only(tables([], entries, "softmax")).rows
-    assert row.missing == [0, 7]
-
-
-def test_a_plan_without_any_result_is_a_table_of_missing_runs() -> None:
-    entry = {
-        "folder": "f",
-        "package": "lra",
-        "task": "listops",
-        "preset": "quick",
-        "changed": {},
-        "row": row_of_name("x1"),
-        "run": run("x1", "quick", 1000),
-        "config_version": 2,
-        "seed": 4,
-    }
-    table = only(tables([], [entry], "softmax"))
-    assert (table.rows[0].missing, table.rows[0].mean) == ([4], None)
 
 
 def test_few_seeds_are_said_to_be_few(
@@ -359,22 +202,6 @@ def test_rows_that_differ_in_a_decoder_too_are_compared_with_the_baseline_everyw
     }
 
 
-@given(
-    attention=st.sampled_from(["softmax", "x3[degree=5,scale=8.0]", "mine.py:Cube"]),
-    norm=st.sampled_from([None, "pre", "deescalated[p=0.5,q=2]"]),
-    layers=st.sampled_from([None, "80"]),
-    others=st.sets(st.sampled_from([("decoder", "dnas"), ("cross", "x3[a=1,b=2]"), ("pretrained with", "hnas"),
-                                    ("model", "boxes")])),
-)  # fmt: skip
-def test_a_row_of_an_earlier_format_is_read_from_its_name(
-    attention: str, norm: str | None, layers: str | None, others: set[tuple[str, str]]
-) -> None:
-    named = (("attention", attention), ("norm", norm), ("layers", layers), *sorted(others))
-    row = tuple((part, value) for part, value in named if value is not None)
-    assert row_parts(row_name(row), norm or "post") == row
-    assert row_parts(json.loads(json.dumps(row)), "") == row
-
-
 def test_a_baseline_is_one_of_the_rows(
     results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -392,91 +219,8 @@ def test_scores_of_other_examples_are_refused(results: list[Result]) -> None:
         tables([*results[:3], replace(results[3], example_scores=[1.0] * 199)], [], "softmax")
 
 
-TEXTS = ["\x1b[2J\x1b]0;pwned\x07", "a\n\\input{/etc/passwd}\r", "\u202egnp", "\u2028", "\x9b31m", "=HYPERLINK(\"http://a\")",
-         "@SUM(1)", "|", "$x^2_{", "~%#&\\"]  # fmt: skip
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
-
-
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "side by side"])
-def test_foreign_text_stays_text(
-    form: str, text: str, results: list[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In every place that a table shows: each command reads results and plans as printable text."""
-    environment = results[0].environment | {
-        "device": text, "python": text, "commit": text, "libraries": {text: text}, "clean": False,
-    }  # fmt: skip
-    foreign = [
-        replace(each, row=(("attention", text), ("model", text)), attention=text, notes=[text],
-                environment=environment, floors={text: 0.1},
-                changed={text: [text, text]}, metric=text, preset=text, package=text, task=text,
-                run=each.run | {"task": text, "preset": text, "model": {"attention": text, "pretraining": text}})
-        for each in results[6:]
-    ]  # fmt: skip
-    name = text.replace("/", "")
-    for number, each in enumerate([*results[:6], *foreign, replace(foreign[0], finished_at="2099")]):
-        (tmp_path / f"{name}{number}").mkdir()
-        each.write(tmp_path / f"{name}{number}")
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "result.json").write_text(json.dumps({"format": text}))
-    (tmp_path / "sweeps").mkdir()
-    entry = {"folder": "f", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "row": text,
-             "seed": 9, "run": run(text, "quick", 1000), "command": text}  # fmt: skip
-    (tmp_path / "sweeps" / f"{name}.json").write_text(json.dumps({"runs": [entry]}))
-    arguments = ["--side-by-side"] if form == "side by side" else ["--format", form]
-    assert leaderboard.run(["--runs", str(tmp_path), *arguments]) == 0
-    told = capsys.readouterr()
-    assert not CONTROL.search(told.out + told.err)
-    assert "using the newest" in told.err
-    assert "not a seqarena result" in told.err
-    if form == "csv":
-        rows = list(csv.DictReader(io.StringIO(told.out)))
-        assert len(rows) == 4
-        assert not [cell for row in rows for cell in row.values() if cell.lstrip()[:1] in ("=", "@", "+")]
-    if form == "latex":
-        assert not re.search(r"^\s*\\input|(?<!\\)[_#]", re.sub("(?m)^%.*", "", told.out), re.MULTILINE)
-
-
 def test_a_row_in_brackets_is_no_argument_of_latex() -> None:
     assert "\n{}[2cm] & 1 \\\\\n" in latex("t", ["[h]", "b"], [["[2cm]", "1"]], [])
-
-
-def test_two_results_that_claim_the_same_run_count_once(results: list[Result]) -> None:
-    again = replace(results[0], score=0.9, finished_at="2026-01-02")
-    folders = {Path(str(number)): each for number, each in enumerate([*results, again])}
-    kept, messages = newest(folders)
-    assert list(kept.values()) == [*results[1:], again]
-    assert messages == [f"two results of listops softmax seed 0: using the newest, {len(results)}, and ignoring 0"]
-
-
-def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results: list[Result]) -> None:
-    for name, text in (
-        ("cut", '{"format": 1,'),
-        ("foreign", '{"accuracy": 1}'),
-        ("list", "[]"),
-        ("old", '{"format": 0}'),
-        (
-            "scores",
-            json.dumps(
-                {name: value for name, value in asdict(results[0]).items() if name not in LATER}
-                | {"format": 1, "example_scores": [0.5, None]}
-            ),
-        ),
-    ):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(text)
-    (tmp_path / "whole").mkdir()
-    results[0].write(tmp_path / "whole")
-    found, problems = read_results(tmp_path)
-    assert found == {tmp_path / "whole": results[0]}
-    assert [problem.split("/result.json")[0].rsplit("/", 1)[1] for problem in problems] == [
-        "cut",
-        "foreign",
-        "list",
-        "old",
-        "scores",
-    ]
-    assert "field example_scores should be list[float], found '[0.5, None]'" in problems[-1]
 
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex", "json"])

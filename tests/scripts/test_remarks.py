@@ -14,7 +14,7 @@ from seqarena.scripts.leaderboard.cells import footnotes
 from seqarena.scripts.leaderboard.records import newest
 from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.report.words import sentences
-from tests.scripts.test_leaderboard import only, result, run
+from tests.scripts.results import only, result, run
 
 SOURCES = {"common/training/step.py": "1", "common/attention/softmax.py": "2"}
 EDITED = SOURCES | {"common/training/step.py": "9"}

@@ -22,7 +22,7 @@ from seqarena.scripts.report.scores import interval
 from seqarena.scripts.report.words import sentences
 from seqarena.scripts.seqarena import dispatch
 from tests.common.runs.test_cli import TINY
-from tests.scripts.test_leaderboard import result
+from tests.scripts.results import result
 
 HTML = "<script>alert(1)</script><b>x"
 

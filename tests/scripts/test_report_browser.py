@@ -13,7 +13,7 @@ from seqarena.common.errors import run_command
 from seqarena.common.files import write_json
 from seqarena.common.model.attention_maps import EDGES, FILE
 from seqarena.scripts.seqarena import dispatch
-from tests.scripts.test_leaderboard import result
+from tests.scripts.results import result
 from tests.scripts.test_report import HTML, write
 
 webdriver = pytest.importorskip("selenium.webdriver")

@@ -17,7 +17,7 @@ from seqarena.scripts.report.data import View, gather
 from seqarena.scripts.report.page import charts_of
 from seqarena.scripts.report.scores import interval
 from seqarena.scripts.report.speed import speed
-from tests.scripts.test_leaderboard import CORRECT, result
+from tests.scripts.results import CORRECT, result
 from tests.scripts.test_report import write
 
 COUNTS = [0] * 6 + [1, 3, 4, 0, 0, 0]

@@ -12,7 +12,7 @@ from seqarena.qa.presets import PRESETS
 from seqarena.scripts import leaderboard
 from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import Table, tables
-from tests.scripts.test_leaderboard import result, row_of_name
+from tests.scripts.results import result, row_of_name
 
 ROWS = {"softmax": 0.5, "hnas": 0.6, "hnas, pretrained with softmax": 0.75}
 
