@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -112,26 +113,41 @@ def damage(where: object, kind: str, advice: str = "") -> Iterator[None]:
         raise BadDataError(f"{where}: not a whole {kind} ({reason}){advice and f'; {advice}'}") from error
 
 
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Returns ``did you mean 'dnas'?``, or an empty string if no choice is similar."""
-    close = difflib.get_close_matches(name, sorted(choices), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
+@contextlib.contextmanager
+def named_by(option: str, path: str, kind: str) -> Iterator[Path]:
+    """Yields a path that the user set by an option, such as ``--data.glove``, for the code that reads it.
+
+    Raises:
+        BadDataError: the path does not exist, or the code inside the context found it damaged. The message begins with
+            the option.
+    """
+    if not Path(path).exists():
+        raise BadDataError(f"{option}: {path} does not exist; expected {kind}")
+    try:
+        yield Path(path)
+    except BadDataError as error:
+        raise BadDataError(f"{option}: {error}") from error
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Returns ``did you mean 'dnas'?`` if a choice is similar, followed by all choices."""
-    choices = sorted(choices)
-    return f"{did_you_mean(name, choices)} choices: {', '.join(choices)}".lstrip()
+    """Returns ``nearest: dnas``, the most similar choice, or an empty string if no choice is similar."""
+    close = difflib.get_close_matches(name, sorted(choices), n=1, cutoff=0.5)
+    return f"nearest: {close[0]}" if close else ""
 
 
-def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
-    """Returns the table's entry of a name.
+def suggestion(name: str, choices: Iterable[str]) -> str:
+    """Returns ``nearest: dnas``, or all choices if none is similar."""
+    return nearest(name, choices) or f"choices: {', '.join(sorted(choices))}"
+
+
+def look_up(table: Mapping[str, Entry], name: str, kind: str, of: str = "") -> Entry:
+    """Returns the table's entry of a name. Messages read ``unknown preset 'quik' of lra listops; nearest: quick``.
 
     Raises:
-        WrongUseError: no such entry. The message lists similar names.
+        WrongUseError: no such entry. The message suggests the most similar name, or lists all.
     """
     if name not in table:
-        raise WrongUseError(f"unknown {kind} {name!r}; {nearest(name, table)}")
+        raise WrongUseError(f"unknown {kind} {name!r}{of and f' of {of}'}; {suggestion(name, table)}")
     return table[name]
 
 

@@ -1,17 +1,46 @@
 """The parser of every command, in a file that imports nothing slow."""
 
 import argparse
+import functools
+import re
 from typing import Any, NoReturn
 
 from seqarena.common.errors import WrongUseError
 
 
+def whole_number(text: str) -> int:
+    """Returns an integer; the error for other text says what was expected and found."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r}") from error
+
+
+def number(text: str) -> float:
+    """Returns a float; the error for other text says what was expected and found."""
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a number, found {text!r}") from error
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line and accepts no abbreviated options."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+    def __init__(self, description: str | None = None, **settings: Any) -> None:
+        formatter = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=36)
+        plain = (description or "").replace("``", "")  # of a docstring
+        super().__init__(description=plain, allow_abbrev=False, formatter_class=formatter, **settings)
+        self.register("type", int, whole_number)
+        self.register("type", float, number)
 
     def error(self, message: str) -> NoReturn:
-        """Raises a ``WrongUseError``."""
+        """Raises a ``WrongUseError`` with argparse's message in the words of this project."""
+        message = re.sub(
+            r"invalid choice: (.+) \(choose from (.+)\)$",
+            lambda found: f"expected one of {found[2].replace(chr(39), '')}, found {found[1]}",
+            message.removeprefix("argument "),
+        )
+        message = re.sub(r": expected (one|at least one) argument$", r": expected \1 value, found none", message)
+        message = re.sub(r"^the following arguments are required: (.+)$", r"\1: expected a value, found none", message)
         raise WrongUseError(f"{message}; see {self.prog} --help")

@@ -18,6 +18,7 @@ LISTOPS = Task(
     metric="accuracy",
     higher_is_better=True,
     chance=0.1,
+    ceilings=("depth 1", "depth 2", "depth 3"),
     splits="generated expressions, distinct under reordering of arguments, shuffled; 96,000 / 2,000 / 2,000",
     source="generated (common/data/counter.py seeds every draw), or basic_{train,val,test}.tsv of the official release",
     revision="generator 2",

@@ -51,10 +51,12 @@ class Run(BaseRun):
         self.data.check()
         self.model.check()
         version = self.data.version if isinstance(self.data, Squad) else None
+        if (version is None) != (self.task not in VERSIONS):
+            raise WrongUseError(f"data: expected the data of {self.task}, found a {type(self.data).__name__}")
         if version != VERSIONS.get(self.task):
+            task = next((name for name, each in VERSIONS.items() if each == version), "")
             raise WrongUseError(
-                f"data.version: found {version} for the task {self.task}; squad1 is 1.1, squad2 is 2.0; choose the task"
-                " instead"
+                f"data.version: expected {VERSIONS[self.task]} for {self.task}, found {version}; run {task} instead"
             )
         if version is None and self.model.head != "span":
             raise WrongUseError("model.head applies only to squad1 and squad2: mnli has one head; omit it")

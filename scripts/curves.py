@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from seqarena.common.errors import BadDataError, WrongUseError, printable
-from seqarena.common.files import write_atomically
+from seqarena.common.files import paths_below, write_atomically
 from seqarena.common.parser import Parser
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
@@ -23,14 +23,9 @@ def read_curves(folder: Path) -> Curves:
     """Returns every series of a run's ``metrics.jsonl``; each layer is a line of its own.
 
     Raises:
-        WrongUseError: no such file.
         BadDataError: an invalid line, other than a truncated last one.
     """
     path = folder / "metrics.jsonl"
-    if not path.exists():
-        raise WrongUseError(
-            f"{path} does not exist; expected the directory of a run, such as runs/lra/listops/quick-..."
-        )
     curves: Curves = {}
     lines = path.read_text(errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
@@ -98,14 +93,34 @@ def draw(curves: Curves, title: str, path: Path) -> None:
     write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
 
 
+def find_runs(folder: Path) -> list[Path]:
+    """Returns the folder if it is the directory of a run, else the directories of runs below it.
+
+    Raises:
+        WrongUseError: there are none.
+    """
+    own = folder / "metrics.jsonl"
+    found = [own] if own.exists() else [path for path in paths_below(folder) if path.name == own.name]
+    if not found:
+        raise WrongUseError(
+            f"no metrics.jsonl in or below {folder}; expected the directory of a run, such as "
+            "runs/lra/listops/quick-..., or a folder of runs"
+        )
+    return [path.parent for path in found]
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena curves`` and returns its exit code."""
     parser = Parser(prog="seqarena curves", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="directories of runs; curves.png is written to each")
-    for folder in parser.parse_args(arguments).runs:
-        curves = read_curves(folder)
-        if not curves:
-            raise WrongUseError(f"{folder}/metrics.jsonl is empty: the run has not recorded anything yet")
-        draw(curves, folder.name, folder / "curves.png")
-        print(folder / "curves.png")
+    parser.add_argument(
+        "runs", nargs="+", type=Path, help="directories of runs, or folders that contain them; each gets a curves.png"
+    )
+    for given in parser.parse_args(arguments).runs:
+        curves = {folder: read_curves(folder) for folder in find_runs(given)}
+        if not any(curves.values()):
+            raise WrongUseError(f"{given}: no step has been recorded yet")
+        for folder, recorded in curves.items():
+            if recorded:
+                draw(recorded, folder.name, folder / "curves.png")
+                print(folder / "curves.png")
     return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from seqarena.common.errors import interrupt_advice, look_up
 from seqarena.common.parser import Parser
-from seqarena.common.runs.cli import build_run
+from seqarena.common.runs.cli import build_run, print_floors
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.training.runtime import make_accelerator
@@ -31,7 +31,7 @@ def select_run(arguments: Sequence[str]) -> tuple[Package, BaseRun, Path]:
     """
     options, fields = parser().parse_known_args(arguments)
     package = find_package(options.package)
-    look_up(package.tasks, options.task, f"{package.name} task")
+    look_up(package.tasks, options.task, "task", package.name)
     preset = options.preset or next((name for name in package.presets[options.task] if name != "quick"), "quick")
     run = build_run(package, options.task, preset, None, None, 0, fields, "seqarena prepare")
     return package, run, options.data_folder
@@ -46,5 +46,5 @@ def run(arguments: Sequence[str]) -> int:
         assembly = package.assembly(wanted, folder, make_accelerator(wanted.train.precision))
     print(f"{package.name} {wanted.task}, preset {wanted.preset}: sha256 {assembly.data_checksum}")
     print("computing floors ...", file=sys.stderr)
-    print("floors: " + ", ".join(f"{name} {value:.4f}" for name, value in assembly.floors().items()))
+    print_floors(package.task(wanted), assembly.floors())
     return 0

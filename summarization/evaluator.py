@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -107,6 +108,17 @@ def validate(
     return Evaluation(metrics=metrics, examples=scores["rouge1"].tolist())
 
 
+LABELS: Mapping[str, str] = MappingProxyType(
+    {
+        "emit": "emit: unknown words count (reported score)",
+        "drop": "drop: unknown words removed afterwards",
+        "ban": "ban: unknown words not generated",
+        "greedy": "greedy: as emit, without search",
+    }
+)
+"""Policy for unknown words -> its label in a run's table."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TestHeadlines:
     """Headlines of the test texts, generated under every policy that is reported."""
@@ -128,7 +140,7 @@ class TestHeadlines:
         """Returns the scores of emit, then those of the other policies and further statistics."""
         scores = self.scores
         metrics = {name: float(np.mean(scores["emit"][name])) for name in METRICS}
-        for policy in ("drop", "ban", "greedy"):
+        for policy in [each for each in LABELS if each != "emit"]:
             metrics |= {f"{name}_{policy}": float(np.mean(scores[policy][name])) for name in METRICS}
         metrics |= text_statistics(
             self.by_policy["emit"].first,
@@ -140,13 +152,13 @@ class TestHeadlines:
 
     def report(self, floors: Mapping[str, Mapping[str, float]]) -> str:
         """Returns a table of all policies with their intervals, and of the floors."""
-        lines = [f"{len(self.split.pairs):,} headlines{'':<16} {'  '.join(f'{name:<20}' for name in METRICS)}"]
-        for policy, meaning in (("emit", "reported score"), ("drop", ""), ("ban", ""), ("greedy", "")):
+        heading = f"{len(self.split.pairs):,} headlines"
+        lines = [f"{heading:<48}{'  '.join(f'{name:<20}' for name in METRICS)}"]
+        for policy, label in LABELS.items():
             found = intervals({name: np.array(values) for name, values in self.scores[policy].items()})
-            label = f"  {policy}{f' ({meaning})' if meaning else ''}"
-            lines.append(f"{label:<32}{'  '.join(f'{found[name]!s:<20}' for name in METRICS)}")
+            lines.append(f"  {label:<46}{'  '.join(f'{found[name]!s:<20}' for name in METRICS)}")
         for rule, values in floors.items():
-            lines.append(f"  {rule:<30}{'  '.join(f'{100 * values[name]:<20.2f}' for name in METRICS)}")
+            lines.append(f"  {f'floor: {rule}':<46}{'  '.join(f'{100 * values[name]:<20.2f}' for name in METRICS)}")
         return "\n".join(line.rstrip() for line in lines)
 
     def write_outputs(self, folder: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_result_on_other_data_is_not_returned(tmp_path: Path, monkeypatch: pyt
         package=PACKAGE, run=run, session=session.Session(runs=tmp_path / "runs", data=tmp_path / "data")
     )
     assert planned.finished() is None
-    assert planned.reason() == "files of its data changed: compared when it runs"
+    assert planned.reason() == "its data files changed; their content is compared when it runs"
 
     monkeypatch.chdir(tmp_path / "one")
     assert planned.finished() == first
@@ -319,8 +319,8 @@ def test_a_sweep_measures_again_what_was_edited(copied: Path, launcher: tuple[st
     told = sweep(copied, "--seeds", "0", "1", *launcher)
     assert told.returncode == 0, told.stderr
     assert "finished before: listops softmax, 1 layer seed 0\n" in told.stderr
-    assert "to measure (common/attention/activations.py changed): listops x1, 1 layer seed 0\n" in told.stderr
-    assert "to measure (new): listops softmax, 1 layer seed 1; listops x1, 1 layer seed 1\n" in told.stderr
+    assert "to run (common/attention/activations.py changed): listops x1, 1 layer seed 0\n" in told.stderr
+    assert "to run (no result yet): listops softmax, 1 layer seed 1; listops x1, 1 layer seed 1\n" in told.stderr
     found = json.loads(leaderboard_of(copied).splitlines()[-1])["tables"][0]
     assert {row["name"].split("@")[0]: row["seeds"] for row in found["rows"]} == {
         "softmax, 1 layer": [0, 1], "x1, 1 layer": [0, 1], "x1, 1 layer ": [0],

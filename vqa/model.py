@@ -68,11 +68,6 @@ class Model(ModelConfig):
     the full rate."""
 
     @property
-    def longest(self) -> int:
-        """Maximum number of words, for the common interface only: questions are truncated when they are read."""
-        return 14
-
-    @property
     def norm_label(self) -> str:
         """Label of the normalisation: none, because the model has no blocks."""
         return "none"

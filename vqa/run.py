@@ -18,6 +18,11 @@ class Run(BaseRun):
     """Fusion and backbone."""
 
     @property
+    def longest(self) -> int:
+        """Maximum number of words of a question."""
+        return self.data.longest
+
+    @property
     def row_parts(self) -> RowParts:
         """Kind of fusion unless it is attention; with attention, the keys if they are joint."""
         fusion = self.model.fusion

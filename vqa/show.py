@@ -68,7 +68,7 @@ def show(arguments: Sequence[str]) -> int:
     """Runs ``seqarena vqa show`` and returns its exit code."""
     options = parser().parse_args(arguments)
     configs = {each.run.preset: each.run.data for each in SCENES if isinstance(each.run.data, Scenes)}
-    config = look_up(configs, options.preset, "preset of vqa scenes")
+    config = look_up(configs, options.preset, "preset", "vqa scenes")
     split = look_up({name: number for number, name in enumerate(SPLITS)}, options.split, "split")
     if not 0 <= options.scene < (config.scenes, config.held_out // 4, config.held_out)[split]:
         raise WrongUseError(f"--scene: expected the number of a scene in {options.split}, found {options.scene}")

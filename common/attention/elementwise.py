@@ -38,6 +38,14 @@ class Elementwise(AttentionConfig):
         if self.power < 1 or (self.scale is not None and not self.scale > 0):
             raise WrongUseError(f"expected power >= 1 and scale > 0; found power {self.power}, scale {self.scale}")
 
+    @property
+    def formula(self) -> str:
+        """The weights as text: ``pi_ij = s_ij^3 / sqrt(N)``."""
+        activated = "s_ij" if self.phi == "x" else f"{self.phi}(s_ij)"
+        power = f"^{self.power}" if self.power > 1 else ""
+        divisor = " / sqrt(N)" if self.scale is None else f" / {self.scale:g}" if self.scale != 1 else ""
+        return f"pi_ij = {activated}{power}{divisor}"
+
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         """Returns the kernel."""
         return ElementwiseKernel(self, dropout)

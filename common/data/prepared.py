@@ -31,7 +31,7 @@ def prepared(folder: Path, what: str, make: Callable[[], Splits], expected: str 
     """
     sources = imported_by(make.__module__)
     if not folder.exists():
-        print(f"{what}, kept in {folder}", file=sys.stderr)
+        print(f"{what}, stored in {folder}", file=sys.stderr)
         with new_folder(folder) as unfinished:
             if unfinished is not None:
                 splits = make()

@@ -1,25 +1,24 @@
 """From a command line to a Run: named variants and presets, then any field by its path."""
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import shlex
 import sys
 import textwrap
-import typing
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from seqarena.common.attention import ALIASES, ATTENTIONS, find_attention
-from seqarena.common.errors import WrongUseError, look_up, nearest, run_command
-from seqarena.common.model.norms import NORMS, find_norm
+from seqarena.common.attention import find_attention
+from seqarena.common.errors import WrongUseError, look_up, run_command, suggestion
+from seqarena.common.model.norms import find_norm
 from seqarena.common.parser import Parser
-from seqarena.common.runs.fields import NO_FIELDS, attention_fields, set_fields, spelled, split
+from seqarena.common.runs.fields import set_fields, split
+from seqarena.common.runs.help import add_fields, describe, describe_task
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import Result
-from seqarena.common.runs.run import BaseRun, Preset, row_name
+from seqarena.common.runs.run import BaseRun, row_name
 from seqarena.common.runs.session import Session, execute
 from seqarena.common.runs.tasks import Task
 from seqarena.common.training.optim import fit_schedule
@@ -69,7 +68,7 @@ def build_run(
     Raises:
         WrongUseError: an unknown name or field, or a run that cannot work.
     """
-    look_up(package.tasks, task, f"{package.name} task")
+    look_up(package.tasks, task, "task", package.name)
     typed = {split([argument])[0] for argument in fields if argument.startswith("--")}
     presets = package.presets[task]
     chosen = preset or next((name for name, each in presets.items() if each.chosen_by in typed), "quick")
@@ -95,8 +94,8 @@ def choose(package: Package, task: str, preset: str, attention: str | None, norm
     Raises:
         WrongUseError: an unknown name; suggests the nearest ones.
     """
-    look_up(package.tasks, task, f"{package.name} task")
-    run = look_up(package.presets[task], preset, f"preset of {package.name} {task}").run
+    look_up(package.tasks, task, "task", package.name)
+    run = look_up(package.presets[task], preset, "preset", f"{package.name} {task}").run
     model = run.model
     if attention is not None:
         model = dataclasses.replace(model, attention=find_attention(attention))
@@ -108,92 +107,17 @@ def choose(package: Package, task: str, preset: str, attention: str | None, norm
     return dataclasses.replace(run, model=model, seed=seed)
 
 
-def _print_fields(run: BaseRun, prog: str) -> None:
-    """Prints every field of a run with its default and what its docstring says; the one use of tyro."""
-    import tyro  # noqa: PLC0415  # a run must not wait for it
-
-    hints = typing.get_type_hints(type(run))
-    settings = dataclasses.make_dataclass(
-        "Settings",
-        [
-            (
-                field.name,
-                Annotated[hints[field.name], tyro.conf.arg(help=None)],
-                dataclasses.field(default=getattr(run, field.name)),
-            )
-            for field in dataclasses.fields(run)
-            if field.name not in NO_FIELDS
-        ],
-        frozen=True,
-        kw_only=True,
-    )
-    with contextlib.suppress(SystemExit):
-        tyro.cli(settings, args=["--help"], prog=prog, description="", config=(tyro.conf.AvoidSubcommands,))
-
-
-def describe(package: Package) -> str:
-    """Returns a package's tasks and their presets, one line each. Departures are in the help of each task."""
-    lines = []
-    for task in package.tasks.values():
-        lines.append(f"  {task.name:<14} {task.title}")
-        presets = package.presets[task.name].items()
-        lines += [f"    --preset {name:<16} {preset.source}{_chosen_by(preset)}" for name, preset in presets]
-    return "\n".join(lines)
-
-
-def _chosen_by(preset: Preset[BaseRun]) -> str:
-    return "" if preset.chosen_by is None else f" (the default if --{spelled(preset.chosen_by)} is set)"
-
-
-def provenance(task: Task, preset: Preset[BaseRun]) -> str:
-    """Returns the sources of a task's data and of a preset's settings, the expected score, and the cost."""
-    lines = (
-        {"data": f"{task.source}; {task.revision}; licence: {task.licence}", "splits": task.splits}
-        if preset.data is None
-        else {"data": preset.data}
-    )
-    lines["preset"] = preset.source
-    if preset.departures:
-        lines["departs"] = preset.departures
-    lines |= {"expected": preset.expected, "cost": preset.cost}
-    return "\n".join(f"  {name + ':':<10} {text}" for name, text in lines.items())
-
-
-def first_lines(table: Mapping[str, Any]) -> str:
-    """Returns a table of configs, one line each: the name, the first line of the class's docstring, and the fields."""
-    aliases = {target: alias for alias, target in ALIASES.items()}
-    lines = []
-    for name, config in table.items():
-        fields = ", ".join(f"{field.name} {getattr(config, field.name)}" for field in dataclasses.fields(config))
-        alias = f" (also: {aliases[name]})" if table is ATTENTIONS and name in aliases else ""
-        summary = (type(config).__doc__ or "").split("\n")[0].rstrip(".")
-        lines.append(f"  {name:<12} {summary}{f' [{fields}]' if fields else ''}{alias}")
-    return "\n".join(lines)
-
-
-def variants() -> str:
-    """Returns the attention variants and the norms, one line each."""
-    return f"--attention:\n{first_lines(ATTENTIONS)}\n\n--norm:\n{first_lines(NORMS)}"
-
-
-def _others(package: Package, prog: str) -> str:
-    lines = "".join(f"\n  {prog} {name} --help" for name in package.commands)
-    return f"\n\nother commands:{lines}" if lines else ""
-
-
-def package_parser(package: Package, prog: str) -> Parser:
+def package_parser(prog: str, task: str = "TASK") -> Parser:
     """Returns the parser of the options that choose a run. Its fields are parsed once the run is known."""
-    parser = Parser(
-        prog=prog, add_help=False, description=f"{package.title}\n\ntasks:\n{describe(package)}{_others(package, prog)}"
-    )
-    parser.add_argument("task", nargs="?", help="the task to train and evaluate on")
-    parser.add_argument("--preset", help="the preset to start from (default: quick)")
-    parser.add_argument("--attention", help="attention variant (default: the preset's)")
+    usage = f"{prog} {task} [--preset PRESET] [--attention VARIANT] [--norm NORM] [--seed SEED] [--FIELD VALUE ...]"
+    parser = Parser(prog=prog, usage=usage, add_help=False)
+    parser.add_argument("task", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("--preset", help="preset to start from (default: quick)")
+    parser.add_argument("--attention", metavar="VARIANT", help="attention variant (default: the preset's)")
     parser.add_argument("--norm", help="block normalisation (default: the preset's)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, data order and dropout (default: 0)")
     parser.add_argument("--out", type=Path, help="this run's directory (default: named by the run, under --runs)")
     parser.add_argument("-h", "--help", action="store_true", help="show this help, with a task also every field")
-    add_session_options(parser)
     return parser
 
 
@@ -201,26 +125,17 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
     """Trains and evaluates the run of the arguments, and prints its result."""
     if arguments and arguments[0] in package.commands:
         return package.commands[arguments[0]](arguments[1:])
-    parser = package_parser(package, prog)
+    parser = package_parser(prog)
+    add_session_options(parser)
     if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
         raise WrongUseError(f"the task comes first: {prog} TASK {arguments[0]} ...; tasks: {', '.join(package.tasks)}")
     options, rest = parser.parse_known_args(arguments)
     if options.task is None and not options.help:
-        raise WrongUseError(f"no task given; {nearest('', package.tasks)}; see {prog} --help")
-    if options.task is None:
-        parser.epilog = f"{variants()}\n\n{prog} TASK --help shows every field of a run with its default."
-        parser.print_help()
-        return 0
-    look_up({**package.tasks, **package.commands}, options.task, f"{package.name} task")
+        raise WrongUseError(f"no task given; {suggestion('', package.tasks)}; see {prog} --help")
+    if options.task is not None:
+        look_up({**package.tasks, **package.commands}, options.task, "task", package.name)
     if options.help:
-        preset = options.preset or "quick"
-        run = choose(package, options.task, preset, options.attention, options.norm, options.seed)
-        parser.print_help()
-        print(f"\n{provenance(package.tasks[options.task], package.presets[options.task][preset])}")
-        print(f"\nfields of {options.task}, preset {preset}: each can be set as --path value\n")
-        _print_fields(run, f"{prog} {options.task}")
-        for path in attention_fields(run):
-            print(f"  --{spelled(path)} chooses a variant by its name, as --attention does")
+        _print_help(package, options, prog)
         return 0
     run = build_run(
         package, options.task, options.preset, options.attention, options.norm, options.seed, rest,
@@ -229,8 +144,23 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
     command = shlex.join([*prog.split(), *arguments])
     result = execute(package, run, session_of(options, command))
     if _is_main_process():
-        print_result(result, run.measured, as_json=options.json)
+        print_result(result, package.task(run), run.measured, as_json=options.json)
     return 0 if result.status == "finished" else 1
+
+
+def _print_help(package: Package, options: argparse.Namespace, prog: str) -> None:
+    """Prints the help of a package, or of the task among the options with every field of its run."""
+    if options.task is None:
+        parser = package_parser(prog)
+        parser.description = describe(package, prog)
+    else:
+        preset = options.preset or "quick"
+        run = choose(package, options.task, preset, options.attention, options.norm, options.seed)
+        parser = package_parser(prog, options.task)
+        parser.description = describe_task(package.tasks[options.task], package.presets[options.task], preset)
+        add_fields(parser, run, preset)
+    add_session_options(parser)
+    parser.print_help()
 
 
 def _is_main_process() -> bool:
@@ -239,8 +169,15 @@ def _is_main_process() -> bool:
     return bool(PartialState().is_main_process)
 
 
-def print_result(result: Result, measured: str, *, as_json: bool) -> None:
-    """Prints a result and a note on how it was ``measured`` (if not empty): a few lines of text, or JSON."""
+def print_floors(task: Task, scores: Mapping[str, float], indent: str = "") -> None:
+    """Prints the scores of trivial rules, and of exact computation of a part of the problem, a line each."""
+    for kind, some in zip(("floors", "ceilings"), task.floors_and_ceilings(scores), strict=True):
+        if some:
+            print(f"{indent}{kind}: {', '.join(f'{name} {value:.4f}' for name, value in some.items())}")
+
+
+def print_result(result: Result, task: Task, measured: str, *, as_json: bool) -> None:
+    """Prints a result of a task and a note on how it was ``measured`` (if not empty): a few lines of text, or JSON."""
     if as_json:
         print(json.dumps(dataclasses.asdict(result), allow_nan=False))
         return
@@ -263,7 +200,7 @@ def print_result(result: Result, measured: str, *, as_json: bool) -> None:
     if others:
         line = ", ".join(f"{name.replace('_', ' ')} {value:,.4f}" for name, value in others.items())
         print(textwrap.fill(line, 116, initial_indent="  ", subsequent_indent="  "))
-    print("  floors: " + ", ".join(f"{name} {value:.4f}" for name, value in result.floors.items()))
+    print_floors(task, result.floors, "  ")
     for name, values in result.bounded.items():
         print(f"  {name}: {', '.join(f'{value:.3f}' for value in values)}")
     print(

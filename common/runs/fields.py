@@ -6,10 +6,12 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from seqarena.common.attention import find_attention
+from seqarena.common.attention import ATTENTIONS, find_attention
 from seqarena.common.attention.base import AttentionConfig
-from seqarena.common.errors import WrongUseError, did_you_mean
+from seqarena.common.errors import WrongUseError, nearest
+from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.config import field_paths
+from seqarena.common.runs.roles import Role, role_at
 from seqarena.common.runs.run import BaseRun
 
 BY_NAME = ("attention", "norm", "preset", "seed")
@@ -119,7 +121,10 @@ def _replaced(config: Config, path: Sequence[str], value: Callable[[Any, Any], A
         raise argument.unknown()
     old = getattr(config, name)
     new = _replaced(old, inner, value, argument) if inner else value(typing.get_type_hints(type(config))[name], old)
-    changed: Any = dataclasses.replace(config, **{name: new})  # type: ignore[type-var]
+    try:
+        changed: Any = dataclasses.replace(config, **{name: new})  # type: ignore[type-var]
+    except WrongUseError as error:  # of the config alone, which does not know where in the run it is
+        raise WrongUseError(f"{argument.text}: {str(error).removeprefix(f'{name}: ')}") from error
     return changed  # type: ignore[no-any-return]
 
 
@@ -148,7 +153,7 @@ def _one(hint: Any, text: str, argument: Argument) -> Any:
     if typing.get_origin(hint) is typing.Literal:
         choices: Mapping[str, Any] = {str(each): each for each in typing.get_args(hint)}
         if text not in choices:
-            near = did_you_mean(text, choices)
+            near = nearest(text, choices)
             raise argument.expected(f"one of {', '.join(choices)}{f' ({near})' if near else ''}")
         return choices[text]
     if hint is bool:
@@ -171,8 +176,33 @@ def _hint(flag: str, run: BaseRun) -> str:
         return f"a whole variant is chosen by --{flag.rpartition('.')[2]}"
     if flag == "seed":
         return "a single run takes --seed, a sweep --seeds"
+    if flag == "data.path" and (files := _files(run)):
+        return f"the files of {run.task} are named by {', '.join(f'--{path}' for path in files)}"
+    if owner := _owner(flag, run):
+        return owner
     known = [spelled(path) for path in field_paths(run) if path not in NO_FIELDS]
     inner = [path for path in known if path.startswith(f"{flag}.")]
     if inner:
         return f"it is a group of fields: {', '.join(f'--{path}' for path in inner)}"
-    return did_you_mean(flag, [*BY_NAME, *known]) or "see --help for the fields"
+    return nearest(f"--{flag}", [f"--{path}" for path in (*BY_NAME, *known)]) or "see --help for the fields"
+
+
+def _files(run: BaseRun) -> list[str]:
+    """Returns the fields of a run that name files of data, as the command line spells them."""
+    return [spelled(path) for path in field_paths(run) if role_at(run, path) in (Role.LOCATION, Role.OWN_FILE)]
+
+
+def _owner(flag: str, run: BaseRun) -> str:
+    """Returns which other variants or norms have a field, and how they are chosen; empty if none has."""
+    parent, _, name = flag.replace("-", "_").rpartition(".")
+    tables: dict[str, tuple[str, Mapping[str, Any]]] = {
+        "model.attention": ("attention", ATTENTIONS),
+        "model.norm": ("norm", NORMS),
+        **{path: (spelled(path), ATTENTIONS) for path in attention_fields(run)},
+    }
+    option, table = tables.get(parent, ("", {}))
+    owners = [each for each, config in table.items() if name in {field.name for field in dataclasses.fields(config)}]
+    if not owners:
+        return ""
+    further = f" and {len(owners) - 3} more" if len(owners) > 3 else ""
+    return f"{spelled(name)} is a field of {', '.join(owners[:3])}{further}; add --{option} {owners[0]}"

@@ -143,6 +143,11 @@ class Result:
             raise BadDataError(f"{path}: {contradiction}; the file was edited, delete it to measure again")
         return result
 
+    @property
+    def device(self) -> str:
+        """Model of the GPU, or of the processor with the number of threads. Earlier results have ``1 threads``."""
+        return re.sub(r"\b1 threads$", "1 thread", self.environment["device"])
+
     def contradiction(self) -> str:
         """Returns a description of a contradiction between fields; empty without one."""
         mean = math.fsum(self.example_scores) / max(1, len(self.example_scores))

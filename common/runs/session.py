@@ -155,11 +155,8 @@ def _execute_in(
                 found = package.assembly(run, session.data, accelerator).data_checksum
                 main_first(accelerator, lambda: check_data(folder, run, found))
         if finished is not None and is_main:
-            print(
-                f"{folder}: finished at {finished.finished_at}, on data of sha256 {finished.data_checksum[:12]}...; "
-                "--overwrite runs it again",
-                file=sys.stderr,
-            )
+            when = finished.finished_at[:16].replace("T", " at ")
+            print(f"{folder}: this run was finished on {when} UTC; --overwrite runs it again", file=sys.stderr)
         if finished is None:
             finished = _measure(package, run, session, accelerator, folder, sources)
             if is_main:

@@ -36,6 +36,9 @@ class Task:
     """Unit of all scores."""
     chance: float | None = None
     """Score of guessing; none where it depends on the data and is one of the floors."""
+    ceilings: tuple[str, ...] = ()
+    """Entries among a result's floors that are no trivial rules: scores of exact computation of a part of the problem.
+    They are shown as ceilings."""
     splits: str
     """Assignment of examples to train, validation and test."""
     source: str
@@ -46,3 +49,8 @@ class Task:
     published: tuple[Published, ...] = ()
     published_secondary: Mapping[str, tuple[Published, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """Metric in ``secondary`` -> its published figures."""
+
+    def floors_and_ceilings(self, scores: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+        """Returns the floors of a result, and separately those that are ceilings."""
+        floors = {name: value for name, value in scores.items() if name not in self.ceilings}
+        return floors, {name: value for name, value in scores.items() if name in self.ceilings}

@@ -93,7 +93,10 @@ class Log:
     def train(self, step: int, values: Mapping[str, float]) -> None:
         """Records training metrics after ``step``."""
         self._write(step, {"step": step, **values})
-        self.news |= {"loss": f"{values['loss']:.3f}", "speed": f"{values['tokens_per_second']:,.0f} tokens/s"}
+        self.news |= {
+            "loss": f"train loss {values['loss']:.3f}",
+            "speed": f"{values['tokens_per_second']:,.0f} tokens/s",
+        }
         self._show(step)
 
     def evaluation(
@@ -110,15 +113,16 @@ class Log:
             {"step": step, "validation": dict(metrics)} | {name: values for name, values in further.items() if values},
         )
         name, value = next(iter(metrics.items()))
-        self.news |= {"validation": f"{'validation ' if name == 'loss' else ''}{name} {value:.4f}"}
+        self.news |= {"validation": f"validation {name} {value:.4f}"}
         self._show(step)
         if not self.console.is_terminal:
-            shown = "  ".join(f"{label} {text}" if label == "loss" else text for label, text in self.news.items())
-            self.message(f"{time.strftime('%H:%M:%S')}  {self.title}  step {step:,}/{self.steps:,}  {shown}")
+            self.message(f"{time.strftime('%H:%M:%S')}  {self.title}  step {step:,}/{self.steps:,}  {self._news()}")
 
     def _show(self, step: int) -> None:
-        news = "  ".join(f"{label} {text}" if label == "loss" else text for label, text in self.news.items())
-        self.progress.update(self.bar, completed=step, news=news)
+        self.progress.update(self.bar, completed=step, news=self._news())
+
+    def _news(self) -> str:
+        return "  ".join(self.news.values())
 
     def _write(self, step: int, values: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:

@@ -156,10 +156,11 @@ class Optim:
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for invalid values."""
-        if self.lr <= 0 or self.bounded_lr_multiplier <= 0:
-            raise WrongUseError("optim.lr and optim.bounded_lr_multiplier: expected numbers above 0")
-        if self.eps <= 0 or self.weight_decay < 0:
-            raise WrongUseError("expected optim.eps above 0 and optim.weight_decay of at least 0")
+        for name in ("lr", "bounded_lr_multiplier", "eps"):
+            if getattr(self, name) <= 0:
+                raise WrongUseError(f"optim.{name}: expected a number above 0, found {getattr(self, name)}")
+        if self.weight_decay < 0:
+            raise WrongUseError(f"optim.weight_decay: expected a number of at least 0, found {self.weight_decay}")
         if self.clip is not None and self.clip <= 0:
             raise WrongUseError(f"optim.clip: expected a number above 0 or none, found {self.clip}")
         if not all(0 <= beta < 1 for beta in self.betas):

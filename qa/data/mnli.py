@@ -11,7 +11,7 @@ from typing import Any
 from seqarena.common.data.counter import hash_text
 from seqarena.common.data.hub import hub_rows
 from seqarena.common.data.readers import kind_of, member, read_lines, read_parquet, read_text
-from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.errors import BadDataError, WrongUseError, named_by
 from seqarena.common.runs.roles import Role, role
 from seqarena.qa.data import Data, entailment
 
@@ -101,7 +101,8 @@ class Mnli(Data):
     def _read(self, name: str) -> list[Pair]:
         path: str | None = getattr(self, name)
         if path is not None:
-            return read(Path(path))
+            with named_by(f"--data.{name}", path, "a file of MNLI, as JSON lines, table or Parquet") as file:
+                return read(file)
         if self.hub is not None:
             source, _, config = self.hub.partition(":")
             rows = hub_rows(source, None, SPLITS_OF_HUB[name], HINT, config=config or None)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from seqarena.common.data.counter import hash_text
 from seqarena.common.data.hub import hub_rows
 from seqarena.common.data.readers import kind_of, member, read_json, read_lines, read_parquet
-from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.errors import BadDataError, WrongUseError, named_by
 from seqarena.common.runs.roles import Role, role
 from seqarena.qa.data import Data, world
 
@@ -146,7 +146,8 @@ class Squad(Data):
         path: str | None = getattr(self, name)
         use: Use = "train" if name == "train" else "test"
         if path is not None:
-            return read(Path(path), self.version, use)
+            with named_by(f"--data.{name}", path, "a file of SQuAD, as JSON or Parquet") as file:
+                return read(file, self.version, use)
         if self.hub is not None:
             source, _, config = self.hub.partition(":")
             rows = hub_rows(source, None, "train" if name == "train" else "validation", HINT, config=config or None)

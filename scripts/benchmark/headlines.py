@@ -212,7 +212,7 @@ def run(arguments: Sequence[str]) -> int:
     notes = [
         f"{layers}; beam {options.beam}, L^{its.decoding.alpha}, at most {its.decoding.max_length} tokens, batches of "
         f"{options.batch_size} sorted by length; medians of {options.rounds} alternating rounds",
-        f"{device_name(make_accelerator('float32').device)}, {torch.get_num_threads()} threads, float32",
+        f"{device_name(make_accelerator('float32').device)}, float32",
     ]
     headings = ["stop", "ours, texts/s", "transformers, texts/s", "ratio", "same headlines"]
     print(render(f"beam search against generate: {options.run}", headings, rows, notes, "terminal"))

@@ -18,7 +18,7 @@ def add_run_options(parser: Parser) -> None:
     """Adds the options package, task, preset, norm and data folder."""
     parser.add_argument("package", help="task package")
     parser.add_argument("task", help="task of the package")
-    parser.add_argument("--preset", help="named run to start from (default: quick)")
+    parser.add_argument("--preset", help="preset to start from (default: quick)")
     parser.add_argument("--norm", help="norm (default: the preset's)")
     parser.add_argument(
         "--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)"

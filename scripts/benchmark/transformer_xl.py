@@ -146,7 +146,7 @@ def parser() -> Parser:
     """Returns the parser of ``seqarena benchmark transformer-xl``."""
     made = Parser(prog="seqarena benchmark transformer-xl", description=f"{__doc__}\nFields are set as --path value.")
     made.add_argument("--task", default="wikitext2", help="task of pretraining (default: wikitext2)")
-    made.add_argument("--preset", default="small", help="named run to start from (default: small)")
+    made.add_argument("--preset", default="small", help="preset to start from (default: small)")
     made.add_argument("--repeats", type=int, default=12, help="timed segments (default: 12)")
     made.add_argument("--json", action="store_true", help="print the measurements as one JSON object")
     return made

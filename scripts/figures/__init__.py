@@ -1,4 +1,4 @@
-"""``seqarena figures``: draws and checks claims of the papers that need no big training."""
+"""Draws and checks claims of the papers that need no big training."""
 
 import json
 import sys

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from seqarena.common.runs.metrics import FEWEST_SEEDS, Comparison
 from seqarena.common.runs.tasks import Published, Unit
-from seqarena.scripts.leaderboard.remarks import without_version
-from seqarena.scripts.leaderboard.rows import Row, number, with_unit
+from seqarena.scripts.leaderboard.rows import Row, count_seeds, number, with_unit
 from seqarena.scripts.leaderboard.table import Table
 
 
@@ -16,7 +15,7 @@ def _difference(comparison: Comparison | None, unit: Unit) -> str:
         return ""
     shown = number(comparison.difference, unit, "+")
     if comparison.seeds < FEWEST_SEEDS:
-        return f"{shown} *"
+        return f"{shown} ({count_seeds(comparison.seeds)})"
     if comparison.low is None or comparison.high is None:
         return f"{shown} (no spread)"
     return f"{shown} [{number(comparison.low, unit, '+')}, {number(comparison.high, unit, '+')}]"
@@ -79,10 +78,10 @@ def shown_figures(table: Table, figures: Sequence[Published] | None = None) -> l
 def footnotes(table: Table) -> list[str]:
     """Returns the notes below a table."""
     notes = []
-    if table.floors:
-        notes.append(
-            "floors: " + ", ".join(f"{name} {with_unit(value, table.unit)}" for name, value in table.floors.items())
-        )
+    for kind, scores in (("floors", table.floors), ("ceilings", table.ceilings)):
+        if scores:
+            listed = ", ".join(f"{name} {with_unit(value, table.unit)}" for name, value in scores.items())
+            notes.append(f"{kind}: {listed}")
     if table.chance is not None:
         notes.append(f"chance: {with_unit(table.chance, table.unit)}")
     shown = shown_figures(table)
@@ -93,11 +92,9 @@ def footnotes(table: Table) -> list[str]:
         notes.append("published figures: measured on other data or with other settings")
     if any(row.comparison and row.comparison.seeds < FEWEST_SEEDS for row in table.rows):
         notes.append(
-            f"* fewer than {FEWEST_SEEDS} seeds in common: the variance over seeds is unknown, so no interval and no p"
+            f"differences over fewer than {FEWEST_SEEDS} seeds in common: the variance over seeds is unknown, so no "
+            "interval and no p"
         )
-    others = any(without_version(row.parts) != (("attention", table.baseline),) for row in table.rows)
-    if others and len(table.rows) > 1 and not any(row.comparison or row.not_compared for row in table.rows):
-        notes.append(f"no comparison: {table.baseline} has no finished seed in common with another row")
     if table.devices:
         notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")
     if table.measured:

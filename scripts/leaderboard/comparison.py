@@ -44,8 +44,12 @@ def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list
             against = versions[reasons.index("")]
             row.against = row_name(against)
             row.comparison = _compare(by_row[row.parts], by_row[against])
+            if row.comparison is None and row.mean is not None:
+                row.not_compared = f"no finished seed in common with {row.against}"
         elif reasons:
             row.not_compared = reasons[0]
+        elif row.mean is not None and not _is_of(row.parts, baseline):
+            row.not_compared = f"there is no result of {row_name(_counterpart(row.parts, baseline))}"
     by_name = {row_name(parts): results for parts, results in by_row.items()}
     for family in (False, True):
         _correct([row for row in rows if is_earlier(row.parts) is family], by_name)
@@ -92,11 +96,10 @@ def _references(parts: RowParts, by_row: ByRow, baseline: str) -> list[RowParts]
     versions: dict[RowParts, list[RowParts]] = defaultdict(list)
     for row in sorted((row for row in by_row if by_row[row]), key=lambda row: _finished(by_row[row]), reverse=True):
         versions[without_version(row)].append(row)
-    own = (("attention", baseline),)
-    rest = tuple(part for part in parts if part[0] not in ("attention", VERSION, *OTHER_ATTENTIONS))
-    candidates = [own + rest]
-    if without_version(parts) == own + rest:
-        candidates = [own + tuple(part for part in rest if part[0] != "norm"), own]
+    own, counterpart = (("attention", baseline),), _counterpart(parts, baseline)
+    candidates = [counterpart]
+    if without_version(parts) == counterpart:
+        candidates = [tuple(part for part in counterpart if part[0] != "norm"), own]
         # If no row has the preset's norm: the first baseline of this depth, among those with most seeds.
         layers = by_row[parts][0].layers
         plain = [row for row in by_row if row[0] == own[0] and {part for part, _ in row[1:]} <= {"norm", LAYERS}]
@@ -104,6 +107,12 @@ def _references(parts: RowParts, by_row: ByRow, baseline: str) -> list[RowParts]
         most = max((len(by_row[row]) for row in alike), default=0)
         candidates += [row for row in alike if len(by_row[row]) == most][:1]
     return next((versions[each] for each in candidates if each != without_version(parts) and each in versions), [])
+
+
+def _counterpart(parts: RowParts, baseline: str) -> RowParts:
+    """Returns the row of the same norm, depth and model in which every attention is the baseline."""
+    rest = tuple(part for part in parts if part[0] not in ("attention", VERSION, *OTHER_ATTENTIONS))
+    return (("attention", baseline), *rest)
 
 
 def _finished(results: Sequence[Result]) -> str:

@@ -17,6 +17,11 @@ def with_unit(value: float, unit: Unit) -> str:
     return f"{number(value, unit)} %" if unit == "share" else number(value, unit)
 
 
+def count_seeds(count: int) -> str:
+    """Returns ``1 seed`` or ``2 seeds``."""
+    return f"{count} seed{'' if count == 1 else 's'}"
+
+
 @dataclass(kw_only=True)
 class Row:
     """One variant under one protocol."""
@@ -38,7 +43,7 @@ class Row:
     against: str = ""
     """Name of the row compared with: the baseline of the same norm, depth and sources; empty if there is none."""
     not_compared: str = ""
-    """Why no comparison with the baseline of the same norm and depth is possible; empty if one is, or there is none."""
+    """Why a finished row is not compared with the baseline; empty if it is, and for the baseline itself."""
     comparison: Comparison | None = None
     """Comparison with that row over the common seeds."""
     p_corrected: float | None = None

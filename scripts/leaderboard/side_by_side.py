@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
+from seqarena.common.runs.metrics import FEWEST_SEEDS
 from seqarena.scripts.leaderboard.cells import shown_figures
 from seqarena.scripts.leaderboard.rows import Row, number
 from seqarena.scripts.leaderboard.table import Table
@@ -49,8 +50,12 @@ def _join_tables(package: str, preset: str, pretraining: str, tables: Sequence[T
     notes = [table.title for table in tables]
     notes += [
         "mean +- standard deviation (seeds); per cent, except losses; after the slash: the task's other metrics",
-        f"* differs from {tables[0].baseline} with p < {SIGNIFICANT} (Holm), over at least 3 seeds",
     ]
+    if any(_is_significant(row) for table in tables for row in table.rows):
+        notes.append(
+            f"* the first metric differs from that of {tables[0].baseline} with p < {SIGNIFICANT} (Holm), over at "
+            f"least {FEWEST_SEEDS} seeds"
+        )
     if not all(table.comparable for table in tables):
         notes.append("published figures: measured on other data or with other settings")
     notes += [f"{table.task}: {remark}" for table in tables for remark in table.remarks]
@@ -73,10 +78,13 @@ def _cell(table: Table, row: Row | None) -> str:
         *(row.secondary[metric] for metric in table.published_secondary if metric in row.secondary),
     ]
     unit = table.unit
-    shown = " / ".join(f"{number(mean, unit)}{'' if sd is None else f' +- {number(sd, unit)}'}" for mean, sd in spread)
-    is_significant = row.p_corrected is not None and row.p_corrected < SIGNIFICANT
-    star = "*" if is_significant else ""
-    return f"{shown}{star} ({len(row.seeds)})"
+    first, *others = [f"{number(mean, unit)}{'' if sd is None else f' +- {number(sd, unit)}'}" for mean, sd in spread]
+    star = "*" if _is_significant(row) else ""
+    return f"{' / '.join([f'{first}{star}', *others])} ({len(row.seeds)})"
+
+
+def _is_significant(row: Row) -> bool:
+    return row.p_corrected is not None and row.p_corrected < SIGNIFICANT
 
 
 def _figures(table: Table) -> dict[tuple[str, str], str]:

@@ -33,6 +33,9 @@ class Table:
     baseline: str
     rows: list[Row]
     floors: dict[str, float]
+    """Scores of trivial rules."""
+    ceilings: dict[str, float]
+    """Scores of exact computation of a part of the problem."""
     chance: float | None
     published: list[Published]
     published_secondary: dict[str, list[Published]]
@@ -55,6 +58,8 @@ def table_of(group: Group, baseline: str) -> Table:
     task = protocol.record
     secondary = task.secondary if task else ()
     rows, by_row = rows_of(group, baseline, secondary)
+    scores = some.floors if some else {}
+    floors, ceilings = task.floors_and_ceilings(scores) if task else (scores, {})
     plans = sorted({str(entry["plan"]) for entry in group.missing if "plan" in entry})
     plan_remarks = [f"missing runs were planned in {', '.join(plans)}; delete a plan to drop its runs"] if plans else []
     return Table(
@@ -69,12 +74,13 @@ def table_of(group: Group, baseline: str) -> Table:
         measured=_scoring(some, protocol),
         baseline=baseline,
         rows=rows,
-        floors=some.floors if some else {},
+        floors=floors,
+        ceilings=ceilings,
         chance=task.chance if task else None,
         published=list(task.published) if task else [],
         published_secondary={name: list(task.published_secondary.get(name, ())) for name in secondary} if task else {},
         comparable=_is_comparable(protocol, some),
-        devices=sorted({result.environment["device"] for result in group.results}),
+        devices=sorted({result.device for result in group.results}),
         remarks=[*remarks(by_row, rows), *plan_remarks],
     )
 

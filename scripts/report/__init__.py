@@ -1,4 +1,4 @@
-"""``seqarena report``: writes the results below a folder of runs as one page that opens from disk."""
+"""Writes the results below a folder of runs as one page that opens from disk."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -27,6 +27,7 @@ def interval(values: Sequence[float]) -> float | None:
 def scores(table: Table, runs: dict[str, list[ReportRun]]) -> Chart:
     """Returns means with intervals, the score of every seed, floors and published figures."""
     references = [(f"floor: {name}", value) for name, value in table.floors.items()]
+    references += [(f"ceiling: {name}", value) for name, value in table.ceilings.items()]
     references += [("chance", table.chance)] if table.chance is not None else []
     references += [(f"{each.name}: {each.source}", each.value) for each in shown_figures(table)]
     seeds = [
@@ -52,7 +53,7 @@ def scores(table: Table, runs: dict[str, list[ReportRun]]) -> Chart:
         | {"error_x": {"type": "data", "thickness": 2, "width": 5, "color": COLOURS[0],
                        "array": [half or 0.0 for half in halves]}},
         _points(
-            "floors and published figures", reference_points, "%{text}: %{x:.2f}",
+            "floors, ceilings, published figures", reference_points, "%{text}: %{x:.2f}",
             {"size": 11, "symbol": "line-ns-open", "color": COLOURS[1], "line": {"width": 2}},
         )
         | {"legendgroup": "references"},

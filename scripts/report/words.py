@@ -2,7 +2,7 @@
 
 from seqarena.common.runs.metrics import FEWEST_SEEDS
 from seqarena.scripts.leaderboard.remarks import without_version
-from seqarena.scripts.leaderboard.rows import Row, number
+from seqarena.scripts.leaderboard.rows import Row, count_seeds, number
 from seqarena.scripts.leaderboard.table import Table
 
 CERTAIN = 0.05
@@ -22,13 +22,13 @@ def _sentence(row: Row, table: Table) -> str:
     found = row.comparison
     if row.mean is None:
         missed = ((row.diverged, "diverged"), (row.missing, "not run"))
-        return f"has no score: {' and '.join(f'{_seeds(len(some))} {what}' for some, what in missed if some)}."
+        return f"has no score: {' and '.join(f'{count_seeds(len(some))} {what}' for some, what in missed if some)}."
     if found is None:
         return f"is not compared: {_obstacle(row, table)}."
     unit = " points" if table.unit == "share" else " nats"
     direction = _direction(found.difference)
     distance = f"{number(abs(found.difference), table.unit)}{unit} {direction} than"
-    result = f"scores {distance if found.difference else 'the same as'} {row.against} on {_seeds(found.seeds)}"
+    result = f"scores {distance if found.difference else 'the same as'} {row.against} on {count_seeds(found.seeds)}"
     if found.low is None or found.high is None:
         few = f". With fewer than {FEWEST_SEEDS} seeds the variance over seeds is unknown: no interval and no p."
         return result + (few if found.seeds < FEWEST_SEEDS else ". No variance, so no interval and no p.")
@@ -47,20 +47,12 @@ def _sentence(row: Row, table: Table) -> str:
 
 def _obstacle(row: Row, table: Table) -> str:
     """Returns why a row has no comparison."""
-    if row.against:
-        return f"no finished seed in common with {row.against}"
     if row.not_compared:
         return row.not_compared
     if without_version(row.parts) == (("attention", table.baseline),):
         return "it is an earlier version of the baseline"
-    if row.name.startswith(table.baseline):
-        return f"there is no other {table.baseline} of the same depth"
-    return f"there is no {table.baseline} of the same norm and depth"
+    return f"there is no other {table.baseline} of the same depth"
 
 
 def _direction(value: float) -> str:
     return "higher" if value > 0 else "lower"
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'' if count == 1 else 's'}"

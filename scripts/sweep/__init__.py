@@ -30,7 +30,7 @@ def parser() -> Parser:
     made = Parser(prog="seqarena sweep", description=f"{__doc__}\nFields are set for all runs as --path value.")
     made.add_argument("package", help="task package")
     made.add_argument("task", nargs="+", help="tasks of the package")
-    made.add_argument("--preset", help="named run to start from (default: quick)")
+    made.add_argument("--preset", help="preset to start from (default: quick)")
     made.add_argument("--attention", nargs="+", default=[None], metavar="A", help="variants (default: the preset's)")
     made.add_argument("--norm", nargs="+", default=[None], metavar="N", help="norms (default: the preset's)")
     made.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="S", help="seeds (default: 0)")
@@ -112,7 +112,7 @@ def print_plan(planned: Sequence[PlannedRun]) -> None:
     for each in planned:
         reasons.setdefault(each.reason(), []).append(each.title)
     for reason, titles in reasons.items():
-        print(f"{f'to measure ({reason})' if reason else 'finished before'}: {'; '.join(titles)}", file=sys.stderr)
+        print(f"{f'to run ({reason})' if reason else 'finished before'}: {'; '.join(titles)}", file=sys.stderr)
 
 
 def run_all(planned: Sequence[PlannedRun]) -> list[Result | None]:
@@ -161,7 +161,7 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results if each]}))
     else:
         for each, result in zip(planned, results, strict=True):
-            outcome = "failed" if result is None else result.message or f"{result.metric} {result.score:.4f}"
+            outcome = "failed" if result is None else result.message or f"test {result.metric} {result.score:.4f}"
             print(f"{each.package.name} {each.title}  {outcome}")
         print(f"plan: {path}; tables: seqarena leaderboard --runs {shlex.quote(str(session.runs))}")
     return 0 if all(result is not None and result.status == "finished" for result in results) else 1

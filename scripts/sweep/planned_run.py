@@ -77,17 +77,17 @@ class PlannedRun:
         return self.result() if is_current else None
 
     def reason(self) -> str:
-        """Returns why the run will be measured: ``new``, or the changed sources; empty if it is finished."""
+        """Returns why the run will be measured: ``no result yet``, or the changed sources; empty if it is finished."""
         if self.finished() is not None:
             return ""
         if self.session.overwrite:
             return "--overwrite"
         if self.result() is not None:
-            return "files of its data changed: compared when it runs"
+            return "its data files changed; their content is compared when it runs"
         if (self.folder / "checkpoint" / "last.pt").exists():
-            return "goes on from its last checkpoint"
+            return "resumes from its last checkpoint"
         changed = outdated_sources(self.folder, self.sources)
-        return f"{changed} changed" if changed else "new"
+        return f"{changed} changed" if changed else "no result yet"
 
     def measure(self) -> Result:
         """Runs it, or returns its result if it is finished."""

@@ -57,7 +57,7 @@ class Board:
 
     def set_result(self, number: int, result: Result, news: str = "") -> None:
         """Sets the state of a run that has a result."""
-        score = result.message if result.score is None else f"{result.metric} {result.score:.4f}"
+        score = result.message if result.score is None else f"test {result.metric} {result.score:.4f}"
         self.set_state(number, DIVERGED if result.score is None else FINISHED, f"{score}{news}")
 
     def _table(self) -> Table:
@@ -101,7 +101,9 @@ def latest(folder: Path) -> tuple[int | None, str]:
             record = json.loads(line)
             values = record.get("validation", record)
             name = next(name for name in values if name != "step")
-            return int(record["step"]), f"{'validation ' if 'validation' in record else ''}{name} {values[name]:.4f}"
+            return int(
+                record["step"]
+            ), f"{'validation' if 'validation' in record else 'train'} {name} {values[name]:.4f}"
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration, OverflowError):  # truncated line
             continue
     return None, ""

@@ -158,7 +158,7 @@ def test_official_files_go_out_and_in(tmp_path: Path) -> None:
         ("( ( ( [MAX 4 ) 3 ) ] )\t12", "line 3: expected a label from 0 to 9, found '12'"),
         ("( ( ( [MAX 4 ) 3 ) ] )\tx", "line 3: expected a label from 0 to 9, found 'x'"),
         ("( ( ( [MAX 4 ) 3 ) ] )", "line 3: expected 2 columns (Source, Target), found 1"),
-        ("( ( ( [MAC 4 ) 3 ) ] )\t4", "line 3: unknown symbol '[MAC'; did you mean '[MAX'"),
+        ("( ( ( [MAC 4 ) 3 ) ] )\t4", "line 3: unknown symbol '[MAC'; nearest: [MAX"),
         ("( ( ( [MAX 4 ) 3 ) ] )\t3", "line 3: the expression evaluates to 4, but its label is 3"),
         ("( ( ( [MAX 4 ) 3 ) )\t4", "line 3: expected one complete expression: it ends early"),
         ("4 ]\t4", "line 3: expected one complete expression: unexpected symbol 2, ]"),

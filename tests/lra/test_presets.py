@@ -8,7 +8,7 @@ import torch
 
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS
-from seqarena.common.runs.cli import provenance
+from seqarena.common.runs.help import provenance
 from seqarena.lra.data import image, listops, pathfinder, retrieval, text
 from seqarena.lra.data.pathfinder.small import SmallPathfinder
 from seqarena.lra.model import Classifier

@@ -18,6 +18,7 @@ from seqarena.common.model.blocks import NORMS
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bert.model import BertConfig
+from seqarena.common.model.norms import NORMS
 from seqarena.pretraining.data import MaskedText, shards
 from seqarena.pretraining.data.documents import from_hub, sentences
 from seqarena.pretraining.data.shards import read_corpus, write_corpus

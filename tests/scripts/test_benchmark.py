@@ -165,12 +165,12 @@ def test_operations_are_counted_where_they_are_known() -> None:
         ("attention --lengths 0", "--lengths: expected at least 1, found 0"),
         ("attention --batch 0", "--batch: expected at least 1"),
         ("attention --dropout 1", "--dropout: expected 0 up to below 1"),
-        ("attention --attention dnass", "did you mean 'dnas'"),
+        ("attention --attention dnass", "nearest: dnas"),
         ("attention --attention recency", "recency"),
-        ("attention --implementations fusde", "did you mean 'fused'"),
-        ("attention --precision float31", "did you mean 'float32'"),
-        ("attention --orders causl", "did you mean 'causal'"),
-        ("atention", "did you mean 'attention'"),
+        ("attention --implementations fusde", "nearest: fused"),
+        ("attention --precision float31", "nearest: float32"),
+        ("attention --orders causl", "nearest: causal"),
+        ("atention", "nearest: attention"),
     ],
 )
 def test_bad_input_is_one_error(command: str, message: str) -> None:

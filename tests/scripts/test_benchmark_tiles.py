@@ -117,7 +117,7 @@ def test_without_a_gpu_nothing_is_measured(
         (["tiles", "--precision", "float64"], "unknown precision 'float64'"),
         (["tiles", "--length", "0"], "--length: expected at least 1, found 0"),
         (["tiles", "--out", "."], "--out .: expected a file of this command"),
-        (["kernels", "--capability", "9"], "unknown capability '9'; did you mean '9.0' or '8.9'?"),
+        (["kernels", "--capability", "9"], "unknown capability '9'; nearest: 9.0"),
         (["kernels", "--causal"], "--causal, --drops: supported by elementwise variants only"),
         (["kernels", "--attention", "hnas"], "--attention hnas: expected dnas or"),
         (["kernels"], "TRITON_INTERPRET=1 is set, but the interpreter does not compile"),

@@ -31,6 +31,16 @@ def test_curves_are_read_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.strip() == str(tmp_path / "curves.png")
 
 
+def test_every_run_below_a_folder_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("lra/listops/a", json.dumps(LINES[0])), ("qa/mnli/b", json.dumps(LINES[0])), ("qa/new", "")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+    assert run([str(tmp_path)]) == 0
+    drawn = [tmp_path / "lra/listops/a/curves.png", tmp_path / "qa/mnli/b/curves.png"]
+    assert capsys.readouterr().out.split() == [str(path) for path in drawn]
+    assert all(path.exists() for path in drawn)
+
+
 def test_a_picture_half_drawn_does_not_take_the_place_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,10 +57,10 @@ def test_a_picture_half_drawn_does_not_take_the_place_of_the_one_before(
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongUseError, match="does not exist; expected the directory of a run"):
+    with pytest.raises(WrongUseError, match=r"no metrics\.jsonl in or below .* expected the directory of a run"):
         run([str(tmp_path)])
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(WrongUseError, match="not recorded anything yet"):
+    with pytest.raises(WrongUseError, match="no step has been recorded yet"):
         run([str(tmp_path)])
     (tmp_path / "metrics.jsonl").write_text("nonsense\n{}\n")
     with pytest.raises(BadDataError, match="line 1: not a record"):

@@ -349,5 +349,5 @@ def test_a_figure_is_the_same_every_time(tmp_path: Path) -> None:
 
 def test_a_mistyped_figure_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(dispatch, ["figures", "p3-rate"]) == 2
-    assert "unknown figure 'p3-rate'; did you mean 'p3-rates'" in capsys.readouterr().err
+    assert "unknown figure 'p3-rate'; nearest: p3-rates" in capsys.readouterr().err
     assert run_command(dispatch, ["figures"]) == 2

@@ -25,7 +25,7 @@ def test_what_cannot_be_prepared_is_said(tmp_path: Path) -> None:
         run(["lra", "retrieval", "--data-folder", str(tmp_path)])
     with pytest.raises(WrongUseError, match=r"data.size: expected one of"):
         run(["lra", "pathfinder", "--data.size", "31", "--data-folder", str(tmp_path)])
-    with pytest.raises(WrongUseError, match=r"did you mean .*pathfinder"):
+    with pytest.raises(WrongUseError, match=r"nearest: pathfinder"):
         run(["lra", "pathfnder", "--data-folder", str(tmp_path)])
 
 

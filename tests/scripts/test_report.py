@@ -271,7 +271,7 @@ def test_another_baseline(trained: Path, capsys: pytest.CaptureFixture[str]) -> 
     text, _ = page(trained, "--baseline", "hnas")
     assert "vs hnas" in text
     assert run_command(dispatch, ["report", "--runs", str(trained), "--baseline", "hna"]) == 2
-    assert "did you mean 'hnas'" in capsys.readouterr().err
+    assert "nearest: hnas" in capsys.readouterr().err
 
 
 def test_lines_are_thinned_but_for_their_ends() -> None:

@@ -256,9 +256,9 @@ def test_what_no_model_can_be_is_refused(tmp_path: Path) -> None:
         run("--model.decoder-init", source, "--model.decoder-layers", "3")
     with pytest.raises(WrongUseError, match=r"'recency' is not defined for order 'ordered_queries'"):
         run("--model.cross-attention", "recency")
-    with pytest.raises(WrongUseError, match=r"unknown attention 'sofmax'; did you mean 'softmax'"):
+    with pytest.raises(WrongUseError, match=r"unknown attention 'sofmax'; nearest: softmax"):
         run("--model.decoder-attention", "sofmax")
-    with pytest.raises(WrongUseError, match=r"unknown field --decoder-attention; did you mean"):
+    with pytest.raises(WrongUseError, match=r"unknown field --decoder-attention; nearest: --model.decoder-attention"):
         run("--decoder-attention", "hnas")
     with pytest.raises(WrongUseError, match=r"expected the name of one attention variant"):
         run("--model.decoder-attention")

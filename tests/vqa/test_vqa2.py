@@ -266,6 +266,11 @@ def annotated(change: Any) -> Any:
     return lambda folder: rewrite(folder / TESTED_ANNOTATIONS, lambda values: change(values["annotations"]))
 
 
+def pickles(folder: Path) -> tuple[str, ...]:
+    (folder / "fc7.pkl").touch()
+    return (str(folder / "fc7.pkl"),) * 3
+
+
 BROKEN: Mapping[str, Any] = {
     "annotation": annotated(lambda rows: rows.pop()),
     "other picture": annotated(lambda rows: rows[0].update(image_id=999)),
@@ -277,7 +282,7 @@ BROKEN: Mapping[str, Any] = {
     "list": lambda folder: listing(folder, '["yes", "no"]', answer_count=3_129),
     "strangers": lambda folder: listing(folder, '["left", "right"]'),
     "folder": lambda folder: {"path": str(folder / "nowhere")},
-    "pickle": lambda _: {"fc7": ("fc7.pkl",) * 3},
+    "pickle": lambda folder: {"fc7": pickles(folder)},
     "aligned": lambda _: {"aligned": True},
     "count": lambda _: {"answer_count": 3_129},
     "width": lambda _: {"width": 2_048},
@@ -293,11 +298,11 @@ BROKEN: Mapping[str, Any] = {
         ("annotation", "an annotation for every question, 1 have none, such as"),
         ("picture", r"A: 1 of 5 pictures have no regions, such as 999; expected at most 0"),
         ("file", "expected v2_mscoco_val2014_annotations.json in it"),
-        ("regions", "B: no regions"),
+        ("regions", "--data.regions: .*B does not exist; expected a folder that seqarena prepare vqa features made"),
         ("list", "list.json: expected 3,129 answers .*, found 2; --data.answer-count none"),
         ("count", "answers of at least 1 questions .*: expected 3,129 answers"),
         ("pickle", r"expected an .npz with weight and bias; pickles may run code"),
-        ("folder", "expected a folder of VQA v2's files, found nothing"),
+        ("folder", "--data.path: .* does not exist; expected a folder of VQA v2's questions and annotations"),
         ("aligned", "expected the same boxes from all detectors"),
         ("larger", "expected the same boxes from all detectors"),
         ("other picture", "annotations with their question's picture, 1 have another, such as"),
@@ -366,7 +371,7 @@ def test_damaged_generated_files_are_named(tmp_path: Path) -> None:
 
 def test_written_files_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_scenes(tmp_path, 6)
-    assert "kept in" in capsys.readouterr().err
+    assert "stored in" in capsys.readouterr().err
     before = (first / "v2_mscoco_val2014_annotations.json").stat().st_mtime_ns
     assert write_scenes(tmp_path, 6) == first
     assert (first / "v2_mscoco_val2014_annotations.json").stat().st_mtime_ns == before

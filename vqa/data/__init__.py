@@ -159,6 +159,11 @@ class Data(ABC):
         """Number of detectors, of boxes per detector, and of features per box, as in the loaded data."""
 
     @property
+    @abstractmethod
+    def longest(self) -> int:
+        """Maximum number of words of a question."""
+
+    @property
     def aligned_views(self) -> bool:
         """Whether box i is at the same position in all views."""
         return False

@@ -71,6 +71,11 @@ class Scenes(Layout, Data):
     """Number of features per box, without its position."""
 
     @property
+    def longest(self) -> int:
+        """Maximum number of words of a question of these kinds."""
+        return max(len(TEXTS[kind].split()) for kind in self.kinds)
+
+    @property
     def answers(self) -> Sequence[str]:
         """The answer list: materials, shapes, yes and no, and counts if there are questions of kind count."""
         return ANSWERS if "count" in self.kinds else ANSWERS[:ZERO]
@@ -135,7 +140,7 @@ class Scenes(Layout, Data):
         people = np.stack([(~wrong).sum(axis=1), wrong.sum(axis=1)], axis=1)
         return Split(
             ids=question,
-            words=words[:, : max(len(TEXTS[kind].split()) for kind in self.kinds)],
+            words=words[:, : self.longest],
             pictures=question // len(asked),
             options=np.stack([truth, other], axis=1),
             people=people,

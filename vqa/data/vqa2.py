@@ -12,10 +12,10 @@ import numpy as np
 
 from seqarena.common.data.counter import hash64
 from seqarena.common.data.prepared import origin
-from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.errors import BadDataError, WrongUseError, named_by
 from seqarena.common.runs.roles import Role, role
 from seqarena.vqa.answers import LEAST, vocabulary
-from seqarena.vqa.data import PEOPLE, Data, Layer, Part, Split, VqaData
+from seqarena.vqa.data import PEOPLE, Data, Layer, Part, Reals, Split, VqaData
 from seqarena.vqa.data import words as spelling
 from seqarena.vqa.data.detected import DetectedViews, Detector, fingerprint_of, make_views, read_detector, read_layer
 from seqarena.vqa.data.genome import read_genome
@@ -87,6 +87,11 @@ class Vqa2(Data):
         return len(self.regions) or 3, self.boxes, self.width
 
     @property
+    def longest(self) -> int:
+        """Maximum number of words of a question."""
+        return self.length
+
+    @property
     def aligned_views(self) -> bool:
         """Whether box i is at the same position in all views."""
         return self.aligned
@@ -139,25 +144,32 @@ class Vqa2(Data):
                 return there._read([read_detector(Path(each)) for each in there.regions])
             except BadDataError as error:
                 raise BadDataError(f"generated files are damaged: delete {where} and run again ({error})") from error
-        return self._read([_read_verified(Path(each), folder / "vqa") for each in self.regions])
+        detectors = []
+        for each in self.regions:
+            with named_by("--data.regions", each, "a folder that seqarena prepare vqa features made") as regions:
+                detectors.append(_read_verified(regions, folder / "vqa"))
+        return self._read(detectors)
 
     def _read(self, detectors: Sequence[Detector]) -> VqaData:
-        path = Path(self.path or "")
-        theirs, test = (read_annotated(path, name) for name in ("train2014", "val2014"))
+        with named_by("--data.path", self.path or "", "a folder of VQA v2's questions and annotations") as path:
+            theirs, test = (read_annotated(path, name) for name in ("train2014", "val2014"))
+            pairs = find_file(path, PAIRS)
+            complementary = [] if pairs is None else read_pairs(pairs)
         theirs = self._without_test_pictures(theirs, test)
         answers = self._answers([annotation for _, annotation in (*theirs, *test)])
         asked: dict[str, AnnotatedQuestions] = {**self._split_validation(theirs), "test": test}
         if self.visual_genome is not None:
             pictures = {question.picture for question, _ in asked["train"]}
-            asked["train"] = [*asked["train"], *read_genome(Path(self.visual_genome), pictures, set(answers))]
+            kind = "a folder with question_answers.json and image_data.json"
+            with named_by("--data.visual-genome", self.visual_genome, kind) as folder:
+                asked["train"] = [*asked["train"], *read_genome(folder, pictures, set(answers))]
         types = {name: sorted({getattr(said, name) for _, said in (*theirs, *test)} - {""}) for name in TYPES}
         cut = {name: [spelling.tokenize(question.text) for question, _ in some] for name, some in asked.items()}
         words = spelling.vocabulary(each for some in cut.values() for each in some)
-        pairs = find_file(path, PAIRS)
         splits = {
             name: split_of(
                 some, spelling.word_ids(cut[name], words, self.length), answers, types, detectors, self,
-                read_pairs(pairs) if name == "test" and pairs is not None else [],
+                complementary if name == "test" else [],
             )
             for name, some in asked.items()
         }  # fmt: skip
@@ -169,8 +181,7 @@ class Vqa2(Data):
             for split in splits.values():
                 assert isinstance(split.views, DetectedViews)
                 split.views.require_aligned()
-        vectors = None if self.glove is None else spelling.glove(Path(self.glove), words)
-        fc7 = [read_layer(Path(each)) for each in self.fc7]
+        vectors, fc7 = self._initial_values(words)
         digest = hashlib.sha256(json.dumps([answers, words, self.boxes, fingerprint_of(detectors)]).encode())
         for name, split in splits.items():
             about = np.array([question.picture for question, _ in asked[name]])
@@ -184,10 +195,22 @@ class Vqa2(Data):
             splits=splits, answers=answers, words=words, checksum=digest.hexdigest(), vectors=vectors, fc7=fc7
         )
 
+    def _initial_values(self, words: Sequence[str]) -> tuple[Reals | None, list[Layer]]:
+        """Returns the vectors of the words, if a file has them, and the detectors' last layers."""
+        vectors, layers = None, []
+        if self.glove is not None:
+            with named_by("--data.glove", self.glove, "a text file of word vectors") as path:
+                vectors = spelling.glove(path, words)
+        for each in self.fc7:
+            with named_by("--data.fc7", each, "an .npz with weight and bias of a detector's last layer") as path:
+                layers.append(read_layer(path))
+        return vectors, layers
+
     def _answers(self, annotations: Sequence[Annotation]) -> Sequence[str]:
         """Returns the answer list, read or built from annotations. Raises a ``BadDataError`` for another length."""
         if self.answer_list is not None:
-            found, where = read_answers(Path(self.answer_list)), self.answer_list
+            with named_by("--data.answer-list", self.answer_list, "a list of answers, as JSON or text") as path:
+                found, where = read_answers(path), self.answer_list
         else:
             found = vocabulary(annotations, self.least)
             where = f"{self.path}: most frequent answers of at least {self.least} questions (data.least)"

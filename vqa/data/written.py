@@ -45,7 +45,7 @@ def write_scenes(folder: Path, scenes: int) -> Path:
             before = json.loads(record.read_bytes()) if record.exists() else None
         report_outdated(where, before, sources)
         return where
-    print(f"writing generated scenes in VQA v2's formats, kept in {where}", file=sys.stderr)
+    print(f"writing generated scenes in VQA v2's formats, stored in {where}", file=sys.stderr)
     config = Scenes(scenes=scenes, held_out=max(scenes // 6, 4))
     with new_folder(where) as unfinished:
         if unfinished is not None:

@@ -15,9 +15,9 @@ EXAMPLES = 4_000
 def floors(splits: dict[str, Ragged]) -> dict[str, float]:
     """Returns rule -> accuracy on the test set. The rules are fitted on the training set.
 
-    majority class. root operator: the most frequent value of the root operator. depth k: operators down to level k are
-    evaluated exactly, and each deeper one is guessed as its most frequent value. nearest training example: by the
-    number of each symbol.
+    majority class. root operator: the most frequent value of the root operator. nearest training example: by the number
+    of each symbol. depth k, a ceiling of models that see k levels: operators down to level k are evaluated exactly, and
+    each deeper one is guessed as its most frequent value.
     """
     train, test = splits["train"], splits["test"]
     some = range(min(len(train), EXAMPLES))

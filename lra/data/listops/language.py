@@ -8,7 +8,7 @@ import numpy.typing as npt
 from seqarena.common.data.batches import Bytes
 from seqarena.common.data.compiled import compiled
 from seqarena.common.data.counter import GOLDEN, mix64
-from seqarena.common.errors import nearest
+from seqarena.common.errors import suggestion
 
 SYMBOLS = ("<pad>", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 """Symbols by token id. Digits are tokens 1 to 10, and token 0 is padding only."""
@@ -114,7 +114,7 @@ def encode(source: str) -> Bytes:
     try:
         return np.array([TOKENS[word] for word in words], dtype=np.uint8)
     except KeyError as error:
-        raise ValueError(f"unknown symbol {error.args[0]!r}; {nearest(str(error.args[0]), TOKENS)}") from error
+        raise ValueError(f"unknown symbol {error.args[0]!r}; {suggestion(str(error.args[0]), TOKENS)}") from error
 
 
 TOKENS = {symbol: token for token, symbol in enumerate(SYMBOLS) if token}

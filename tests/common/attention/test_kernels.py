@@ -176,7 +176,7 @@ def test_names_lead_to_configs_and_back() -> None:
 @pytest.mark.unhooked
 def test_refusals_say_what_to_do() -> None:
     each = case("none")
-    with pytest.raises(WrongUseError, match="did you mean 'dnas'"):
+    with pytest.raises(WrongUseError, match="nearest: dnas"):
         attend("dnass", each.query, each.key, each.value)
     with pytest.raises(WrongUseError, match=r"not defined for order 'none'.*softmax, dnas"):
         attend("recency", each.query, each.key, each.value)

@@ -60,7 +60,7 @@ def test_a_name_and_two_numbers_are_enough() -> None:
 
 @pytest.mark.parametrize(
     ("variant", "heads", "message"),
-    [("dans", 2, r"unknown attention 'dans'; did you mean 'dnas'"), ("dnas", 0, r"heads: expected a divisor"),
+    [("dans", 2, r"unknown attention 'dans'; nearest: dnas"), ("dnas", 0, r"heads: expected a divisor"),
      ("dnas", 3, r"heads: expected a divisor of the width 8")],
 )  # fmt: skip
 def test_what_no_module_can_be_is_refused(variant: str, heads: int, message: str) -> None:

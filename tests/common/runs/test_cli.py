@@ -10,7 +10,9 @@ import torch
 
 from seqarena.common.errors import BadDataError, WrongUseError, damage, interrupt_advice, run_command
 from seqarena.common.runs.cli import build_run, choose, main, run_package
+from seqarena.common.runs.config import field_paths
 from seqarena.common.runs.fields import set_fields
+from seqarena.common.runs.help import list_fields
 from seqarena.common.training.optim import fit_schedule
 from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.run import Run
@@ -49,20 +51,31 @@ def test_any_field_is_set_by_its_path() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("lra listop", "unknown lra task 'listop'; did you mean 'listops'"),
-        ("lar listops", "unknown package or command 'lar'; did you mean 'lra'"),
-        ("lra listops --attention dnass", "unknown attention 'dnass'; did you mean 'dnas'"),
-        ("lra listops --norm prr", "unknown norm 'prr'; did you mean 'pre'"),
-        ("lra listops --atention dnas", "unknown field --atention; did you mean 'attention'"),
-        ("lra listops --preset quik", "unknown preset of lra listops 'quik'; did you mean 'quick'"),
-        ("lra listops --optm.lr 3", "unknown field --optm.lr; did you mean 'optim.lr'"),
-        ("lra listops --model.norm.tau 1", "unknown field --model.norm.tau"),
+        ("lra listop", "unknown task 'listop' of lra; nearest: listops"),
+        ("lar listops", "unknown package or command 'lar'; nearest: lra"),
+        ("lra listops --attention dnass", "unknown attention 'dnass'; nearest: dnas"),
+        ("lra listops --norm prr", "unknown norm 'prr'; nearest: pre"),
+        ("lra listops --atention dnas", "unknown field --atention; nearest: --attention"),
+        ("lra listops --preset quik", "unknown preset 'quik' of lra listops; nearest: quick"),
+        ("lra listops --optm.lr 3", "unknown field --optm.lr; nearest: --optim.lr"),
+        (
+            "lra listops --model.norm.tau 1",
+            "unknown field --model.norm.tau; tau is a field of deescalated; add --norm deescalated",
+        ),
+        (
+            "lra listops --model.attention.u 1",
+            "unknown field --model.attention.u; u is a field of hnas; add --attention hnas",
+        ),
+        ("lra listops --model.attention.scale 1", "scale is a field of x1, x2, x3 and 12 more; add --attention x1"),
         ("lra listops --task other", "unknown field --task"),
         ("lra listops --optim.lr abc", "--optim.lr abc: expected a number"),
         ("lra listops --optim.lr none", "--optim.lr none: expected a number;"),
         ("lra listops --train.steps 1.5", "expected a whole number;"),
         ("lra listops --train.compile maybe", "expected true or false;"),
-        ("lra listops --optim.name adamww", "expected one of adamw, bert_adam, adam, adamax, lamb (did you mean 'ada"),
+        (
+            "lra listops --optim.name adamww",
+            "expected one of adamw, bert_adam, adam, adamax, lamb (nearest: adamw); see",
+        ),
         ("lra listops --optim.lr", "--optim.lr: expected one value, a number"),
         ("lra listops --optim.lr 1 2", "expected one value, a number"),
         ("lra listops --optim.betas 1", "expected 2 values"),
@@ -74,8 +87,11 @@ def test_any_field_is_set_by_its_path() -> None:
             "seqarena: --optim.betas 0.9 x: expected a number",
         ),
         ("lra listops --train.no-steps", "unknown field --train.no-steps"),
-        ("lra listops --seed x", "argument --seed: invalid int value"),
-        ("lra listops --attention hnas --model.attention.u 3", "u: expected a number from 0 to 1, found 3.0"),
+        ("lra listops --seed x", "seqarena: --seed: expected a whole number, found 'x'; see seqarena lra --help"),
+        (
+            "lra listops --attention hnas --model.attention.u 3",
+            "seqarena: --model.attention.u 3: expected a number from 0 to 1, found 3.0",
+        ),
         ("lra listops more", "unexpected 'more'"),
         ("lra --optim.lr 3e-4 listops", "the task comes first: seqarena lra TASK --optim.lr"),
         ("lra listops --model.attention dnas", "a whole variant is chosen by --attention"),
@@ -103,26 +119,38 @@ def test_any_field_is_set_by_its_path() -> None:
             "lra image --data.seed 9223372036854775808",
             "data.seed: expected a whole number up to 9,223,372,036,854,775,8",
         ),
-        ("lra listops --optim.eps -1", "expected optim.eps above 0"),
-        ("lra listops --optim.weight-decay -1", "optim.weight_decay of at least 0"),
+        ("lra listops --optim.eps -1", "optim.eps: expected a number above 0, found -1.0"),
+        ("lra listops --optim.lr 0", "optim.lr: expected a number above 0, found 0.0"),
+        ("lra listops --optim.weight-decay -1", "optim.weight_decay: expected a number of at least 0, found -1.0"),
         ("lra listops --model.classes 5", "model.classes: expected at least the task's 10, found 5"),
         ("lra listops --model.heads 0", "model.heads: expected at least 1, found 0"),
         ("lra listops --seed 99999999999999999999", "seed: expected a number from 0"),
-        ("lra listops --attention x3 --model.attention.scale nan", "expected power >= 1 and scale > 0"),
+        (
+            "lra listops --attention x3 --model.attention.scale nan",
+            "--model.attention.scale nan: expected power >= 1 and scale > 0",
+        ),
         ("lra", "no task given; choices: image, listops, pathfinder"),
         ("lra listops --attention recency", "'recency' is not defined for order 'none'"),
         ("lra listops --norm deescalated --model.norm.where block_output", "exactly 0"),
+        (
+            "lra listops --norm deescalated --model.norm.tau 9",
+            "--model.norm.tau 9: expected a number above 0 and up to",
+        ),
         ("lra listops --train.steps 0", "train.steps: expected at least 1, found 0"),
         ("lra listops --optim.schedule.warmup 5000", "does not fit into train.steps"),
         ("lra listops --optim.schedule.cycle-betas", "cycle_betas belongs to shape one_cycle; shape is linear"),
         ("lra listops --legacy.zero-is-padding", "legacy.zero_is_padding applies only to image, pathfinder and pathx"),
         ("lra listops --train.checkpoint-seconds -1", "train.checkpoint_seconds: expected at least 0, found -1.0"),
+        ("qa squad1 --data.path x", "the files of squad1 are named by --data.train, --data.dev"),
+        ("qa squad1 --data.version 2.0", "data.version: expected 1.1 for squad1, found 2.0; run squad2 instead"),
+        ("sweep lra", "task: expected a value, found none; see seqarena sweep --help"),
+        ("leaderboard --runs", "--runs: expected one value, found none"),
         ("sweep lra listops --seed 1", "unknown field --seed; a single run takes --seed, a sweep --seeds"),
         ("leaderboard --runs nowhere", "no folder nowhere"),
-        ("leaderboard --format html", "argument --format: invalid choice: 'html'"),
+        ("leaderboard --format html", "--format: expected one of terminal, markdown, latex, csv, json, found 'html'"),
         ("sweep lra listops --attention softmax x9", "unknown attention 'x9'"),
         ("sweep lra listops --attention softmax x3 --model.attention.scale 8", "unknown field --model.attention.scale"),
-        ("benchmark stp", "unknown benchmark 'stp'; did you mean 'step'"),
+        ("benchmark stp", "unknown benchmark 'stp'; nearest: step"),
         ("benchmark step lra listops --repeats 0", "--repeats: expected at least 1"),
     ],
 )
@@ -227,6 +255,39 @@ def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected:  softmax" in shown
     assert "cost:      about a minute" in shown
     assert "data:      generated; expressions distinct" in shown
+
+
+def test_the_help_of_a_task_has_one_usage_and_its_cost_near_the_top(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["lra", "listops", "--preset", "xiong2021", "--help"]) == 0
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert lines[0].startswith("usage: seqarena lra listops [--preset PRESET]")
+    assert shown.count("usage:") == 1
+    assert lines[2].startswith("lra listops: the value, 0 to 9, of a nested expression")
+    assert lines[5].startswith("  cost:      ")
+    assert "retrieval" not in shown
+    assert "--model.attention-dim INT or none" in shown
+    groups = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert groups[-2:] == ["legacy:", "where to read and write:"]
+
+
+def test_the_help_of_a_package_says_each_formula_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["lra", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  x3             pi_ij = s_ij^3 / sqrt(N)" in lines
+    assert "  x1-14          pi_ij = s_ij / 14" in lines
+    assert "  relu           pi_ij = relu(s_ij) / sqrt(N)" in lines
+    said = [line.split(maxsplit=1)[1] for line in lines if line.startswith("  ") and "pi_ij" in line]
+    assert len(said) == len(set(said))
+
+
+def test_every_field_of_every_preset_has_a_sentence_and_the_values_that_it_takes() -> None:
+    for name in PACKAGES:
+        for presets in find_package(name).presets.values():
+            for preset in presets.values():
+                fields = list_fields(preset.run)
+                assert {field.path for field in fields} >= set(field_paths(preset.run))
+                assert all(field.sentence and field.metavar for field in fields)
 
 
 def test_results_go_to_standard_output_and_progress_to_standard_error(

@@ -59,7 +59,7 @@ def test_differences_are_named_by_path() -> None:
 
 
 def test_a_wrong_name_gets_an_answer() -> None:
-    with pytest.raises(WrongUseError, match="unknown colour 'blu'; did you mean 'blue'"):
+    with pytest.raises(WrongUseError, match="unknown colour 'blu'; nearest: blue"):
         look_up({"blue": 1, "red": 2}, "blu", "colour")
 
 
