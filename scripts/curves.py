@@ -109,13 +109,18 @@ def find_runs(folder: Path) -> list[Path]:
     return [path.parent for path in found]
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Runs ``seqarena curves`` and returns its exit code."""
-    parser = Parser(prog="seqarena curves", description=__doc__)
-    parser.add_argument(
+def parser() -> Parser:
+    """Returns the parser of ``seqarena curves``."""
+    made = Parser(prog="seqarena curves", description=__doc__)
+    made.add_argument(
         "runs", nargs="+", type=Path, help="directories of runs, or folders that contain them; each gets a curves.png"
     )
-    for given in parser.parse_args(arguments).runs:
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena curves`` and returns its exit code."""
+    for given in parser().parse_args(arguments).runs:
         curves = {folder: read_curves(folder) for folder in find_runs(given)}
         if not any(curves.values()):
             raise WrongUseError(f"{given}: no step has been recorded yet")

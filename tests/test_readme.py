@@ -23,7 +23,7 @@ from seqarena.pretraining.wikitext import perplexity
 from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
 from seqarena.pretraining.wikitext.run import LanguageRun
 from seqarena.qa import official
-from seqarena.scripts import figures, leaderboard, prepare, report, sweep
+from seqarena.scripts import curves, figures, leaderboard, prepare, report, sweep
 from seqarena.scripts.benchmark import (
     attention,
     headlines,
@@ -99,6 +99,10 @@ PARSERS = {
 }
 
 
+READERS = {"curves": curves, "leaderboard": leaderboard, "report": report}
+"""Commands that read runs and have no fields of a run."""
+
+
 def test_there_are_commands() -> None:
     assert len(COMMAND_LINES) >= 7
 
@@ -114,10 +118,8 @@ def test_every_command_parses(line: str) -> None:
         assert sweep.plan(rest[1:])[0]
     elif rest[0] == "quickstart":
         assert rest[1:] == []
-    elif rest[0] == "report":
-        assert report.parser().parse_args(rest[1:])
-    elif rest[0] == "leaderboard":
-        assert leaderboard.parser().parse_args(rest[1:])
+    elif rest[0] in READERS:
+        assert READERS[rest[0]].parser().parse_args(rest[1:])
     elif tuple(rest[:2]) in PARSERS:
         assert rest[2:] == [] or PARSERS[rest[0], rest[1]](rest[2:])
     elif rest[0] == "benchmark":

@@ -55,8 +55,12 @@ ALL = "all"
 
 def parser() -> Parser:
     """Returns the parser of ``seqarena figures``."""
-    listed = "\n".join(f"  {name:<12} {each.source}: {each.shows}" for name, each in FIGURES.items())
-    made = Parser(prog="seqarena figures", description=f"{__doc__}\n\nfigures:\n{listed}\n  {ALL:<12} all of them")
+    durations = {name: f" ({each.duration})" if each.duration else "" for name, each in FIGURES.items()}
+    listed = "\n".join(f"  {name:<15} {each.source}: {each.shows}{durations[name]}" for name, each in FIGURES.items())
+    made = Parser(
+        prog="seqarena figures",
+        description=f"{__doc__}\n\nfigures, and how long each takes on one or two CPU cores:\n{listed}\n  {ALL:<15} all of them",
+    )
     made.add_argument("names", nargs="+", metavar="NAME", help=f"figures, or {ALL}")
     made.add_argument("--quick", action="store_true", help="smaller sizes and fewer trials, as a first check")
     made.add_argument("--wikitext", help="folder or zip of WikiText-2, for depth (default: the bundled text)")

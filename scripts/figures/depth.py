@@ -266,7 +266,9 @@ def _findings(courses: Records, size: Size) -> list[Finding]:
 
 DRAWINGS = (
     Drawing(name="depth", source="P3, sections 3.3 and 3.4, small", make=make, check=read,
-            shows="training loss of one narrow Transformer-XL by depth: post-norm, pre-norm and causal de-escalation"),
+            shows="training loss of one narrow Transformer-XL by depth: post-norm, pre-norm and causal de-escalation",
+            duration="an hour and a half, with depth-layers"),
     Drawing(name="depth-layers", source="P3, sections 3.3 and 3.4, small", make=layers, check=read,
-            shows="similarity and gradient by layer of the deepest of these models, at several steps"),
+            shows="similarity and gradient by layer of the deepest of these models, at several steps",
+            duration="an hour and a half, with depth"),
 )  # fmt: skip

@@ -114,6 +114,8 @@ class Drawing:
     source: str
     shows: str
     make: Callable[[FigureOptions], FigureResult]
+    duration: str = ""
+    """Approximate time of the full size on one or two CPU cores; empty: not measured."""
     check: Callable[[FigureOptions], object] = lambda _: None
     """Raises for a wrong or missing input before any figure is made."""
 

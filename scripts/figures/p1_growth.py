@@ -128,6 +128,6 @@ def make(settings: FigureOptions) -> FigureResult:
 
 
 DRAWING = Drawing(
-    name="p1-growth", source="P1, Theorems 4.1, 4.2 and 4.4", make=make,
+    name="p1-growth", duration="seconds", source="P1, Theorems 4.1, 4.2 and 4.4", make=make,
     shows="softmax is bounded by the root of the length; powers grow as the length, or as its root when divided by it",
 )  # fmt: skip

@@ -217,10 +217,10 @@ def _on_scales(middle: dict[int, float], courses: dict[int, list[list[TrainingRe
 
 
 DRAWINGS = (
-    Drawing(name="p1-norms", source="P1, Figures 2 to 5", make=norms, check=vision.load,
+    Drawing(name="p1-norms", duration="minutes", source="P1, Figures 2 to 5", make=norms, check=vision.load,
             shows="norms while a small vision transformer trains: several times as large without 1 / sqrt N"),
-    Drawing(name="p1-heads", source="P1, Figures 6 and 7", make=heads, check=vision.load,
+    Drawing(name="p1-heads", duration="minutes", source="P1, Figures 6 and 7", make=heads, check=vision.load,
             shows="weights of trained heads: yellow positive, blue negative, grey zero"),
-    Drawing(name="p1-scales", source="P1, Figures 1 and 10", make=scales, check=vision.load,
+    Drawing(name="p1-scales", duration="20 minutes", source="P1, Figures 1 and 10", make=scales, check=vision.load,
             shows="the best divisor of x^3, by the length of the sequence"),
 )  # fmt: skip

@@ -178,10 +178,10 @@ def _falls(values: Sequence[float]) -> bool:
 
 
 DRAWINGS = (
-    Drawing(name="p2-centres", source="P2, Figure 2", make=centres,
+    Drawing(name="p2-centres", duration="seconds", source="P2, Figure 2", make=centres,
             shows="unequal clusters attract each other's centres under LNAS, less so under DNAS"),
-    Drawing(name="p2-collapse", source="P2, Figures 5 and 6", make=collapse,
+    Drawing(name="p2-collapse", duration="seconds", source="P2, Figures 5 and 6", make=collapse,
             shows="four updates of two clusters: LNAS loses the smaller one, DNAS keeps both"),
-    Drawing(name="p2-key-mass", source="P2, Lemma 1", make=key_mass,
+    Drawing(name="p2-key-mass", duration="seconds", source="P2, Lemma 1", make=key_mass,
             shows="under DNAS every key has a minimum mass; with more iterations all masses approach 1"),
 )  # fmt: skip

@@ -164,6 +164,7 @@ def findings(found: ScoresByArm) -> list[Finding]:
 
 DRAWING = Drawing(
     name="p2-recall",
+    duration="half an hour",
     source="ours, after P2 5.1",
     shows="gain of dnas over softmax by the recall of the primary detector (vqa scenes)",
     make=make,

@@ -68,6 +68,6 @@ def make(settings: FigureOptions) -> FigureResult:
 
 
 DRAWING = Drawing(
-    name="p3-eta", source="P3, Figure 8", make=make,
+    name="p3-eta", duration="minutes", source="P3, Figure 8", make=make,
     shows="error of the quotient of expectations, against token similarity and width",
 )  # fmt: skip

@@ -74,6 +74,6 @@ def make(settings: FigureOptions) -> FigureResult:
 
 
 DRAWING = Drawing(
-    name="p3-pre-norm", source="P3, Figure 4", make=make,
+    name="p3-pre-norm", duration="seconds", source="P3, Figure 4", make=make,
     shows="under pre-norm similarity grows slowly, because the stream outgrows the attention's output",
 )  # fmt: skip

@@ -88,6 +88,6 @@ def make(settings: FigureOptions) -> FigureResult:
 
 
 DRAWING = Drawing(
-    name="p3-rates", source="P3, Figures 2 and 3", make=make,
+    name="p3-rates", duration="a minute", source="P3, Figures 2 and 3", make=make,
     shows="under random attention and post-norm the mean of the tokens outgrows the rest, at the predicted rate",
 )  # fmt: skip

@@ -86,6 +86,6 @@ def make(settings: FigureOptions) -> FigureResult:
 
 
 DRAWING = Drawing(
-    name="p3-removal", source="P3, eq. 21", make=make,
+    name="p3-removal", duration="minutes", source="P3, eq. 21", make=make,
     shows="effect of one de-escalation on similarity, and the tau that balances attention's escalation",
 )  # fmt: skip

@@ -110,6 +110,7 @@ def _findings(found: dict[str, Stream], quick: bool) -> Sequence[Finding]:
 
 DRAWING = Drawing(
     name="p3-start",
+    duration="minutes",
     source="P3, Figure 1",
     shows="token similarity in a deep BERT at initialisation, and with one shared layer as in ALBERT",
     make=make,

@@ -105,6 +105,6 @@ def _is_close(ratios: Tensor) -> bool:
 
 
 DRAWING = Drawing(
-    name="p3-steps", source="P3, Figure 2", make=make,
+    name="p3-steps", duration="minutes", source="P3, Figure 2", make=make,
     shows="growth of the mean over that of the rest in each step of a post-norm layer, for three feed-forwards",
 )  # fmt: skip

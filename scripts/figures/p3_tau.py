@@ -100,6 +100,6 @@ COMPARISON = Drawing(
     shows="token similarity by layer under every norm, before training",
 )  # fmt: skip
 DRAWING = Drawing(
-    name="p3-tau", source="P3, Figure 5", make=make,
+    name="p3-tau", duration="minutes", source="P3, Figure 5", make=make,
     shows="removing part of the mean from the stream keeps tokens apart, but not from the feed-forward's branch",
 )  # fmt: skip
