@@ -59,7 +59,8 @@ def parser() -> Parser:
     listed = "\n".join(f"  {name:<15} {each.source}: {each.shows}{durations[name]}" for name, each in FIGURES.items())
     made = Parser(
         prog="seqarena figures",
-        description=f"{__doc__}\n\nfigures, and how long each takes on one or two CPU cores:\n{listed}\n  {ALL:<15} all of them",
+        description=f"{__doc__}\n\nfigures, and how long each takes on one or two CPU cores:\n{listed}\n"
+        f"  {ALL:<15} all of them",
     )
     made.add_argument("names", nargs="+", metavar="NAME", help=f"figures, or {ALL}")
     made.add_argument("--quick", action="store_true", help="smaller sizes and fewer trials, as a first check")

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from seqarena.common.model.blocks import NORMS
 
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
