@@ -1,15 +1,26 @@
 """Masked-language model of a run: BERT with the heads that its sequences need."""
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.bert.model import BertConfig
+from seqarena.common.model.bert.start import InitConfig
 from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.pretraining.data import MaskedText
 from seqarena.pretraining.data.batches import MaskedBatch
 from seqarena.pretraining.masking import NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig(InitConfig):
+    """Config of a BERT that is pretrained, from a checkpoint or from random weights.
+
+    It has the name of its base class: the name is part of the protocol of results from before there was ``init``.
+    """
+
 
 Model = BertConfig
 
@@ -22,10 +33,11 @@ def check(model: Model, data: MaskedText) -> None:
     """
     model.check()
     if model.max_length < max(data.lengths):
-        raise WrongUseError(
-            f"model.max_length {model.max_length}: expected at least the longest sequence, {max(data.lengths)}"
-        )
-    if data.is_trained and model.vocabulary < data.trained_size:
+        longest = f"model.max_length {model.max_length}: expected at least the longest sequence, {max(data.lengths)}"
+        lengths = "--data.length" if data.last_length is None else "--data.length and --data.last-length"
+        advice = f"; the checkpoint {model.init} has no more positions: set {lengths} to {model.max_length} or less"
+        raise WrongUseError(longest if model.init is None else longest + advice)
+    if model.init is None and data.is_trained and model.vocabulary < data.trained_size:
         raise WrongUseError(
             f"model.vocabulary {model.vocabulary:,} is below the {data.trained_size:,} tokens of the vocabulary to be "
             f"trained; set --data.vocabulary {model.vocabulary} or a larger --model.vocabulary"

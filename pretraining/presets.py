@@ -20,11 +20,12 @@ WIKIPEDIA = "wikimedia/wikipedia:20231101.en"
 
 
 def _preset(
-    run: Run, source: str, expected: str, departures: str = "", cost: str | None = None, data: str | None = None
-) -> Preset[Run]:
+    run: Run, source: str, expected: str, departures: str = "", cost: str | None = None, data: str | None = None,
+    chosen_by: str | None = None,
+) -> Preset[Run]:  # fmt: skip
     return Preset(
         run=run, source=source, departures=departures, expected=expected, cost=cost or estimate(run), comparable=False,
-        data=data,
+        data=data, chosen_by=chosen_by,
     )  # fmt: skip
 
 
@@ -101,8 +102,27 @@ CRAMMING = _preset(
     "feed-forward (none), learning rate starting at 4 % of its peak (25 %), a fixed number of steps without batch ramp "
     "(by wall-clock time)",
 )  # fmt: skip
+FURTHER = _preset(
+    Run(
+        task="mlm",
+        preset="further",
+        data=MaskedText(
+            building="next", length=128, masking=Masking(law="single", unit="piece", source="everything")
+        ),
+        model=replace(BASE, init="google-bert/bert-base-uncased"),
+        optim=Optim(name="bert_adam", lr=2e-5, eps=1e-6, weight_decay=0.01, clip=1.0, bounded_lr_multiplier=100.0,
+                    schedule=Schedule(shape="linear", warmup=1_000)),
+        train=Train(steps=10_000, batch_size=32, eval_every=1_000, select="last", length_pool=8),
+    ),
+    "Devlin et al. 2019 (google-research/bert, README, pre-training tips): additional steps from a checkpoint",
+    "no published figure: it depends on the text",
+    "10,000 steps with warm-up over a tenth (their demonstration: 20 steps, warm-up over 10; they recommend 10,000 or "
+    "more); masks redrawn in every epoch (theirs: five masked copies of the data)",
+    data="text of your own (--data.path, --data.hub); without one the bundled King James Bible",
+    chosen_by="model.init",
+)  # fmt: skip
 
 PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
-    {"mlm": MappingProxyType({each.run.preset: each for each in (QUICK, BERT_BASE, ALBERT_STYLE, CRAMMING)})}
+    {"mlm": MappingProxyType({each.run.preset: each for each in (QUICK, FURTHER, BERT_BASE, ALBERT_STYLE, CRAMMING)})}
 )
 """Task -> name of the preset -> preset."""

@@ -1,8 +1,11 @@
 """The fields of a pretraining run."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
-from seqarena.common.runs.run import BaseRun
+from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.start import tokenizer_unless_typed, with_checkpoint
+from seqarena.common.runs.run import BaseRun, RowParts
 from seqarena.pretraining import model
 from seqarena.pretraining.data import MaskedText
 
@@ -15,6 +18,33 @@ class Run(BaseRun):
     """Text and masking."""
     model: model.Model
     """The BERT model."""
+
+    @property
+    def row_parts(self) -> RowParts:
+        """Attention of the checkpoint that the run starts from, if it differs from the run's."""
+        return self.model.pretrained_otherwise
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for every table with this result, such as the checkpoint's seed if it differs from the run's."""
+        return self.model.notes_of(self.seed)
+
+    def completed(self, typed: Collection[str]) -> "Run":
+        """Returns the run with the checkpoint's settings; see ``with_checkpoint`` and ``tokenizer_unless_typed``.
+
+        Raises:
+            WrongUseError: a typed setting of a vocabulary to be trained.
+        """
+        if self.model.init is None:
+            return self
+        wrong = [path for path in ("data.kind", "data.vocabulary") if path in typed]
+        if wrong:
+            raise WrongUseError(
+                f"{wrong[0]} applies to a vocabulary that is trained on the text; this run has that of its checkpoint "
+                f"{self.model.init}; omit it"
+            )
+        data = replace(self.data, tokenizer=tokenizer_unless_typed(self.data.tokenizer, typed))
+        return replace(self, model=with_checkpoint(self.model, self.model.init, typed), data=data)
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""

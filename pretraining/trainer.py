@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
+from seqarena.common.attention import attention_name
 from seqarena.common.data.batches import ShuffledIndices
+from seqarena.common.data.tokenization import Tokenizer
 from seqarena.common.model.bert.checkpoint import RUN_CHECKPOINT, Pretraining, save
 from seqarena.common.model.bert.model import BertForPretraining
+from seqarena.common.model.bert.start import start, tokenizer_of, unrecorded_text
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.package import Assembly, Evaluation
 from seqarena.common.runs.run import settings
@@ -42,12 +45,13 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     """Returns the run's model, loss, batches and evaluations; prepared text is read from and written to ``folder``.
 
     Raises:
-        BadDataError: text that is missing, damaged or too short.
-        WrongUseError: a vocabulary larger than the model's.
+        BadDataError: text that is missing, damaged or too short; or such a checkpoint.
+        WrongUseError: a vocabulary larger than the model's, or other than its checkpoint's.
     """
     if accelerator.is_main_process:
         say(f"mlm, preset {run.preset}: {estimate(run)}")
-    corpus, checksum = run.data.load(folder, run.model.vocabulary)
+    tokenizer = None if run.model.init is None else _checkpoint_tokenizer(run, accelerator)
+    corpus, checksum = run.data.load(folder, run.model.vocabulary, tokenizer)
     parts, counts = split(corpus, run.data), frequencies(corpus)
     masks = functools.partial(Masker, run.data.masking, corpus.tokenizer, counts)
     held_out = {
@@ -62,8 +66,13 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     def evaluate_on(name: str) -> Callable[[nn.Module], Evaluation]:
         return lambda model: evaluate_all_lengths(model, held_out[name], unigram, accelerator)
 
+    model = BertForPretraining(run.model, sentences=has_order(run.data))
+    if run.model.init is not None:
+        report = start(model, run.model)
+        if accelerator.is_main_process:
+            say(f"mlm: {report}")
     return Assembly(
-        model=BertForPretraining(run.model, sentences=has_order(run.data)),
+        model=model,
         loss=loss,
         batches=TrainingBatches(phases=tuple(_phases(run, corpus, parts["train"], masks(run.seed)))),
         validate=evaluate_on("validation"),
@@ -76,20 +85,37 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     )
 
 
+def _checkpoint_tokenizer(run: Run, accelerator: Accelerator) -> Tokenizer:
+    """Returns the tokenizer of a run from a checkpoint: the checkpoint's, or a named one that does not contradict it.
+
+    Prints what is to be known of the vocabulary and of the checkpoint's pretraining.
+    """
+    tokenizer, warning = tokenizer_of(run.data.tokenizer, run.model.init, run.model, list)
+    for each in (warning, unrecorded_text(run.model, str(run.model.init))):
+        if each is not None and accelerator.is_main_process:
+            say(f"mlm: {each}")
+    return tokenizer
+
+
 def pretraining_record(run: Run, text: str, precision: str) -> Pretraining:
     """Returns the pretraining record stored in a checkpoint; runs of one protocol differ only in the seed.
 
     The hash covers what makes a result's protocol: settings, task version, checksum of the text, precision. Fields that
-    were added later count if they differ from their defaults, so that earlier checkpoints keep their protocol.
+    were added later count if they differ from their defaults, so that earlier checkpoints keep their protocol. The
+    pretraining of the checkpoint that the run starts from is recorded beside it, with its seed if it is known.
     """
+    model, own_sources = run.model, hash_of(sources_of(assemble, run))
     own = settings(type(run), to_json(run, later=False))
+    own.pop("model.pretraining", None)
     protocol = json.dumps(["pretraining", own, MLM.version, text, precision], sort_keys=True)
     hashed = hashlib.sha256(protocol.encode()).hexdigest()[:8]
     return Pretraining(
         settings=f"{run.task}, preset {run.preset}, {run.train.steps:,} steps, protocol {hashed}",
         text=text,
-        seed=run.seed,
-        sources=hash_of(sources_of(assemble, run)),
+        seed=run.seed if model.pretraining_seed is None else model.pretraining_seed,
+        sources=" ".join(filter(None, [model.pretraining_sources, own_sources])),
+        before=model.pretraining,
+        attentions=f"{model.pretrained_with}, then {attention_name(model.attention)}" if run.row_parts else "",
     )
 
 

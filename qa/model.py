@@ -1,6 +1,6 @@
 """BERT with a head for answer spans, or a classifier of pairs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -8,10 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqarena.common.attention.visibility import Visibility
-from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.model import Bert, initialise
-from seqarena.common.model.bert.start import StartedConfig
-from seqarena.common.runs.roles import Role, role
+from seqarena.common.model.bert.start import InitConfig
 from seqarena.common.shapes import Hidden, Logits, Mask, PerExample, Tokens
 from seqarena.qa.decoding import Spans, best_spans
 
@@ -21,24 +19,12 @@ STARTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model(StartedConfig):
+class Model(InitConfig):
     """Config of a BERT with a head, from a checkpoint or from random weights."""
 
-    init: str | None = field(default=None, metadata=role(Role.WEIGHTS))
-    """Checkpoint: a folder, an id of the hub, or the directory of a pretraining run. It determines the model's sizes.
-    none: random weights."""
     head: Head = "span"
     """Head for SQuAD. span: two scores per token (BERT); conditioned: end scores given the start, and a separate score
     of no answer (XLNet, ALBERT)."""
-
-    def check(self, *, order: Literal["none"] = "none", mean_pooled: bool = False) -> None:  # type: ignore[override]
-        """Raises a ``WrongUseError`` that names the invalid field."""
-        super().check(order=order, mean_pooled=mean_pooled)
-        if self.init is None and self.names_pretraining:
-            raise WrongUseError(
-                "model.pretraining, .pretraining_seed and .pretrained_with are taken from the checkpoint model.init; "
-                "omit them, or set --model.init"
-            )
 
 
 class SpanHead(nn.Module):

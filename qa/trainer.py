@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.data.tokenization import Tokenizer
-from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_weights
-from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
+from seqarena.common.model.bert.start import start, tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.common.training.processes import Accelerator
 from seqarena.qa.data import entailment, world
@@ -21,6 +20,7 @@ from seqarena.qa.data.pairs import Encoded, PairBatch, PairBatches, encode
 from seqarena.qa.data.squad import Squad
 from seqarena.qa.data.windows import SpanBatch, SpanBatches, windows_of
 from seqarena.qa.evaluator import answer, inference
+from seqarena.qa.finetuned import FINETUNED, save_finetuned
 from seqarena.qa.floors import pair_floors, squad_floors
 from seqarena.qa.model import PairClassifier, Reader
 from seqarena.qa.run import Run
@@ -63,12 +63,9 @@ def assemble(run: Run, _folder: Path, accelerator: Accelerator) -> Assembly:
         run, run.data, tokenizer, accelerator
     )  # fmt: skip
     if run.model.init is not None:
-        where = folder_of(run.model.init)
-        report = copy_tensors(made.model, read_weights(where), run.model.init)
+        report = start(made.model, run.model)
         if accelerator.is_main_process:
-            print(
-                f"{run.task}: {run.model.init}, pretrained with {run.model.pretrained_with}: {report}", file=sys.stderr
-            )
+            print(f"{run.task}: {report}", file=sys.stderr)
     return made
 
 
@@ -101,7 +98,7 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         ),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
-        write_checkpoint=lambda _model, folder: tokenizer.save(folder / VOCABULARY),
+        write_checkpoint=lambda model, folder: _write_checkpoint(model, tokenizer, folder),
     )
 
 
@@ -118,8 +115,14 @@ def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) 
         floors=lambda: pair_floors(splits["train"], splits["matched"]),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
-        write_checkpoint=lambda _model, folder: tokenizer.save(folder / VOCABULARY),
+        write_checkpoint=lambda model, folder: _write_checkpoint(model, tokenizer, folder),
     )
+
+
+def _write_checkpoint(model: nn.Module, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes the vocabulary, for predictions, and the model for other programs, into the run's directory."""
+    tokenizer.save(folder / VOCABULARY)
+    save_finetuned(folder / FINETUNED, model, tokenizer)
 
 
 def _with_vocabulary(checksum: str, run: Run, tokenizer: Tokenizer) -> str:

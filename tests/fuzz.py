@@ -29,6 +29,7 @@ import safetensors.torch
 import torch
 from PIL import Image as Picture
 
+from seqarena.common.data.archives import members
 from seqarena.common.data.prepared import load_splits, save_splits
 from seqarena.common.data.readers import read_json, read_lines, read_parquet
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer, word_tokenizer
@@ -37,7 +38,6 @@ from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
 from seqarena.common.model.bert.model import BertForPretraining
 from seqarena.common.runs.results import Result
 from seqarena.common.training.checkpoint import load_state, save_state
-from seqarena.lra.data.archives import members
 from seqarena.lra.data.image import _array, _picture
 from seqarena.lra.data.listops.official import read_tsv
 from seqarena.lra.data.pathfinder.release import read_image, read_list

@@ -11,6 +11,7 @@ from torch import nn
 from seqarena.common.data.batches import Batches
 from seqarena.common.errors import BadDataError
 from seqarena.common.runs.named import changed_fields
+from seqarena.common.runs.roles import Role, role_at
 from seqarena.common.runs.run import BaseRun, Preset
 from seqarena.common.runs.sources import Sources, sources_of
 from seqarena.common.runs.tasks import Task
@@ -97,7 +98,9 @@ class Package:
         assembly = main_first(accelerator, lambda: self.assemble(run, folder, accelerator))
         changed = changed_fields(self.preset(run).run, run)
         expected = self.task(run).checksums.get(run.preset)
-        own_data = not any(path.split(".")[0] == "data" for path in changed)
+        # A checkpoint brings its vocabulary, which ``data_checksum`` covers.
+        other_tokens = assembly.text_checksum is None and any(role_at(run, path) is Role.WEIGHTS for path in changed)
+        own_data = not other_tokens and not any(path.split(".")[0] == "data" for path in changed)
         found = assembly.text_checksum or assembly.data_checksum
         if own_data and expected not in (None, found):
             raise BadDataError(

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from PIL import Image as Picture
 
+from seqarena.common.data.archives import is_hub_layout, members
 from seqarena.common.data.batches import Bytes
 from seqarena.common.data.hub import hub_rows
 from seqarena.common.data.prepared import Splits, prepared
@@ -17,7 +18,6 @@ from seqarena.common.errors import BadDataError, WrongUseError, damage
 from seqarena.common.training.log import with_progress
 from seqarena.lra import checksums
 from seqarena.lra.data import truncate
-from seqarena.lra.data.archives import is_hub_layout, members
 from seqarena.lra.data.origin import prepared_folder
 from seqarena.lra.data.pickled import read_batch
 from seqarena.lra.data.pixels import Pixels, images_to_sequences, open_picture

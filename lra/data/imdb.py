@@ -3,22 +3,19 @@
 import re
 from pathlib import Path
 
+from seqarena.common.data.archives import is_hub_layout, members
 from seqarena.common.data.hub import hub_rows
+from seqarena.common.data.imdb import ARCHIVE, REVIEWS, UNLABELLED, review_file
 from seqarena.common.errors import BadDataError
 from seqarena.common.training.log import with_progress
-from seqarena.lra.data.archives import is_hub_layout, members
 from seqarena.lra.data.reviews import Review
 
 HUB = "stanfordnlp/imdb"
 REVISION = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"
-ARCHIVE = "aclImdb_v1.tar.gz (84 MB, ai.stanford.edu/~amaas/data/sentiment) or its folder aclImdb"
 HINT = (
     f"--data.path accepts {ARCHIVE}, or a folder of the Parquet files of {HUB}; lra listops and lra pathfinder need "
     "no files"
 )
-REVIEWS = 12_500
-"""Number of reviews per label, in each of train and test."""
-REVIEW = re.compile(r"(?:^|/)(train|test)/(pos|neg)/(\d+)_\d+\.txt$")
 URLS = re.compile(r"(?:^|/)(train|test)/urls_(pos|neg)\.txt$")
 FILM = re.compile(r"/title/(tt\d+)")
 
@@ -55,10 +52,10 @@ def _from_hub(path: str | None, split: str) -> list[Review]:
 def _from_files(path: Path) -> dict[str, list[Review]]:
     texts: dict[tuple[str, str], dict[int, bytes]] = {}
     films: dict[tuple[str, str], list[str]] = {}
-    wanted = (each for each in members(path, (".txt",)) if REVIEW.search(each[0]) or URLS.search(each[0]))
+    wanted = (each for each in members(path, (".txt",)) if _is_labelled(each[0]) or URLS.search(each[0]))
     for name, content in with_progress(wanted, "imdb", 4 * REVIEWS + 4):
-        if review := REVIEW.search(name):
-            texts.setdefault((review[1], review[2]), {})[int(review[3])] = content
+        if review := review_file(name):
+            texts.setdefault((review.split, review.label), {})[review.number] = content
         elif listed := URLS.search(name):
             lines = content.decode("ascii", "replace").splitlines()
             where = f"{path}, {name}, line"
@@ -77,6 +74,11 @@ def _from_files(path: Path) -> dict[str, list[Review]]:
                 found.append(Review(text=text, positive=int(label == "pos"), film=known[number] if known else ""))
         _check_counts(str(path), split, found)
     return reviews
+
+
+def _is_labelled(name: str) -> bool:
+    review = review_file(name)
+    return review is not None and review.label != UNLABELLED
 
 
 def _film(line: str, where: str) -> str:

@@ -12,15 +12,16 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from seqarena.common.data.archives import folder_of
 from seqarena.common.data.batches import Ragged
+from seqarena.common.data.imdb import ARCHIVE
 from seqarena.common.data.nearest import FLOOR
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.training.log import with_progress
 from seqarena.lra import checksums
 from seqarena.lra.data import BYTE_VOCABULARY, Data, majority_class, truncate
-from seqarena.lra.data.archives import folder_of
-from seqarena.lra.data.imdb import ARCHIVE, read_imdb
+from seqarena.lra.data.imdb import read_imdb
 from seqarena.lra.data.origin import prepared_folder
 from seqarena.lra.data.reviews import Review, as_array, in_hash_order, nearest_text
 

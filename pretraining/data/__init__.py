@@ -13,6 +13,7 @@ import numpy.typing as npt
 from seqarena.common.data import corpus
 from seqarena.common.data.counter import hash64
 from seqarena.common.data.hub import hub_folder
+from seqarena.common.data.imdb import is_imdb
 from seqarena.common.data.prepared import origin
 from seqarena.common.data.tokenization import FILES, VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
@@ -37,12 +38,13 @@ class MaskedText:
     """Source of the text, its sequences and masks."""
 
     path: str | None = field(default=None, metadata=role(Role.LOCATION))
-    """File or folder of Parquet or JSON lines with ``text``, or of plain text with empty lines between documents."""
+    """File or folder of Parquet or JSON lines with ``text``, or of plain text with empty lines between documents; or
+    IMDB's archive aclImdb_v1.tar.gz or its folder: the reviews of train (neg, pos, unsup), none of test."""
     hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """Hub data set with a column ``text``, ID or ID:CONFIG. None, without a path: the bundled King James Bible."""
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """spiece.model, tokenizer.json, vocab.json or vocab.txt, a folder with one, or an id of the hub. None: trained on
-    the text."""
+    """spiece.model, tokenizer.json, vocab.json or vocab.txt, a folder with one, or an id of the hub. None: that of the
+    checkpoint ``model.init``, or trained on the text."""
     kind: Kind = "wordpiece"
     """Kind of a trained vocabulary: wordpiece (BERT) or sentencepiece (ALBERT)."""
     vocabulary: int | None = None
@@ -90,26 +92,26 @@ class MaskedText:
             )
         self.masking.check()
 
-    def load(self, folder: Path, room: int | None = None) -> tuple[Corpus, str]:
+    def load(self, folder: Path, room: int | None = None, tokenizer: Tokenizer | None = None) -> tuple[Corpus, str]:
         """Returns the tokens, computed once and stored in ``folder``, and their checksum.
 
         ``room``: the model's vocabulary size. An existing tokenizer is checked against it before any text is
-        tokenized.
+        tokenized. ``tokenizer``: that of a checkpoint; none: the one of this config.
 
         Raises:
             BadDataError: text that is missing, damaged or empty; a damaged folder.
             WrongUseError: another process is preparing the same text, or the vocabulary is larger than ``room``.
         """
         self.check()
-        where = folder / "pretraining" / self._name()
+        where = folder / "pretraining" / self._name(tokenizer)
         if not (where / "manifest.json").exists():
-            if not self.is_trained:
-                _require_room(self._tokenizer(where), room)
+            if tokenizer is not None or not self.is_trained:
+                _require_room(tokenizer or self._tokenizer(where), room)
             say(f"mlm: tokenizing {self._source} into {where}")
             where.mkdir(parents=True, exist_ok=True)
             with lock_folder(where):
                 begin(where)
-                self._write(where)
+                self._write(where, tokenizer or self._tokenizer(where))
         made, checksum = read_corpus(where)
         _require_room(made.tokenizer, room)
         if self.strict and made.manifest["replaced"]:
@@ -124,11 +126,15 @@ class MaskedText:
     def _source(self) -> str:
         return self.path or self.hub or "the bundled book"
 
-    def _name(self) -> str:
+    def _name(self, tokenizer: Tokenizer | None = None) -> str:
         """Returns the folder's name, which depends on the text and on the vocabulary's settings."""
         text = "book" if self.path is None else origin(Path(self.path))
+        if self.path is not None and is_imdb(Path(self.path)):
+            text = f"imdb-{text}"  # earlier versions read every file of the folder, test reviews too, as plain text
         text = text if self.hub is None else "hub-" + self.hub.replace("/", "-").replace(":", "-")
         text = f"{text}-v{VERSION}"
+        if tokenizer is not None:
+            return f"{text}-{tokenizer.fingerprint}"
         if self.tokenizer is not None:
             path = Path(self.tokenizer)
             return f"{text}-{origin(path) if path.exists() else self.tokenizer.replace('/', '-')}"
@@ -150,9 +156,8 @@ class MaskedText:
         """Whether the vocabulary is trained on the text."""
         return self.tokenizer is None and not self._is_bundled
 
-    def _write(self, where: Path) -> None:
-        text = Text(strict=self.strict)
-        tokenizer, workers = self._tokenizer(where), os.cpu_count() or 1
+    def _write(self, where: Path, tokenizer: Tokenizer) -> None:
+        text, workers = Text(strict=self.strict), os.cpu_count() or 1
         started = time.monotonic()
         characters = write_corpus(
             self._documents(text), tokenizer, where, workers=workers, what=self._source, read=text

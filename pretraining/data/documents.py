@@ -1,4 +1,4 @@
-"""Reads documents from Parquet, JSON lines, plain text, or a data set of the hub."""
+"""Reads documents from Parquet, JSON lines, plain text, IMDB's reviews, or a data set of the hub."""
 
 import json
 import re
@@ -8,7 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
+from seqarena.common.data.archives import ARCHIVES
 from seqarena.common.data.hub import hub_rows
+from seqarena.common.data.imdb import is_imdb, training_reviews
 from seqarena.common.data.readers import open_unpacked
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.files import paths_below
@@ -21,6 +23,8 @@ BOOKS = ("bookcorpus/bookcorpus", "bookcorpus")
 BOOK_ROWS = 16
 """Rows of BookCorpus per document, as in cramming; the rows do not say where a book ends."""
 HINT = "or set --data.path to files of your own: Parquet or JSON lines with text, or plain text"
+LINE_BREAK = re.compile("<br ?/?>")
+"""Markup of a line's end in IMDB's reviews."""
 CLOSED = """["')\\]]"""
 ENDED = "|".join(f"(?<=[.!?]{CLOSED * closed})" for closed in range(3))
 SENTENCE = re.compile(rf"""(?:{ENDED})\s+(?=["'(\[]?[A-Z0-9])|\s*\n\s*""")
@@ -55,27 +59,38 @@ class Text:
 
 
 def sources(path: Path) -> list[Path]:
-    """Returns the files of a corpus, in the order of their names.
+    """Returns the files of a corpus, in the order of their names; IMDB's archive or its folder counts as one.
 
     Raises:
         BadDataError: no file of a supported format.
     """
+    if is_imdb(path):
+        return [path]
     wanted = tuple(f"{suffix}{packed}" for suffix in SUFFIXES for packed in ("", *PACKED))
     found = [path] if path.is_file() else [each for each in paths_below(path) if each.is_file()]
-    found = [each for each in found if each.name.endswith(wanted)]
+    found = [each for each in found if each.name.endswith(wanted) or _is_imdb_archive(each)]
     if not found:
         raise BadDataError(
-            f"{path}: expected files that end in {', '.join(SUFFIXES)}, optionally with .gz or .xz; found none"
+            f"{path}: expected files that end in {', '.join(SUFFIXES)}, optionally with .gz or .xz, or IMDB's archive; "
+            "found none"
         )
     return found
 
 
+def _is_imdb_archive(path: Path) -> bool:
+    """Returns whether a file among others is an archive by the name of IMDB's; a folder may have unrelated ones."""
+    return path.name.startswith("aclImdb") and path.name.endswith(ARCHIVES)
+
+
 def documents(path: Path, text: Text) -> Iterator[str]:
-    """Yields the documents of one file: rows of Parquet, values of JSON lines, or text between empty lines.
+    """Yields the documents of one file: rows of Parquet, values of JSON lines, text between empty lines, or reviews.
 
     Raises:
         BadDataError: a file that is damaged, or has no field ``text``; names file and row.
     """
+    if is_imdb(path):
+        yield from (LINE_BREAK.sub("\n", text.of(raw, f"{path}, {name}")) for name, raw in training_reviews(path))
+        return
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     if name.endswith(".parquet"):
         yield from _of_parquet(path, text)

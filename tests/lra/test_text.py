@@ -10,11 +10,12 @@ import datasets
 import numpy as np
 import pytest
 
+from seqarena.common.data import archives
 from seqarena.common.data.batches import Ragged
 from seqarena.common.data.corpus import chapters
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.lra import checksums
-from seqarena.lra.data import archives, imdb, text
+from seqarena.lra.data import imdb, text
 from seqarena.lra.data.book import Book, Chapters, split_chapters
 from seqarena.lra.data.retrieval import Retrieval, RetrievalImdb, film_pairs
 from seqarena.lra.data.reviews import Review, naive_bayes

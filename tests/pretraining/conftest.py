@@ -1,10 +1,10 @@
-from concurrent.futures import Executor
 from pathlib import Path
 
 import pytest
 
 from seqarena.common.data.tokenization import train_tokenizer
 from seqarena.pretraining.data import shards
+from tests.pretraining.executor import Now
 from tests.pretraining.texts import TEXTS
 
 
@@ -18,16 +18,5 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of five documents, written in this process."""
-
-    class Now(Executor):
-        def __init__(self, *_: object) -> None: ...
-        def __enter__(self) -> "Now":
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-        def shutdown(self, **_: object) -> None: ...
-        def submit(self, call, *given):  # type: ignore[no-untyped-def]
-            return call(*given)
-
     monkeypatch.setattr(shards, "ProcessPoolExecutor", Now)
     monkeypatch.setattr(shards, "DOCUMENTS", 5)

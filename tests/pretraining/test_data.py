@@ -16,12 +16,11 @@ import pytest
 
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.model.bert.model import BertConfig
 from seqarena.common.model.norms import NORMS
 from seqarena.pretraining.data import MaskedText, shards
 from seqarena.pretraining.data.documents import from_hub, sentences
 from seqarena.pretraining.data.shards import read_corpus, write_corpus
-from seqarena.pretraining.model import check
+from seqarena.pretraining.model import Model, check
 from tests.pretraining.texts import TEXTS
 
 pytestmark = pytest.mark.usefixtures("small_shards")
@@ -275,7 +274,7 @@ def test_another_vocabulary_for_the_book_is_trained() -> None:
         len({data._name() for data in (MaskedText(), MaskedText(kind="sentencepiece"), MaskedText(vocabulary=500))})
         == 3
     )
-    model = BertConfig(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=400, max_length=128)
+    model = Model(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=400, max_length=128)
     with pytest.raises(WrongUseError, match=r"vocabulary 400 is below the 500 tokens .*--data.vocabulary 400"):
         check(model, MaskedText(vocabulary=500))
 
@@ -290,7 +289,7 @@ def test_settings_that_describe_no_text_are_refused() -> None:
     ):
         with pytest.raises(WrongUseError, match=message):
             MaskedText(**changes).check()
-    model = BertConfig(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=9, max_length=64, token_types=1)
+    model = Model(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=9, max_length=64, token_types=1)
     with pytest.raises(WrongUseError, match="max_length 64: expected at least the longest sequence, 128"):
         check(model, MaskedText())
     with pytest.raises(WrongUseError, match="does not support packed rows"):

@@ -9,17 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.attention.transformers.interface import KERNEL, AttachedKernel, attention_modules, register
+from seqarena.common.attention.stored import KERNEL, PARAMETERS, SAVED, write_attention
+from seqarena.common.attention.transformers.interface import AttachedKernel, attention_modules, register
 from seqarena.common.data.readers import member, read_json
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.files import write_atomically, write_json
 from seqarena.common.model.bounded import bounded_modules
 from seqarena.common.training.optim import Optim, build_optimizer
 
-SAVED = "attention.json"
-"""File in a model's folder with the name of its attention and the settings of its attached kernels."""
-PARAMETERS = "attention.safetensors"
-"""File in a model's folder with the parameters of its attached kernels."""
 HEADS = ("num_attention_heads", "num_heads", "n_heads")
 """Names of the attribute with the number of heads in models and configs of the library."""
 
@@ -95,9 +91,7 @@ def save(model: Any, folder: Path) -> None:
     weights = {name: value for name, value in model.state_dict().items() if name not in own}
     model.save_pretrained(folder, state_dict=weights)
     settings = next((asdict(each.config) for each in attached.values()), None)
-    write_json(folder / SAVED, {"attention": model.config._attn_implementation, "settings": settings})
-    stored = {name: value.detach().cpu().contiguous() for name, value in own.items()}
-    write_atomically(folder / PARAMETERS, lambda file: file.write(safetensors.torch.save(stored)))
+    write_attention(folder, model.config._attn_implementation, settings, own)
 
 
 def _parameters(attached: dict[str, AttachedKernel]) -> dict[str, Tensor]:

@@ -13,12 +13,11 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from seqarena.common.attention import ATTENTIONS, Order, require_order
 from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.stored import KERNEL
 from seqarena.common.attention.transformers.masks import attend_pairs, is_key_mask, over_pairs, real_tokens
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 
-KERNEL = "attention_kernel"
-"""Name of the module that ``attach`` adds to each attention module of a model."""
 LOOKUP = "ALL_ATTENTION_FUNCTIONS.get_interface("
 """Source text by which a module of the library looks up its attention function."""
 UNSUPPORTED = (

@@ -4,10 +4,10 @@ import hashlib
 import json
 import re
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import safetensors.torch
 import torch
@@ -49,12 +49,28 @@ class Pretraining:
     """sha256 of the training tokens, including the vocabulary."""
     seed: int
     sources: str = ""
-    """Hash of the sources that trained it; empty: not recorded."""
+    """Hashes of the sources that trained it, the last pretraining's last; empty: not recorded."""
+    before: str = ""
+    """Label of the pretraining that this one continued; empty: it began from random weights."""
+    attentions: str = ""
+    """Attentions of all pretrainings, in order; empty: only that of the checkpoint."""
 
     @property
     def label(self) -> str:
-        """The settings and the text, abbreviated."""
-        return f"{self.settings}, text {self.text[:12]}"
+        """The settings and the text, abbreviated, and the pretraining before."""
+        own = f"{self.settings}, text {self.text[:12]}"
+        return f"{own}, after {self.before}" if self.before else own
+
+
+class PretrainingSummary(NamedTuple):
+    """The pretraining of any checkpoint, as far as it is known."""
+
+    label: str
+    """Shared by all checkpoints of one pretraining."""
+    seed: int | None = None
+    sources: str = ""
+    attentions: str = ""
+    """Attentions of its pretrainings, in order; empty: only the checkpoint's own, or not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +169,8 @@ def to_public(config: BertConfig) -> dict[str, Any]:
     return BERT.to_public(config)
 
 
-def pretraining_of(folder: Path) -> tuple[str, int | None, str]:
-    """Returns a label shared by all checkpoints of one pretraining, and this one's seed and sources if known.
+def pretraining_of(folder: Path) -> PretrainingSummary:
+    """Returns a label shared by all checkpoints of one pretraining, and this one's seed, sources and attentions.
 
     For a checkpoint of this project, the label is the recorded settings and text. For any other, and for those of
     this project from before the text was recorded, it contains the sha256 of the weights, so that only copies share
@@ -166,10 +182,11 @@ def pretraining_of(folder: Path) -> tuple[str, int | None, str]:
     path = folder / "config.json"
     record = _parsed(path, lambda values: values.get(PRETRAINING))
     if isinstance(record, dict):
-        made = _parsed(path, lambda _: from_json(Pretraining, {"sources": ""} | record))
-        return made.label, made.seed, made.sources
+        absent = {name: "" for name in ("sources", "before", "attentions") if name not in record}
+        made = _parsed(path, lambda _: from_json(Pretraining, absent | record))
+        return PretrainingSummary(made.label, made.seed, made.sources, made.attentions)
     weights = f"sha256 {_sha256(weights_of(folder))[:16]}"
-    return (weights if record is None else f"{record}, {UNRECORDED}, weights of {weights}"), None, ""
+    return PretrainingSummary(weights if record is None else f"{record}, {UNRECORDED}, weights of {weights}")
 
 
 def weights_of(folder: Path) -> Path:
@@ -298,13 +315,19 @@ def save(folder: Path, model: BertForPretraining, pretraining: Pretraining | Non
     config = model.bert.config
     family = next((each for each in FAMILIES.values() if each.holds(config)), BERT)
     family = family if model.family is None else FAMILIES[model.family]
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = family.write({name: tensor.detach().cpu() for name, tensor in model.state_dict().items()})
-    content = safetensors.torch.save(
-        {name: tensor.contiguous() for name, tensor in tensors.items()}, metadata={"format": "pt"}
-    )
-    write_atomically(folder / WEIGHTS[0], lambda file: file.write(content))
     record = {} if pretraining is None else {PRETRAINING: to_json(pretraining)}
-    write_json(folder / "config.json", family.to_public(config) | record)
-    write_json(folder / OURS, to_json(config))
+    write_files(folder, config, tensors, family.to_public(config) | record)
+
+
+def write_files(folder: Path, config: BertConfig, tensors: Mapping[str, Tensor], public: Mapping[str, Any]) -> None:
+    """Writes the files of a checkpoint. ``tensors``: by public name; ``public``: the content of config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = safetensors.torch.save(stored, metadata={"format": "pt"})
+    write_atomically(folder / WEIGHTS[0], lambda file: file.write(content))
+    # Without the fields of a run, such as the checkpoint that it started from
+    plain = BertConfig(**{each.name: getattr(config, each.name) for each in fields(BertConfig)})
+    write_json(folder / "config.json", dict(public))
+    write_json(folder / OURS, to_json(plain))
     write_json(folder / CHECKSUMS, {name: _sha256(folder / name) for name in (WEIGHTS[0], OURS)})

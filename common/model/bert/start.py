@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
+
+from torch import nn
 
 from seqarena.common.attention import attention_name
 from seqarena.common.attention.base import AttentionConfig
@@ -11,9 +13,16 @@ from seqarena.common.attention.softmax import Softmax
 from seqarena.common.data.hub import hub_folder
 from seqarena.common.data.tokenization import FILES, VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.model.bert.checkpoint import UNRECORDED, folder_of, pretraining_of, read_config
+from seqarena.common.model.bert.checkpoint import (
+    UNRECORDED,
+    copy_tensors,
+    folder_of,
+    pretraining_of,
+    read_config,
+    read_weights,
+)
 from seqarena.common.model.bert.model import BertConfig
-from seqarena.common.runs.roles import Role, role
+from seqarena.common.runs.roles import Role, added, role
 from seqarena.common.runs.run import RowParts
 
 OWN = ("attention", "norm", "dropout", "attention_dropout", "initial_std")
@@ -24,14 +33,14 @@ OWN = ("attention", "norm", "dropout", "attention_dropout", "initial_std")
 class StartedConfig(BertConfig):
     """A BERT that starts from a checkpoint or from random weights."""
 
-    pretraining: str = field(default="", metadata=role(Role.PRETRAINING))
+    pretraining: str = field(default="", metadata=role(Role.PRETRAINING) | added(3))
     """Settings and text of the checkpoint's pretraining, read from it. Runs of one protocol share them."""
-    pretraining_seed: int | None = field(default=None, metadata=role(Role.ROW))
-    """Seed of the pretraining, read from the checkpoint; none: not recorded."""
-    pretraining_sources: str = field(default="", metadata=role(Role.ROW))
+    pretraining_seed: int | None = field(default=None, metadata=role(Role.ROW) | added(3))
+    """Seed of the first recorded pretraining, read from the checkpoint; none: not recorded."""
+    pretraining_sources: str = field(default="", metadata=role(Role.ROW) | added(3))
     """Hash of the sources of the pretraining, read from the checkpoint; empty: not recorded."""
-    pretrained_with: str = field(default="", metadata=role(Role.ROW))
-    """Attention of the pretraining, read from the checkpoint."""
+    pretrained_with: str = field(default="", metadata=role(Role.ROW) | added(3))
+    """Attention of the pretraining, read from the checkpoint; of several pretrainings, in order."""
 
     @property
     def started_attention(self) -> AttentionConfig:
@@ -54,6 +63,24 @@ class StartedConfig(BertConfig):
     def names_pretraining(self) -> bool:
         """Whether any field that a checkpoint sets has a value."""
         return bool(self.pretraining or self.pretrained_with) or self.pretraining_seed is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitConfig(StartedConfig):
+    """A BERT that starts from one checkpoint as a whole, or from random weights."""
+
+    init: str | None = field(default=None, metadata=role(Role.WEIGHTS) | added(3))
+    """Checkpoint: a folder, an id of the hub, or the directory of a pretraining run. It determines the model's sizes.
+    none: random weights."""
+
+    def check(self, *, order: Literal["none"] = "none", mean_pooled: bool = False) -> None:  # type: ignore[override]
+        """Raises a ``WrongUseError`` that names the invalid field."""
+        super().check(order=order, mean_pooled=mean_pooled)
+        if self.init is None and self.names_pretraining:
+            raise WrongUseError(
+                "model.pretraining, .pretraining_seed and .pretrained_with are taken from the checkpoint model.init; "
+                "omit them, or set --model.init"
+            )
 
 
 Config = TypeVar("Config", bound=StartedConfig)
@@ -84,12 +111,23 @@ def with_checkpoint(model: Config, source: str, typed: Collection[str]) -> Confi
     attention = config.attention
     if is_typed("attention", typed):
         attention = replace_attention(config.attention, model.attention, "attention", typed)
-    pretraining, seed, sources = pretraining_of(folder)
+    before = pretraining_of(folder)
     return replace(
         model, **sizes, attention=attention, norm=model.norm if is_typed("norm", typed) else config.norm,
-        pretraining=pretraining, pretraining_seed=seed, pretraining_sources=sources,
-        pretrained_with=attention_name(config.attention),
+        pretraining=before.label, pretraining_seed=before.seed, pretraining_sources=before.sources,
+        pretrained_with=before.attentions or attention_name(config.attention),
     )  # fmt: skip
+
+
+def start(model: nn.Module, config: InitConfig) -> str:
+    """Copies the tensors of the checkpoint ``init`` into a model, and returns a line on the use of each.
+
+    Raises:
+        BadDataError: the checkpoint is damaged, or its tensors do not fit the model.
+    """
+    source = str(config.init)
+    report = copy_tensors(model, read_weights(folder_of(source)), source)
+    return f"{source}, pretrained with {config.pretrained_with}: {report}"
 
 
 def replace_attention(

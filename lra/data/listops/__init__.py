@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from seqarena.common.data.archives import folder_of
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.runs.config import fingerprint
 from seqarena.lra.data import Data
-from seqarena.lra.data.archives import folder_of
 from seqarena.lra.data.listops.floors import floors
 from seqarena.lra.data.listops.generator import Expressions, generate
 from seqarena.lra.data.listops.language import CLASSES, SYMBOLS

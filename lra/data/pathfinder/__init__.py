@@ -12,13 +12,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from seqarena.common.data.archives import folder_of
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import WrongUseError, damage
 from seqarena.common.runs.config import fingerprint
 from seqarena.common.runs.sources import digest, imported_by
 from seqarena.common.training.log import with_progress
 from seqarena.lra.data import SPLITS
-from seqarena.lra.data.archives import folder_of
 from seqarena.lra.data.origin import prepared_folder
 from seqarena.lra.data.pathfinder.generator import draw_images
 from seqarena.lra.data.pathfinder.geometry import GEOMETRIES

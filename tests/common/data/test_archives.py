@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from seqarena.common.data.archives import folder_of, is_hub_layout, members
 from seqarena.common.errors import BadDataError
-from seqarena.lra.data.archives import folder_of, is_hub_layout, members
 
 NAMES = ("a.txt", "b.txt", "c.txt")
 
