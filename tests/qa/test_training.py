@@ -25,7 +25,7 @@ from seqarena.common.training.optim import Optim
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.qa import official
 from seqarena.qa.__main__ import PACKAGE
-from seqarena.qa.data import entailment, world
+from seqarena.qa.data import Data, entailment, world
 from seqarena.qa.data.mnli import Mnli
 from seqarena.qa.data.squad import Squad
 from seqarena.qa.data.windows import SpanBatch
@@ -378,3 +378,9 @@ def test_a_finished_run_notices_other_weights_where_it_started(tmp_path: Path) -
         measure(run, tmp_path / "other")
     weights.write_bytes(before)
     assert measure(run, tmp_path / "run") == first
+
+
+@pytest.mark.parametrize(("task", "data", "found"), [("mnli", SQUAD, "Squad"), ("squad1", RUNS["mnli"].data, "Mnli")])
+def test_data_of_another_task_are_refused(task: str, data: Data, found: str) -> None:
+    with pytest.raises(WrongUseError, match=f"data: expected the data of {task}, found a {found}"):
+        replace(RUNS[task], data=data).check()

@@ -15,7 +15,8 @@ from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import row_name
 from seqarena.common.runs.tasks import Published
 from seqarena.scripts import leaderboard
-from seqarena.scripts.leaderboard.cells import shown_figures
+from seqarena.scripts.leaderboard.cells import footnotes, shown_figures
+from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.tables import latex
 from tests.scripts.results import CORRECT, DATA, only, result, row_of_name, run
@@ -128,6 +129,22 @@ def test_rows_of_fewer_than_three_seeds_stay_out_of_holm(results: list[Result]) 
     assert {row.name: row.p_corrected for row in only(tables([*results, *few], [], "softmax")).rows} == {
         **alone, "x1": None,
     }  # fmt: skip
+
+
+def test_every_row_that_is_not_compared_has_a_remark(results: list[Result]) -> None:
+    others = [replace(result("x3", seed, 50), row=row_of_name("x3, post"), norm="post") for seed in range(3)]
+    table = only(tables([*results, *others, result("hnas", 7, 60)], [], "dnas"))
+    found = {row.name: row.not_compared for row in table.rows if row.not_compared}
+    assert found == {"x3, post": "there is no result of dnas, post", "hnas": "no finished seed in common with dnas"}
+    assert {f"{name}: not compared: {reason}" for name, reason in found.items()} <= set(footnotes(table))
+    assert all(row.comparison or row.name == "dnas" or row.name in found for row in table.rows)
+
+
+def test_exact_evaluation_is_a_ceiling_and_no_floor(results: list[Result]) -> None:
+    scores = {"majority class": 0.12, "depth 1": 0.5, "depth 3": 1.0}
+    table = only(tables([replace(each, floors=scores) for each in results], [], "softmax"))
+    assert footnotes(table)[:2] == ["floors: majority class 12.00 %", "ceilings: depth 1 50.00 %, depth 3 100.00 %"]
+    assert ["best floor", "12.00"] in join([table])[0][2]
 
 
 def test_only_common_seeds_are_paired(results: list[Result]) -> None:

@@ -191,7 +191,7 @@ def test_scores_of_other_examples_are_named_and_skipped(tmp_path: Path) -> None:
     text, _ = page(write(tmp_path, result("softmax", 0, 90), result("dnas", 0, 95), odd))
     assert "2 finished runs" in text
     assert "2/result.json: scores of 199 test examples, but other results on the same data have 200" in text
-    assert "+2.50 (2 seeds)" in text
+    assert "+2.50 (1 seed)" in text
 
 
 def test_a_diverged_run_is_seen(tmp_path: Path) -> None:

@@ -228,3 +228,9 @@ def test_scenes_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
 def test_words_are_those_of_the_questions() -> None:
     assert len(set(WORDS)) == len(WORDS)
     assert set(WORDS) >= {"", *COLOURS, *MATERIALS, "left", "many"}
+
+
+def test_the_longest_question_is_that_of_the_kinds(tmp_path: Path) -> None:
+    for kinds, longest in ((("material",), 6), (("count",), 4), (("there", "side"), 9)):
+        data = Scenes(scenes=8, held_out=8, kinds=kinds)  # type: ignore[arg-type]
+        assert data.longest == longest == data.load(tmp_path).splits["train"].words.shape[1]
