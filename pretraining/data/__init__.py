@@ -41,7 +41,8 @@ class MaskedText:
     """File or folder of Parquet or JSON lines with ``text``, or of plain text with empty lines between documents; or
     IMDB's archive aclImdb_v1.tar.gz or its folder: the reviews of train (neg, pos, unsup), none of test."""
     hub: str | None = field(default=None, metadata=role(Role.ORIGIN))
-    """Hub data set with a column ``text``, ID or ID:CONFIG. None, without a path: the bundled King James Bible."""
+    """Hub data set with a column ``text``, ID or ID:CONFIG; several, joined with commas, are read one after the other.
+    None, without a path: the bundled King James Bible."""
     tokenizer: str | None = field(default=None, metadata=role(Role.ORIGIN))
     """spiece.model, tokenizer.json, vocab.json or vocab.txt, a folder with one, or an id of the hub. None: that of the
     checkpoint ``model.init``, or trained on the text."""
@@ -80,6 +81,8 @@ class MaskedText:
         """Raises a ``WrongUseError`` for invalid settings."""
         if self.path is not None and self.hub is not None:
             raise WrongUseError("data.path and data.hub are both set: expected at most one of them")
+        if self.hub is not None and not all(self.hub.split(",")):
+            raise WrongUseError(f"data.hub: expected ids of the hub, joined with commas, found {self.hub!r}")
         if self.evaluated < 1:
             raise WrongUseError(f"data.evaluated: expected at least 1 sequence, found {self.evaluated}")
         for length in self.lengths:
@@ -131,7 +134,7 @@ class MaskedText:
         text = "book" if self.path is None else origin(Path(self.path))
         if self.path is not None and is_imdb(Path(self.path)):
             text = f"imdb-{text}"  # earlier versions read every file of the folder, test reviews too, as plain text
-        text = text if self.hub is None else "hub-" + self.hub.replace("/", "-").replace(":", "-")
+        text = text if self.hub is None else "hub-" + self.hub.replace("/", "-").replace(":", "-").replace(",", "+")
         text = f"{text}-v{VERSION}"
         if tokenizer is not None:
             return f"{text}-{tokenizer.fingerprint}"
@@ -170,7 +173,7 @@ class MaskedText:
 
     def _documents(self, text: Text) -> Iterator[str]:
         if self.hub is not None:
-            return from_hub(self.hub)
+            return itertools.chain.from_iterable(map(from_hub, self.hub.split(",")))
         if self.path is not None:
             return (each for path in sources(Path(self.path)) for each in documents(path, text))
         return ("\n".join(verses) for verses in corpus.chapters())

@@ -18,7 +18,7 @@ from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.norms import NORMS
 from seqarena.pretraining.data import MaskedText, shards
-from seqarena.pretraining.data.documents import from_hub, sentences
+from seqarena.pretraining.data.documents import Text, from_hub, sentences
 from seqarena.pretraining.data.shards import read_corpus, write_corpus
 from seqarena.pretraining.model import Model, check
 from tests.pretraining.texts import TEXTS
@@ -62,6 +62,11 @@ def test_every_format_gives_the_same_tokens(tmp_path: Path, vocabulary: Path, ki
 def test_the_hub_is_read_by_its_layout(tmp_path: Path) -> None:
     folder = write(tmp_path / "in", "parquet")
     assert list(from_hub(str(folder))) == TEXTS
+    both = MaskedText(hub=f"{folder},{folder}")
+    assert list(both._documents(Text(strict=True))) == [*TEXTS, *TEXTS]
+    assert "," not in both._name()
+    with pytest.raises(WrongUseError, match="joined with commas, found 'one,'"):
+        MaskedText(hub="one,").check()
     with pytest.raises(BadDataError, match=r"cannot be read .*--data.path to files"):
         next(iter(from_hub(str(tmp_path / "nothing"))))
     datasets.Dataset.from_dict({"title": ["a"]}).to_parquet(folder / "a.parquet")
