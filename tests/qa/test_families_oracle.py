@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import models
 
 from seqarena.common.data.tokenization import Tokenizer, load_tokenizer, train_tokenizer, word_tokenizer
 from seqarena.common.model.bert.checkpoint import copy_tensors, read_config, read_weights
@@ -35,15 +34,8 @@ def public_tokenizer(family: str, folder: Path) -> Any:
         write_byte_level(folder, texts)
         return transformers.RobertaTokenizer.from_pretrained(folder)
     if family == "albert":
-        made = train_tokenizer(texts, "unigram", 100).inner
-        assert isinstance(made.model, models.Unigram)
-        pieces = [
-            (piece, -float(number)) for piece, number in sorted(made.get_vocab().items(), key=lambda each: each[1])
-        ]
-        special = [(name, 0.0) for name in ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")]
-        tokenizer = transformers.AlbertTokenizer(vocab=[*special, *pieces[5:]])
-        tokenizer.save_pretrained(folder)
-        return tokenizer
+        train_tokenizer(texts, "sentencepiece", 100).save(folder)
+        return transformers.AlbertTokenizer.from_pretrained(folder, keep_accents=True, do_lower_case=False)
     word_tokenizer(PARAGRAPH.lower().replace(".", " .").split()).save(folder)
     (folder / "tokenizer.json").unlink()
     return transformers.BertTokenizerFast.from_pretrained(folder)

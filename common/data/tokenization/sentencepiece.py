@@ -173,12 +173,12 @@ def train_sentencepiece(texts: Iterable[str], size: int) -> SentencePieceTokeniz
         ValueError: a size that is too small for the letters of the text, or no text.
     """
     model = io.BytesIO()
-    pad, unknown, *control = [ALIASES.get(name, name) for name in SPECIAL]
+    pad, unknown = (ALIASES[name] for name in SPECIAL[:2])
     try:
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=iter(texts), model_writer=model, model_type="unigram", vocab_size=size,
             hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece=pad, unk_piece=unknown,
-            control_symbols=control, user_defined_symbols=list(SYMBOLS), character_coverage=COVERAGE,
+            control_symbols=list(SPECIAL[2:]), user_defined_symbols=list(SYMBOLS), character_coverage=COVERAGE,
             normalization_rule_name="nmt_nfkc_cf", max_sentence_length=LONGEST, num_threads=THREADS, minloglevel=2,
         )  # fmt: skip
     except RuntimeError as error:

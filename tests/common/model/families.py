@@ -26,7 +26,7 @@ def write_checkpoint(folder: Path, family: str, texts: Sequence[str]) -> str:
     if family == "roberta":
         tokenizer = load_tokenizer(write_byte_level(folder, texts))
     elif family == "albert":
-        tokenizer = train_tokenizer(texts, "unigram", 150)
+        tokenizer = train_tokenizer(texts, "sentencepiece", 150)
         tokenizer.save(folder)
     else:
         tokenizer = word_tokenizer(word for text in texts for word in text.lower().replace(".", " .").split())
