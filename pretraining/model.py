@@ -47,7 +47,10 @@ def check(model: Model, data: MaskedText) -> None:
             "de-escalation does not support packed rows: its mean would mix documents; use --data.building blocks"
         )
     if has_order(data) and model.token_types < 2:
-        raise WrongUseError(f"model.token_types: expected at least 2 for pairs of segments, found {model.token_types}")
+        raise WrongUseError(
+            f"model.token_types: expected at least 2 for pairs of segments, found {model.token_types}; "
+            "--data.building blocks has no pairs"
+        )
 
 
 def has_order(data: MaskedText) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seqarena.common.attention import attention_name
 from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.data.tokenization import Tokenizer
-from seqarena.common.model.bert.checkpoint import RUN_CHECKPOINT, Pretraining, save
+from seqarena.common.model.bert.checkpoint import RUN_CHECKPOINT, Pretraining, family_for, save
 from seqarena.common.model.bert.model import BertForPretraining
 from seqarena.common.model.bert.start import start, tokenizer_of, unrecorded_text
 from seqarena.common.runs.config import to_json
@@ -66,7 +66,8 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
     def evaluate_on(name: str) -> Callable[[nn.Module], Evaluation]:
         return lambda model: evaluate_all_lengths(model, held_out[name], unigram, accelerator)
 
-    model = BertForPretraining(run.model, sentences=has_order(run.data))
+    family = family_for(run.model, run.model.init).model_type
+    model = BertForPretraining(run.model, sentences=has_order(run.data), family=family)
     if run.model.init is not None:
         report = start(model, run.model)
         if accelerator.is_main_process:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.data.tokenization import Tokenizer
+from seqarena.common.model.bert.checkpoint import family_for
 from seqarena.common.model.bert.start import start, tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
 from seqarena.common.training.processes import Accelerator
@@ -98,7 +99,7 @@ def _squad(run: Run, data: Squad, tokenizer: Tokenizer, accelerator: Accelerator
         ),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
-        write_checkpoint=lambda model, folder: _write_checkpoint(model, tokenizer, folder),
+        write_checkpoint=lambda model, folder: _write_checkpoint(model, run, tokenizer, folder),
     )
 
 
@@ -115,14 +116,15 @@ def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) 
         floors=lambda: pair_floors(splits["train"], splits["matched"]),
         data_checksum=_with_vocabulary(checksum, run, tokenizer),
         text_checksum=checksum,
-        write_checkpoint=lambda model, folder: _write_checkpoint(model, tokenizer, folder),
+        write_checkpoint=lambda model, folder: _write_checkpoint(model, run, tokenizer, folder),
     )
 
 
-def _write_checkpoint(model: nn.Module, tokenizer: Tokenizer, folder: Path) -> None:
+def _write_checkpoint(model: nn.Module, run: Run, tokenizer: Tokenizer, folder: Path) -> None:
     """Writes the vocabulary, for predictions, and the model for other programs, into the run's directory."""
+    assert isinstance(model, Reader | PairClassifier)
     tokenizer.save(folder / VOCABULARY)
-    save_finetuned(folder / FINETUNED, model, tokenizer)
+    save_finetuned(folder / FINETUNED, model, family_for(run.model, run.model.init), tokenizer)
 
 
 def _with_vocabulary(checksum: str, run: Run, tokenizer: Tokenizer) -> str:

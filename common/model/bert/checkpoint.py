@@ -153,6 +153,16 @@ def family_of(folder: Path) -> Family:
     return _parsed(folder / "config.json", lambda values: _family(values, own))
 
 
+def family_for(config: BertConfig, source: str | None = None) -> Family:
+    """Returns the family in whose layout a model is written: that of the checkpoint ``source``, if it started from one.
+
+    Without one, it is the first family with the model's fields.
+    """
+    if source is not None:
+        return family_of(folder_of(source))
+    return next((each for each in FAMILIES.values() if each.holds(config)), BERT)
+
+
 def _family(values: Any, own: str = "") -> Family:
     """Returns the family that a config.json names. ``own``: prefix that its model type may have."""
     if not isinstance(values, dict):
@@ -312,22 +322,19 @@ def save(folder: Path, model: BertForPretraining, pretraining: Pretraining | Non
     are stored in ``seqarena.json``. Names of tensors that no public checkpoint has begin with ``seqarena.``.
     ``pretraining`` is the record that ``pretraining_of`` reads.
     """
-    config = model.bert.config
-    family = next((each for each in FAMILIES.values() if each.holds(config)), BERT)
-    family = family if model.family is None else FAMILIES[model.family]
-    tensors = family.write({name: tensor.detach().cpu() for name, tensor in model.state_dict().items()})
-    record = {} if pretraining is None else {PRETRAINING: to_json(pretraining)}
-    write_files(folder, config, tensors, family.to_public(config) | record)
+    family = family_for(model.bert.config) if model.family is None else FAMILIES[model.family]
+    write_files(folder, model, family, {} if pretraining is None else {PRETRAINING: to_json(pretraining)})
 
 
-def write_files(folder: Path, config: BertConfig, tensors: Mapping[str, Tensor], public: Mapping[str, Any]) -> None:
-    """Writes the files of a checkpoint. ``tensors``: by public name; ``public``: the content of config.json."""
+def write_files(folder: Path, model: Any, family: Family, values: Mapping[str, Any]) -> None:
+    """Writes a module with a body ``bert`` in the layout of a family. ``values``: further fields of config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    tensors = family.write({name: tensor.detach().cpu() for name, tensor in model.state_dict().items()})
+    stored = {name: tensor.contiguous() for name, tensor in tensors.items()}
     content = safetensors.torch.save(stored, metadata={"format": "pt"})
     write_atomically(folder / WEIGHTS[0], lambda file: file.write(content))
     # Without the fields of a run, such as the checkpoint that it started from
-    plain = BertConfig(**{each.name: getattr(config, each.name) for each in fields(BertConfig)})
-    write_json(folder / "config.json", dict(public))
-    write_json(folder / OURS, to_json(plain))
+    config = BertConfig(**{each.name: getattr(model.bert.config, each.name) for each in fields(BertConfig)})
+    write_json(folder / "config.json", family.to_public(config) | dict(values))
+    write_json(folder / OURS, to_json(config))
     write_json(folder / CHECKSUMS, {name: _sha256(folder / name) for name in (WEIGHTS[0], OURS)})
