@@ -22,7 +22,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, Key, Output, Query, Value, Weights
 
 
-def with_uniform_mixing_weights(query: Query, key: Key) -> tuple[Query, Key]:
+def with_uniform_mixing_weights(query: Query, key: Key) -> tuple[Tensor, Tensor]:
     """Returns queries and keys of width d + 1 with the scores s_ij - |x_i|^2 / 2."""
     width = query.shape[-1]
     norm = -0.5 * query.square().sum(dim=-1, keepdim=True)
@@ -69,7 +69,7 @@ class GaussianKernel(DoublyNormalizedKernel):
         super().__init__(config, dropout)
         self.is_uniform, self.is_estimated = config.beta == "uniform", config.variance == "estimated"
 
-    def transform(self, query: Query, key: Key, visibility: Visibility) -> tuple[Query, Key]:
+    def transform(self, query: Query, key: Key, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Returns the queries and keys whose DNAS is that of the mixture, in float32 or wider."""
         wide = torch.promote_types(query.dtype, torch.float32)
         with torch.autocast(query.device.type, enabled=False):

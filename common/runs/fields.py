@@ -184,7 +184,9 @@ def _hint(flag: str, run: BaseRun) -> str:
     inner = [path for path in known if path.startswith(f"{flag}.")]
     if inner:
         return f"it is a group of fields: {', '.join(f'--{path}' for path in inner)}"
-    return nearest(f"--{flag}", [f"--{path}" for path in (*BY_NAME, *known)]) or "see --help for the fields"
+    known += map(spelled, attention_fields(run))
+    named = [path for path in known if path.rpartition(".")[2] == flag]
+    return nearest(f"--{flag}", [f"--{path}" for path in named or (*BY_NAME, *known)]) or "see --help for the fields"
 
 
 def _files(run: BaseRun) -> list[str]:

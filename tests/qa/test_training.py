@@ -306,8 +306,8 @@ def test_another_seed_of_the_pretraining_is_no_other_protocol_and_is_noted(tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": "squad2"}, "squad2 is 2.0; choose the task"),
-        ({"task": "mnli"}, "choose the task"),
+        ({"task": "squad2"}, "data.version: expected 2.0 for squad2, found 1.1; run squad1 instead"),
+        ({"task": "mnli"}, "data: expected the data of mnli, found a Squad"),
         ({"model": replace(TINY, max_length=40)}, "data.length: expected at most model.max_length 40, found 48"),
         ({"model": replace(TINY, pretraining="x")}, "are taken from the checkpoint"),
         ({"data": replace(SQUAD, hub="rajpurkar/squad")}, "expected a vocabulary: set --data.tokenizer"),

@@ -242,10 +242,10 @@ def test_runs_that_do_not_go_together_are_refused(tmp_path: Path, broken: str) -
 def test_what_is_said_of_depth_follows_the_numbers() -> None:
     """All agree where only plain post-norm fails, and only when deep; a broken training has failed."""
     size = depth.Size(depths=(4, 48), seeds=(2, 1), steps=10, dim=8)
-    last = depth.SLOWER[0].label, *(arm.label for arm in depth.ARMS[:2])
+    last = depth.FASTER[0].label, *(arm.label for arm in depth.ARMS[:2])
 
     def said(**deep: float) -> dict[str, bool]:
-        ends = {(arm.label, layers): 5.0 for arm in (*depth.ARMS, *depth.SLOWER) for layers in size.depths}
+        ends = {(arm.label, layers): 5.0 for arm in (*depth.ARMS, *depth.FASTER) for layers in size.depths}
         ends |= {(label, 48): 7.0 for label in last} | {(label, 48): end for label, end in deep.items()}
         courses = {
             key: [depth.TrainingRecord(losses=[9.0] * 9 + [end], looked=[], similarity=[], gradient=[])]

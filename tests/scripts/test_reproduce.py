@@ -138,7 +138,12 @@ def test_the_figures_that_a_script_quotes_are_those_of_the_records(name: str) ->
             for each in figures:
                 if each.source.startswith(source) or each.source.endswith(source):
                     expected.setdefault((each.name, each.source), []).append(round(100 * each.value, 2))
-    table = header(ROOT / "scripts" / "reproduce" / f"{name}.sh").split("\nPrinted")[1].split("\nDeparts")[0]
+    table = (
+        header(ROOT / "scripts" / "reproduce" / f"{name}.sh")
+        .split("\nPrinted")[1]
+        .split("\nDeparts")[0]
+        .split("\nWithout figures")[0]
+    )
     quoted = [line.strip() for line in table.splitlines()[1:]]
     assert len(quoted) == len(expected)
     for (row, _), line in zip(expected.items(), quoted, strict=True):

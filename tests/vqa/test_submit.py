@@ -19,7 +19,6 @@ from seqarena.vqa.data.written import write_scenes
 from seqarena.vqa.fusion import Fusion
 from seqarena.vqa.model import Answerer, LastWord, Model
 from seqarena.vqa.presets import BUTD, PRESETS
-from seqarena.vqa.regions import read
 from tests.earlier import LATER
 
 QUESTIONS = "v2_OpenEnded_mscoco_val2014_questions.json"
@@ -113,11 +112,12 @@ def test_submissions_that_cannot_be_are_refused(
 def test_files_that_changed_are_refused_by_a_run_and_its_submission(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another detector's numbers, of the same name and width, are not what the model knows."""
+    """Another text of a question is not what the model knows."""
     shutil.copytree(trained, tmp_path / "copy")
     files = tmp_path / "copy" / "files"
-    header = files / "B" / "val2014" / "header.json"
-    header.write_text(header.read_text().replace(read(header.parent).header.sha256, "0" * 64))
+    questions = json.loads((files / QUESTIONS).read_text())
+    questions["questions"][0]["question"] += " really"
+    (files / QUESTIONS).write_text(json.dumps(questions))
     run = tmp_path / "copy" / "run"
     values = json.loads((run / "result.json").read_text())
     values["run"]["data"] |= {"path": str(files), "regions": [str(files / name) for name in "ABC"]}
