@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.model.bert.checkpoint import Pretraining, folder_of, load, pretraining_of, save
+from seqarena.common.model.bert.checkpoint import Pretraining, family_of, folder_of, load, pretraining_of, save
+from seqarena.common.model.bert.families import FAMILIES
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
 from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.config import to_json
@@ -24,6 +25,7 @@ from seqarena.pretraining.presets import PRESETS
 from seqarena.pretraining.run import Run
 from seqarena.pretraining.trainer import assemble, loss
 from seqarena.scripts.leaderboard.protocol import protocol_of
+from tests.common.model.families import CONFIGS, write_checkpoint
 from tests.interruption import stops_after
 from tests.pretraining.executor import Now
 from tests.pretraining.test_training import TEXTS
@@ -197,6 +199,23 @@ def test_what_contradicts_the_checkpoint_is_one_message(folder: Path, tmp_path: 
     bare = further(tmp_path, "bare", "--data.path", str(folder / "text.txt"))
     with pytest.raises(BadDataError, match=r"has no vocabulary .* --data\.tokenizer names one"):
         measure(bare, folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize("family", list(CONFIGS))
+def test_every_family_goes_on_in_its_own_layout(family: str, folder: Path, tmp_path: Path) -> None:
+    init = write_checkpoint(tmp_path / "public", family, TEXTS)
+    fields = ["--data.path", str(folder / "text.txt"), "--data.building", "blocks"]
+    measure(further(tmp_path, "public", *fields, attention="hnas"), tmp_path, tmp_path / "run")
+    written, before = (folder_of(str(each)) for each in (tmp_path / "run", init))
+    assert family_of(written) == family_of(before) == FAMILIES[family]
+    assert json.loads((written / "config.json").read_text())["model_type"] == f"seqarena-{family}"
+    kept = set(load_file(before / "model.safetensors")) - set(load_file(written / "model.safetensors"))
+    assert not {name for name in kept if "pooler" not in name}
+    if CONFIGS[family].token_types < 2:
+        with pytest.raises(
+            WrongUseError, match=r"expected at least 2 for pairs .* --data.building blocks has no pairs"
+        ):
+            further(tmp_path, "public", *fields[:2])
 
 
 def test_quick_goes_on_too_on_the_bundled_text(folder: Path) -> None:
