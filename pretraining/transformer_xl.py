@@ -18,7 +18,7 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.model.feed_forward import Activation, feed_forward
-from seqarena.common.model.norms.base import LayerPosition, Residual, scale_initial_weights
+from seqarena.common.model.norms.base import LayerPosition, Residual, Sublayers, scale_initial_weights
 from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.model.transformer import EncoderConfig
 from seqarena.common.shapes import ColumnLse, Context, EarlierLse, Hidden, Key, Tokens, Total, Value
@@ -224,7 +224,7 @@ class Layer(nn.Module):
             return self.dropout(self.feed_forward(tokens))  # type: ignore[no-any-return]
 
         visibility = Visibility(order="causal")
-        output, norm_state = self.residual(hidden, attention, feed_forward, visibility, memory.norm_state)
+        output, norm_state = self.residual(hidden, Sublayers(attention, feed_forward), visibility, memory.norm_state)
         mass, projected = known[0]
         first = max(memory.length + hidden.shape[1] - memory_length, 0)
         past: Context | ProjectedMemory

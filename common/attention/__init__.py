@@ -51,7 +51,7 @@ def find_attention(name: str) -> AttentionConfig:
     """Returns the variant of a name or alias.
 
     Raises:
-        WrongUseError: no such variant. The message lists similar names.
+        WrongUseError: no such variant. The message suggests the nearest name.
     """
     return look_up(ATTENTIONS, ALIASES.get(name, name), "attention")
 

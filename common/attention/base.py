@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqarena.common.attention import conditions
+from seqarena.common.attention.arguments import check_tensors
 from seqarena.common.attention.chunked import attend_in_chunks, chunks, split
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.derivatives import needs_formula
@@ -71,6 +72,14 @@ class Kernel(nn.Module, ABC):
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
     ) -> tuple[Weights, ColumnLse | None]:
         """Returns the weights, exactly 0 where ``visible`` is False, and the state after the last query."""
+
+    def transform(self, query: Query, key: Key, value: Value, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the inputs to which the formula is applied.
+
+        A variant overrides this if its weights are the formula's on other queries and keys. Widths and dtype may
+        differ from those of the arguments.
+        """
+        return query, key, value
 
     def mixing_weight(self) -> Tensor | None:
         """Returns the mixing weight that ``rule`` needs, (heads or 1) 1 1; None for rules without one."""
@@ -149,6 +158,7 @@ class Kernel(nn.Module, ABC):
     def weights(self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None) -> Weights:
         """Returns the attention weights before dropout, in float32 or wider; padded rows and columns are 0."""
         self.check(visibility, bias, query=query, key=key)
+        query, key, _ = self.transform(query, key, key, visibility)
         return self._weights(query, key, visibility, bias, None)[0]
 
     def weight_rows(
@@ -156,6 +166,7 @@ class Kernel(nn.Module, ABC):
     ) -> Iterator[WeightRows]:
         """Yields the weights before dropout, a block of queries at a time; by the formula if there is no rule."""
         self.check(visibility, bias, query=query, key=key)
+        query, key, _ = self.transform(query, key, key, visibility)
         if self.rule is not None:
             return rows_by_rule(self.rule, self.mixing_weight(), query, key, visibility, bias)
         return self._rows_by_formula(query, key, visibility, bias)
@@ -178,13 +189,15 @@ class Kernel(nn.Module, ABC):
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
         """Returns sum_j pi_ij value_j in the dtype of ``value``; exactly 0 for padded queries."""
         self.check(visibility, bias, query=query, key=key, value=value)
+        dtype = value.dtype
+        query, key, value = self.transform(query, key, value, visibility)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
         chosen = self._choose(inputs)
         if query.is_cuda and not torch.compiler.is_compiling() and chosen in ("blockwise", "chunked", "reference"):
             reason = self.reason_against("triton", inputs)
             if reason is not None and reason != conditions.ABSENT:
                 warn_once(reason)
-        return self._run(chosen, query, key, value, visibility, bias)
+        return self._run(chosen, query, key, value, visibility, bias).to(dtype)
 
     def reason_against(self, implementation: Implementation, inputs: Inputs) -> str | None:
         """Returns why an implementation cannot compute a call; None if it can."""
@@ -197,6 +210,7 @@ class Kernel(nn.Module, ABC):
     ) -> Explanation:
         """Returns the implementation that computes a call, and the reason against each other one."""
         self.check(visibility, bias, query=query, key=key, value=value)
+        query, key, value = self.transform(query, key, value, visibility)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
         chosen = self._choose(inputs)
         others = {
@@ -222,10 +236,12 @@ class Kernel(nn.Module, ABC):
     ) -> Output | None:
         """Computes ``forward`` by the given implementation; returns None if that implementation cannot."""
         self.check(visibility, bias, query=query, key=key, value=value)
+        dtype = value.dtype
+        query, key, value = self.transform(query, key, value, visibility)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
         if self.reason_against(implementation, inputs) is not None:
             return None
-        return self._run(implementation, query, key, value, visibility, bias)
+        return self._run(implementation, query, key, value, visibility, bias).to(dtype)
 
     def _run(
         self,
@@ -283,35 +299,12 @@ class Kernel(nn.Module, ABC):
     def check(
         self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None
     ) -> None:
-        """Raises a ``WrongUseError`` that names the argument whose shape, dtype or device does not fit the others."""
-        # PyTorch's fused operators accept tensors of wrong shapes without an error, and read beyond their memory.
-        shapes = [tuple(each.shape) for each in (query, key, key if value is None else value)]
-        q, k, v = shapes
-        if any(len(shape) != 4 or 0 in shape for shape in shapes) or not (
-            q[:2] == k[:2] == v[:2] and q[3] == k[3] and k[2] == v[2]
-        ):
-            raise WrongUseError(
-                "expected query (batch, heads, queries, head_dim), key (batch, heads, keys, head_dim) and value "
-                f"(batch, heads, keys, width), each at least 1; found query {q}, key {k}, value {v}"
-            )
-        tensors = [each for each in (query, key, value, bias) if each is not None]
-        if any(not each.is_floating_point() or each.device != query.device for each in tensors):
-            found = ", ".join(f"{each.dtype} on {each.device}" for each in tensors)
-            raise WrongUseError(
-                f"query, key, value, bias: expected floating-point numbers on one device; found {found}"
-            )
+        """Raises a ``WrongUseError`` that names the argument that does not fit the others or the variant."""
+        check_tensors(query, key, key if value is None else value, bias)
         mixing_weight = self.mixing_weight()
-        if mixing_weight is not None and mixing_weight.shape[0] not in (1, q[1]):
-            raise WrongUseError(f"this kernel was built for {mixing_weight.shape[0]} heads; query has {q[1]}")
+        if mixing_weight is not None and mixing_weight.shape[0] not in (1, query.shape[1]):
+            raise WrongUseError(f"this kernel was built for {mixing_weight.shape[0]} heads; query has {query.shape[1]}")
         visibility.check(query, key)
-        full = (*q[:3], k[2])
-        if bias is not None and (
-            bias.dim() != 4 or any(size not in (1, whole) for size, whole in zip(bias.shape, full, strict=True))
-        ):
-            raise WrongUseError(
-                f"bias: expected floating-point numbers of shape {full}, or 1 on any axis; "
-                f"found {bias.dtype} of shape {tuple(bias.shape)}"
-            )
         if visibility.order not in self.orders:
             raise WrongUseError(
                 f"{type(self).__name__} is not defined for order {visibility.order!r}, only for "

@@ -8,18 +8,14 @@ exp(|x_i|^2 / (2 sigma^2)) this is exp(s_ij / sigma^2), and DNAS if sigma = 1.
 This is our reading of P2's appendix A and of the mixture behind its eq. 6.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqarena.common.attention.base import Explanation, Implementation
 from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedKernel
-from seqarena.common.attention.rows import WeightRows
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
-from seqarena.common.shapes import Bias, Key, Output, Query, Value, Weights
+from seqarena.common.shapes import Key, Query, Value
 
 
 def with_uniform_mixing_weights(query: Query, key: Key) -> tuple[Tensor, Tensor]:
@@ -69,55 +65,14 @@ class GaussianKernel(DoublyNormalizedKernel):
         super().__init__(config, dropout)
         self.is_uniform, self.is_estimated = config.beta == "uniform", config.variance == "estimated"
 
-    def transform(self, query: Query, key: Key, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """Returns the queries and keys whose DNAS is that of the mixture, in float32 or wider."""
+    def transform(self, query: Query, key: Key, value: Value, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the queries and keys whose DNAS is that of the mixture, and the values, in float32 or wider."""
         wide = torch.promote_types(query.dtype, torch.float32)
         with torch.autocast(query.device.type, enabled=False):
-            query, key = query.to(wide), key.to(wide)
-            variance = (
-                estimated_variance(query, key, visibility, uniform=self.is_uniform) if self.is_estimated else None
+            query, key, value = query.to(wide), key.to(wide), value.to(wide)
+            scale = (
+                1 / estimated_variance(query, key, visibility, uniform=self.is_uniform) if self.is_estimated else 1.0
             )
             if self.is_uniform:
                 query, key = with_uniform_mixing_weights(query, key)
-            return query if variance is None else query / variance, key
-
-    def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
-        """Returns sum_j pi_ij value_j in the dtype of ``value``; exactly 0 for padded queries."""
-        self.check(visibility, bias, query=query, key=key, value=value)
-        query, key = self.transform(query, key, visibility)
-        return super().forward(query, key, value.to(query.dtype), visibility, bias).to(value.dtype)
-
-    def compute(
-        self,
-        implementation: Implementation,
-        query: Query,
-        key: Key,
-        value: Value,
-        visibility: Visibility,
-        bias: Bias | None = None,
-    ) -> Output | None:
-        """Computes ``forward`` by the given implementation; returns None if that implementation cannot."""
-        self.check(visibility, bias, query=query, key=key, value=value)
-        query, key = self.transform(query, key, visibility)
-        output = super().compute(implementation, query, key, value.to(query.dtype), visibility, bias)
-        return None if output is None else output.to(value.dtype)
-
-    def explain(
-        self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None
-    ) -> Explanation:
-        """Returns the implementation that computes a call, and the reason against each other one."""
-        self.check(visibility, bias, query=query, key=key, value=value)
-        query, key = self.transform(query, key, visibility)
-        return super().explain(query, key, value.to(query.dtype), visibility, bias)
-
-    def weights(self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None) -> Weights:
-        """Returns the attention weights before dropout; padded rows and columns are 0."""
-        self.check(visibility, bias, query=query, key=key)
-        return super().weights(*self.transform(query, key, visibility), visibility, bias)
-
-    def weight_rows(
-        self, query: Query, key: Key, visibility: Visibility, bias: Bias | None = None
-    ) -> Iterator[WeightRows]:
-        """Yields the weights before dropout, a block of queries at a time."""
-        self.check(visibility, bias, query=query, key=key)
-        return super().weight_rows(*self.transform(query, key, visibility), visibility, bias)
+            return query * scale, key, value

@@ -15,7 +15,7 @@ from seqarena.common.model.beams import LayerMemory, Memory, attend_beams
 from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.model.feed_forward import Activation, feed_forward
 from seqarena.common.model.norms import norm_name
-from seqarena.common.model.norms.base import LayerPosition, NormConfig, Sublayer, scale_initial_weights
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Sublayer, Sublayers, scale_initial_weights
 from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.model.norms.post import PostNorm
 from seqarena.common.runs.roles import Role, role
@@ -160,7 +160,7 @@ class Layer(nn.Module):
         def feed_forward(tokens: Tensor) -> Tensor:
             return self.dropout(self.feed_forward(tokens))  # type: ignore[no-any-return]
 
-        output: Tensor = self.residual(hidden, attention, feed_forward, visibility)[0]
+        output: Tensor = self.residual(hidden, Sublayers(attention, feed_forward), visibility)[0]
         return output
 
 
@@ -247,9 +247,8 @@ class DecoderLayer(nn.Module):
         def with_dropout(sublayer: Sublayer) -> Sublayer:
             return lambda tokens: self.dropout(sublayer(tokens))
 
-        output: tuple[Hidden, DeescalationState | None] = self.residual(
-            hidden, with_dropout(attention), with_dropout(self.feed_forward), visibility, state, with_dropout(cross)
-        )
+        sublayers = Sublayers(with_dropout(attention), with_dropout(self.feed_forward), with_dropout(cross))
+        output: tuple[Hidden, DeescalationState | None] = self.residual(hidden, sublayers, visibility, state)
         return output
 
 

@@ -92,7 +92,7 @@ def choose(package: Package, task: str, preset: str, attention: str | None, norm
     """Returns the run of these names.
 
     Raises:
-        WrongUseError: an unknown name; suggests the nearest ones.
+        WrongUseError: an unknown name; suggests the nearest one.
     """
     look_up(package.tasks, task, "task", package.name)
     run = look_up(package.presets[task], preset, "preset", f"{package.name} {task}").run

@@ -90,7 +90,7 @@ def available(drawings: Sequence[Drawing], settings: FigureOptions, skip: bool) 
 
 
 def select(names: Sequence[str]) -> list[Drawing]:
-    """Returns the figures of these names; raises a ``WrongUseError`` that suggests the nearest names."""
+    """Returns the figures of these names; raises a ``WrongUseError`` that suggests the nearest name."""
     named = [look_up(FIGURES, name, "figure") for name in dict.fromkeys(names) if name != ALL]
     return list(FIGURES.values()) if ALL in names else named
 

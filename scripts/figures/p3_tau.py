@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.diagnostics import token_similarity
 from seqarena.common.model.norms import NORMS
-from seqarena.common.model.norms.base import LayerPosition, NormConfig
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Sublayers
 from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.model.norms.post import PostNorm
 from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Panel
@@ -42,7 +42,7 @@ def similarities(norm: NormConfig, seed: int, *, depth: int, dim: int) -> list[f
             return nn.functional.relu(stream @ inner) @ outer
 
         with torch.no_grad():
-            tokens = residual(tokens[None], attention, feed_forward, Visibility())[0][0]
+            tokens = residual(tokens[None], Sublayers(attention, feed_forward), Visibility())[0][0]
         found.append(float(token_similarity(tokens[None])))
     return found
 

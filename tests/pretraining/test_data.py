@@ -243,7 +243,7 @@ def test_invalid_bytes_are_replaced_and_counted(
 def test_a_worker_that_is_killed_is_one_message(
     tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the system kills it when memory runs out."""
+    """The system kills a worker when memory runs out."""
 
     def killed(*_: object) -> None:
         raise BrokenProcessPool

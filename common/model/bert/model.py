@@ -26,10 +26,10 @@ class BertConfig(EncoderConfig):
     """Number of position embeddings: maximum tokens per sequence."""
     token_types: int = 2
     """Number of segment types (A and B). Below 2, the two texts of a pair have the same type; 0: no types."""
-    embedding_dim: int | None = field(default=None, metadata=added(4))
+    embedding_dim: int | None = field(default=None, metadata=added(3))
     """Width of the embeddings and their norm, which are then projected to dim (ALBERT, ELECTRA); none: dim, without a
     projection."""
-    shared_layers: bool = field(default=False, metadata=added(4))
+    shared_layers: bool = field(default=False, metadata=added(3))
     """Whether all layers are one layer, applied repeatedly (ALBERT)."""
     norm_eps: float = 1e-12
     """Added to the variance in every LayerNorm."""

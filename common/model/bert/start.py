@@ -33,13 +33,13 @@ OWN = ("attention", "norm", "dropout", "attention_dropout", "initial_std")
 class StartedConfig(BertConfig):
     """A BERT that starts from a checkpoint or from random weights."""
 
-    pretraining: str = field(default="", metadata=role(Role.PRETRAINING) | added(5))
+    pretraining: str = field(default="", metadata=role(Role.PRETRAINING) | added(3))
     """Settings and text of the checkpoint's pretraining, read from it. Runs of one protocol share them."""
-    pretraining_seed: int | None = field(default=None, metadata=role(Role.ROW) | added(5))
+    pretraining_seed: int | None = field(default=None, metadata=role(Role.ROW) | added(3))
     """Seed of the first recorded pretraining, read from the checkpoint; none: not recorded."""
-    pretraining_sources: str = field(default="", metadata=role(Role.ROW) | added(5))
+    pretraining_sources: str = field(default="", metadata=role(Role.ROW) | added(3))
     """Hash of the sources of the pretraining, read from the checkpoint; empty: not recorded."""
-    pretrained_with: str = field(default="", metadata=role(Role.ROW) | added(5))
+    pretrained_with: str = field(default="", metadata=role(Role.ROW) | added(3))
     """Attention of the pretraining, read from the checkpoint; of several pretrainings, in order."""
 
     @property
@@ -69,7 +69,7 @@ class StartedConfig(BertConfig):
 class InitConfig(StartedConfig):
     """A BERT that starts from one checkpoint as a whole, or from random weights."""
 
-    init: str | None = field(default=None, metadata=role(Role.WEIGHTS) | added(5))
+    init: str | None = field(default=None, metadata=role(Role.WEIGHTS) | added(3))
     """Checkpoint: a folder, an id of the hub, or the directory of a pretraining run. It determines the model's sizes.
     none: random weights."""
 

@@ -32,7 +32,7 @@ NORMS: Mapping[str, NormConfig] = MappingProxyType(
 
 
 def find_norm(name: str) -> NormConfig:
-    """Returns the norm of that name. Raises a ``WrongUseError`` that suggests the nearest names."""
+    """Returns the norm of that name. Raises a ``WrongUseError`` that suggests the nearest name."""
     return look_up(NORMS, name, "norm")
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.deescalation import DeescalationState
-from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayer
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayers
 from seqarena.common.model.norms.post import PostNormResidual
 from seqarena.common.shapes import Hidden
 
@@ -13,17 +13,11 @@ class BottomToTopResidual(PostNormResidual):
     """B2T block: Y2 as in post-norm; Y4 = LN(X + Y2 + feed_forward(Y2)), with the layer's input X."""
 
     def forward(
-        self,
-        hidden: Hidden,
-        attention: Sublayer,
-        feed_forward: Sublayer,
-        visibility: Visibility,
-        state: DeescalationState | None = None,
-        cross: Sublayer | None = None,
+        self, hidden: Hidden, sublayers: Sublayers, visibility: Visibility, state: DeescalationState | None = None
     ) -> tuple[Hidden, DeescalationState | None]:
         """Returns Y4."""
-        middle = self.apply_attention(hidden, attention, cross)
-        return self.feed_forward_norm(self.add(hidden + middle, feed_forward(middle), "feed_forward")), state
+        middle = self.apply_attention(hidden, sublayers)
+        return self.feed_forward_norm(self.add(hidden + middle, sublayers.feed_forward(middle), "feed_forward")), state
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,15 @@ from seqarena.common.shapes import Context, Hidden
 
 Sublayer = Callable[[Tensor], Tensor]
 SublayerName = Literal["attention", "cross", "feed_forward"]
+
+
+class Sublayers(NamedTuple):
+    """Functions of a layer that its residual block adds to the stream."""
+
+    attention: Sublayer
+    feed_forward: Sublayer
+    cross: Sublayer | None = None
+    """Attention of a decoder layer to the encoder's stream, between the two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +47,7 @@ class LayerPosition:
 
 
 class Residual(nn.Module, ABC):
-    """Residual block of one layer, which adds its sublayers to the stream. Norm-specific, attention-agnostic.
-
-    A decoder layer has a third sublayer between the two, ``cross``: attention to the encoder's stream.
-    """
+    """Residual block of one layer, which adds its sublayers to the stream. Norm-specific, attention-agnostic."""
 
     def memory_input(self, stream: Context) -> Context:
         """Returns the input of attention for tokens of an earlier segment, given this layer's input for them."""
@@ -49,13 +55,7 @@ class Residual(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self,
-        hidden: Hidden,
-        attention: Sublayer,
-        feed_forward: Sublayer,
-        visibility: Visibility,
-        state: DeescalationState | None = None,
-        cross: Sublayer | None = None,
+        self, hidden: Hidden, sublayers: Sublayers, visibility: Visibility, state: DeescalationState | None = None
     ) -> tuple[Hidden, DeescalationState | None]:
         """Returns the layer's output and the next state of the norm."""
 

@@ -6,7 +6,7 @@ from typing import Literal
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.deescalation import LEAK, Deescalation, DeescalationState, Mean
-from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayer
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayers
 from seqarena.common.model.norms.post import PostNormResidual
 from seqarena.common.shapes import Hidden
 
@@ -22,22 +22,16 @@ class DeescalatedResidual(PostNormResidual):
         )
 
     def forward(
-        self,
-        hidden: Hidden,
-        attention: Sublayer,
-        feed_forward: Sublayer,
-        visibility: Visibility,
-        state: DeescalationState | None = None,
-        cross: Sublayer | None = None,
+        self, hidden: Hidden, sublayers: Sublayers, visibility: Visibility, state: DeescalationState | None = None
     ) -> tuple[Hidden, DeescalationState | None]:
         """Returns Y4."""
-        hidden = self.apply_attention(hidden, attention, cross)
+        hidden = self.apply_attention(hidden, sublayers)
         if self.where == "ffn_stream":
             hidden, state = self.deescalation(hidden, visibility, state)
         branch = hidden
         if self.where == "ffn_branch":
             branch, state = self.deescalation(hidden, visibility, state)
-        hidden = self.feed_forward_norm(self.add(hidden, feed_forward(branch), "feed_forward"))
+        hidden = self.feed_forward_norm(self.add(hidden, sublayers.feed_forward(branch), "feed_forward"))
         if self.where == "block_output":
             hidden, state = self.deescalation(hidden, visibility, state)
         return hidden, state

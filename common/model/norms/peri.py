@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.deescalation import DeescalationState
-from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayer
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayer, Sublayers
 from seqarena.common.model.norms.pre import PreNormResidual
 from seqarena.common.shapes import Context, Hidden
 
@@ -28,13 +28,7 @@ class PeriNormResidual(PreNormResidual):
         return super().memory_input(self.input_norm(stream))
 
     def forward(
-        self,
-        hidden: Hidden,
-        attention: Sublayer,
-        feed_forward: Sublayer,
-        visibility: Visibility,
-        state: DeescalationState | None = None,
-        cross: Sublayer | None = None,
+        self, hidden: Hidden, sublayers: Sublayers, visibility: Visibility, state: DeescalationState | None = None
     ) -> tuple[Hidden, DeescalationState | None]:
         """Returns Y4."""
 
@@ -44,14 +38,12 @@ class PeriNormResidual(PreNormResidual):
 
             return output
 
-        return super().forward(
-            self.input_norm(hidden),
-            normalized(attention, self.attention_output_norm),
-            normalized(feed_forward, self.feed_forward_output_norm),
-            visibility,
-            state,
-            None if cross is None else normalized(cross, self.cross_output_norm),
+        inner = Sublayers(
+            normalized(sublayers.attention, self.attention_output_norm),
+            normalized(sublayers.feed_forward, self.feed_forward_output_norm),
+            None if sublayers.cross is None else normalized(sublayers.cross, self.cross_output_norm),
         )
+        return super().forward(self.input_norm(hidden), inner, visibility, state)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from torch import nn
 
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.deescalation import DeescalationState
-from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayer, SublayerName
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, SublayerName, Sublayers
 from seqarena.common.shapes import Hidden
 
 
@@ -27,25 +27,19 @@ class PostNormResidual(Residual):
         """Returns the residual sum of the stream and a sublayer's output."""
         return torch.add(stream, output, alpha=1.0 if sublayer == "feed_forward" else self.alpha)
 
-    def apply_attention(self, hidden: Hidden, attention: Sublayer, cross: Sublayer | None) -> Hidden:
+    def apply_attention(self, hidden: Hidden, sublayers: Sublayers) -> Hidden:
         """Returns Y2, the input of the feed-forward."""
-        hidden = self.attention_norm(self.add(hidden, attention(hidden), "attention"))
-        if cross is not None:
-            hidden = self.cross_norm(self.add(hidden, cross(hidden), "cross"))
+        hidden = self.attention_norm(self.add(hidden, sublayers.attention(hidden), "attention"))
+        if sublayers.cross is not None:
+            hidden = self.cross_norm(self.add(hidden, sublayers.cross(hidden), "cross"))
         return hidden
 
     def forward(
-        self,
-        hidden: Hidden,
-        attention: Sublayer,
-        feed_forward: Sublayer,
-        visibility: Visibility,
-        state: DeescalationState | None = None,
-        cross: Sublayer | None = None,
+        self, hidden: Hidden, sublayers: Sublayers, visibility: Visibility, state: DeescalationState | None = None
     ) -> tuple[Hidden, DeescalationState | None]:
         """Returns Y4."""
-        hidden = self.apply_attention(hidden, attention, cross)
-        return self.feed_forward_norm(self.add(hidden, feed_forward(hidden), "feed_forward")), state
+        hidden = self.apply_attention(hidden, sublayers)
+        return self.feed_forward_norm(self.add(hidden, sublayers.feed_forward(hidden), "feed_forward")), state
 
 
 @dataclass(frozen=True, kw_only=True)

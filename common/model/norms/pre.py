@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.deescalation import DeescalationState
-from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayer
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayers
 from seqarena.common.model.norms.post import PostNormResidual
 from seqarena.common.shapes import Context, Hidden
 
@@ -20,19 +20,13 @@ class PreNormResidual(PostNormResidual):
         return normalized
 
     def forward(
-        self,
-        hidden: Hidden,
-        attention: Sublayer,
-        feed_forward: Sublayer,
-        visibility: Visibility,
-        state: DeescalationState | None = None,
-        cross: Sublayer | None = None,
+        self, hidden: Hidden, sublayers: Sublayers, visibility: Visibility, state: DeescalationState | None = None
     ) -> tuple[Hidden, DeescalationState | None]:
         """Returns Y4."""
-        hidden = self.add(hidden, attention(self.attention_norm(hidden)), "attention")
-        if cross is not None:
-            hidden = self.add(hidden, cross(self.cross_norm(hidden)), "cross")
-        return self.add(hidden, feed_forward(self.feed_forward_norm(hidden)), "feed_forward"), state
+        hidden = self.add(hidden, sublayers.attention(self.attention_norm(hidden)), "attention")
+        if sublayers.cross is not None:
+            hidden = self.add(hidden, sublayers.cross(self.cross_norm(hidden)), "cross")
+        return self.add(hidden, sublayers.feed_forward(self.feed_forward_norm(hidden)), "feed_forward"), state
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from torch import nn
 
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.deescalation import DeescalationState
-from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayer
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Residual, Sublayers
 from seqarena.common.shapes import Hidden
 
 
@@ -19,19 +19,13 @@ class ReZeroResidual(Residual):
         self.branch_weight = nn.Parameter(torch.tensor(alpha))
 
     def forward(
-        self,
-        hidden: Hidden,
-        attention: Sublayer,
-        feed_forward: Sublayer,
-        visibility: Visibility,
-        state: DeescalationState | None = None,
-        cross: Sublayer | None = None,
+        self, hidden: Hidden, sublayers: Sublayers, visibility: Visibility, state: DeescalationState | None = None
     ) -> tuple[Hidden, DeescalationState | None]:
         """Returns Y4."""
-        hidden = hidden + self.branch_weight * attention(hidden)
-        if cross is not None:
-            hidden = hidden + self.branch_weight * cross(hidden)
-        return hidden + self.branch_weight * feed_forward(hidden), state
+        hidden = hidden + self.branch_weight * sublayers.attention(hidden)
+        if sublayers.cross is not None:
+            hidden = hidden + self.branch_weight * sublayers.cross(hidden)
+        return hidden + self.branch_weight * sublayers.feed_forward(hidden), state
 
 
 @dataclass(frozen=True, kw_only=True)

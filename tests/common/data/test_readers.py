@@ -16,7 +16,7 @@ NAMES = ("x", "size", "absent")
 
 
 def test_no_bit_of_an_npz_file_changes_what_is_read(tmp_path: Path) -> None:
-    """Of the array that is read, of one that numpy would not read, and of the directory, in which one may be lost."""
+    """Every bit is changed once: those of both arrays, and those of the directory, where a change can hide an array."""
     path = tmp_path / "a.npz"
     np.savez(path, x=np.arange(6.0).reshape(2, 3), size=np.array(7), info=np.array({"a": 1}, dtype=object))
     content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What the transformers library reads from the files of a SentencePiece vocabulary: the same ids and offsets."""
+"""The transformers library reads the same ids and offsets from the files of a SentencePiece vocabulary."""
 
 from pathlib import Path
 from typing import Any

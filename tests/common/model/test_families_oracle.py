@@ -134,7 +134,7 @@ def test_automodel_opens_what_we_write(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_body_alone_is_read(kind: str, tmp_path: Path) -> None:
-    """As MiniLM, BGE and E5 are stored: without prefix and heads."""
+    """MiniLM, BGE and E5 are stored like this, without prefix and heads."""
     theirs, family = made(kind)
     theirs.base_model.save_pretrained(tmp_path)  # type: ignore[operator, union-attr]
     model, report = load(str(tmp_path))

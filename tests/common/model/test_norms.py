@@ -16,7 +16,7 @@ from seqarena.common.model.deescalation import Deescalation, DeescalationState
 from seqarena.common.model.norms import NORMS, norm_name
 from seqarena.common.model.norms.admin import Admin
 from seqarena.common.model.norms.b2t import BottomToTop
-from seqarena.common.model.norms.base import LayerPosition, NormConfig, Sublayer
+from seqarena.common.model.norms.base import LayerPosition, NormConfig, Sublayer, Sublayers
 from seqarena.common.model.norms.deepnorm import DeepNorm
 from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.model.norms.peri import PeriNorm
@@ -102,7 +102,7 @@ def test_every_norm_is_its_formula(name: str, alpha: float) -> None:
         return torch.relu(tokens @ b)
 
     block = replace(NORMS[name], alpha=alpha).residual(8, 1e-5, LayerPosition(number=1, depth=6)).double()
-    found, _ = block(x, f, g, Visibility())
+    found, _ = block(x, Sublayers(f, g), Visibility())
     torch.testing.assert_close(found, expected_output(name, x, f, g, alpha), rtol=1e-6, atol=1e-6)
 
 

@@ -287,7 +287,7 @@ def test_compiled_training_is_the_same(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.unhooked
 def test_a_compiler_that_fails_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without a C++ compiler, or where a kill left a compiled file of 0 bytes in torch's cache."""
+    """It fails without a C++ compiler, or if a kill left a compiled file of 0 bytes in torch's cache."""
 
     def failing(*_: object) -> None:
         raise ImportError("main.so: file too short")
