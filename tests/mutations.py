@@ -124,6 +124,16 @@ MUTATIONS = (
 )  # fmt: skip
 
 
+def copy_tree(tree: Path) -> None:
+    """Copies the sources and tests, without hidden files and the output of runs in the top folder."""
+    ignored = ("runs", "data", "figures", "build", "results")
+
+    def skipped(folder: str, names: list[str]) -> set[str]:
+        return {name for name in names if name.startswith(".") or (Path(folder) == ROOT and name in ignored)}
+
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=skipped)
+
+
 def mutate(mutation: Mutation, tree: Path) -> None:
     """Puts the fault into a copy of the tree."""
     path = tree / "common" / "attention" / mutation.file
@@ -137,9 +147,7 @@ def killer(mutation: Mutation) -> str | None:
     """Returns the first test that fails with the fault in, or None if all pass."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        shutil.copytree(
-            ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".*", "runs", "data", "results", "*.egg-info")
-        )
+        copy_tree(tree)
         mutate(mutation, tree)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not extras and not unhooked",
                    *TESTS]  # fmt: skip
