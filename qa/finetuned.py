@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import processors
 from torch import nn
 
-from seqarena.common.attention import ATTENTIONS, attention_name
+from seqarena.common.attention import attention_name
 from seqarena.common.attention.stored import KERNEL, write_attention
 from seqarena.common.data.readers import read_json
 from seqarena.common.data.tokenization import SPECIAL, Tokenizer
@@ -87,8 +87,6 @@ def _without_class(model: nn.Module, config: Model, family: Family) -> str:
         return f"the library's {family.model_type} has post-norm, this one has the norm {config.norm_label}"
     if not family.holds(config):
         return f"the library's {family.model_type} has no such attention projections or embeddings"
-    if _variant(config) not in ATTENTIONS:
-        return "its attention is a variant of your own, which the plug-in does not register"
     return ""
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from seqarena.common.data.tokenization import Tokenizer, load_tokenizer
 from seqarena.common.files import write_atomically
 from seqarena.common.parser import Parser
+from seqarena.common.runs.external import add_code_option
 from seqarena.common.runs.metrics import accuracy
 from seqarena.common.runs.package import VOCABULARY, Evaluation
 from seqarena.common.runs.trained import TrainedRun, changed_run, read_trained, require_empty
@@ -42,6 +43,7 @@ def parser() -> Parser:
         "--data.n-best, --data.answer-length, --data.windows.",
     )
     made.add_argument("run", type=Path, help=f"directory of a finished run of {', '.join(TASKS)}")
+    add_code_option(made)
     made.add_argument("--file", type=Path, required=True, help="file of questions or pairs, with or without answers, "
                       "in any format that the task reads")  # fmt: skip
     made.add_argument("--out", type=Path, required=True, help="folder for the predictions")
@@ -52,7 +54,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena qa predict`` and returns its exit code."""
     options, fields = parser().parse_known_args(arguments)
-    trained = read_trained(options.run, Run, "qa", tuple(TASKS))
+    trained = read_trained(options.run, Run, "qa", tuple(TASKS), code=options.code)
     data = changed_run(trained.run, fields, FREE, PROG).data
     require_empty(options.out)
     tokenizer = load_tokenizer(options.run / VOCABULARY)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from seqarena.common.data.tokenization import load_tokenizer
 from seqarena.common.parser import Parser
+from seqarena.common.runs.external import add_code_option
 from seqarena.common.runs.package import VOCABULARY
 from seqarena.common.runs.trained import changed_run, read_trained, require_empty
 from seqarena.common.training.runtime import make_accelerator
@@ -25,6 +26,7 @@ def parser() -> Parser:
     """Returns the parser of ``seqarena summarization predict``."""
     made = Parser(prog=PROG, description=f"{__doc__}\nSearch settings can be set as in a run: --decoding.beam, ...")
     made.add_argument("run", type=Path, help=f"directory of a finished run of {', '.join(TASKS)}")
+    add_code_option(made)
     made.add_argument("--documents", type=Path, required=True, help="texts, one per line")
     made.add_argument(
         "--references", type=Path, help="reference headlines, one per line in the same order, to score by"
@@ -37,7 +39,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena summarization predict`` and returns its exit code."""
     options, fields = parser().parse_known_args(arguments)
-    trained = read_trained(options.run, Run, "summarization", tuple(TASKS))
+    trained = read_trained(options.run, Run, "summarization", tuple(TASKS), code=options.code)
     its = changed_run(trained.run, fields, FREE, PROG)
     require_empty(options.out)
     documents = score.lines_of(options.documents)

@@ -7,6 +7,7 @@ import numpy as np
 
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.parser import Parser
+from seqarena.common.runs.external import add_code_option
 from seqarena.common.runs.trained import read_trained
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.vqa.data import Split, VqaData
@@ -23,6 +24,7 @@ def parser() -> Parser:
     """Returns the parser of ``seqarena vqa submit``."""
     made = Parser(prog="seqarena vqa submit", description=__doc__)
     made.add_argument("--run", type=Path, required=True, help="directory of a finished run of vqa2")
+    add_code_option(made)
     made.add_argument(
         "--questions", type=Path, required=True, help="v2_OpenEnded_mscoco_test2015_questions.json, plain or .gz"
     )
@@ -44,7 +46,7 @@ def submit(arguments: Sequence[str]) -> int:
         raise WrongUseError(f"--out {options.out}: expected a file in an existing folder")
     if options.missing < 0:
         raise WrongUseError(f"--missing: expected at least 0, found {options.missing}")
-    trained = read_trained(options.run, Run, "vqa", ("vqa2",))
+    trained = read_trained(options.run, Run, "vqa", ("vqa2",), code=options.code)
     run = trained.run
     questions = read_questions(options.questions)
     loaded = run.data.load(options.data_folder)

@@ -13,6 +13,7 @@ from seqarena.common.attention.softmax import Recency, Softmax
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.model.bounded import Bounded
+from seqarena.common.runs.external import is_reference, load_external
 from seqarena.common.runs.named import name_in
 from seqarena.common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 
@@ -48,11 +49,13 @@ ALIASES: Mapping[str, str] = MappingProxyType({"lnas": "softmax"})
 
 
 def find_attention(name: str) -> AttentionConfig:
-    """Returns the variant of a name or alias.
+    """Returns the variant of a name or alias, or of a class outside this project: ``my_attention.py:MyAttention``.
 
     Raises:
         WrongUseError: no such variant. The message suggests the nearest name.
     """
+    if is_reference(name):
+        return load_external(name, AttentionConfig, "attention")  # type: ignore[type-abstract]
     return look_up(ATTENTIONS, ALIASES.get(name, name), "attention")
 
 

@@ -1,7 +1,7 @@
 """Frozen dataclasses to JSON and back; fingerprints of runs.
 
 The JSON of each config contains its class name, under the key ``class``, since a field may hold one of several
-classes.
+classes. The name of a class that is not this project's contains its module, as in ``my_attention:MyAttention``.
 """
 
 import hashlib
@@ -13,6 +13,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 Config = TypeVar("Config")
+PROJECT = __name__.partition(".")[0]
+"""Name of this project's package."""
 
 
 def to_json(config: Any, *, later: bool = True) -> Any:
@@ -22,7 +24,7 @@ def to_json(config: Any, *, later: bool = True) -> Any:
     from before they were added.
     """
     if is_dataclass(config) and not isinstance(config, type):
-        return {"class": type(config).__name__} | {
+        return {"class": class_label(type(config))} | {
             field.name: to_json(getattr(config, field.name), later=later)
             for field in fields(config)
             if later or "added" not in field.metadata or getattr(config, field.name) != field.default
@@ -44,7 +46,7 @@ def from_json(kind: type[Config], values: Any) -> Config:
         raise ValueError(f"expected a {kind.__name__}, found {type(values).__name__}")
     chosen: Any = class_named(kind, values)
     if chosen is None:
-        raise ValueError(f"expected a {kind.__name__}, found class {values.get('class')!r}")
+        raise ValueError(f"expected a {kind.__name__}, found class {values.get('class')!r}{_advice(values)}")
     found = set(values) - {"class"}
     known = {field.name for field in fields(chosen) if field.name in found or "added" not in field.metadata}
     if found != known:
@@ -52,6 +54,16 @@ def from_json(kind: type[Config], values: Any) -> Config:
     hints = typing.get_type_hints(chosen)
     config: Config = chosen(**{name: _value(hints[name], values[name]) for name in known})
     return config
+
+
+def is_external(kind: type) -> bool:
+    """Returns whether a class is defined outside this project."""
+    return kind.__module__.partition(".")[0] != PROJECT
+
+
+def class_label(kind: type) -> str:
+    """Returns the name of a config's class in JSON, which contains the module of an external class."""
+    return f"{kind.__module__}:{kind.__name__}" if is_external(kind) else kind.__name__
 
 
 def fingerprint(config: Any) -> str:
@@ -70,13 +82,18 @@ def field_paths(config: Any, path: str = "") -> list[str]:
 
 def class_named(kind: type, values: dict[str, Any]) -> type | None:
     """Returns the class that the JSON of a config names, ``kind`` or a subclass of it; None if it is unknown."""
-    return next((each for each in _family(kind) if each.__name__ == values.get("class")), None)
+    return next((each for each in _family(kind) if class_label(each) == values.get("class")), None)
 
 
 def config_class(hint: Any) -> type | None:
     """Returns the dataclass in an annotation, alone or in a union; None if there is none."""
     options = [hint, *typing.get_args(hint)]
     return next((each for each in options if isinstance(each, type) and is_dataclass(each)), None)
+
+
+def _advice(values: dict[str, Any]) -> str:
+    module, is_external_class, _ = str(values.get("class")).partition(":")
+    return f", whose code is not loaded; name it: --code {module.replace('.', '/')}.py" if is_external_class else ""
 
 
 def _family(kind: type) -> list[type]:

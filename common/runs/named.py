@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from seqarena.common.runs.config import class_label, is_external
+
 
 def changed_fields(base: Any, value: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
     """Returns field path -> (value in ``base``, value in ``value``) for the differences between two configs.
@@ -22,11 +24,15 @@ def changed_fields(base: Any, value: Any, path: str = "") -> dict[str, tuple[Any
 def name_in(table: Mapping[str, Any], value: Any) -> str:
     """Returns the name of the entry nearest to ``value``, with the fields that differ in brackets.
 
+    An external class has no entry. Its name contains its module, and its defaults count as the entry.
+
     Raises:
-        KeyError: no entry of the table has the class of ``value``.
+        KeyError: no entry of the table has the class of ``value``, which is one of this project.
     """
-    alike = {name: changed_fields(entry, value) for name, entry in table.items() if type(entry) is type(value)}
+    kind = type(value)
+    entries = {class_label(kind): kind()} if is_external(kind) else table
+    alike = {name: changed_fields(entry, value) for name, entry in entries.items() if type(entry) is kind}
     if not alike:
-        raise KeyError(f"{type(value).__name__} has no entry in the table")
+        raise KeyError(f"{kind.__name__} has no entry in the table")
     name, changes = min(alike.items(), key=lambda item: len(item[1]))
     return name + (f"[{','.join(f'{path}={new}' for path, (_, new) in changes.items())}]" if changes else "")

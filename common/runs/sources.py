@@ -33,7 +33,7 @@ STARTED = common.STARTED
 LEFT_OUT = (
     "common.attention", "common.model.norms",  # the tables of variants and norms: a run holds its own values itself
     "common.model.attention_maps",  # heat maps, drawn after the test
-    "common.errors", "common.runs.cli", "common.runs.named",  # messages and names
+    "common.errors", "common.runs.cli", "common.runs.external", "common.runs.named",  # messages and names
     "common.parser", "common.runs.fields", "common.runs.folder", "common.runs.inputs", "common.runs.package",
     "common.runs.results", "common.runs.roles", "common.runs.run", "common.runs.sources", "common.runs.tasks",
     # the command line, metadata and file handling
@@ -101,11 +101,14 @@ def _closure(roots: frozenset[str], variants: frozenset[str], without: frozenset
     others = {type(each).__module__ for each in (*ATTENTIONS.values(), *NORMS.values())}
     # Others count only if the run's own ones import them, as hnas imports dnas and softmax.
     found = _reached(roots, without=others | without) | _reached(variants, without=set())
-    return {_shown(path): _read(path)[0] for path in sorted(found)}
+    return {shown: _read(path)[0] for shown, path in sorted(found.items())}
 
 
-def _reached(roots: Iterable[str], without: Collection[str]) -> set[Path]:
-    """Returns the files of modules and of all that they import from the project or from the package of a root."""
+def _reached(roots: Iterable[str], without: Collection[str]) -> dict[str, Path]:
+    """Returns the files of modules and of all that they import from the project or from the package of a root.
+
+    The keys do not depend on the folders of this machine.
+    """
     waiting, found = [*roots], dict[str, Path]()
     own = frozenset(map(_top, waiting))
     while waiting:
@@ -115,7 +118,7 @@ def _reached(roots: Iterable[str], without: Collection[str]) -> set[Path]:
             found[name] = path
             waiting += [_absolute(name, path, each) for each in _read(path)[1]]
             waiting += [name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)]
-    return set(found.values())
+    return {_portable(name, path): path for name, path in found.items()}
 
 
 def _is_left_out(module: str) -> bool:
@@ -157,6 +160,11 @@ def _loaded(name: str) -> Path | None:
 
 def _is_ours(path: Path) -> bool:
     return "site-packages" not in path.parts and not path.is_relative_to(sys.base_prefix)
+
+
+def _portable(name: str, path: Path) -> str:
+    """Returns the path of a project's file, and the name of any other module, whose folder differs by machine."""
+    return _shown(path) if _top(name) == PROJECT else f"{name}.py"
 
 
 def _shown(path: Path) -> str:

@@ -1,6 +1,6 @@
 """A trained run, read back from its directory with its chosen weights."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -10,10 +10,13 @@ from torch import nn
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import read_strict_json
 from seqarena.common.runs.config import from_json
+from seqarena.common.runs.external import external_modules, import_code
 from seqarena.common.runs.fields import set_fields
+from seqarena.common.runs.inputs import sources_in
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun
+from seqarena.common.runs.sources import changed_sources, imported_by, short_list
 from seqarena.common.training.checkpoint import load_weights
 from seqarena.common.training.restart import chosen_weights
 
@@ -42,16 +45,25 @@ class TrainedRun(Generic[Run]):
 
 
 def read_trained(
-    folder: Path, kind: type[Run], package: str, tasks: Collection[str], *, unfinished: bool = False
+    folder: Path,
+    kind: type[Run],
+    package: str,
+    tasks: Collection[str],
+    *,
+    code: Iterable[str] = (),
+    unfinished: bool = False,
 ) -> TrainedRun[Run]:
     """Returns the run in a directory, which must be of one of these tasks.
 
+    ``code``: files or modules of the run's external variants, as for ``import_code``.
     ``unfinished``: also accepts an interrupted or diverged run, with the weights chosen so far.
 
     Raises:
-        WrongUseError: no run, one of another task, or one that is not finished or diverged.
+        WrongUseError: no run, one of another task, one that is not finished or diverged, or one whose external variant
+            has changed.
         BadDataError: a damaged run or result, or one of another version.
     """
+    import_code(code)
     wanted = f"{folder}: expected the directory of a {'' if unfinished else 'finished '}run of {' or '.join(tasks)}"
     result = Result.read(folder)
     values = _begun(folder, wanted) if result is None else result.run
@@ -61,7 +73,8 @@ def read_trained(
     try:
         run = from_json(kind, values)
     except (ValueError, TypeError) as error:
-        raise BadDataError(f"{folder}: not a run of this version ({error})") from error
+        raise BadDataError(f"{folder}: not a run that can be read here ({error})") from error
+    _require_same_code(folder, run)
     if result is None or (unfinished and result.status != "finished"):
         return _unfinished(folder, run, wanted, allowed=unfinished)
     if result.status != "finished":
@@ -69,6 +82,19 @@ def read_trained(
     return TrainedRun(
         folder=folder, run=run, step=result.chosen_step, data_checksum=result.data_checksum, is_finished=True
     )
+
+
+def _require_same_code(folder: Path, run: BaseRun) -> None:
+    """Raises a ``WrongUseError`` if the code of the run's external variants has changed since it was trained."""
+    before = sources_in(folder) or {}
+    for module in external_modules(run):
+        now = imported_by(module)
+        common = {path for path in before.keys() & now.keys() if "/" not in path}  # the files outside the project
+        changed = [path for path in changed_sources(before, now) if path in common]
+        if changed:
+            raise WrongUseError(
+                f"{folder}: {short_list(changed)} changed since this run was trained; restore it, or train again"
+            )
 
 
 def changed_run(run: Run, fields: Sequence[str], free: tuple[str, ...], prog: str) -> Run:

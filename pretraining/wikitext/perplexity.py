@@ -10,6 +10,7 @@ from seqarena.common.attention import attention_name
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.norms import norm_name
 from seqarena.common.parser import Parser
+from seqarena.common.runs.external import add_code_option
 from seqarena.common.runs.fields import set_fields
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.trained import read_trained
@@ -34,6 +35,7 @@ def parser() -> Parser:
         "tokens, --final.memory 1600 uses a longer memory. --data.path gives the present location of the text.",
     )
     made.add_argument("run", type=Path, help="directory of a run of wikitext103 or wikitext2")
+    add_code_option(made)
     made.add_argument("--split", choices=SPLITS, default="valid", help="split to evaluate (default: valid)")
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
@@ -75,7 +77,9 @@ def score(
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena pretraining perplexity`` and returns its exit code."""
     options, fields = parser().parse_known_args(arguments)
-    trained = read_trained(options.run, LanguageRun, "pretraining", ("wikitext103", "wikitext2"), unfinished=True)
+    trained = read_trained(
+        options.run, LanguageRun, "pretraining", ("wikitext103", "wikitext2"), code=options.code, unfinished=True
+    )
     its, checksum = with_fields(trained.run, fields), trained.data_checksum
     accelerator = make_accelerator(its.train.precision)
     text = its.data.load(options.data_folder, its.task, report_differences=accelerator.is_main_process)

@@ -8,6 +8,7 @@ from typing import Any
 
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.config import from_json, to_json
+from seqarena.common.runs.external import external_modules, import_code, location_of
 from seqarena.common.runs.folder import outdated_sources, run_folder
 from seqarena.common.runs.inputs import has_same_files
 from seqarena.common.runs.package import Package
@@ -100,6 +101,7 @@ class PlannedRun:
             "package": self.package.name,
             "run": to_json(self.run),
             "sources": dict(self.sources),
+            "code": sorted(map(location_of, external_modules(self.run))),
             "session": dataclasses.asdict(session)
             | {"runs": str(session.runs.absolute()), "data": str(session.data.absolute())},
         }
@@ -109,7 +111,8 @@ def from_description(values: Mapping[str, Any]) -> PlannedRun:
     """Returns the run of a description from ``description``.
 
     Raises:
-        WrongUseError: the description is of another version of seqarena, or the sources differ from the sweep's.
+        WrongUseError: the description is of another version of seqarena, the code of an external variant is missing
+            here, or the sources differ from the sweep's.
     """
     package = find_package(values["package"])
     session_values = values["session"]
@@ -118,6 +121,7 @@ def from_description(values: Mapping[str, Any]) -> PlannedRun:
         | {name: Path(session_values[name]) for name in ("runs", "data")}
         | {"trackers": tuple(session_values["trackers"])}
     )
+    import_code(values["code"])
     try:
         kind = type(package.presets[values["run"]["task"]][values["run"]["preset"]].run)
         made = PlannedRun(package=package, run=from_json(kind, values["run"]), session=session)

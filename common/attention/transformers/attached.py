@@ -8,9 +8,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.stored import KERNEL, PARAMETERS, SAVED, write_attention
-from seqarena.common.attention.transformers.interface import AttachedKernel, attention_modules, register
+from seqarena.common.attention.transformers.interface import (
+    AttachedKernel,
+    attention_modules,
+    register,
+    registered_config,
+)
 from seqarena.common.data.readers import member, read_json
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bounded import bounded_modules
@@ -37,14 +41,15 @@ def attach(model: nn.Module, **settings: Any) -> nn.Module:
     if any(hasattr(module, KERNEL) for module in modules):
         raise WrongUseError(f"{kind} has attached kernels already; attaching again would discard their parameters")
     name: Any = getattr(model.config, "_attn_implementation", None)
-    if name not in ATTENTIONS:
+    registered = registered_config(name)
+    if registered is None:
         raise WrongUseError(
             f'{kind} has attention {name!r}; first set a variant, for example model.set_attn_implementation("hnas")'
         )
     try:
-        config = replace(ATTENTIONS[name], **settings)
+        config = replace(registered, **settings)
     except TypeError as error:
-        known = ", ".join(asdict(ATTENTIONS[name])) or "none"
+        known = ", ".join(asdict(registered)) or "none"
         raise WrongUseError(f"attention {name!r}: {error}; its settings are: {known}") from error
     for module, heads in [(module, _heads(module, model)) for module in modules]:
         device = next(module.parameters()).device
@@ -104,6 +109,7 @@ def load(kind: Any, folder: Path, **named: Any) -> Any:
 
     Raises:
         BadDataError: the folder was not written by ``save``, or the parameters do not fit the model.
+        WrongUseError: its attention is an external variant that is not registered.
     """
     values = read_json(folder / SAVED)
     name: str = member(values, "attention", str, str(folder / SAVED))
@@ -112,6 +118,11 @@ def load(kind: Any, folder: Path, **named: Any) -> Any:
             f"{folder / SAVED}: expected settings, found none; saved by an earlier version: save it again"
         )
     register()
+    if registered_config(name) is None:
+        raise WrongUseError(
+            f"{folder}: its attention {name!r} is not part of seqarena; register its code first, for example "
+            f'register(external=("{name.replace(":", ".py:")}",))'
+        )
     model = kind.from_pretrained(folder, attn_implementation=name, **named)
     if values["settings"] is None:  # no kernels were attached
         return model

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from seqarena.common.attention import ATTENTIONS, Order, require_order
+from seqarena.common.attention import ATTENTIONS, Order, attention_name, find_attention, require_order
 from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.stored import KERNEL
 from seqarena.common.attention.transformers.masks import attend_pairs, is_key_mask, over_pairs, real_tokens
@@ -38,20 +38,33 @@ class AttachedKernel(nn.Module):
         self.kernel = config.build(heads=heads)
 
 
-def register(dropouts: tuple[float, ...] = (0.0, 0.1)) -> None:
+def register(dropouts: tuple[float, ...] = (0.0, 0.1), external: tuple[str, ...] = ()) -> None:
     """Registers every variant as an attention implementation of the library, by its name.
+
+    ``external`` lists classes outside this project, as ``my_attention.py:MyAttention``. The library knows each of them
+    by the name that tables show, here ``my_attention:MyAttention``.
 
     Afterwards a variant is refused for models that do not use the library's attention interface: the library would
     silently run the model's own attention. ``dropouts`` lists the dropout probabilities of models that will be compiled
     before their first call.
     """
-    for name, config in ATTENTIONS.items():
+    others = {attention_name(config): config for config in map(find_attention, external)}
+    for name, config in ({**ATTENTIONS, **others}).items():
         # A kernel with parameters or other state belongs to one module of a model; only kernels without are shared.
         shared = None if config.build(heads=1).state_dict() else {each: _build(config, each) for each in dropouts}
         AttentionInterface.register(name, functools.partial(attend, name, config, shared))
         AttentionMaskInterface.register(name, real_tokens)
     if not hasattr(PreTrainedModel.post_init, "refuses"):
         _refuse_models()
+
+
+def registered_config(name: str | None) -> AttentionConfig | None:
+    """Returns the config of a variant that ``register`` registered by this name; None for other implementations."""
+    function = AttentionInterface._global_mapping.get(name or "")
+    if not (isinstance(function, functools.partial) and function.func is attend):
+        return None
+    config: AttentionConfig = function.args[1]
+    return config
 
 
 def _build(config: AttentionConfig, dropout: float) -> Kernel:
@@ -90,7 +103,7 @@ def _refuse_models() -> None:
 
 def _check_class(kind: Any, name: str | None) -> None:
     """Raises a ``WrongUseError`` for a model class that computes some or all of its attention itself."""
-    if name in ATTENTIONS and (not kind._can_set_attn_implementation() or _own_softmax(kind)):
+    if registered_config(name) is not None and (not kind._can_set_attn_implementation() or _own_softmax(kind)):
         raise WrongUseError(
             f"{kind.__name__} computes some or all of its attention itself, not by {name!r}; expected a model "
             "that uses the library's AttentionInterface, such as BERT, RoBERTa or ModernBERT"
@@ -99,7 +112,7 @@ def _check_class(kind: Any, name: str | None) -> None:
 
 def _check_modules(model: nn.Module, name: str | None) -> None:
     """Raises a ``WrongUseError`` for a model without modules that look up their attention, such as FNet or Mamba."""
-    if name in ATTENTIONS and not attention_modules(model):
+    if registered_config(name) is not None and not attention_modules(model):
         raise WrongUseError(
             f"{type(model).__name__}: none of its modules uses the library's AttentionInterface, {name!r} would change "
             "nothing; expected a model that does, such as BERT, RoBERTa or ModernBERT"

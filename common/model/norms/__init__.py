@@ -13,6 +13,7 @@ from seqarena.common.model.norms.peri import PeriNorm
 from seqarena.common.model.norms.post import PostNorm
 from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.model.norms.rezero import ReZero
+from seqarena.common.runs.external import is_reference, load_external
 from seqarena.common.runs.named import name_in
 
 __all__ = ["NORMS", "NormConfig", "find_norm", "norm_name"]
@@ -32,7 +33,13 @@ NORMS: Mapping[str, NormConfig] = MappingProxyType(
 
 
 def find_norm(name: str) -> NormConfig:
-    """Returns the norm of that name. Raises a ``WrongUseError`` that suggests the nearest name."""
+    """Returns the norm of that name, or of a class outside this project: ``my_norm.py:MyNorm``.
+
+    Raises:
+        WrongUseError: no such norm. The message suggests the nearest name.
+    """
+    if is_reference(name):
+        return load_external(name, NormConfig, "norm")  # type: ignore[type-abstract]
     return look_up(NORMS, name, "norm")
 
 

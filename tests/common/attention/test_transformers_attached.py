@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from seqarena.common.attention import ATTENTIONS, reference
+from seqarena.common.attention import reference
 from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bounded import bounded_modules
@@ -39,17 +39,19 @@ class ScaledKernel(Kernel):
         return self.scale * reference.softmax(scores, visible), None
 
 
+SCALED = f"{__name__}:Scaled"
+
+
 @pytest.fixture
 def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variant with a trained parameter that nobody here has heard of, as "scaled" in the table."""
+    """Registers ``SCALED``, a variant with a trained parameter that is not part of the project."""
     from transformers import AttentionInterface, AttentionMaskInterface  # noqa: PLC0415
 
-    import seqarena.common.attention.transformers as plugin  # noqa: PLC0415
+    from seqarena.common.attention.transformers import register  # noqa: PLC0415
 
-    for module in (plugin.interface, plugin.attached):
-        monkeypatch.setattr(module, "ATTENTIONS", {**ATTENTIONS, "scaled": Scaled()})
     for interface in (AttentionInterface, AttentionMaskInterface):
         monkeypatch.setattr(interface, "_global_mapping", dict(interface._global_mapping))
+    register(external=(SCALED,))
 
 
 @pytest.mark.usefixtures("scaled")
@@ -58,8 +60,8 @@ def test_parameters_of_any_variant_are_trained_saved_and_loaded(tmp_path: Path) 
 
     from seqarena.common.attention.transformers import attach, load, optimizer_of, save  # noqa: PLC0415
 
-    model = made("Bert", "scaled", attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0)
-    with pytest.raises(WrongUseError, match=r"'scaled' has parameters, which this model lacks; call attach"):
+    model = made("Bert", SCALED, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0)
+    with pytest.raises(WrongUseError, match=rf"'{SCALED}' has parameters, which this model lacks; call attach"):
         model(tokens())
     attach(model, start=0.5).float()
     scales = {name: each for name, each in model.named_parameters() if name.endswith("kernel.scale")}
@@ -89,7 +91,7 @@ def test_parameters_of_any_variant_are_trained_saved_and_loaded(tmp_path: Path) 
 @pytest.mark.usefixtures("scaled")
 def test_a_compiled_model_without_its_parameters_says_so() -> None:
     torch._dynamo.reset()
-    model = torch.compile(made("Bert", "scaled"), fullgraph=True, backend="aot_eager")
+    model = torch.compile(made("Bert", SCALED), fullgraph=True, backend="aot_eager")
     with pytest.raises(Exception, match=r"has parameters, which this model lacks; call attach\(model\)"):
         model(tokens())
 

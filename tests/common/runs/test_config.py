@@ -16,6 +16,7 @@ class Small:
     size: int = 1
 
 
+SMALL = f"{__name__}:Small"
 RUNS = [preset.run for presets in PRESETS.values() for preset in presets.values()]
 
 
@@ -30,11 +31,11 @@ def test_foreign_json_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a Small, found list"):
         from_json(Small, [])
     with pytest.raises(ValueError, match="found a dict"):
-        from_json(Small, {"class": "Small", "size": {}})
+        from_json(Small, {"class": SMALL, "size": {}})
     with pytest.raises(ValueError, match="expected a Small, found class 'Other'"):
         from_json(Small, {"class": "Other", "size": 1})
     with pytest.raises(ValueError, match=r"unknown or missing fields \['more'\]"):
-        from_json(Small, {"class": "Small", "size": 1, "more": 2})
+        from_json(Small, {"class": SMALL, "size": 1, "more": 2})
 
 
 def test_fingerprints_differ_by_any_field() -> None:

@@ -188,7 +188,8 @@ def test_a_variant_in_a_package_of_the_users_is_seen_with_all_that_it_imports(
 
     known = now()
     edit(path, "", "EXTRA = 1\n")
-    assert changed_sources(known, now()) == [path]
+    module = path.removesuffix(".py").partition("/")[2].replace("/", ".")
+    assert changed_sources(known, now()) == [path if path.startswith("common/") else f"{module}.py"]
 
 
 def test_a_config_without_a_file_is_refused() -> None:

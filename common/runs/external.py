@@ -1,0 +1,150 @@
+"""Attention variants and norms that users define outside this project: ``my_attention.py:MyAttention``.
+
+A file is imported as a module named like the file. The name of its class in tables and in the JSON of runs is
+``my_attention:MyAttention``: the same wherever the file is.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from seqarena.common.errors import WrongUseError, nearest
+from seqarena.common.runs.config import is_external
+
+Config = TypeVar("Config")
+
+
+def is_reference(name: str) -> bool:
+    """Returns whether a name is that of a class in a file or module, not that of an entry in a table."""
+    return ":" in name
+
+
+def load_external(reference: str, kind: type[Config], option: str) -> Config:
+    """Returns a config with its defaults, of a class in the user's file or installed module.
+
+    Args:
+        reference: ``path/my_attention.py:MyAttention`` or ``my_package.module:MyAttention``.
+        kind: Class of which it must be a subclass.
+        option: What is chosen, for messages: attention or norm.
+
+    Raises:
+        WrongUseError: no such file or class, code that cannot be imported, or a class that is no config.
+    """
+    target, _, name = reference.rpartition(":")
+    module = _module(target, reference)
+    found: Any = getattr(module, name, None)
+    defined = [
+        each.__name__
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, kind) and each.__module__ == module.__name__
+    ]
+    if found is None:
+        known = nearest(name, defined) or f"it defines {', '.join(defined) or f'no {kind.__name__}'}"
+        raise WrongUseError(f"{option} {reference}: {target} has no class {name!r}; {known}")
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise WrongUseError(f"{option} {reference}: expected a subclass of {kind.__name__}; see docs/adding.md")
+    chosen: Any = found
+    if "__dataclass_fields__" not in vars(chosen) or not chosen.__dataclass_params__.frozen:
+        raise WrongUseError(
+            f"{option} {reference}: expected a frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it"
+        )
+    needed = [each.name for each in fields(chosen) if each.default is each.default_factory is MISSING]
+    if needed:
+        raise WrongUseError(f"{option} {reference}: expected a default for each field; {', '.join(needed)} has none")
+    try:
+        config: Config = chosen()
+    except TypeError as error:  # an abstract method is not defined
+        raise WrongUseError(f"{option} {reference}: {error}; see docs/adding.md") from error
+    return config
+
+
+def external_modules(value: Any) -> set[str]:
+    """Returns the modules of all configs of external classes in a config."""
+    if not is_dataclass(value):
+        return set()
+    inner = {each for field in fields(value) for each in external_modules(getattr(value, field.name))}
+    return inner | {type(value).__module__} if is_external(type(value)) else inner
+
+
+def location_of(module: str) -> str:
+    """Returns the text by which ``import_code`` imports a loaded module in another process: its file, or its name."""
+    path = Path(str(sys.modules[module].__file__)).resolve()
+    return str(path) if path.stem == module else module
+
+
+def add_code_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that names the code of external variants, for commands that read runs."""
+    parser.add_argument(
+        "--code", action="append", default=[], metavar="FILE",
+        help="code of an attention or norm of the run that is not part of seqarena: FILE.py or PACKAGE.MODULE",
+    )  # fmt: skip
+
+
+def import_code(locations: Iterable[str]) -> None:
+    """Imports files and modules that define variants or norms.
+
+    Raises:
+        WrongUseError: no such file or module, or importing it failed.
+    """
+    for each in locations:
+        _module(each, each)
+
+
+def _module(target: str, reference: str) -> ModuleType:
+    return _import_file(Path(target), reference) if target.endswith(".py") else _import_module(target, reference)
+
+
+def _import_file(path: Path, reference: str) -> ModuleType:
+    """Imports a file as a module named like it. Its folder is added to the end of the search path."""
+    if not path.is_file():
+        raise WrongUseError(f"{reference}: {path} does not exist; expected FILE.py:CLASS or PACKAGE.MODULE:CLASS")
+    name, path = path.stem, path.resolve()
+    if not name.isidentifier():
+        raise WrongUseError(f"{reference}: {name!r} cannot be the name of a module; rename the file")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for the other files that it imports, here and in worker processes
+    importlib.invalidate_caches()
+    loaded = sys.modules.get(name)
+    origin = importlib.util.find_spec(name).origin if loaded is None else getattr(loaded, "__file__", None)  # type: ignore[union-attr]
+    if origin is None or Path(origin).resolve() != path:
+        raise WrongUseError(
+            f"{reference}: a module named {name} is already at {origin or 'another place'}; rename {path.name}"
+        )
+    return _import(name, reference)
+
+
+def _import_module(name: str, reference: str) -> ModuleType:
+    """Imports a module that is installed, or below the current folder."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    return _import(name, reference)
+
+
+def _import(name: str, reference: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        what = f"no module {error.name}"
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise WrongUseError(f"{reference}: {what}; expected FILE.py:CLASS or PACKAGE.MODULE:CLASS") from error
+        raise WrongUseError(f"{reference}: it imports {error.name}, which is not installed") from error
+    except (Exception, SystemExit) as error:  # whatever the user's code raises when it is imported
+        raise WrongUseError(f"{reference}: importing it failed ({_reason(error)})") from error
+
+
+def _reason(error: BaseException) -> str:
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    trace = error.__traceback__
+    while trace is not None:
+        if line is None and trace.tb_next is None:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {message}, line {line}"

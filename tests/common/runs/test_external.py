@@ -1,0 +1,198 @@
+"""Variants and norms defined outside the project: found, named, versioned, and refused with a reason."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqarena.common.attention import attend, attention_name, find_attention
+from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.errors import WrongUseError, run_command
+from seqarena.common.model.norms import find_norm, norm_name
+from seqarena.common.runs import sources
+from seqarena.common.runs.config import from_json, to_json
+from seqarena.common.runs.external import import_code, location_of
+from seqarena.common.runs.results import read_results
+from seqarena.common.runs.trained import read_trained
+from seqarena.lra.run import Run
+from seqarena.scripts.seqarena import dispatch
+from tests.common.runs.test_cli import TINY
+
+HEAD = """
+from dataclasses import dataclass
+
+import torch
+
+from seqarena.common.attention.base import AttentionConfig, Kernel
+"""
+SIGMOID = f"""{HEAD}
+@dataclass(frozen=True, kw_only=True)
+class Sigmoid(AttentionConfig):
+    b: float = 0.0
+
+    def build(self, heads, dropout=0.0):
+        return SigmoidKernel(self, dropout)
+
+
+class SigmoidKernel(Kernel):
+    def __init__(self, config, dropout):
+        super().__init__(config, dropout)
+        self.b = config.b
+
+    def normalize(self, scores, visible, visibility, state):
+        return torch.sigmoid(scores + self.b) * visible, None
+"""
+NORM = """
+from dataclasses import dataclass
+
+from seqarena.common.model.norms.pre import PreNorm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twice(PreNorm):
+    factor: float = 2.0
+"""
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Write]:
+    """Writes a file as if before this process began; afterwards forgets every module that a test imported."""
+    search_path = list(sys.path)
+
+    def apply(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        os.utime(path, (1e9, 1e9))
+        forget()
+        return path
+
+    yield apply
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+    sys.path[:] = search_path
+    forget()
+
+
+def forget() -> None:
+    sources._read.cache_clear()
+    sources._closure.cache_clear()
+
+
+def listops(folder: Path, attention: str, *more: str) -> list[str]:
+    return [
+        "lra",
+        "listops",
+        "--attention",
+        attention,
+        "--runs",
+        str(folder / "runs"),
+        "--data-folder",
+        str(folder),
+        *TINY,
+        *more,
+    ]
+
+
+def test_a_file_is_a_variant(write: Write) -> None:
+    path = write("shape_one.py", SIGMOID)
+    config = find_attention(f"{path}:Sigmoid")
+    assert attention_name(config) == "shape_one:Sigmoid"
+    assert attention_name(type(config)(b=0.5)) == "shape_one:Sigmoid[b=0.5]"
+    assert from_json(AttentionConfig, json.loads(json.dumps(to_json(config)))) == config
+    query = torch.randn(1, 1, 3, 4)
+    weights = torch.sigmoid(query @ query.mT / 2)
+    assert torch.allclose(attend(f"{path}:Sigmoid", query, query, query), weights @ query, atol=1e-6)
+    import_code([location_of("shape_one")])  # as a worker does
+
+
+def test_a_module_is_a_variant(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("shape_package/__init__.py", "")
+    write("shape_package/inner.py", SIGMOID)
+    monkeypatch.chdir(tmp_path)
+    assert attention_name(find_attention("shape_package.inner:Sigmoid")) == "shape_package.inner:Sigmoid"
+    assert location_of("shape_package.inner") == "shape_package.inner"
+
+
+def test_a_norm_is_named_alike(write: Write) -> None:
+    norm = find_norm(f"{write('shape_norm.py', NORM)}:Twice")
+    assert norm_name(norm) == "shape_norm:Twice"
+
+
+def test_a_run_names_the_code_and_a_changed_source_is_another_run(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write("shape_two.py", SIGMOID)
+    command = listops(tmp_path, f"{path}:Sigmoid", "--model.attention.b", "0.5")
+    assert run_command(dispatch, command) == 0
+    ((folder, first),) = read_results(tmp_path / "runs")[0].items()
+    assert read_trained(folder, Run, "lra", ("listops",), code=[str(path)]).is_finished
+    assert first.attention == "shape_two:Sigmoid[b=0.5]"
+    assert first.run["model"]["attention"] == {"class": "shape_two:Sigmoid", "b": 0.5}
+    assert "shape_two.py" in first.sources
+    write("shape_two.py", SIGMOID.replace("scores + self.b", "2 * scores + self.b"))
+    capsys.readouterr()
+    assert run_command(dispatch, command) == 0
+    assert "shape_two.py changed since this run was measured" in capsys.readouterr().err
+    with pytest.raises(WrongUseError, match="changed since this run was trained"):
+        read_trained(folder, Run, "lra", ("listops",), code=[str(path)])
+    assert len(read_results(tmp_path / "runs")[0]) == 2
+
+
+def test_workers_of_a_sweep_load_the_file(write: Write, tmp_path: Path) -> None:
+    write("shape_helper.py", "FACTOR = 1.0\n")
+    path = write("shape_three.py", "import shape_helper\n" + SIGMOID)
+    command = ["sweep", *listops(tmp_path, f"{path}:Sigmoid", "--seeds", "0", "1", "--parallel", "2")]
+    assert run_command(dispatch, command) == 0
+    results = read_results(tmp_path / "runs")[0].values()
+    assert {each.row[0][1] for each in results} == {"shape_three:Sigmoid"}
+    assert all({"shape_three.py", "shape_helper.py"} <= each.sources.keys() for each in results)
+
+
+def test_a_result_is_shown_without_its_code(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("shape_four.py", SIGMOID)
+    assert run_command(dispatch, listops(tmp_path, f"{path}:Sigmoid")) == 0
+    monkeypatch.setattr(type(find_attention(f"{path}:Sigmoid")), "__module__", "another")  # as if it were not loaded
+    assert run_command(dispatch, ["leaderboard", "--runs", str(tmp_path / "runs")]) == 0
+    assert "shape_four:Sigmoid" in capsys.readouterr().out
+    values = next(iter(read_results(tmp_path / "runs")[0].values())).run["model"]["attention"]
+    with pytest.raises(ValueError, match=r"whose code is not loaded; name it: --code shape_four\.py"):
+        from_json(AttentionConfig, values)  # type: ignore[type-abstract]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reference", "message"),
+    [
+        ("a1.py", SIGMOID, "a1.py:Sigmiod", "a1.py has no class 'Sigmiod'; nearest: Sigmoid"),
+        ("a2.py", "x = 1\n", "a2.py:Sigmoid", "it defines no AttentionConfig"),
+        ("a3.py", SIGMOID, "a3.py:SigmoidKernel", "expected a subclass of AttentionConfig"),
+        ("a4.py", SIGMOID.replace(" = 0.0", "", 1), "a4.py:Sigmoid", "a default for each field; b has none"),
+        ("a5.py", SIGMOID.replace("frozen=True, ", ""), "a5.py:Sigmoid", "importing it failed"),
+        ("a6.py", SIGMOID.replace("def build", "def built"), "a6.py:Sigmoid", "abstract method build"),
+        ("a7.py", "import no_such_thing\n", "a7.py:Sigmoid", "it imports no_such_thing, which is not installed"),
+        ("a8.py", "x = 1\nraise KeyError('y')\n", "a8.py:Sigmoid", "KeyError: 'y', line 2"),
+        ("a9.py", "def f(:\n", "a9.py:Sigmoid", "SyntaxError: invalid syntax, line 1"),
+        ("a10.py", "raise SystemExit\n", "a10.py:Sigmoid", "importing it failed"),
+        ("json.py", SIGMOID, "json.py:Sigmoid", "a module named json is already at"),
+        ("antigravity.py", SIGMOID, "antigravity.py:Sigmoid", "rename antigravity.py"),
+        ("my-file.py", SIGMOID, "my-file.py:Sigmoid", "'my-file' cannot be the name of a module; rename the file"),
+        ("a11.py", SIGMOID, "gone.py:Sigmoid", "gone.py does not exist; expected FILE.py:CLASS"),
+        ("a12.py", SIGMOID, "no_such_thing:Sigmoid", "no module no_such_thing; expected FILE.py:CLASS"),
+    ],
+)  # fmt: skip
+def test_what_is_no_variant_is_refused(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, reference: str, message: str
+) -> None:
+    write(name, text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WrongUseError) as refused:
+        find_attention(reference)
+    assert message in str(refused.value)
