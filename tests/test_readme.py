@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqarena.common.attention import ATTENTIONS, attend
+from seqarena.common.attention import ATTENTIONS, attend, find_attention
 from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.visibility import Visibility
 from seqarena.common.data.nearest import TESTED
 from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.cli import choose, run_package
@@ -38,6 +39,9 @@ from seqarena.scripts.benchmark import (
 from seqarena.scripts.benchmark.selection import chosen
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import COMMANDS
+from seqarena.scripts.verify import CHECKS, verify
+from seqarena.scripts.verify import parser as verify_parser
+from seqarena.scripts.verify.subject import Subject
 from seqarena.summarization import score
 from seqarena.vqa import convert, show, submit
 from seqarena.vqa import score as vqa_score
@@ -107,8 +111,19 @@ def test_there_are_commands() -> None:
     assert len(COMMAND_LINES) >= 7
 
 
+@pytest.fixture(scope="module")
+def own_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file ``my_attention.py`` of docs/adding.md."""
+    path = tmp_path_factory.mktemp("own") / "my_attention.py"
+    block = next(block for block in PYTHON if "class Sigmoid" in block)
+    path.write_text(f"{block}\n\nMyAttention = Sigmoid\n")
+    os.utime(path, (0, 0))  # files that change under a process are refused
+    return path
+
+
 @pytest.mark.parametrize("line", COMMAND_LINES)
-def test_every_command_parses(line: str) -> None:
+def test_every_command_parses(line: str, own_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own_file.parent if own_file.name in line else ROOT)
     words = shlex.split(line)
     if words[0] in OTHERS or words[0].endswith(".sh"):
         assert OTHERS.get(words[0], script)(words)
@@ -116,6 +131,8 @@ def test_every_command_parses(line: str) -> None:
     rest = words[words.index("seqarena") + 1 :]
     if rest[0] == "sweep":
         assert sweep.plan(rest[1:])[0]
+    elif rest[0] == "verify":
+        assert all(map(find_attention, verify_parser().parse_args(rest[1:]).attention))
     elif rest[0] == "quickstart":
         assert rest[1:] == []
     elif rest[0] in READERS:
@@ -127,7 +144,7 @@ def test_every_command_parses(line: str) -> None:
         if rest[2:]:
             options, fields = parser.parse_known_args(rest[2:])
             assert chosen(options, None, fields, "test")
-            assert set(getattr(options, "attention", None) or []) <= set(ATTENTIONS)
+            assert all(map(find_attention, getattr(options, "attention", None) or []))
     elif rest[0] == "figures":
         assert figures.select(figures.parser().parse_args(rest[1:]).names)
     elif rest[0] == "prepare" and tuple(rest[1:3]) in PARSERS:
@@ -194,22 +211,25 @@ def test_the_library_example_runs() -> None:
     assert names["layer"](torch.randn(2, 3, 64)).shape == (2, 3, 64)
 
 
-def test_the_variant_example_is_a_variant() -> None:
-    """Sigmoid attention of docs/adding.md, as written, keeps the contract about padding and the future."""
-    block = next(block for block in PYTHON if "class Sigmoid" in block)
-    names: dict = {"__name__": "tests.example"}
-    exec(block, names)
-    kernel = names["Sigmoid"]().build(heads=2)
-    query, key, value = (torch.randn(2, 2, 3, 4, dtype=torch.float64) for _ in range(3))
-    real = torch.tensor([[True, True, False]] * 2)
-    visibility = names["Visibility"](query_real=real, key_real=real, order="causal")
-    weights = kernel.weights(query, key, visibility)
-    assert (weights[:, :, :, 2] == 0).all()
-    assert (weights.triu(1) == 0).all()
+def test_the_variant_example_is_a_variant(own_file: Path) -> None:
+    """Sigmoid attention of docs/adding.md, as written: named by its file, its formula, and verified."""
+    config = find_attention(f"{own_file}:Sigmoid")
+    query, key = (torch.randn(2, 2, 3, 4, dtype=torch.float64) for _ in range(2))
+    weights = config.build(heads=2).weights(query, key, Visibility(order="causal"))
     torch.testing.assert_close(weights[:, :, 0, 0], torch.sigmoid((query * key)[:, :, 0].sum(-1) / 2))
     second = (query[:, :, 1] * key[:, :, 0]).sum(-1) / 2 - math.log(2)
     torch.testing.assert_close(weights[:, :, 1, 0], torch.sigmoid(second), rtol=1e-12, atol=0)
-    torch.testing.assert_close(kernel(query, key, value, visibility), weights @ value)
+    checks = [
+        name for name in CHECKS if name not in ("compilation", "speed")
+    ]  # one needs unchecked shapes, one a clock
+    assert {each.status for each in verify(Subject(name="sigmoid", config=config), checks)} == {
+        "passed",
+        "not applicable",
+    }
+
+
+def test_the_document_tells_the_number_of_checks() -> None:
+    assert f"`seqarena verify` runs {len(CHECKS)} checks" in (ROOT / "docs" / "adding.md").read_text()
 
 
 def test_the_task_example_is_a_task(

@@ -1,0 +1,105 @@
+"""Verifies that an attention variant keeps the contract of the suite, and shows the smallest example of each fault."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from seqarena.common.attention import ATTENTIONS, attention_name, find_attention
+from seqarena.common.errors import WrongUseError
+from seqarena.common.parser import Parser
+from seqarena.scripts.tables import render
+from seqarena.scripts.verify import behaviour, masks, numbers
+from seqarena.scripts.verify.subject import FailedCheckError, NotApplicableError, Subject
+
+Check = Callable[[Subject], str]
+Status = Literal["passed", "failed", "not applicable"]
+
+CHECKS: MappingProxyType[str, Check] = MappingProxyType(
+    {
+        "config": behaviour.config,
+        "sizes": behaviour.sizes,
+        "repeated calls": behaviour.repeated_calls,
+        "batches and heads": behaviour.batches,
+        "padded keys": masks.padded_keys,
+        "padded queries": masks.padded_queries,
+        "empty rows": masks.empty_rows,
+        "the future": masks.future,
+        "other queries": masks.other_queries,
+        "segments": masks.segments,
+        "window": masks.window,
+        "weights": numbers.weights,
+        "step by step": behaviour.steps,
+        "parameters": numbers.parameters,
+        "bias": numbers.bias,
+        "gradients": numbers.gradients,
+        "half precision": numbers.half_precision,
+        "dropout": numbers.dropout,
+        "implementations": behaviour.implementations,
+        "compilation": behaviour.compiled,
+        "memory": behaviour.memory,
+        "speed": behaviour.speed,
+    }
+)
+"""Every check, in the order of the table. Each returns what it found, or raises."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Outcome of one check."""
+
+    check: str
+    status: Status
+    detail: str
+
+
+def verify(subject: Subject, checks: Sequence[str] = tuple(CHECKS)) -> list[Finding]:
+    """Returns the outcome of each check of a variant. An error that the variant raises is a failed check."""
+    found = []
+    for name in checks:
+        status: Status = "passed"
+        try:
+            detail = CHECKS[name](subject)
+        except FailedCheckError as error:
+            status, detail = "failed", str(error)
+        except NotApplicableError as error:
+            status, detail = "not applicable", str(error)
+        except Exception as error:
+            status, detail = "failed", f"raised {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        found.append(Finding(check=name, status=status, detail=detail))
+    return found
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena verify``."""
+    made = Parser(prog="seqarena verify", description=__doc__)
+    made.add_argument("attention", nargs="*", help="variants: names, FILE.py:CLASS or PACKAGE.MODULE:CLASS")
+    made.add_argument("--all", action="store_true", help="every variant of the table")
+    made.add_argument("--json", action="store_true", help="print the findings as one JSON object")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena verify`` and returns its exit code: 1 if a check failed."""
+    options = parser().parse_args(arguments)
+    if bool(options.attention) == options.all:
+        raise WrongUseError("seqarena verify: name variants, such as my_attention.py:MyAttention, or --all")
+    configs = list(ATTENTIONS.values()) if options.all else [find_attention(name) for name in options.attention]
+    findings = {}
+    for config in configs:
+        subject = Subject(name=attention_name(config), config=config)
+        print(f"{subject.name} ...", file=sys.stderr)
+        findings[subject.name] = verify(subject)
+        if not options.json:
+            print(_table(subject, findings[subject.name]))
+    if options.json:
+        print(json.dumps({name: [asdict(each) for each in some] for name, some in findings.items()}))
+    return int(any(each.status == "failed" for some in findings.values() for each in some))
+
+
+def _table(subject: Subject, findings: Sequence[Finding]) -> str:
+    counts = [f"{sum(each.status == status for each in findings)} {status}" for status in ("passed", "failed")]
+    rows = [(each.check, each.status, each.detail) for each in findings]
+    return render(f"{subject.name}: {', '.join(counts)}", ("check", "outcome", "found"), rows, (), "terminal")

@@ -1,0 +1,214 @@
+"""Checks of use: config, sizes, batches, repeated calls, steps, compilation, memory, speed."""
+
+import copy
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqarena.common.attention import find_attention
+from seqarena.common.attention.base import IMPLEMENTATIONS, AttentionConfig, Kernel
+from seqarena.common.attention.visibility import ORDERS
+from seqarena.common.runs.config import from_json, to_json
+from seqarena.scripts.verify.subject import (
+    Example,
+    FailedCheckError,
+    NotApplicableError,
+    Subject,
+    difference,
+    example,
+    require_close,
+)
+
+LENGTH = 1024
+"""Length of the inputs that are timed, and half of the smaller one of the two whose memory is compared."""
+
+
+def config(subject: Subject) -> str:
+    """The config goes to JSON and back, and ``build`` draws no random numbers."""
+    made = subject.config
+    if not made.orders or set(made.orders) - set(ORDERS) or set(made.stepwise) - set(made.orders):
+        raise FailedCheckError(f"orders {made.orders}, stepwise {made.stepwise}: expected some of {ORDERS}")
+    try:
+        again = from_json(AttentionConfig, json.loads(json.dumps(to_json(made))))  # type: ignore[type-abstract]
+    except (TypeError, ValueError) as error:
+        raise FailedCheckError(f"it cannot be written to JSON and read back: {error}") from error
+    if again != made:
+        raise FailedCheckError(f"JSON gives back {again}, not {made}")
+    state = torch.random.get_rng_state()
+    kernel = made.build(heads=2)
+    if not torch.equal(state, torch.random.get_rng_state()):
+        raise FailedCheckError("build draws random numbers, so models of two variants would start from other weights")
+    first, second = kernel.state_dict(), copy.deepcopy(made.build(heads=2)).state_dict()
+    if first.keys() != second.keys() or not all(torch.equal(first[name], second[name]) for name in first):
+        raise FailedCheckError("two builds have other parameters")
+    return f"orders {', '.join(made.orders)}"
+
+
+def sizes(subject: Subject) -> str:
+    """Any number of queries, keys, heads and any head_dim work."""
+    count = 0
+    for each in _inputs_of_many_sizes(subject):
+        batch, heads, queries, dim = each.query.shape
+        output = each.run(subject.kernel(heads))
+        if output.shape != (batch, heads, queries, dim):
+            raise FailedCheckError(f"{each.label}: the output has shape {tuple(output.shape)}")
+        require_close(output, output, each.label)
+        count += 1
+    return f"{count} cases"
+
+
+def implementations(subject: Subject) -> str:
+    """Every implementation that supports a call gives the same as the kernel does."""
+    found = set()
+    for each in _inputs_of_many_sizes(subject):
+        kernel = subject.kernel(each.query.shape[1])
+        expected = each.run(kernel)
+        for name in IMPLEMENTATIONS:
+            output = kernel.compute(name, each.query, each.key, each.value, each.visibility)
+            if output is not None:
+                found.add(name)
+                require_close(output, expected, f"implementation {name}; {each.label}")
+    return f"{', '.join(name for name in IMPLEMENTATIONS if name in found)} agree"
+
+
+def _inputs_of_many_sizes(subject: Subject) -> Iterator[Example]:
+    for order in subject.orders:
+        for queries, keys, heads, dim in ((1, 1, 1, 1), (3, 1, 1, 1), (1, 4, 3, 3), (7, 5, 3, 8), (150, 150, 1, 2)):
+            if order != "causal" or keys >= queries:
+                memory = keys - queries if order == "causal" else 0
+                yield example(order, 1, heads, queries, dim, memory=memory, keys=keys, scale=1.0)
+
+
+def batches(subject: Subject) -> str:
+    """An example gives the same alone and in a batch, a head the same alone and among others."""
+    for order in subject.orders:
+        each = example(order, batch=3, heads=3)
+        together = each.run(subject.kernel(3))
+        for number in range(3):
+            alone = _only(each, (slice(number, number + 1),))
+            where = f"example {number} of 3 alone; {each.label}"
+            require_close(alone.run(subject.kernel(3)), together[number : number + 1], where)
+        if subject.kernel(3).state_dict():
+            continue
+        for number in range(3):
+            alone = _only(each, (slice(None), slice(number, number + 1)))
+            where = f"head {number} of 3 alone; {each.label}"
+            require_close(alone.run(subject.kernel(1)), together[:, number : number + 1], where)
+    return "examples and heads are independent"
+
+
+def _only(each: Example, part: tuple[slice, ...]) -> Example:
+    return each.map(lambda tensor: tensor[part])
+
+
+def repeated_calls(subject: Subject) -> str:
+    """Two calls give the same bits, draw no random numbers, and leave their inputs as they are."""
+    for each in subject.examples():
+        kernel = subject.kernel(each.query.shape[1])
+        before = each.map(lambda tensor: tensor.clone())
+        state = torch.random.get_rng_state()
+        first, second = each.run(kernel), each.run(kernel)
+        if not torch.equal(state, torch.random.get_rng_state()):
+            raise FailedCheckError(f"in evaluation; {each.label}: a call draws random numbers")
+        for name in ("query", "key", "value"):
+            if not torch.equal(getattr(before, name), getattr(each, name)):
+                raise FailedCheckError(f"{each.label}: a call changes its {name}")
+        if not torch.equal(first, second):
+            raise FailedCheckError(f"{each.label}: two calls give other numbers")
+    return "the same bits"
+
+
+def steps(subject: Subject) -> str:
+    """Step by step gives the same as at once, in the orders that the config lists in ``stepwise``."""
+    if not subject.config.stepwise:
+        raise NotApplicableError("the config's stepwise is empty")
+    for each in subject.examples(subject.config.stepwise):
+        kernel, queries = subject.kernel(each.query.shape[1]), each.query.shape[2]
+        expected = each.run(kernel)
+        for width in (1, 2):
+            state, found = None, list[Tensor]()
+            for start in range(0, queries, width):
+                rows = slice(start, min(start + width, queries))
+                seen = each.visibility.memory + rows.stop if each.visibility.order == "causal" else each.key.shape[2]
+                memory = each.visibility.memory + start if each.visibility.order == "causal" else 0
+                output, state = kernel.step(
+                    state, each.query[:, :, rows], each.key[:, :, :seen], each.value[:, :, :seen],
+                    replace(each.visibility, memory=memory),
+                )  # fmt: skip
+                found.append(output)
+            require_close(torch.cat(found, dim=2), expected, f"{width} queries at a time; {each.label}")
+    return f"equal in {', '.join(subject.config.stepwise)}"
+
+
+def compiled(subject: Subject) -> str:
+    """``torch.compile`` makes one graph of it, whose output and gradients are the same."""
+    for order in subject.orders:
+        each = example(order, dtype=torch.float32)
+        kernel = subject.kernel(dtype=torch.float32)
+        torch._dynamo.reset()
+        graph = torch.compile(kernel, fullgraph=True, backend="aot_eager")
+        plain, leaves = (each.map(lambda tensor: tensor.clone().requires_grad_()) for _ in range(2))
+        try:
+            found = graph(leaves.query, leaves.key, leaves.value, leaves.visibility, None)
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            raise FailedCheckError(f"{each.label}: {type(error).__name__}: {reason}") from error
+        expected = plain.run(kernel)
+        require_close(found, expected, f"compiled; {each.label}", 1e-5)
+        torch.autograd.backward([found.sum(), expected.sum()])
+        for name in ("query", "key", "value"):
+            pair = [getattr(some, name).grad for some in (leaves, plain)]
+            require_close(pair[0], pair[1], f"compiled, gradient of the {name}; {each.label}", 1e-4)
+    return "one graph"
+
+
+def memory(subject: Subject) -> str:
+    """What is stored for the gradients grows linearly with the length, in the orders listed in ``stepwise``."""
+    order = "causal" if "causal" in subject.orders else subject.orders[0]
+    stored = [_stored(subject.kernel(1, dtype=torch.float32), length, order) for length in (2 * LENGTH, 4 * LENGTH)]
+    power = math.log2(stored[1] / stored[0])
+    grown = f"order {order}: from {stored[0] / 2**20:.1f} to {stored[1] / 2**20:.1f} MiB as the length doubles"
+    if power > 1.5:
+        if order not in subject.config.stepwise:
+            raise NotApplicableError(f"order {order} is not in stepwise; {grown}")
+        raise FailedCheckError(f"{grown}; expected twice as much")
+    return grown
+
+
+def _stored(kernel: Kernel, length: int, order: Any) -> int:
+    """Returns the bytes of all tensors stored for the gradient of one call."""
+    seen: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    each = example(order, 1, 1, length, 8, dtype=torch.float32).map(lambda tensor: tensor.requires_grad_())
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        output = each.run(kernel)
+    assert difference(output, output) == 0
+    return sum(seen.values())
+
+
+def speed(subject: Subject) -> str:
+    """Time of forward and backward, as a multiple of softmax's: a report, not a requirement."""
+    order = subject.orders[0]
+    others = {"softmax": find_attention("softmax"), "it": subject.config}
+    kernels = {name: each.build(heads=4).train() for name, each in others.items()}
+    inputs = example(order, 1, 4, LENGTH, 32, dtype=torch.float32).map(lambda tensor: tensor.requires_grad_())
+    seconds: dict[str, list[float]] = {name: [] for name in kernels}
+    for _ in range(6):
+        for name, kernel in kernels.items():
+            started = time.perf_counter()
+            torch.autograd.backward(inputs.run(kernel).sum())
+            seconds[name].append(time.perf_counter() - started)
+    ratio = statistics.median(seconds["it"][1:]) / statistics.median(seconds["softmax"][1:])
+    return f"order {order}, length {LENGTH:,}: {ratio:.1f} times the time of softmax"

@@ -1,0 +1,197 @@
+"""Checks of what is visible: padding, empty rows, the future, other queries, segments, windows."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqarena.common.attention.visibility import Visibility
+from seqarena.scripts.verify.subject import (
+    Example,
+    FailedCheckError,
+    NotApplicableError,
+    Subject,
+    require_close,
+)
+
+CONTENTS = (("zeros", 0.0), ("large numbers", 1e4), ("NaN", float("nan")), ("infinity", float("inf")))
+"""Contents of padding."""
+
+
+def padded_keys(subject: Subject) -> str:
+    """Padded keys change no output, whatever they contain and however low the real scores are."""
+    for each in subject.examples():
+        for shift, scores in ((0.0, "scores near 0"), (200.0, "scores near -30,000")):
+            low = _shifted(each, shift)
+            expected = low.run(subject.kernel(each.query.shape[1]))
+            for content, number in CONTENTS:
+                padded = _padded(low, 2, number, queries=each.visibility.order == "causal")
+                found = padded.run(subject.kernel(each.query.shape[1]))[:, :, : each.query.shape[2]]
+                where = f"two padded keys of {content} added, {scores}; {each.label}"
+                require_close(found, expected, where, 1e-7)
+    return "removing them is the same"
+
+
+def padded_queries(subject: Subject) -> str:
+    """Padded queries have the output 0 and change no other output."""
+    for each in subject.examples():
+        kernel, queries = subject.kernel(each.query.shape[1]), each.query.shape[2]
+        expected = each.run(kernel)
+        for content, number in CONTENTS:
+            found = _padded(each, 2, number, queries=True, keys=each.visibility.order == "causal").run(kernel)
+            where = f"two padded queries of {content} added; {each.label}"
+            require_close(found[:, :, :queries], expected, where, 1e-7)
+            if not bool((found[:, :, queries:] == 0).all()):
+                raise FailedCheckError(f"{where}: the output of a padded query is not exactly 0")
+    return "removing them is the same"
+
+
+def empty_rows(subject: Subject) -> str:
+    """A query without a visible key has the output 0, and all gradients are finite."""
+    for each in subject.examples():
+        batch, heads, _, _ = each.query.shape
+        key_real = torch.ones(batch, each.key.shape[2], dtype=torch.bool)
+        key_real[-1] = False
+        leaves = each.map(lambda tensor: tensor.clone().requires_grad_())
+        output = replace(leaves, visibility=replace(each.visibility, key_real=key_real)).run(subject.kernel(heads))
+        if not bool((output[-1] == 0).all()):
+            raise FailedCheckError(f"all keys of one example padded; {each.label}: the output is not exactly 0")
+        torch.autograd.backward(output.square().sum())
+        if not all(tensor.grad is None or bool(torch.isfinite(tensor.grad).all()) for tensor in _tensors(leaves)):
+            raise FailedCheckError(f"all keys of one example padded; {each.label}: a gradient is not finite")
+    return "output 0, finite gradients"
+
+
+def future(subject: Subject) -> str:
+    """In causal order later tokens, and for ordered queries later queries, change no earlier output."""
+    ordered = [order for order in subject.orders if order != "none"]
+    if not ordered:
+        raise NotApplicableError("the config lists only order 'none'")
+    for memory in (False, True):
+        for each in subject.examples(ordered, memory=memory):
+            kernel, expected = subject.kernel(each.query.shape[1]), each.run(subject.kernel(each.query.shape[1]))
+            for time in range(each.query.shape[2] - 1):
+                later = replace(each, query=_later(each.query, time))
+                if each.visibility.order == "causal":
+                    at = time + each.visibility.memory
+                    later = replace(later, key=_later(each.key, at), value=_later(each.value, at))
+                where = f"tokens after query {time} changed; {each.label}"
+                require_close(later.run(kernel)[:, :, : time + 1], expected[:, :, : time + 1], where, 1e-12)
+    return f"unchanged in {', '.join(ordered)}"
+
+
+def other_queries(subject: Subject) -> str:
+    """A query's output depends on other queries only if the config declares ``sums_over_queries``."""
+    if "none" not in subject.orders:
+        raise NotApplicableError("the config does not list order 'none'")
+    depends = None
+    for each in subject.examples(["none"]):
+        if each.query.shape[2] > 1 and depends is None:
+            kernel = subject.kernel(each.query.shape[1])
+            found, expected = (
+                replace(each, query=_later(each.query, 0)).run(kernel)[:, :, :1],
+                each.run(kernel)[:, :, :1],
+            )
+            depends = each.label if not torch.allclose(found, expected, rtol=0, atol=1e-12) else None
+    if depends and not subject.config.sums_over_queries:
+        raise FailedCheckError(
+            f"query 0 changes if the others change; {depends}: set sums_over_queries in the config, so that padded "
+            "queries are marked"
+        )
+    if subject.config.sums_over_queries and not depends:
+        raise FailedCheckError("the config declares sums_over_queries, but no output depends on another query")
+    return "depends on them, as declared" if depends else "independent of them"
+
+
+def segments(subject: Subject) -> str:
+    """Packed sequences give the same as the sequences alone."""
+    orders = [order for order in subject.orders if order != "ordered_queries"]
+    if not orders:
+        raise NotApplicableError("the config lists no order of self-attention")
+    for each in subject.examples(orders):
+        one = _self_attention(each)
+        other = _self_attention(each.map(lambda tensor: tensor.flip(2) * 0.7))
+        kernel, length = subject.kernel(each.query.shape[1]), one.query.shape[2]
+        numbers = torch.tensor([0] * length + [1] * length).expand(each.query.shape[0], -1)
+        packed = Example(
+            query=torch.cat([one.query, other.query], dim=2),
+            key=torch.cat([one.key, other.key], dim=2),
+            value=torch.cat([one.value, other.value], dim=2),
+            visibility=Visibility(order=each.visibility.order, segments=numbers),
+        )
+        expected = torch.cat([one.run(kernel), other.run(kernel)], dim=2)
+        require_close(packed.run(kernel), expected, f"two segments in one row; {each.label}")
+    return "packed equals apart"
+
+
+def window(subject: Subject) -> str:
+    """Under a window, keys that are older than it change no output."""
+    if "causal" not in subject.orders:
+        raise NotApplicableError("the config does not list order 'causal'")
+    for each in subject.examples(["causal"], memory=True):
+        narrow = replace(each, visibility=replace(each.visibility, window=2))
+        # Only the last query is compared, and only keys outside its window change. Earlier queries that see these keys
+        # must not reach it either, except through a sum over queries.
+        if subject.config.sums_over_queries:
+            narrow = replace(narrow, query=narrow.query[:, :, -1:], visibility=replace(
+                narrow.visibility, memory=each.key.shape[2] - 1))  # fmt: skip
+        kernel, old = subject.kernel(each.query.shape[1]), each.key.shape[2] - 2
+        changed = replace(narrow, key=_earlier(each.key, old), value=_earlier(each.value, old))
+        found, expected = changed.run(kernel)[:, :, -1:], narrow.run(kernel)[:, :, -1:]
+        require_close(found, expected, f"keys before a window of 2 changed; {each.label}", 1e-12)
+    return "older keys change nothing"
+
+
+def _tensors(each: Example) -> tuple[Tensor, Tensor, Tensor]:
+    return each.query, each.key, each.value
+
+
+def _later(tensor: Tensor, time: int) -> Tensor:
+    """Returns the tensor with other, large numbers after a position."""
+    changed = tensor.clone()
+    changed[:, :, time + 1 :] = 3.0 * changed[:, :, time + 1 :].flip(-1) + 1.0
+    return changed
+
+
+def _earlier(tensor: Tensor, stop: int) -> Tensor:
+    changed = tensor.clone()
+    changed[:, :, :stop] = 3.0 * changed[:, :, :stop].flip(-1) + 1.0
+    return changed
+
+
+def _self_attention(each: Example) -> Example:
+    """Returns the example with as many keys as queries."""
+    length = each.query.shape[2]
+    return replace(each, key=each.key[:, :, :length], value=each.value[:, :, :length])
+
+
+def _shifted(each: Example, shift: float) -> Example:
+    """Returns the example with the square of a shift, over the root of head_dim, subtracted from each score."""
+    if not shift:
+        return each
+    first = torch.zeros_like(each.query[0, 0, 0])
+    first[0] = shift
+    return replace(each, query=each.query + first, key=each.key - first)
+
+
+def _padded(each: Example, extra: int, content: float, *, queries: bool, keys: bool = True) -> Example:
+    """Returns the example with padding of this content at the end of the keys, or queries, or both."""
+
+    def longer(tensor: Tensor) -> Tensor:
+        return F.pad(tensor, (0, 0, 0, extra), value=content)
+
+    def real(tensor: Tensor, count: int) -> Tensor:
+        return (torch.arange(tensor.shape[2] + count) < tensor.shape[2]).expand(tensor.shape[0], -1)
+
+    visibility = replace(
+        each.visibility,
+        query_real=real(each.query, extra if queries else 0),
+        key_real=real(each.key, extra if keys else 0),
+    )
+    made = replace(each, visibility=visibility)
+    if queries:
+        made = replace(made, query=longer(each.query))
+    if keys:
+        made = replace(made, key=longer(each.key), value=longer(each.value))
+    return made

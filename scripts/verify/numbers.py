@@ -1,0 +1,191 @@
+"""Checks of the numbers: weights, bias, gradients, half precision, dropout, trained parameters."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from seqarena.common.attention.base import Kernel
+from seqarena.scripts.verify.subject import (
+    Example,
+    FailedCheckError,
+    NotApplicableError,
+    Subject,
+    difference,
+    example,
+    require_close,
+)
+
+HIDING = -1e9
+"""Bias that hides a pair, for variants whose config declares ``bias_hides``."""
+DRAWS = 400
+"""Number of outputs with dropout whose mean is compared with the output without."""
+
+
+def weights(subject: Subject) -> str:
+    """The weights that ``Kernel.weights`` returns give the output, and are 0 where a pair is hidden."""
+    for each in subject.examples():
+        kernel = subject.kernel(each.query.shape[1])
+        if type(kernel).transform is not Kernel.transform:
+            raise NotApplicableError("the kernel transforms its inputs")
+        found = kernel.weights(each.query, each.key, each.visibility)
+        visible = each.visibility.pairs(each.query.shape[2], each.key.shape[2], each.query.device)
+        if not bool((found.masked_select(~visible.expand_as(found)) == 0).all()):
+            raise FailedCheckError(f"{each.label}: the weight of a hidden pair is not exactly 0")
+        require_close(found @ each.value, each.run(kernel), f"weights times values; {each.label}")
+    return "weights times values are the output"
+
+
+def bias(subject: Subject) -> str:
+    """A bias is added to the scores; a very low one hides a pair if the config declares ``bias_hides``."""
+    for each in subject.examples():
+        kernel, heads = subject.kernel(each.query.shape[1]), each.query.shape[1]
+        row, column = (0.5 * tensor[..., :1].sin() for tensor in (each.query, each.key))
+        biased = replace(each, bias=row * column.mT)
+        found, without = biased.run(kernel), each.run(kernel)
+        if each.key.shape[2] > 1 and each.query.shape[2] > 1 and difference(found, without) < 1e-9:
+            raise FailedCheckError(f"{biased.label}: the bias changes nothing; add it to the scores")
+        if type(kernel).transform is Kernel.transform:
+            # A bias of rank 1 is the same as one more dimension of queries and keys.
+            width = each.query.shape[-1]
+            wider = replace(
+                each,
+                query=torch.cat([each.query / width**0.5, row], dim=-1) * (width + 1) ** 0.5,
+                key=torch.cat([each.key, column], dim=-1),
+            )
+            require_close(found, wider.run(kernel), f"{biased.label}: compared with the same numbers in the scores")
+        if subject.config.bias_hides and each.key.shape[2] > 1:
+            _require_hidden(each, kernel, heads)
+    return "added to the scores" + (", hides a pair" if subject.config.bias_hides else "")
+
+
+def _require_hidden(each: Example, kernel: Kernel, heads: int) -> None:
+    """Raises a ``FailedCheckError`` if a key with a very low bias is not like a padded key."""
+    low = torch.zeros(each.query.shape[0], heads, each.query.shape[2], each.key.shape[2], dtype=each.query.dtype)
+    low[..., 0] = HIDING
+    key_real = torch.ones(each.key.shape[0], each.key.shape[2], dtype=torch.bool)
+    key_real[:, 0] = False
+    first = 1 if each.visibility.order == "causal" and not each.visibility.memory else 0  # else it sees no key
+    expected = replace(each, visibility=replace(each.visibility, key_real=key_real)).run(kernel)[:, :, first:]
+    where = f"bias {HIDING:g} on key 0, compared with padding it; {each.label}"
+    require_close(replace(each, bias=low).run(kernel)[:, :, first:], expected, where, 1e-6)
+
+
+def gradients(subject: Subject) -> str:
+    """Gradients equal finite differences in float64: of query, key, value, bias and the kernel's parameters."""
+    for order in subject.orders:
+        for masked in (False, True):
+            each = example(order, batch=1, heads=1, queries=3, dim=2)
+            kernel = subject.kernel(1)
+            visibility = each.visibility
+            if masked:
+                keys = torch.arange(each.key.shape[2])[None] < each.key.shape[2] - 1
+                queries = torch.arange(3)[None] < 2
+                visibility = replace(visibility, key_real=keys, query_real=queries)
+            _require_gradients(replace(each, visibility=visibility), kernel, "with padding" if masked else "unpadded")
+    return "equal finite differences"
+
+
+def _require_gradients(each: Example, kernel: Kernel, kind: str) -> None:
+    shift = torch.zeros(*each.query.shape[:3], each.key.shape[2], dtype=each.query.dtype)
+    leaves = [tensor.clone().requires_grad_() for tensor in (each.query, each.key, each.value, shift)]
+    names = ["query", "key", "value", "bias", *(name for name, _ in kernel.named_parameters())]
+    own = list(kernel.parameters())
+    for parameter in own:
+        parameter.requires_grad_()
+
+    def run(*inputs: Tensor) -> Tensor:
+        query, key, value, added = inputs[:4]
+        output: Tensor = kernel(query, key, value, each.visibility, added)
+        return (output * _coefficients(output)).sum()
+
+    output = run(*leaves)
+    found = torch.autograd.grad(output, [*leaves, *own], allow_unused=True) if output.requires_grad else [None] * 9
+    with torch.no_grad():
+        for name, leaf, gradient in zip(names, [*leaves, *own], found, strict=False):
+            expected = _finite_differences(leaf, lambda: float(run(*leaves)))
+            gap = difference(torch.zeros_like(leaf) if gradient is None else gradient, expected)
+            if gap > 1e-4:
+                raise FailedCheckError(f"{kind}; {each.label}: the gradient of {name} is off by {gap:.2g}")
+
+
+def _finite_differences(leaf: Tensor, value: Callable[[], float]) -> Tensor:
+    """Returns central differences of a function with respect to a tensor that it reads."""
+    step, found = 1e-6, torch.zeros_like(leaf)
+    flat, out = leaf.view(-1), found.view(-1)
+    for index in range(flat.numel()):
+        kept = float(flat[index])
+        flat[index] = kept + step
+        above = value()
+        flat[index] = kept - step
+        out[index] = (above - value()) / (2 * step)
+        flat[index] = kept
+    return found
+
+
+def _coefficients(output: Tensor) -> Tensor:
+    """Returns fixed coefficients by which the output is summed, so that no gradient cancels."""
+    return torch.arange(1, output.numel() + 1, dtype=output.dtype).sin().view_as(output)
+
+
+def half_precision(subject: Subject) -> str:
+    """In half precision the output is that of float64 rounded: sums and large scores neither overflow nor vanish."""
+    for dtype in (torch.bfloat16, torch.float16):
+        for order in subject.orders:
+            for queries, dim, scale in ((3, 4, 1.0), (300, 4, 1.0), (3, 64, 128.0)):
+                each = example(order, batch=1, heads=1, queries=queries, dim=dim, dtype=dtype, scale=scale)
+                expected = each.map(lambda tensor: tensor.double()).run(subject.kernel(1))
+                largest = float(expected.detach().abs().max())
+                if not largest <= torch.finfo(dtype).max / 4:
+                    continue  # the output itself is too large for this dtype
+                found = each.run(subject.kernel(1, dtype=torch.float32))
+                where = f"{dtype}, numbers up to {float(each.query.abs().max()):.0f}; {each.label}"
+                if found.dtype != dtype:
+                    raise FailedCheckError(f"{where}: the output has dtype {found.dtype}")
+                require_close(found / largest, expected / largest, where, 8 * torch.finfo(dtype).eps)
+    return "bfloat16 and float16 as float64, rounded"
+
+
+def dropout(subject: Subject) -> str:
+    """Dropout acts in training alone, keeps the mean of the output, and follows the seed."""
+    each = example(subject.orders[0], batch=1, heads=1, queries=3, dim=2)
+    kernel = subject.kernel(1, dropout=0.3)
+    expected = each.run(subject.kernel(1))
+    require_close(each.run(kernel), expected, f"dropout 0.3, in evaluation; {each.label}", 1e-12)
+    kernel.train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        drawn = torch.stack([each.run(kernel).detach() for _ in range(DRAWS)])
+        torch.manual_seed(0)
+        require_close(each.run(kernel), drawn[0], f"dropout 0.3, the same seed twice; {each.label}", 1e-12)
+    spread = drawn.std(dim=0)
+    if float(spread.max()) == 0.0:
+        raise FailedCheckError(f"dropout 0.3, in training; {each.label}: it drops nothing")
+    # Seven standard errors: less than one false alarm in a hundred million outputs.
+    limit = 7 * spread / math.sqrt(DRAWS) + 1e-9
+    if bool(((drawn.mean(dim=0) - expected).abs() > limit).any()):
+        raise FailedCheckError(f"dropout 0.3, in training; {each.label}: the mean of {DRAWS} outputs is another one")
+    return "in training alone, and keeps the mean"
+
+
+def parameters(subject: Subject) -> str:
+    """Every parameter of the kernel is trained: it has a gradient, and is saved and loaded."""
+    kernel = subject.kernel(2)
+    if not list(kernel.parameters()):
+        raise NotApplicableError("the kernel has no parameters")
+    each = example(subject.orders[0])
+    output = each.run(kernel)
+    if output.requires_grad:
+        torch.autograd.backward((output * _coefficients(output)).sum())
+    without = [name for name, value in kernel.named_parameters() if value.grad is None or not bool(value.grad.any())]
+    if without:
+        raise FailedCheckError(f"{each.label}: no gradient of {', '.join(without)}")
+    other = subject.kernel(2)
+    with torch.no_grad():
+        for parameter in kernel.parameters():
+            parameter.mul_(0.9)
+    other.load_state_dict(kernel.state_dict())
+    require_close(each.run(other), each.run(kernel), "after saving and loading", 1e-12)
+    return ", ".join(f"{name} {tuple(value.shape)}" for name, value in kernel.named_parameters())

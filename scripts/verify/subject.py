@@ -1,0 +1,108 @@
+"""The variant that is verified, and the small random inputs of the checks."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.visibility import Order, Visibility
+
+SIZES = ((1, 1, 1, 2), (1, 1, 2, 2), (1, 2, 3, 2), (2, 2, 5, 4))
+"""Batch, heads, queries and head_dim of the inputs, the smallest first: the first that fails is shown."""
+
+
+class FailedCheckError(Exception):
+    """A check found a fault. The message shows the smallest example."""
+
+
+class NotApplicableError(Exception):
+    """A check does not apply to the variant. The message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Tensors of one call, and what is visible in them."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    visibility: Visibility
+    bias: Tensor | None = None
+
+    @property
+    def label(self) -> str:
+        """Sizes and settings, for messages."""
+        batch, heads, queries, dim = self.query.shape
+        parts = [f"order {self.visibility.order}", f"{queries} queries, {self.key.shape[2]} keys"]
+        parts += [f"batch {batch}, {heads} heads, head_dim {dim}"]
+        parts += ["with bias"] if self.bias is not None else []
+        return ", ".join(parts)
+
+    def run(self, kernel: Kernel) -> Tensor:
+        """Returns the output."""
+        output: Tensor = kernel(self.query, self.key, self.value, self.visibility, self.bias)
+        return output
+
+    def map(self, function: Any) -> "Example":
+        """Returns the example with a function applied to query, key and value."""
+        return replace(self, query=function(self.query), key=function(self.key), value=function(self.value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The variant that is verified."""
+
+    name: str
+    config: AttentionConfig
+
+    def kernel(self, heads: int = 2, dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Kernel:
+        """Returns a kernel in evaluation."""
+        return self.config.build(heads=heads, dropout=dropout).to(dtype).eval()
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """Orders that the config lists."""
+        return self.config.orders
+
+    def examples(self, orders: Sequence[Order] | None = None, *, memory: bool = False) -> Iterator[Example]:
+        """Yields examples without padding of growing size, in each order; ``memory``: in causal order two more keys."""
+        for size, order in itertools.product(SIZES, self.orders if orders is None else orders):
+            yield example(order, *size, memory=2 if memory and order == "causal" else 0)
+
+
+def example(
+    order: Order, batch: int = 2, heads: int = 2, queries: int = 5, dim: int = 4, *, memory: int = 0,
+    keys: int | None = None, dtype: torch.dtype = torch.float64, scale: float = 1.5, seed: int = 0,
+) -> Example:  # fmt: skip
+    """Returns random inputs. In other orders than causal there is one more key than queries."""
+    generator = torch.Generator().manual_seed(seed)
+    keys = queries + memory if order == "causal" else queries + 1 if keys is None else keys
+
+    def draw(length: int) -> Tensor:
+        return scale * torch.randn(batch, heads, length, dim, generator=generator, dtype=torch.float64).to(dtype)
+
+    visibility = Visibility(order=order, memory=memory if order == "causal" else 0)
+    return Example(query=draw(queries), key=draw(keys), value=draw(keys), visibility=visibility)
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """Returns the largest difference, relative to the largest value if that is above 1; infinite if not finite."""
+    if found.shape != expected.shape:
+        return float("inf")
+    if found.numel() == 0:
+        return 0.0
+    found, expected = found.detach().double(), expected.detach().double()
+    gap = (found - expected).abs().max() / expected.abs().max().clamp(min=1.0)
+    return float(gap) if bool(torch.isfinite(gap)) else float("inf")
+
+
+def require_close(found: Tensor, expected: Tensor, where: str, tolerance: float = 1e-9) -> None:
+    """Raises a ``FailedCheckError`` if the tensors differ by more than the tolerance."""
+    gap = difference(found, expected)
+    if gap > tolerance:
+        shown = f"differs by {gap:.2g}" if gap < float("inf") else "is not finite, or has another shape"
+        raise FailedCheckError(f"{where}: the output {shown}")

@@ -1,0 +1,51 @@
+"""``seqarena verify`` names every planted fault, and finds none in the variants of the table."""
+
+import json
+
+import pytest
+
+from seqarena.common.attention import ATTENTIONS
+from seqarena.common.errors import run_command
+from seqarena.scripts.seqarena import dispatch
+from seqarena.scripts.verify import CHECKS, verify
+from seqarena.scripts.verify.subject import Subject
+from tests.scripts.faulty import FAULTS, Fault, Faulty, NotJson
+
+pytestmark = pytest.mark.unhooked  # torch.compile does not take functions with checked shapes
+UNTIMED = tuple(name for name in CHECKS if name != "speed")
+
+
+def failed(subject: Subject, checks: tuple[str, ...] = UNTIMED) -> dict[str, str]:
+    return {each.check: each.detail for each in verify(subject, checks) if each.status == "failed"}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_planted_fault_is_named(fault: Fault) -> None:
+    checks = UNTIMED[: UNTIMED.index(fault.check) + 1] if fault.check else UNTIMED
+    found = failed(Subject(name=fault.name, config=Faulty(fault=fault.name, **fault.config)), checks)
+    assert list(found) == ([fault.check] if fault.check else []), found
+
+
+def test_a_config_that_is_no_json_is_named() -> None:
+    assert list(failed(Subject(name="no JSON", config=NotJson()), ("config",))) == ["config"]
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_the_variants_of_the_table_pass(name: str) -> None:
+    assert failed(Subject(name=name, config=ATTENTIONS[name])) == {}
+
+
+def test_the_command_shows_a_table_and_fails_if_a_check_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(dispatch, ["verify", f"{Faulty.__module__}:NotJson"]) == 1
+    shown = capsys.readouterr().out
+    assert "it cannot be written to JSON" in shown
+    assert "passed" in shown
+    assert run_command(dispatch, ["verify", "tanh", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["tanh"]
+    assert [each["check"] for each in found] == list(CHECKS)
+
+
+@pytest.mark.parametrize("arguments", [[], ["softmax", "--all"]])
+def test_what_to_verify_must_be_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(dispatch, ["verify", *arguments]) == 2
+    assert "name variants, such as my_attention.py:MyAttention, or --all" in capsys.readouterr().err
