@@ -2,6 +2,8 @@
 
 import json
 import sys
+import textwrap
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -10,12 +12,12 @@ from typing import Literal
 from seqarena.common.attention import ATTENTIONS, attention_name, find_attention
 from seqarena.common.errors import WrongUseError
 from seqarena.common.parser import Parser
-from seqarena.scripts.tables import render
 from seqarena.scripts.verify import behaviour, masks, numbers
 from seqarena.scripts.verify.subject import FailedCheckError, NotApplicableError, Subject
 
 Check = Callable[[Subject], str]
 Status = Literal["passed", "failed", "not applicable"]
+STATUSES = typing.get_args(Status)
 
 CHECKS: MappingProxyType[str, Check] = MappingProxyType(
     {
@@ -93,13 +95,19 @@ def run(arguments: Sequence[str]) -> int:
         print(f"{subject.name} ...", file=sys.stderr)
         findings[subject.name] = verify(subject)
         if not options.json:
-            print(_table(subject, findings[subject.name]))
+            print(_report(subject.name, findings[subject.name]))
     if options.json:
         print(json.dumps({name: [asdict(each) for each in some] for name, some in findings.items()}))
     return int(any(each.status == "failed" for some in findings.values() for each in some))
 
 
-def _table(subject: Subject, findings: Sequence[Finding]) -> str:
-    counts = [f"{sum(each.status == status for each in findings)} {status}" for status in ("passed", "failed")]
-    rows = [(each.check, each.status, each.detail) for each in findings]
-    return render(f"{subject.name}: {', '.join(counts)}", ("check", "outcome", "found"), rows, (), "terminal")
+def _report(name: str, findings: Sequence[Finding]) -> str:
+    """Returns the counts, and a line per check: its name, its outcome, and what it found."""
+    counts = [f"{sum(each.status == status for each in findings)} {status}" for status in STATUSES]
+    lines = [
+        textwrap.fill(
+            each.detail, 116, initial_indent=f"  {each.check:<19}{each.status:<16}", subsequent_indent=" " * 37
+        )
+        for each in findings
+    ]
+    return "\n".join([f"{name}: {', '.join(counts)}", *lines])

@@ -75,7 +75,7 @@ def implementations(subject: Subject) -> str:
             if output is not None:
                 found.add(name)
                 require_close(output, expected, f"implementation {name}; {each.label}")
-    return f"{', '.join(name for name in IMPLEMENTATIONS if name in found)} agree"
+    return f"the same by {', '.join(name for name in IMPLEMENTATIONS if name in found)}"
 
 
 def _inputs_of_many_sizes(subject: Subject) -> Iterator[Example]:
