@@ -232,6 +232,22 @@ def test_the_document_tells_the_number_of_checks() -> None:
     assert f"`seqarena verify` runs {len(CHECKS)} checks" in (ROOT / "docs" / "adding.md").read_text()
 
 
+def test_the_notebook_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of docs/notebook.md, with a tiny data set."""
+    monkeypatch.chdir(tmp_path)
+    block = next(block for block in PYTHON if "import build, measure, rows" in block)
+    size = {"data.train": 300, "data.validation": 20, "data.test": 30, "data.max-depth": 2, "data.longer-than": 3,
+            "data.shorter-than": 12, "model.dim": 8, "model.layers": 1, "train.steps": 3}  # fmt: skip
+    assert block.count('{"train.steps": 20}') == 1
+    names: dict = {}
+    exec(block.replace('{"train.steps": 20}', repr(size)), names)
+    assert {row["name"]: row["seeds"] for row in names["table"]} == {
+        "softmax, 1 layer": [0, 1, 2], "hnas[u=0.3], 1 layer": [0, 1, 2],
+    }  # fmt: skip
+    assert names["result"].score == names["measure"](names["run"]).score
+    assert all(isinstance(row["mean"], float) for row in names["table"])
+
+
 def test_the_task_example_is_a_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,8 +24,8 @@ FORMULA = tuple("=+-@")
 """First characters of a spreadsheet formula."""
 
 
-def print_tables(runs: Path, baseline: str, form: str, *, side_by_side: bool) -> None:
-    """Prints the tables, each variant compared with ``baseline``; ``form`` is one of ``FORMATS``.
+def load_tables(runs: Path, baseline: str) -> list[Table]:
+    """Returns the tables of a folder, each variant compared with ``baseline``.
 
     Skipped files and duplicates are printed to standard error.
 
@@ -42,7 +42,12 @@ def print_tables(runs: Path, baseline: str, form: str, *, side_by_side: bool) ->
         )
     for message in found.duplicates:
         print(message, file=sys.stderr)
-    made = tables(list(found.results.values()), found.missing, baseline)
+    return tables(list(found.results.values()), found.missing, baseline)
+
+
+def print_tables(runs: Path, baseline: str, form: str, *, side_by_side: bool) -> None:
+    """Prints ``load_tables`` in a format, one of ``FORMATS``."""
+    made = load_tables(runs, baseline)
     if form == "json":
         print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
         return
@@ -64,17 +69,29 @@ def _no_formula(value: Any) -> Any:
     return f"'{value}" if is_formula else value
 
 
+def plain_rows(made: Sequence[Table]) -> list[dict[str, Any]]:
+    """Returns the rows of all tables as numbers and words; scores are fractions, not per cent."""
+    plain = [each.name for each in dataclasses.fields(Row) if each.name not in ("comparison", "parts")]
+    compared = [each.name for each in dataclasses.fields(Comparison) if each.name != "seeds"]
+    return [
+        {
+            "table": table.title,
+            **{name: getattr(row, name) for name in plain},
+            **{name: getattr(row.comparison, name, None) for name in compared},
+        }
+        for table in made
+        for row in table.rows
+    ]
+
+
 def comma_separated(made: Sequence[Table]) -> str:
     """Returns all tables as CSV, one line per row; scores are fractions, not per cent."""
     file = io.StringIO()
-    plain = [each.name for each in dataclasses.fields(Row) if each.name not in ("comparison", "parts")]
-    compared = [each.name for each in dataclasses.fields(Comparison) if each.name != "seeds"]
+    rows = plain_rows(made)
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["table", *plain, *compared])
-    for table in made:
-        for row in table.rows:
-            values = [getattr(row, name) for name in plain]
-            words = [" ".join(map(str, value)) if isinstance(value, list) else value for value in values]
-            words = [_no_formula(value) for value in (table.title, *words)]
-            writer.writerow([*words, *(getattr(row.comparison, name, None) for name in compared)])
+    if rows:
+        writer.writerow(rows[0])
+    for row in rows:
+        words = [" ".join(map(str, value)) if isinstance(value, list) else value for value in row.values()]
+        writer.writerow(map(_no_formula, words))
     return file.getvalue()
