@@ -12,9 +12,7 @@ from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.runs.session import Session, execute
 from seqarena.scripts.leaderboard import BASELINE
-from seqarena.scripts.leaderboard.output import plain_rows
-from seqarena.scripts.leaderboard.records import measurements
-from seqarena.scripts.leaderboard.table import tables
+from seqarena.scripts.leaderboard.output import load_tables, plain_rows
 from seqarena.scripts.packages import find_package
 
 
@@ -42,13 +40,15 @@ def build(
     Raises:
         WrongUseError: an unknown name or field, or a run that cannot work.
     """
-    name = attention
     if isinstance(attention, AttentionConfig):
         name = attention_name(attention).partition("[")[0]
         changes = changed_fields(find_attention(name), attention)
         fields = {f"model.attention.{path}": value for path, (_, value) in changes.items()} | dict(fields)
+        attention = name
     arguments = [word for path, value in fields.items() for word in (f"--{path}", *_words(value))]
-    return build_run(find_package(package), task, preset, name, norm, seed, arguments, f"seqarena {package} {task}")
+    return build_run(
+        find_package(package), task, preset, attention, norm, seed, arguments, f"seqarena {package} {task}"
+    )
 
 
 def measure(run: BaseRun, *, runs: str | Path = "runs", data: str | Path = "data", overwrite: bool = False) -> Result:
@@ -70,13 +70,12 @@ def measure(run: BaseRun, *, runs: str | Path = "runs", data: str | Path = "data
 def rows(runs: str | Path = "runs", *, baseline: str = BASELINE) -> list[dict[str, Any]]:
     """Returns every row of the leaderboard of a folder, as numbers: ``pandas.DataFrame(rows())``.
 
-    Scores are fractions or nats. Messages on files that cannot be read are left out; the command prints them.
+    Scores are fractions or nats. Files that cannot be read are named on standard error.
 
     Raises:
         WrongUseError: the folder does not exist or has no results.
     """
-    found = measurements(Path(runs))
-    return plain_rows(tables(list(found.results.values()), found.missing, baseline))
+    return plain_rows(load_tables(Path(runs), baseline))
 
 
 def _words(value: Any) -> list[str]:
