@@ -5,15 +5,22 @@ A table stands between a comment with the command that prints it and one that en
 
 import contextlib
 import io
+import json
 import re
 import shlex
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 
 from seqarena.scripts import leaderboard
+from seqarena.scripts.figures.depth import ARMS, FASTER, FULL, RIVALS, VERSION
+from seqarena.scripts.figures.trainings import end_of
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TABLE = re.compile(r"(<!-- seqarena leaderboard (.*?) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
+
+DEPTH = re.compile(r"(<!-- depth trainings: (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
 
 
 def printed(arguments: str) -> str:
@@ -23,9 +30,24 @@ def printed(arguments: str) -> str:
     return shown.getvalue()
 
 
+def depth_table(group: str) -> str:
+    """Returns the mean losses of one group of arms of ``seqarena figures depth``, from the records in docs/figures."""
+    arms, found = {"main": ARMS, "faster": FASTER, "rivals": RIVALS}[group], defaultdict(list)
+    for path in sorted((ROOT / "docs" / "figures" / "trainings").glob(f"depth-{VERSION}-*.json")):
+        record = json.loads(path.read_bytes())
+        found[record["trial"]["arm"]["label"], record["trial"]["depth"]].append(end_of(record["course"]["losses"]))
+    lines = [f"| layers | {' | '.join(arm.label for arm in arms)} |", f"|---:|{'---:|' * len(arms)}"]
+    for depth, seeds in zip(FULL.depths, FULL.seeds, strict=True):
+        ends = [found[arm.label, depth] for arm in arms]
+        cells = [f"{fmean(each):.2f}{'' if len(each) == seeds else f' ({len(each)})'}" if each else "" for each in ends]
+        lines.append(f"| {depth} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
 def with_tables(text: str) -> str:
     """Returns a document with its tables as the results say."""
-    return TABLE.sub(lambda found: f"{found[1]}{printed(found[2])}{found[3]}", text)
+    text = TABLE.sub(lambda found: f"{found[1]}{printed(found[2])}{found[3]}", text)
+    return DEPTH.sub(lambda found: f"{found[1]}{depth_table(found[2])}{found[3]}", text)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from seqarena.common.errors import BadDataError
 from seqarena.common.files import write_atomically
@@ -40,11 +40,20 @@ def cached(
             return from_json(kind, found["course"])
         except (ValueError, KeyError, TypeError) as error:
             raise BadDataError(f"{path} is damaged ({error}); delete it to train again") from error
-    course = to_json(train())
+    course = _rounded(to_json(train()))
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"trial": to_json(trial), "sha256": _digest(course), "course": course})
     write_atomically(path, lambda file: file.write(text.encode()))
     return from_json(kind, course)  # equal to a record read from the cache
+
+
+def _rounded(value: Any) -> Any:
+    """Returns JSON values with six significant digits, more than a figure shows. Records are then half as long."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _digest(course: object) -> str:
