@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seqarena.common.attention import require_features
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
@@ -56,6 +57,7 @@ class Model(EncoderConfig):
     def check(self, *, order: str = "causal", mean_pooled: bool = False) -> None:
         """Raises a ``WrongUseError`` that names the invalid field."""
         super().check(order="causal", mean_pooled=mean_pooled)
+        require_features(self.attention, ["bias", "memory"], "a Transformer-XL")
         if self.attention_dim not in (None, self.dim):
             raise WrongUseError(
                 f"model.attention_dim {self.attention_dim}: a Transformer-XL needs model.dim {self.dim}, or none"

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from seqarena.common.attention import require_order
+from seqarena.common.attention import require_steps
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.attention.visibility import Visibility
@@ -75,8 +75,10 @@ class Model(StartedConfig):
             raise WrongUseError(f"model.decoder_layers: expected at least 1, found {self.decoder_depth}")
         if not 0 <= self.label_smoothing < 1:
             raise WrongUseError(f"model.label_smoothing: expected 0 up to below 1, found {self.label_smoothing}")
-        require_order(self.decoder_attention, "causal")
-        require_order(self.cross_attention, "ordered_queries")
+        self.check_attention(self.decoder_attention, "causal")
+        self.check_attention(self.cross_attention, "ordered_queries")
+        require_steps(self.decoder_attention, "causal", "decoding")
+        require_steps(self.cross_attention, "ordered_queries", "decoding")
         started = self.encoder_init or self.decoder_init
         if started is None and self.names_pretraining:
             raise WrongUseError(

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from seqarena.common.attention import ATTENTIONS, attend, find_attention
-from seqarena.common.attention.base import IMPLEMENTATIONS
+from seqarena.common.attention.base import IMPLEMENTATIONS, AttentionConfig
 from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.data.nearest import TESTED
+from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.cli import choose, run_package
 from seqarena.common.runs.fields import set_fields
@@ -116,7 +118,8 @@ def own_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file ``my_attention.py`` of docs/adding.md."""
     path = tmp_path_factory.mktemp("own") / "my_attention.py"
     block = next(block for block in PYTHON if "class Sigmoid" in block)
-    path.write_text(f"{block}\n\nMyAttention = Sigmoid\n")
+    linear = next(block for block in PYTHON if "class Linear" in block)
+    path.write_text(f"{block}\n\nMyAttention = Sigmoid\n\n{linear}")
     os.utime(path, (0, 0))  # files that change under a process are refused
     return path
 
@@ -219,13 +222,28 @@ def test_the_variant_example_is_a_variant(own_file: Path) -> None:
     torch.testing.assert_close(weights[:, :, 0, 0], torch.sigmoid((query * key)[:, :, 0].sum(-1) / 2))
     second = (query[:, :, 1] * key[:, :, 0]).sum(-1) / 2 - math.log(2)
     torch.testing.assert_close(weights[:, :, 1, 0], torch.sigmoid(second), rtol=1e-12, atol=0)
-    checks = [
-        name for name in CHECKS if name not in ("compilation", "speed")
-    ]  # one needs unchecked shapes, one a clock
-    assert {each.status for each in verify(Subject(name="sigmoid", config=config), checks)} == {
-        "passed",
-        "not applicable",
-    }
+    assert failed(config) == []
+
+
+def failed(config: AttentionConfig) -> list[str]:
+    """Returns the failed checks of a variant, without those that need functions of unchecked shapes, or a clock."""
+    checks = [name for name in CHECKS if name not in ("compilation", "speed")]
+    return [each.check for each in verify(Subject(name="example", config=config), checks) if each.status == "failed"]
+
+
+def test_the_linear_example_is_linear_attention(own_file: Path) -> None:
+    """Linear attention of docs/adding.md: its formula on the full matrix, verified, and refused where it must be."""
+    config = find_attention(f"{own_file}:Linear")
+    query, key, value = (torch.randn(2, 2, 5, 4, dtype=torch.float64) for _ in range(3))
+    similarity = (F.elu(query) + 1) @ (F.elu(key) + 1).mT
+    for order, products in (("none", similarity), ("causal", similarity.tril())):
+        expected = products / products.sum(dim=-1, keepdim=True) @ value
+        found = config.build(heads=2)(query, key, value, Visibility(order=order))  # type: ignore[arg-type]
+        torch.testing.assert_close(found, expected)
+    assert failed(config) == []
+    with pytest.raises(WrongUseError, match="does not support bias, memory, which a Transformer-XL needs"):
+        choose(find_package("pretraining"), "wikitext2", "quick", f"{own_file}:Linear", None, 0).model.check()
+    choose(find_package("lra"), "listops", "quick", f"{own_file}:Linear", None, 0).check()
 
 
 def test_the_document_tells_the_number_of_checks() -> None:

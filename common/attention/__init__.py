@@ -1,6 +1,6 @@
 """Table of all attention variants. Each has one file in this folder and one or more entries in ``ATTENTIONS``."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import torch
@@ -10,7 +10,7 @@ from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.attention.softmax import Recency, Softmax
-from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.attention.visibility import Feature, Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.model.bounded import Bounded
 from seqarena.common.runs.external import is_reference, load_external
@@ -18,7 +18,7 @@ from seqarena.common.runs.named import name_in
 from seqarena.common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 
 __all__ = ["ALIASES", "ATTENTIONS", "AttentionConfig", "Kernel", "Order", "Visibility", "attend", "attention_name",
-           "find_attention", "require_order"]  # fmt: skip
+           "find_attention", "require_features", "require_order", "require_steps"]  # fmt: skip
 
 # Scales 14 and 16 and the unscaled controls are from P1. They do not depend on the sequence length.
 ATTENTIONS: Mapping[str, AttentionConfig] = MappingProxyType(
@@ -75,6 +75,33 @@ def require_order(config: AttentionConfig, order: Order) -> None:
         raise WrongUseError(
             f"attention {attention_name(config)!r} is not defined for order {order!r} "
             f"(only for {', '.join(config.orders)}); variants defined for it: {', '.join(able)}"
+        )
+
+
+def require_features(config: AttentionConfig, features: Collection[Feature], reason: str) -> None:
+    """Checks that a variant takes features of a call into account. ``reason`` is what needs them.
+
+    Raises:
+        WrongUseError: it does not.
+    """
+    missing = [each for each in features if each not in config.supports]
+    if missing:
+        raise WrongUseError(
+            f"attention {attention_name(config)!r} does not support {', '.join(missing)}, which {reason} needs; it "
+            f"supports {', '.join(config.supports) or 'none'}"
+        )
+
+
+def require_steps(config: AttentionConfig, order: Order, reason: str) -> None:
+    """Checks that a variant can be computed step by step in an order. ``reason`` is what needs this.
+
+    Raises:
+        WrongUseError: it cannot.
+    """
+    if order not in config.stepwise:
+        raise WrongUseError(
+            f"attention {attention_name(config)!r} cannot be computed step by step in order {order!r}, which {reason} "
+            f"needs; orders in which it can: {', '.join(config.stepwise) or 'none'}"
         )
 
 

@@ -21,7 +21,7 @@ from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rows import WeightRows, rows_by_rule
 from seqarena.common.attention.rule import Rule
 from seqarena.common.attention.triton.available import warn_once
-from seqarena.common.attention.visibility import ORDERS, Order, Visibility, clear_padding
+from seqarena.common.attention.visibility import FEATURES, ORDERS, Feature, Order, Visibility, clear_padding
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
@@ -57,6 +57,8 @@ class Kernel(nn.Module, ABC):
 
     rule: Rule | None = None
     """Weights and gradients of a block; None if the variant has only the formula."""
+    has_weights: bool = True
+    """Whether ``weights`` and ``weight_rows`` are defined."""
     checked_orders: frozenset[Order] = frozenset()
     """Orders in which ``_check_chunks`` has verified that ``normalize`` may be evaluated chunk by chunk."""
 
@@ -379,6 +381,11 @@ class AttentionConfig(ABC):
     def sums_over_queries(self) -> bool:
         """Whether a query's weights depend on the other queries; then padded queries must be marked."""
         return False
+
+    @property
+    def supports(self) -> tuple[Feature, ...]:
+        """Features of a call that the variant takes into account."""
+        return FEATURES
 
     @property
     def bias_hides(self) -> bool:

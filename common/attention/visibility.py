@@ -44,6 +44,9 @@ class ClearPadding(torch.autograd.Function):
 
 Order = Literal["none", "causal", "ordered_queries"]
 ORDERS: tuple[Order, ...] = get_args(Order)
+Feature = Literal["padding", "bias", "dropout", "segments", "window", "memory"]
+"""Features of a call that some variants do not take into account."""
+FEATURES: tuple[Feature, ...] = get_args(Feature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,18 @@ class Visibility:
     memory: int = 0
     segments: Segments | None = None
     window: int | None = None
+
+    def features(self, *, bias: bool, dropout: bool) -> set[Feature]:
+        """Returns the features of a call with this visibility, with or without a bias and dropout."""
+        used: dict[Feature, bool] = {
+            "padding": self.query_real is not None or self.key_real is not None,
+            "bias": bias,
+            "dropout": dropout,
+            "segments": self.segments is not None,
+            "window": self.window is not None,
+            "memory": self.memory > 0,
+        }
+        return {name for name, is_used in used.items() if is_used}
 
     def check(self, query: Tensor, key: Tensor) -> None:
         """Raises a ``WrongUseError`` naming the argument whose shape, dtype or device does not fit query and key."""

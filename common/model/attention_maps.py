@@ -42,7 +42,8 @@ def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, A
         values = _map_and_histogram(kernel, query, key, visibility, inputs[4] if len(inputs) > 4 else None)
         found.append({"name": names[kernel].removesuffix(".kernel") + repeated, **values})
 
-    handles = [kernel.register_forward_hook(record) for kernel in names if isinstance(kernel, Kernel)]
+    kernels = [each for each in names if isinstance(each, Kernel) and each.has_weights]
+    handles = [kernel.register_forward_hook(record) for kernel in kernels]
     try:
         run()
     finally:

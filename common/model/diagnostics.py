@@ -181,7 +181,7 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
     in_decoder = {part for module in model.modules() if isinstance(module, DecoderLayer) for part in module.modules()}
     kernels = [part for part in model.modules() if isinstance(part, Kernel) and part not in in_decoder]
     handles = [layer.register_forward_hook(after_layer) for layer in layers]
-    handles += [kernel.register_forward_hook(after_kernel) for kernel in kernels]
+    handles += [kernel.register_forward_hook(after_kernel) for kernel in kernels if kernel.has_weights]
     try:
         run()
     finally:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from seqarena.common.attention import require_order
+from seqarena.common.attention import require_features, require_order
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.module import MultiHeadAttention
 from seqarena.common.attention.softmax import Softmax
@@ -125,8 +125,15 @@ class EncoderConfig(ModelConfig):
                 raise WrongUseError(f"model.{name}: expected a number from 0 to below 1, found {getattr(self, name)}")
         if not self.norm_eps > 0:
             raise WrongUseError(f"model.norm_eps: expected a number above 0, found {self.norm_eps}")
-        require_order(self.attention, order)
+        self.check_attention(self.attention, order)
         self.norm.check(order=order, mean_pooled=mean_pooled)
+
+    def check_attention(self, attention: AttentionConfig, order: Order) -> None:
+        """Raises a ``WrongUseError`` if this model cannot have an attention in an order."""
+        require_order(attention, order)
+        require_features(attention, ["padding"], "every task")
+        if self.attention_dropout:
+            require_features(attention, ["dropout"], "model.attention_dropout above 0")
 
 
 def _attention(config: EncoderConfig, variant: AttentionConfig) -> MultiHeadAttention:

@@ -32,6 +32,7 @@ CHECKS: MappingProxyType[str, Check] = MappingProxyType(
         "other queries": masks.other_queries,
         "segments": masks.segments,
         "window": masks.window,
+        "refusals": masks.refusals,
         "weights": numbers.weights,
         "step by step": behaviour.steps,
         "parameters": numbers.parameters,

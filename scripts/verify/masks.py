@@ -1,18 +1,22 @@
 """Checks of what is visible: padding, empty rows, the future, other queries, segments, windows."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqarena.common.attention.visibility import Visibility
+from seqarena.common.attention.visibility import FEATURES, Feature, Order, Visibility
+from seqarena.common.errors import WrongUseError
 from seqarena.scripts.verify.subject import (
     Example,
     FailedCheckError,
     NotApplicableError,
     Subject,
+    example,
     require_close,
+    require_support,
 )
 
 CONTENTS = (("zeros", 0.0), ("large numbers", 1e4), ("NaN", float("nan")), ("infinity", float("inf")))
@@ -21,6 +25,7 @@ CONTENTS = (("zeros", 0.0), ("large numbers", 1e4), ("NaN", float("nan")), ("inf
 
 def padded_keys(subject: Subject) -> str:
     """Padded keys change no output, whatever they contain and however low the real scores are."""
+    require_support(subject, "padding")
     for each in subject.examples():
         for shift, scores in ((0.0, "scores near 0"), (200.0, "scores near -30,000")):
             low = _shifted(each, shift)
@@ -35,6 +40,7 @@ def padded_keys(subject: Subject) -> str:
 
 def padded_queries(subject: Subject) -> str:
     """Padded queries have the output 0 and change no other output."""
+    require_support(subject, "padding")
     for each in subject.examples():
         kernel, queries = subject.kernel(each.query.shape[1]), each.query.shape[2]
         expected = each.run(kernel)
@@ -49,6 +55,7 @@ def padded_queries(subject: Subject) -> str:
 
 def empty_rows(subject: Subject) -> str:
     """A query without a visible key has the output 0, and all gradients are finite."""
+    require_support(subject, "padding")
     for each in subject.examples():
         batch, heads, _, _ = each.query.shape
         key_real = torch.ones(batch, each.key.shape[2], dtype=torch.bool)
@@ -68,7 +75,7 @@ def future(subject: Subject) -> str:
     ordered = [order for order in subject.orders if order != "none"]
     if not ordered:
         raise NotApplicableError("the config lists only order 'none'")
-    for memory in (False, True):
+    for memory in (False, True) if "memory" in subject.config.supports else (False,):
         for each in subject.examples(ordered, memory=memory):
             kernel, expected = subject.kernel(each.query.shape[1]), each.run(subject.kernel(each.query.shape[1]))
             for time in range(each.query.shape[2] - 1):
@@ -106,6 +113,7 @@ def other_queries(subject: Subject) -> str:
 
 def segments(subject: Subject) -> str:
     """Packed sequences give the same as the sequences alone."""
+    require_support(subject, "segments")
     orders = [order for order in subject.orders if order != "ordered_queries"]
     if not orders:
         raise NotApplicableError("the config lists no order of self-attention")
@@ -127,6 +135,7 @@ def segments(subject: Subject) -> str:
 
 def window(subject: Subject) -> str:
     """Under a window, keys that are older than it change no output."""
+    require_support(subject, "window", "memory")
     if "causal" not in subject.orders:
         raise NotApplicableError("the config does not list order 'causal'")
     for each in subject.examples(["causal"], memory=True):
@@ -141,6 +150,39 @@ def window(subject: Subject) -> str:
         found, expected = changed.run(kernel)[:, :, -1:], narrow.run(kernel)[:, :, -1:]
         require_close(found, expected, f"keys before a window of 2 changed; {each.label}", 1e-12)
     return "older keys change nothing"
+
+
+def refusals(subject: Subject) -> str:
+    """A call that needs a feature that the config does not list is refused."""
+    missing = [each for each in FEATURES if each not in subject.config.supports]
+    if not missing:
+        raise NotApplicableError("all features are supported")
+    for feature in missing:
+        order: Order = "causal" if feature in ("window", "memory") else subject.orders[0]
+        if order not in subject.orders:
+            continue
+        each, kernel = example(order, memory=2 if feature == "memory" else 0), subject.kernel(dropout=0.3)
+        if feature == "dropout":
+            kernel.train()
+        try:
+            _needing(each, feature).run(kernel)
+        except WrongUseError:
+            continue
+        raise FailedCheckError(f"the config does not list {feature}, but a call that needs it is not refused")
+    return f"refused: {', '.join(missing)}"
+
+
+def _needing(each: Example, feature: Feature) -> Example:
+    """Returns the example with a feature."""
+    batch, heads, queries, keys = *each.query.shape[:3], each.key.shape[2]
+    if feature == "bias":
+        return replace(each, bias=torch.ones(batch, heads, queries, keys, dtype=each.query.dtype))
+    changes: dict[Feature, dict[str, Any]] = {
+        "padding": {"key_real": torch.arange(keys).expand(batch, -1) < keys - 1},
+        "segments": {"segments": torch.arange(keys).expand(batch, -1) // 2},
+        "window": {"window": 2},
+    }
+    return replace(each, visibility=replace(each.visibility, **changes.get(feature, {})))
 
 
 def _tensors(each: Example) -> tuple[Tensor, Tensor, Tensor]:

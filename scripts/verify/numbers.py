@@ -16,6 +16,7 @@ from seqarena.scripts.verify.subject import (
     difference,
     example,
     require_close,
+    require_support,
 )
 
 HIDING = -1e9
@@ -28,6 +29,8 @@ def weights(subject: Subject) -> str:
     """The weights that ``Kernel.weights`` returns give the output, and are 0 where a pair is hidden."""
     for each in subject.examples():
         kernel = subject.kernel(each.query.shape[1])
+        if not kernel.has_weights:
+            raise NotApplicableError("the kernel has no matrix of weights")
         if type(kernel).transform is not Kernel.transform:
             raise NotApplicableError("the kernel transforms its inputs")
         found = kernel.weights(each.query, each.key, each.visibility)
@@ -40,6 +43,7 @@ def weights(subject: Subject) -> str:
 
 def bias(subject: Subject) -> str:
     """A bias is added to the scores; a very low one hides a pair if the config declares ``bias_hides``."""
+    require_support(subject, "bias")
     for each in subject.examples():
         kernel, heads = subject.kernel(each.query.shape[1]), each.query.shape[1]
         row, column = (0.5 * tensor[..., :1].sin() for tensor in (each.query, each.key))
@@ -76,7 +80,7 @@ def _require_hidden(each: Example, kernel: Kernel, heads: int) -> None:
 def gradients(subject: Subject) -> str:
     """Gradients equal finite differences in float64: of query, key, value, bias and the kernel's parameters."""
     for order in subject.orders:
-        for masked in (False, True):
+        for masked in (False, True) if "padding" in subject.config.supports else (False,):
             each = example(order, batch=1, heads=1, queries=3, dim=2)
             kernel = subject.kernel(1)
             visibility = each.visibility
@@ -84,11 +88,14 @@ def gradients(subject: Subject) -> str:
                 keys = torch.arange(each.key.shape[2])[None] < each.key.shape[2] - 1
                 queries = torch.arange(3)[None] < 2
                 visibility = replace(visibility, key_real=keys, query_real=queries)
-            _require_gradients(replace(each, visibility=visibility), kernel, "with padding" if masked else "unpadded")
+            kind = "with padding" if masked else "unpadded"
+            _require_gradients(
+                replace(each, visibility=visibility), kernel, kind, has_bias="bias" in subject.config.supports
+            )
     return "equal finite differences"
 
 
-def _require_gradients(each: Example, kernel: Kernel, kind: str) -> None:
+def _require_gradients(each: Example, kernel: Kernel, kind: str, *, has_bias: bool) -> None:
     shift = torch.zeros(*each.query.shape[:3], each.key.shape[2], dtype=each.query.dtype)
     leaves = [tensor.clone().requires_grad_() for tensor in (each.query, each.key, each.value, shift)]
     names = ["query", "key", "value", "bias", *(name for name, _ in kernel.named_parameters())]
@@ -98,7 +105,7 @@ def _require_gradients(each: Example, kernel: Kernel, kind: str) -> None:
 
     def run(*inputs: Tensor) -> Tensor:
         query, key, value, added = inputs[:4]
-        output: Tensor = kernel(query, key, value, each.visibility, added)
+        output: Tensor = kernel(query, key, value, each.visibility, added if has_bias else None)
         return (output * _coefficients(output)).sum()
 
     output = run(*leaves)
@@ -150,6 +157,7 @@ def half_precision(subject: Subject) -> str:
 
 def dropout(subject: Subject) -> str:
     """Dropout acts in training alone, keeps the mean of the output, and follows the seed."""
+    require_support(subject, "dropout")
     each = example(subject.orders[0], batch=1, heads=1, queries=3, dim=2)
     kernel = subject.kernel(1, dropout=0.3)
     expected = each.run(subject.kernel(1))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.base import AttentionConfig, Kernel
-from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.attention.visibility import Feature, Order, Visibility
 
 SIZES = ((1, 1, 1, 2), (1, 1, 2, 2), (1, 2, 3, 2), (2, 2, 5, 4))
 """Batch, heads, queries and head_dim of the inputs, the smallest first: the first that fails is shown."""
@@ -87,6 +87,13 @@ def example(
 
     visibility = Visibility(order=order, memory=memory if order == "causal" else 0)
     return Example(query=draw(queries), key=draw(keys), value=draw(keys), visibility=visibility)
+
+
+def require_support(subject: Subject, *features: Feature) -> None:
+    """Raises a ``NotApplicableError`` if the config does not list a feature. The check ``refusals`` tries it."""
+    missing = [each for each in features if each not in subject.config.supports]
+    if missing:
+        raise NotApplicableError(f"the config does not list {', '.join(missing)}")
 
 
 def difference(found: Tensor, expected: Tensor) -> float:
