@@ -13,6 +13,7 @@ from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.errors import BadDataError
 from seqarena.common.files import paths_below
 from seqarena.common.runs.config import from_json
+from seqarena.common.runs.external import is_reference
 from seqarena.scripts.curves import Curves, read_curves
 from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, MissingError, Panel
 
@@ -54,8 +55,10 @@ def _labels(folder: Path) -> tuple[str, str]:
     path = folder / "run.json"
     try:
         run = json.loads(path.read_bytes())
-        attention = from_json(AttentionConfig, run["model"]["attention"])  # type: ignore[type-abstract]
-        return f"{run['task']} {run['preset']}", f"{attention_name(attention)}, seed {run['seed']}"
+        name: str = run["model"]["attention"]["class"]
+        if not is_reference(name):  # the code of an external class is not needed for its name
+            name = attention_name(from_json(AttentionConfig, run["model"]["attention"]))  # type: ignore[type-abstract]
+        return f"{run['task']} {run['preset']}", f"{name}, seed {run['seed']}"
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadDataError(f"{path} is not a run's: {error}") from error
 
