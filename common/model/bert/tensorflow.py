@@ -31,7 +31,7 @@ from torch import Tensor
 
 from seqarena.common.data.crc32c import crc32c
 from seqarena.common.data.protobuf import fields, varint
-from seqarena.common.errors import damage
+from seqarena.common.errors import BadDataError, damage
 
 MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 FOOTER = 48
@@ -76,6 +76,10 @@ def read_tensors(index: Path, is_wanted: Callable[[str], bool]) -> dict[str, Ten
     """
     with damage(index, "index of a TensorFlow checkpoint", ADVICE):
         paths, entries = _read_index(index)
+    for each in filter(lambda entry: is_wanted(entry.name), entries):
+        if each.is_partitioned or each.kind not in TYPES:
+            kind = "it is stored in parts" if each.is_partitioned else f"TensorFlow's type {each.kind}"
+            raise BadDataError(f"{index}: expected whole tensors of numbers, found {each.name} ({kind})")
     found = {}
     for path, group in itertools.groupby(entries, lambda entry: paths[entry.shard]):
         with damage(path, "data file of a TensorFlow checkpoint", ADVICE):
@@ -235,11 +239,7 @@ def _check_places(entries: list[Entry], size: int) -> None:
 
 def _read(file: BufferedReader, entry: Entry) -> Tensor:
     """Returns a tensor of a data file."""
-    if entry.is_partitioned:
-        raise ValueError(f"{entry.name} is stored in parts; expected a tensor as a whole")
-    kind = TYPES.get(entry.kind)
-    if kind is None:
-        raise ValueError(f"expected a tensor of numbers, found {entry.name} of TensorFlow's type {entry.kind}")
+    kind = TYPES[entry.kind]
     if math.prod(entry.shape) * kind.itemsize != entry.size:
         raise ValueError(f"{entry.name} of shape {entry.shape} cannot have {entry.size:,} bytes")
     buffer = bytearray(entry.size)

@@ -150,12 +150,12 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a block twice": (table.table(block([HEADER, A]), repeated=2), "blocks overlap"),
     "shared bytes": (table.table(block([HEADER, A, (b"b", A[1])])), "b shares bytes with another tensor"),
     "a message that is cut": (table.table(block([HEADER, (b"a", A[1][:-1])])), "ends inside its field 6"),
-    "in parts": (table.table(block([HEADER, (b"\0a", b"?"), (b"a", tensor((7, b"")))])), "a is stored in parts"),
+    "in parts": (table.table(block([HEADER, (b"\0a", b"?"), (b"a", tensor((7, b"")))])), r"a \(it is stored in parts"),
     "a long name": (one(name=b"a" * 513), "impossible sizes"),
     "a name that is no text": (one(name=b"\xff"), "utf-8"),
     "another data file": (one((3, 1)), "a is in none of the 1 data files"),
     "a negative data file": (one((3, 2**64 - 1)), "a is in none of the 1 data files"),
-    "text": (one((1, 7)), "found a of TensorFlow's type 7"),
+    "text": (one((1, 7)), r"found a \(TensorFlow's type 7\)"),
     "outside": (one((4, 1)), "expected at least 9 bytes, found 8"),
     "a huge start": (one((4, 2**64 - 1)), "expected at least"),
     "a huge size": (one((5, 2**48), (2, shape(2**46))), "expected at least"),
@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_is_one_message(name: str, tmp_path: Path) -> None:
     index, expected = REFUSED[name]
-    with pytest.raises(BadDataError, match=rf"x\.(index|data-00000-of-00001): not a whole .*{expected}"):
+    with pytest.raises(BadDataError, match=rf"x\.(index|data-00000-of-00001): .*{expected}"):
         everything(table.write(tmp_path, index, TWO))
 
 
