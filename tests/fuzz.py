@@ -55,6 +55,8 @@ from seqarena.vqa.formats import pictures as read_pictures
 from seqarena.vqa.regions import read as read_regions
 from seqarena.vqa.regions import write as write_regions
 from tests.common.data.test_batches import ragged
+from tests.common.model.google.write import HERE as GOOGLE
+from tests.common.model.google.write import NAMES
 from tests.common.model.test_bert import TINY
 from tests.qa.questions import squad as questions
 from tests.vqa.test_regions import as_hdf5, as_npz, as_tsv, pictures
@@ -262,6 +264,15 @@ READERS: dict[str, Reader] = {
     "tokenizer": Reader(make=lambda folder: word_tokenizer(["up", "down"]).save(folder), read=load_tokenizer),
     "BERT": Reader(make=lambda folder: bert(folder, public=False), read=weights),
     "BERT as pickled tensors": Reader(make=lambda folder: bert(folder, public=True), read=weights),
+    **{
+        f"Google's {kind}": Reader(
+            make=lambda folder, kind=kind: shutil.copytree(GOOGLE / kind, folder, dirs_exist_ok=True),
+            read=weights,
+            files=f"{name}.*",
+            has_checksum=True,
+        )
+        for kind, name in NAMES.items()
+    },
     "result": Reader(make=result, read=Result.read),
     "plan": Reader(make=plan, read=missing_runs),
     "curve": of_bytes("metrics.jsonl", CURVE, lambda path: read_curves(path.parent)),

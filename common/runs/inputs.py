@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from seqarena.common.data.prepared import origin
 from seqarena.common.errors import BadDataError
 from seqarena.common.files import read_strict_json, write_json
-from seqarena.common.model.bert.checkpoint import folder_of, weights_of
+from seqarena.common.model.bert.checkpoint import folder_of, weights_checksum
 from seqarena.common.runs.config import field_paths, fingerprint
 from seqarena.common.runs.roles import LOCATIONS, Role, role_at, role_of
 from seqarena.common.runs.run import BaseRun
@@ -119,8 +118,8 @@ def check_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
         source = getattr(run.model, name)
         if source is not None:
             # A finished run no longer needs the weights. An unfinished one reports missing weights itself.
-            with contextlib.suppress(BadDataError), weights_of(folder_of(source)).open("rb") as file:
-                now[f"model.{name}"] = hashlib.file_digest(file, "sha256").hexdigest()
+            with contextlib.suppress(BadDataError):
+                now[f"model.{name}"] = weights_checksum(folder_of(source))
     try:
         began = read_strict_json(path)
         changed = [name for name in now if began[name] != now[name]]

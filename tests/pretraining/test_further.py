@@ -1,6 +1,7 @@
 """Pretraining that goes on from a checkpoint: its sizes and vocabulary, its heads, its history, its bits."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from seqarena.pretraining.run import Run
 from seqarena.pretraining.trainer import assemble, loss
 from seqarena.scripts.leaderboard.protocol import protocol_of
 from tests.common.model.families import CONFIGS, write_checkpoint
+from tests.common.model.google.write import HERE as GOOGLE
+from tests.common.model.google.write import NAMES, variables
 from tests.interruption import stops_after
 from tests.pretraining.executor import Now
 from tests.pretraining.test_training import TEXTS
@@ -216,6 +219,28 @@ def test_every_family_goes_on_in_its_own_layout(family: str, folder: Path, tmp_p
             WrongUseError, match=r"expected at least 2 for pairs .* --data.building blocks has no pairs"
         ):
             further(tmp_path, "public", *fields[:2])
+
+
+@pytest.mark.parametrize("kind", list(NAMES))
+def test_googles_files_go_on_with_all_heads(
+    kind: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(GOOGLE / kind, tmp_path / "google")
+    if kind == "albert":
+        train_tokenizer(TEXTS, "sentencepiece", 110).save(tmp_path / "own")
+        (tmp_path / "google" / "30k-clean.model").write_bytes((tmp_path / "own" / "spiece.model").read_bytes())
+    run = further(tmp_path, "google", "--data.path", str(folder / "text.txt"), attention="hnas")
+    measure(run, folder, tmp_path / "run")
+    count = len(variables(kind))
+    assert f"pretrained with softmax: {count} tensors loaded; not in the checkpoint: seq" in capsys.readouterr().err
+    written = folder_of(str(tmp_path / "run"))
+    assert family_of(written) == FAMILIES[kind]
+    assert (written / ("spiece.model" if kind == "albert" else "vocab.txt")).exists()
+    tensors = load_file(written / "model.safetensors")
+    assert len([name for name in tensors if not name.startswith("seqarena.")]) == count
+    before = pretraining_of(tmp_path / "google").label
+    assert before.startswith("sha256 ")
+    assert pretraining_of(written).label.endswith(f"after {before}")
 
 
 def test_quick_goes_on_too_on_the_bundled_text(folder: Path) -> None:

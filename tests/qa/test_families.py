@@ -20,6 +20,7 @@ from seqarena.qa.run import Run
 from seqarena.qa.trainer import assemble
 from tests.common.data.byte_level import write_byte_level
 from tests.common.model.families import CONFIGS, write_checkpoint
+from tests.common.model.google.write import HERE as GOOGLE
 from tests.qa.questions import asked
 from tests.qa.test_training import RUNS, measure
 
@@ -73,6 +74,20 @@ def test_hnas_begins_as_the_checkpoints_function(task: str, family: str, tmp_pat
         assembly = assemble(replace(run, model=each), tmp_path, make_accelerator("float32"))
         losses.append(float(assembly.loss(assembly.model.eval(), assembly.batches[0]).detach()))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_a_task_is_trained_from_googles_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RUNS["mnli"]
+    run = replace(
+        run, data=replace(run.data, length=24, generated=100), train=replace(run.train, steps=2, eval_every=2)
+    )
+    run = replace(run, model=replace(run.model, init=str(GOOGLE / "bert"))).completed(set())
+    run.check()
+    assert measure(run, tmp_path).status == "finished"
+    told = capsys.readouterr().err
+    assert "39 tensors loaded; not in the checkpoint: seqarena.classes." in told
+    assert "not used: cls.predictions." in told
+    assert (run.model.vocabulary, run.model.max_length) == (24, 24)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ TRAIN: Mapping[Kind, Callable[[Iterable[str], int], Tokenizer]] = {
 }
 READ: Mapping[str, Callable[[Path], Tokenizer]] = {
     "spiece.model": read_sentencepiece,
+    "30k-clean.model": read_sentencepiece,  # in Google's archives of ALBERT
     "tokenizer.json": read_json,
     "vocab.json": read_byte_level,
     "vocab.txt": read_vocabulary,

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from seqarena.common.data.protobuf import fields
+
 NORMALIZER, RULES = 3, 2
 """Fields of protocol buffers: the normaliser of a model, and its compiled rules (sentencepiece_model.proto)."""
 
@@ -38,26 +40,6 @@ def convert(
 
 
 def field(message: bytes, wanted: int) -> bytes:
-    """Returns a field of text or bytes of a message in protocol buffers, by its number; empty if there is none."""
-    at, found = 0, b""
-    while at < len(message):
-        key, at = _varint(message, at)
-        number, kind = key >> 3, key & 7
-        if kind == 2:
-            length, at = _varint(message, at)
-            found = message[at : at + length] if number == wanted else found
-        elif kind == 0:
-            length, at = 0, _varint(message, at)[1]
-        else:
-            length = {1: 8, 5: 4}[kind]
-        at += length
-    return found
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Returns the integer at an index, seven bits per byte, and the index after it."""
-    value = shift = 0
-    while message[at] & 0x80:
-        value |= (message[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | message[at] << shift, at + 1
+    """Returns the last field of text or bytes of a message in protocol buffers, by its number; empty: there is none."""
+    values = [value for number, value in fields(message) if number == wanted and isinstance(value, bytes)]
+    return values[-1] if values else b""

@@ -1,4 +1,7 @@
-"""Reading and writing of public BERT checkpoints: a folder or hub id with config.json, weights and vocabulary."""
+"""Reading and writing of public BERT checkpoints: a folder or hub id with config.json, weights and vocabulary.
+
+Google's folders, with bert_config.json and a TensorFlow checkpoint, are read too.
+"""
 
 import hashlib
 import json
@@ -18,9 +21,11 @@ from seqarena.common.data.hub import hub_folder
 from seqarena.common.data.tokenization import VOCABULARIES
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import write_atomically, write_json
+from seqarena.common.model.bert import google
 from seqarena.common.model.bert.families import BERT, FAMILIES
 from seqarena.common.model.bert.family import OWN_TYPE, Family
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.model.bert.tensorflow import data_files
 from seqarena.common.model.norms.base import NormConfig
 from seqarena.common.runs.config import from_json, to_json
 
@@ -129,14 +134,23 @@ def read_config(folder: Path) -> BertConfig:
         config = _parsed(ours, lambda values: from_json(BertConfig, values))
         _verify(ours)
         return config
-    return _parsed(folder / "config.json", lambda values: _family(values).to_config(values))
+    return _public(folder, lambda values: _family(values).to_config(values))
+
+
+def _public(folder: Path, make: Callable[[Any], Parsed]) -> Parsed:
+    """Returns what ``make`` returns for the content of a config.json, or of Google's config if there is none."""
+    path, theirs = folder / "config.json", google.config_of(folder)
+    if theirs is None or path.exists():
+        return _parsed(path, make)
+    return _parsed(theirs, lambda values: make(google.to_public(theirs, values)))
 
 
 def _parsed(path: Path, make: Callable[[Any], Parsed]) -> Parsed:
     try:
         return make(json.loads(path.read_bytes()))
     except FileNotFoundError as error:
-        raise BadDataError(f"{path} does not exist; expected config.json and {' or '.join(WEIGHTS)}") from error
+        expected = f"expected config.json and {' or '.join(WEIGHTS)}, or the files of Google's BERT or ALBERT"
+        raise BadDataError(f"{path} does not exist; {expected}") from error
     except KeyError as error:
         raise BadDataError(f"{path}: expected the field {error.args[0]}") from error
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, WrongUseError) as error:
@@ -150,7 +164,7 @@ def family_of(folder: Path) -> Family:
         BadDataError: no config, or that of another kind of model; lists the families.
     """
     own = OWN_TYPE if (folder / OURS).exists() else ""
-    return _parsed(folder / "config.json", lambda values: _family(values, own))
+    return _public(folder, lambda values: _family(values, own))
 
 
 def family_for(config: BertConfig, source: str | None = None) -> Family:
@@ -189,26 +203,41 @@ def pretraining_of(folder: Path) -> PretrainingSummary:
     Raises:
         BadDataError: no weights, or an invalid record.
     """
-    path = folder / "config.json"
-    record = _parsed(path, lambda values: values.get(PRETRAINING))
+    record = _public(folder, lambda values: values.get(PRETRAINING))
     if isinstance(record, dict):
         absent = {name: "" for name in ("sources", "before", "attentions") if name not in record}
-        made = _parsed(path, lambda _: from_json(Pretraining, absent | record))
+        made = _public(folder, lambda _: from_json(Pretraining, absent | record))
         return PretrainingSummary(made.label, made.seed, made.sources, made.attentions)
-    weights = f"sha256 {_sha256(weights_of(folder))[:16]}"
+    weights = f"sha256 {weights_checksum(folder)[:16]}"
     return PretrainingSummary(weights if record is None else f"{record}, {UNRECORDED}, weights of {weights}")
 
 
 def weights_of(folder: Path) -> Path:
-    """Returns the file of a checkpoint's weights.
+    """Returns the file of a checkpoint's weights. That of a TensorFlow checkpoint is its index.
 
     Raises:
         BadDataError: there is none.
     """
-    path = next((folder / name for name in WEIGHTS if (folder / name).exists()), None)
+    path = next((folder / name for name in WEIGHTS if (folder / name).exists()), None) or google.index_of(folder)
     if path is None:
-        raise BadDataError(f"{folder}: expected {' or '.join(WEIGHTS)}; neither exists")
+        raise BadDataError(f"{folder}: expected {' or '.join(WEIGHTS)}, or a TensorFlow checkpoint; none exists")
     return path
+
+
+def weights_checksum(folder: Path) -> str:
+    """Returns the sha256 of a checkpoint's weights: of the file, or of all files of a TensorFlow checkpoint.
+
+    Raises:
+        BadDataError: a file is missing.
+    """
+    path = weights_of(folder)
+    if path.suffix != google.INDEX:
+        return _sha256(path)
+    files = [path, *data_files(path)]
+    missing = next((each for each in files if not each.exists()), None)
+    if missing is not None:
+        raise BadDataError(f"{missing} does not exist; expected all files of the TensorFlow checkpoint {path.stem}")
+    return hashlib.sha256("".join(map(_sha256, files)).encode()).hexdigest()
 
 
 def read_weights(folder: Path) -> Weights:
@@ -217,7 +246,13 @@ def read_weights(folder: Path) -> Weights:
     Raises:
         BadDataError: no weights, or a damaged file. A ``.bin`` is read without executing pickled code.
     """
-    path = weights_of(folder)
+    path, family = weights_of(folder), family_of(folder)
+    tensors = google.read(path, family.model_type) if path.suffix == google.INDEX else _read_tensors(path)
+    _verify(path)
+    return Weights(tensors=family.read(tensors, str(path)), family=family)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             tensors = safetensors.torch.load_file(path)
@@ -228,9 +263,7 @@ def read_weights(folder: Path) -> Weights:
         raise BadDataError(f"{path}: cannot be read ({error}); download it again") from error
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise BadDataError(f"{path}: expected a dict of named tensors, found another kind of file")
-    _verify(path)
-    family = family_of(folder)
-    return Weights(tensors=family.read(tensors, str(path)), family=family)
+    return tensors
 
 
 def _require_checksums(path: Path) -> None:

@@ -72,7 +72,7 @@ def test_alberts_names_are_known() -> None:
 
 
 def test_what_is_no_vocabulary_is_named(tmp_path: Path) -> None:
-    files = "spiece.model, tokenizer.json, vocab.json, vocab.txt"
+    files = "spiece.model, 30k-clean.model, tokenizer.json, vocab.json, vocab.txt"
     with pytest.raises(BadDataError, match=f"does not exist; expected a folder with one of {files}"):
         load_tokenizer(tmp_path)
     for name in ("tokenizer.json", "spiece.model"):

@@ -127,7 +127,7 @@ def test_what_is_no_checkpoint_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(content[:-10])
     assert "model.safetensors: cannot be read" in reason()
     (tmp_path / "model.safetensors").unlink()
-    assert "expected model.safetensors or pytorch_model.bin; neither exists" in reason()
+    assert "pytorch_model.bin, or a TensorFlow checkpoint; none exists" in reason()
     torch.save([torch.zeros(2)], tmp_path / "pytorch_model.bin")
     assert "pytorch_model.bin: expected a dict of named tensors" in reason()
     torch.save({"a": torch.ones(99)}, tmp_path / "pytorch_model.bin")
@@ -228,7 +228,7 @@ def test_what_is_not_here_is_asked_of_the_hub(tmp_path: Path, monkeypatch: pytes
     assert [(source, revision) for source, revision, _ in asked] == [("somebody/bert-tiny", "abc")]
     assert "pytorch_model.bin" not in asked[0][2]
     (tmp_path / "model.safetensors").rename(tmp_path / "elsewhere")
-    with pytest.raises(BadDataError, match="neither exists"):
+    with pytest.raises(BadDataError, match="none exists"):
         load("somebody/bert-tiny")
     assert asked[-1][2] == ["pytorch_model.bin"]
 
