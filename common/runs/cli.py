@@ -113,8 +113,10 @@ def package_parser(prog: str, task: str = "TASK") -> Parser:
     parser = Parser(prog=prog, usage=usage, add_help=False)
     parser.add_argument("task", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--preset", help="preset to start from (default: quick)")
-    parser.add_argument("--attention", metavar="VARIANT", help="attention variant (default: the preset's)")
-    parser.add_argument("--norm", help="block normalisation (default: the preset's)")
+    parser.add_argument(
+        "--attention", metavar="VARIANT", help="attention variant, or FILE.py:CLASS of your own (default: the preset's)"
+    )
+    parser.add_argument("--norm", help="block normalisation, or FILE.py:CLASS of your own (default: the preset's)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, data order and dropout (default: 0)")
     parser.add_argument("--out", type=Path, help="this run's directory (default: named by the run, under --runs)")
     parser.add_argument("-h", "--help", action="store_true", help="show this help, with a task also every field")
