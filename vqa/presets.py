@@ -75,9 +75,10 @@ VQA2 = (
         ),
         source="P2 5.1: fusion of three detectors' 100 boxes, then Pythia (its recipe: facebookresearch/mmf, v0.3)",
         departures="any three detectors (P2's are not public); training on train2014 only and test on val2014 (theirs: "
-        "test-dev); P2 does not state heads, residual sum, LayerNorm, fc7 and u's initial value",
+        "test-dev); we do not know on what P2 trained, which detector is primary, nor P2's heads, residual sum, "
+        "LayerNorm, fc7 and initial u",
         expected="P2, test-dev, per cent: primary 68.3, boxes in a row 68.8, softmax 69.1, dnas 69.7; Pythia "
-        "trained on train2014 alone with its own boxes 66.7",
+        "v0.3, trained on train2014 alone, 66.7",
         cost="11.3 million questions, 18 a second on 2 CPU cores; 151 GB of features on disk; on a GPU not measured",
         comparable=False,
         chosen_by="data.path",

@@ -31,7 +31,7 @@ DOUBLY = DoublyNormalizedRule()
 class Hybrid(AttentionConfig):
     """HNAS: pi = u pi^dnas + (1 - u) pi^softmax, u in [0, 1] trained; u = 0 is softmax, u = 1 is dnas.
 
-    P2 does not say how u is kept in [0, 1]. Here u is a raw parameter, clamped after each step: parametrised by a
+    We do not know how P2 keeps u in [0, 1]. Here u is a raw parameter, clamped after each step: parametrised by a
     sigmoid it would move by 0.06 at most in 5,000 steps of Adam at a rate of 1e-4. P2 has one u per layer.
     """
 

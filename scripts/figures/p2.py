@@ -18,7 +18,7 @@ PLACES = (0.5, 1.0, 1.5)
 """Values of a: clusters are at +a and -a."""
 UPDATES = 4
 MIDDLE, SPREAD = 1.5, 0.4
-"""Centres (+-) and deviation of the two Gaussians, which P2 does not state. At 1.3 balanced ones merge, at 1.7 none."""
+"""Centres (+-) and deviation of the two Gaussians; we do not know P2's. At 1.3 balanced ones merge, at 1.7 none."""
 LENGTHS = (16, 32, 64, 128, 256, 512)
 ITERATIONS = (1, 2, 5, 20)
 

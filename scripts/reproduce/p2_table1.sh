@@ -12,8 +12,9 @@
 #   softmax, boxes    68.79  69.22  (3 x 100 in a row)
 #   softmax           69.14  69.50
 #   dnas              69.70  70.01
-# Departs: any three detectors instead of P2's, which are not public; training on train2014 only, test on val2014 (the
-#   original Pythia, trained so, reaches 66.7); P2 does not state heads, residual sum, LayerNorm, fc7 and u's start.
+# Departs: any three detectors instead of P2's, which are not public; training on train2014 only, test on val2014. For
+#   comparison: Pythia v0.3, trained on train2014 alone, has 66.7 on test-dev. We do not know on what P2 trained, which
+#   detector is primary, nor P2's heads, residual sum, LayerNorm, fc7 and initial u.
 # Arguments are passed to every sweep (--preset quick, --seeds 0; --train.micro-batch-size 64 if 512 do not fit).
 # RUNS=FOLDER sets the folder of runs.
 set -euo pipefail

@@ -11,9 +11,11 @@
 #   BERT-base  90.5  83.3  80.3  77.3  84.1
 #   softmax    90.5  83.6  80.3  77.0  84.3
 #   hnas       90.9  84.0  80.5  77.4  84.7
-# Departs: P2 states only the sizes of BERT-base and n-gram masking. The presets albert-style and albert follow ALBERT's
-#   paper, which shares authors and the row BERT-base with P2. Wikipedia of 2023 and BookCorpus; a hundredth of the
-#   finetuning examples is used for validation; the threshold of SQuAD 2.0 is 0 (ALBERT's: the best on dev).
+# Departs: P2 states the sizes of BERT-base, n-gram masking (n <= 3, random length, citing Joshi et al.) and the data
+#   (BookCorpus, English Wikipedia). The presets albert-style and albert follow ALBERT's paper, which shares authors and
+#   the row BERT-base with P2; the weights 1/n of the lengths are our inference from ALBERT. Wikipedia of 2023 and
+#   BookCorpus; a hundredth of the finetuning examples is used for validation; the threshold of SQuAD 2.0 is 0
+#   (ALBERT's: the best on dev).
 # Arguments are passed to every sweep (--preset quick, --seeds 0). RUNS=FOLDER sets the folder of runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
