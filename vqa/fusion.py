@@ -1,7 +1,7 @@
 """Fusion of several detectors' views: the primary's boxes are queries, the others' are keys (P2; Yu et al. 2019).
 
 z_i = x_i + sum_m W_o^m sum_j pi^m_ij W_v^m y^m_j over the secondary views m, with scores of W_q x_i and W_k^m y^m_j.
-P2 does not state heads, residual sum, LayerNorm or initial values. The defaults are one head, a residual sum, no
+We do not know P2's heads, residual sum, LayerNorm or initial values. The defaults are one head, a residual sum, no
 LayerNorm, and PyTorch's initialisation.
 """
 

@@ -10,8 +10,8 @@
 #   hnas, random init      38.47  19.11  35.71
 #   softmax, from BERT     38.90  19.65  36.24
 #   hnas, from BERT        39.06  20.14  36.51
-# Departs: P2 does not state steps, batch size, warm-up, search and scorer; nor which decoder attentions are hnas (here
-#   none, only the encoder's; --model.decoder-attention hnas, --model.cross-attention hnas); nor whether BERT was
+# Departs: we do not know P2's steps, batch size, warm-up, search and scorer; nor which decoder attentions are hnas
+#   (here none, only the encoder's; --model.decoder-attention hnas, --model.cross-attention hnas); nor whether BERT was
 #   pretrained with hnas (here not: u starts at 0). P2 prints <BERT,BERT>: both sides start from BERT here, and
 #   attention from the decoder to the text is random. "12 layers" is read as 12 in the encoder and 12 in the decoder.
 # Arguments are passed to every sweep (--preset quick, --seeds 0). RUNS=FOLDER sets the folder of runs.
