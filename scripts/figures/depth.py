@@ -267,8 +267,8 @@ def _findings(courses: Records, size: Size) -> list[Finding]:
 DRAWINGS = (
     Drawing(name="depth", source="P3, sections 3.3 and 3.4, small", make=make, check=read,
             shows="training loss of one narrow Transformer-XL by depth: post-norm, pre-norm and causal de-escalation",
-            duration="an hour and a half, with depth-layers"),
+            duration="three and a half hours on one core, with depth-layers"),
     Drawing(name="depth-layers", source="P3, sections 3.3 and 3.4, small", make=layers, check=read,
             shows="similarity and gradient by layer of the deepest of these models, at several steps",
-            duration="an hour and a half, with depth"),
+            duration="three and a half hours on one core, with depth"),
 )  # fmt: skip
