@@ -60,6 +60,8 @@ def _file_states(run: BaseRun) -> dict[str, str]:
         value: Any = functools.reduce(getattr, path.split("."), run)
         if value and role_at(run, path) in {*LOCATIONS, Role.OPTIONAL_FILE}:
             names = [Path(name) for name in (value if isinstance(value, tuple) else (value,))]
+            if role_at(run, path) is Role.ORIGIN and not names[0].exists():  # data sets ID:CONFIG, joined with commas
+                names = [Path(name.partition(":")[0]) for name in value.split(",")]
             if all(name.exists() for name in names):  # else a data set of a hub, or deleted since
                 found[path] = " ".join(origin(name) for name in names)
     return found
