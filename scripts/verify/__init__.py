@@ -69,7 +69,10 @@ def verify(subject: Subject, checks: Sequence[str] = tuple(CHECKS)) -> list[Find
         except NotApplicableError as error:
             status, detail = "not applicable", str(error)
         except Exception as error:
-            status, detail = "failed", f"raised {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            status, detail = (
+                "failed",
+                f"raised {type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'no message')}",
+            )
         found.append(Finding(check=name, status=status, detail=detail))
     return found
 
