@@ -20,7 +20,8 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 
 def test_the_label_of_a_local_folder_depends_on_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert hub_label("a/b:c,d/e") == "a-b-c+d-e"
+    assert hub_label("a/b:c,d/e") == "a--b=c+d--e"
+    assert len({hub_label(name) for name in ("x-y/z", "x/y-z", "x/y:z", "x-y-z")}) == 4
     (tmp_path / "a" / "b").mkdir(parents=True)
     labels = [hub_label("a/b:c,d/e")]
     (tmp_path / "a" / "b" / "text.txt").write_text("text")
