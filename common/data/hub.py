@@ -33,7 +33,8 @@ def hub_rows(
 def hub_label(names: str) -> str:
     """Returns a name for the text of data sets ID or ID:CONFIG, joined with commas, as a part of a folder's name.
 
-    Different names have different labels: no id of the hub contains ``--`` or ``=``. For a local folder in the hub's layout, the name depends on the present state of its files.
+    Different names have different labels: no id of the hub contains ``--`` or ``=``. For a local folder in the hub's
+    layout, the label depends on the present state of its files.
     """
     labels = []
     for name in names.split(","):

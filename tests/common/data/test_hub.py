@@ -26,5 +26,5 @@ def test_the_label_of_a_local_folder_depends_on_its_files(tmp_path: Path, monkey
     labels = [hub_label("a/b:c,d/e")]
     (tmp_path / "a" / "b" / "text.txt").write_text("text")
     labels.append(hub_label("a/b:c,d/e"))
-    assert len({"a-b-c+d-e", *labels}) == 3
-    assert all(label.endswith("-c+d-e") for label in labels)
+    assert len({"a--b=c+d--e", *labels}) == 3
+    assert all(label.endswith("=c+d--e") for label in labels)
