@@ -130,8 +130,14 @@ def named_by(option: str, path: str, kind: str) -> Iterator[Path]:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Returns ``nearest: dnas``, the most similar choice, or an empty string if no choice is similar."""
-    close = difflib.get_close_matches(name, sorted(choices), n=1, cutoff=0.5)
+    """Returns ``nearest: dnas``, the most similar choice, or an empty string if no choice is similar.
+
+    A longer name that begins with a choice, such as ``prenorm``, means this choice.
+    """
+    known = sorted(choices)
+    begun = [each for each in known if len(each) > 2 and name.startswith(each)]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8) or sorted(begun, key=len)[-1:]
+    close = close or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"nearest: {close[0]}" if close else ""
 
 

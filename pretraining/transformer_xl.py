@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seqarena.common.attention import require_features
+from seqarena.common.attention import require_features, require_steps
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
@@ -58,6 +58,8 @@ class Model(EncoderConfig):
         """Raises a ``WrongUseError`` that names the invalid field."""
         super().check(order="causal", mean_pooled=mean_pooled)
         require_features(self.attention, ["bias", "memory"], "a Transformer-XL")
+        if self.attention.sums_over_queries:
+            require_steps(self.attention, "causal", "a Transformer-XL")
         if self.attention_dim not in (None, self.dim):
             raise WrongUseError(
                 f"model.attention_dim {self.attention_dim}: a Transformer-XL needs model.dim {self.dim}, or none"
@@ -82,7 +84,7 @@ class LayerMemory(NamedTuple):
 
     past: Context | ProjectedMemory
     """The layer's input stream; in evaluation, its projections."""
-    mass: ColumnLse | None
+    attention_state: ColumnLse | None
     norm_state: DeescalationState | None
 
     @property
@@ -154,11 +156,12 @@ class RelativeAttention(nn.Module):
             for name in ("query", "key", "value", "position", "output")
         )
         self.kernel = variant.build(config.heads, config.attention_dropout)
+        self.has_state = variant.sums_over_queries
 
     def forward(
-        self, hidden: Hidden, past: Context | ProjectedMemory, distances: Distances, mass: EarlierLse | None
+        self, hidden: Hidden, past: Context | ProjectedMemory, distances: Distances, state: EarlierLse | None
     ) -> tuple[Hidden, ColumnLse | None, ProjectedMemory | None]:
-        """Returns the output, the variant's updated state (``mass``), and the extended ``ProjectedMemory`` if used."""
+        """Returns the output, the variant's updated ``state``, and the extended ``ProjectedMemory`` if used."""
         query = self._split(self.query(hidden))
         key, value, position = self._keys_and_values(hidden, past, distances)
         # Biases in float32 would turn autocast's half precision off here.
@@ -167,13 +170,12 @@ class RelativeAttention(nn.Module):
         bias: Tensor = Shift.apply(products)  # type: ignore[no-untyped-call]
         visibility = Visibility(order="causal", memory=key.shape[2] - hidden.shape[1], window=distances.window)
         arguments = query + u, key, value, visibility, bias
-        rule = self.kernel.rule
-        if rule is not None and rule.rounds:
-            heads, mass = self.kernel.step(mass, *arguments)
+        if self.has_state:
+            heads, state = self.kernel.step(state, *arguments)
         else:
             heads = self.kernel(*arguments)
         whole = ProjectedMemory(key, value, past.position) if isinstance(past, ProjectedMemory) else None
-        return self.output(heads.transpose(1, 2).flatten(2)), mass, whole
+        return self.output(heads.transpose(1, 2).flatten(2)), state, whole
 
     def _keys_and_values(
         self, hidden: Hidden, past: Context | ProjectedMemory, distances: Distances
@@ -218,8 +220,8 @@ class Layer(nn.Module):
 
         def attention(tokens: Tensor) -> Tensor:
             past = memory.past if isinstance(memory.past, ProjectedMemory) else self.residual.memory_input(memory.past)
-            found, mass, projected = self.attention(tokens, past, distances, memory.mass)
-            known.append((mass, projected))
+            found, state, projected = self.attention(tokens, past, distances, memory.attention_state)
+            known.append((state, projected))
             return self.dropout(found)  # type: ignore[no-any-return]
 
         def feed_forward(tokens: Tensor) -> Tensor:
@@ -227,7 +229,7 @@ class Layer(nn.Module):
 
         visibility = Visibility(order="causal")
         output, norm_state = self.residual(hidden, Sublayers(attention, feed_forward), visibility, memory.norm_state)
-        mass, projected = known[0]
+        state, projected = known[0]
         first = max(memory.length + hidden.shape[1] - memory_length, 0)
         past: Context | ProjectedMemory
         if projected is not None:
@@ -235,7 +237,7 @@ class Layer(nn.Module):
         elif isinstance(memory.past, Tensor):
             parts = [memory.past[:, first:], hidden.detach()[:, max(first - memory.length, 0) :]]
             past = torch.cat(parts, dim=1) if parts[0].shape[1] else parts[1].contiguous()
-        return output, LayerMemory(past, None if mass is None else mass[:, :, first:], norm_state)
+        return output, LayerMemory(past, None if state is None else state[:, :, first:], norm_state)
 
 
 class TransformerXL(nn.Module):

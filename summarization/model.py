@@ -6,10 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from seqarena.common.attention import require_steps
+from seqarena.common.attention import attention_name, is_function_of_scores, require_steps
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.softmax import Softmax
-from seqarena.common.attention.visibility import Visibility
+from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.beams import Memory
 from seqarena.common.model.bert.model import Bert, Embeddings, MaskedLanguageHead, initialise
@@ -75,10 +75,17 @@ class Model(StartedConfig):
             raise WrongUseError(f"model.decoder_layers: expected at least 1, found {self.decoder_depth}")
         if not 0 <= self.label_smoothing < 1:
             raise WrongUseError(f"model.label_smoothing: expected 0 up to below 1, found {self.label_smoothing}")
-        self.check_attention(self.decoder_attention, "causal")
-        self.check_attention(self.cross_attention, "ordered_queries")
-        require_steps(self.decoder_attention, "causal", "decoding")
-        require_steps(self.cross_attention, "ordered_queries", "decoding")
+        decoder: tuple[tuple[AttentionConfig, Order], ...] = (
+            (self.decoder_attention, "causal"), (self.cross_attention, "ordered_queries"),
+        )  # fmt: skip
+        for attention, time in decoder:
+            self.check_attention(attention, time)
+            require_steps(attention, time, "decoding")
+            if not is_function_of_scores(attention.build(heads=1)):
+                raise WrongUseError(
+                    f"attention {attention_name(attention)!r} cannot decode: its weights are not a formula of the "
+                    "scores alone"
+                )
         started = self.encoder_init or self.decoder_init
         if started is None and self.names_pretraining:
             raise WrongUseError(

@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
+from seqarena.common.runs.config import to_json
 from seqarena.scripts import leaderboard
 from seqarena.scripts.figures.depth import ARMS, FASTER, FULL, RIVALS, VERSION
 from seqarena.scripts.figures.trainings import end_of
@@ -35,10 +36,12 @@ def depth_table(group: str) -> str:
     arms, found = {"main": ARMS, "faster": FASTER, "rivals": RIVALS}[group], defaultdict(list)
     for path in sorted((ROOT / "docs" / "figures" / "trainings").glob(f"depth-{VERSION}-*.json")):
         record = json.loads(path.read_bytes())
-        found[record["trial"]["arm"]["label"], record["trial"]["depth"]].append(end_of(record["course"]["losses"]))
+        trial = record["trial"]
+        if (trial["steps"], trial["dim"]) == (FULL.steps, FULL.dim):
+            found[json.dumps(trial["arm"]), trial["depth"]].append(end_of(record["course"]["losses"]))
     lines = [f"| layers | {' | '.join(arm.label for arm in arms)} |", f"|---:|{'---:|' * len(arms)}"]
     for depth, seeds in zip(FULL.depths, FULL.seeds, strict=True):
-        ends = [found[arm.label, depth] for arm in arms]
+        ends = [found[json.dumps(to_json(arm)), depth] for arm in arms]
         cells = [f"{fmean(each):.2f}{'' if len(each) == seeds else f' ({len(each)})'}" if each else "" for each in ends]
         lines.append(f"| {depth} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])

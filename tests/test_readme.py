@@ -22,6 +22,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.cli import choose, run_package
 from seqarena.common.runs.fields import set_fields
+from seqarena.common.runs.trained import changed_run
 from seqarena.pretraining.wikitext import perplexity
 from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
 from seqarena.pretraining.wikitext.run import LanguageRun
@@ -67,7 +68,7 @@ COMMAND_LINES = sorted({line for line in WHOLE if line.startswith(BEGINNINGS)})
 
 def rescored(arguments: list[str]) -> object:
     _, fields = perplexity.parser().parse_known_args(arguments)
-    return perplexity.with_fields(WIKITEXT["wikitext2"]["quick"].run, fields)
+    return changed_run(WIKITEXT["wikitext2"]["quick"].run, fields, perplexity.FREE, "test")
 
 
 def target(words: list[str]) -> bool:

@@ -18,7 +18,7 @@ from seqarena.common.runs.named import name_in
 from seqarena.common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 
 __all__ = ["ALIASES", "ATTENTIONS", "AttentionConfig", "Kernel", "Order", "Visibility", "attend", "attention_name",
-           "find_attention", "require_features", "require_order", "require_steps"]  # fmt: skip
+           "find_attention", "is_function_of_scores", "require_features", "require_order", "require_steps"]  # fmt: skip
 
 # Scales 14 and 16 and the unscaled controls are from P1. They do not depend on the sequence length.
 ATTENTIONS: Mapping[str, AttentionConfig] = MappingProxyType(
@@ -56,6 +56,8 @@ def find_attention(name: str) -> AttentionConfig:
     """
     if is_reference(name):
         return load_external(name, AttentionConfig, "attention")  # type: ignore[type-abstract]
+    if name.endswith(".py"):
+        raise WrongUseError(f"attention {name}: expected FILE.py:CLASS; the class is missing, as in {name}:MyAttention")
     return look_up(ATTENTIONS, ALIASES.get(name, name), "attention")
 
 
@@ -90,6 +92,11 @@ def require_features(config: AttentionConfig, features: Collection[Feature], rea
             f"attention {attention_name(config)!r} does not support {', '.join(missing)}, which {reason} needs; it "
             f"supports {', '.join(config.supports) or 'none'}"
         )
+
+
+def is_function_of_scores(kernel: Kernel) -> bool:
+    """Returns whether a kernel's weights are its formula of the scores of the given queries and keys."""
+    return kernel.has_weights and type(kernel).transform is Kernel.transform
 
 
 def require_steps(config: AttentionConfig, order: Order, reason: str) -> None:

@@ -14,7 +14,7 @@ from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.fused import fused_doubly_normalized
 from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch
 from seqarena.common.attention.triton.self_test import fault_of
-from seqarena.common.attention.visibility import ORDERS, Order, Visibility
+from seqarena.common.attention.visibility import FEATURES, ORDERS, Feature, Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.roles import added
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
@@ -56,6 +56,11 @@ class DoublyNormalized(AttentionConfig):
     def stepwise(self) -> tuple[Order, ...]:
         """Orders with a prefix form; without an order, the column sums include later queries."""
         return tuple(order for order in self.orders if order != "none")
+
+    @property
+    def supports(self) -> tuple[Feature, ...]:
+        """All features, but no segments with an estimated variance, which would be that of the whole row."""
+        return tuple(each for each in FEATURES if each != "segments" or self.variance == "one")
 
     @property
     def sums_over_queries(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from seqarena.common.data.prepared import origin
 from seqarena.common.errors import BadDataError
 
 
@@ -17,11 +18,30 @@ def hub_rows(
     """
     import datasets  # noqa: PLC0415  # takes a second, and most tasks never need it
 
+    cache = None
+    if Path(source).exists():  # the library's own cache does not notice changed files that a README.md names
+        cache = str(Path(datasets.config.HF_DATASETS_CACHE) / "seqarena" / origin(Path(source)))
     try:
-        return datasets.load_dataset(source, config, revision=revision, split=split, streaming=streamed)
+        return datasets.load_dataset(
+            source, config, revision=revision, split=split, streaming=streamed, cache_dir=cache
+        )
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise BadDataError(f"{source}, split {split}, cannot be read ({reason}); {hint}") from error
+
+
+def hub_label(names: str) -> str:
+    """Returns a name for the text of data sets ID or ID:CONFIG, joined with commas, as a part of a folder's name.
+
+    Different names have different labels: no id of the hub contains ``--`` or ``=``. For a local folder in the hub's
+    layout, the label depends on the present state of its files.
+    """
+    labels = []
+    for name in names.split(","):
+        source, _, config = name.partition(":")
+        found = origin(Path(source)) if Path(source).exists() else source.replace("/", "--")
+        labels.append(f"{found}={config}" if config else found)
+    return "+".join(labels)
 
 
 def hub_folder(source: str, names: Sequence[str], revision: str | None = None) -> Path:

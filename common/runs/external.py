@@ -37,6 +37,8 @@ def load_external(reference: str, kind: type[Config], option: str) -> Config:
         WrongUseError: no such file or class, code that cannot be imported, or a class that is no config.
     """
     target, _, name = reference.rpartition(":")
+    if not target or not name.isidentifier():
+        raise WrongUseError(f"{option} {reference}: expected FILE.py:CLASS or PACKAGE.MODULE:CLASS")
     module = _module(target, reference)
     found: Any = getattr(module, name, None)
     defined = [

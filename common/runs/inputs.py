@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ DATA = "data.json"
 hashes of its run and its sources."""
 WEIGHTS = "weights.json"
 """File of a run's ``checkpoint`` with the sha256 of the weights that it started from."""
+
+EXTRA = "extra.json"
+"""File of a run's ``checkpoint`` with the sha256 of each file that is scored but not compared."""
 
 
 def run_in(folder: Path) -> Any:
@@ -59,6 +63,8 @@ def _file_states(run: BaseRun) -> dict[str, str]:
         value: Any = functools.reduce(getattr, path.split("."), run)
         if value and role_at(run, path) in {*LOCATIONS, Role.OPTIONAL_FILE}:
             names = [Path(name) for name in (value if isinstance(value, tuple) else (value,))]
+            if role_at(run, path) is Role.ORIGIN and not names[0].exists():  # data sets ID:CONFIG, joined with commas
+                names = [Path(name.partition(":")[0]) for name in value.split(",")]
             if all(name.exists() for name in names):  # else a data set of a hub, or deleted since
                 found[path] = " ".join(origin(name) for name in names)
     return found
@@ -134,4 +140,35 @@ def check_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
             f"{folder}: the weights of {', '.join(changed)} have changed since this run began (sha256 "
             f"{began[changed[0]][:12]} then, {now[changed[0]][:12]} now); restore the old ones, or "
             "--overwrite measures again"
+        )
+
+
+def check_extra(folder: Path, run: BaseRun, *, record: bool) -> None:
+    """Compares files that are scored but not compared with those that a finished run scored; ``record``: records them.
+
+    The data checksum does not cover these files.
+
+    Raises:
+        BadDataError: a file has changed.
+    """
+    path, now = folder / "checkpoint" / EXTRA, {}
+    for name in field_paths(run):
+        value: Any = functools.reduce(getattr, name.split("."), run)
+        if role_at(run, name) is Role.ASIDE and isinstance(value, str):
+            with contextlib.suppress(OSError), Path(value).open("rb") as file:  # deleted since
+                now[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        scored = read_strict_json(path)
+        changed = [name for name in now if scored.get(name, now[name]) != now[name]]
+    except FileNotFoundError:
+        scored, changed = {}, []
+    except (OSError, ValueError, AttributeError) as error:
+        raise BadDataError(f"{path} is damaged ({error}); --overwrite starts this run again") from error
+    if record and now != scored:
+        write_json(path, now)
+    elif changed:
+        raise BadDataError(
+            f"{folder}: the file of {changed[0]} has changed since this run scored it (sha256 "
+            f"{scored[changed[0]][:12]} then, {now[changed[0]][:12]} now); restore the old one, or --overwrite "
+            "measures again"
         )

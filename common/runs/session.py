@@ -19,7 +19,7 @@ from seqarena.common.runs.folder import (
     report_other_versions,
     run_folder,
 )
-from seqarena.common.runs.inputs import check_data, check_weights, has_same_files, run_in
+from seqarena.common.runs.inputs import check_data, check_extra, check_weights, has_same_files, run_in
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.package import OUTPUTS, Assembly, Package
 from seqarena.common.runs.results import Result
@@ -151,6 +151,7 @@ def _execute_in(
             )
         if finished is not None:
             main_first(accelerator, lambda: check_weights(folder, run, record=False))
+            main_first(accelerator, lambda: check_extra(folder, run, record=False))
             if not all(gather_object([has_same_files(folder, run)])):  # decided together: what follows waits for all
                 found = package.assembly(run, session.data, accelerator).data_checksum
                 main_first(accelerator, lambda: check_data(folder, run, found))
@@ -182,6 +183,7 @@ def _measure(
             raise _SameRunError(same)
     main_first(accelerator, lambda: check_data(folder, run, assembly.data_checksum))
     main_first(accelerator, lambda: check_weights(folder, run, record=True))
+    main_first(accelerator, lambda: check_extra(folder, run, record=True))
     row = row_of(run, preset)
     name = row_name(row)
     if session.trackers:

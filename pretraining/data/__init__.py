@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from seqarena.common.data import corpus
 from seqarena.common.data.counter import hash64
-from seqarena.common.data.hub import hub_folder
+from seqarena.common.data.hub import hub_folder, hub_label
 from seqarena.common.data.imdb import is_imdb
 from seqarena.common.data.prepared import origin
 from seqarena.common.data.tokenization import FILES, VOCABULARIES, Kind, Tokenizer, load_tokenizer, train_tokenizer
@@ -134,7 +134,7 @@ class MaskedText:
         text = "book" if self.path is None else origin(Path(self.path))
         if self.path is not None and is_imdb(Path(self.path)):
             text = f"imdb-{text}"  # earlier versions read every file of the folder, test reviews too, as plain text
-        text = text if self.hub is None else "hub-" + self.hub.replace("/", "-").replace(":", "-").replace(",", "+")
+        text = text if self.hub is None else f"hub-{hub_label(self.hub)}"
         text = f"{text}-v{VERSION}"
         if tokenizer is not None:
             return f"{text}-{tokenizer.fingerprint}"

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from seqarena.common.data.batches import Ragged, TokenArray
+from seqarena.common.data.hub import hub_label
 from seqarena.common.data.prepared import Splits, origin, prepared
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.roles import Role, role
@@ -101,7 +102,7 @@ class WikiText:
 
     def _key(self) -> str:
         """Returns the folder's name, which depends on the text and on the vocabulary's settings."""
-        text = origin(Path(self.path)) if self.path else (self.hub or "book").replace("/", "-").replace(":", "-")
+        text = origin(Path(self.path)) if self.path else "book" if self.is_bundled else hub_label(str(self.hub))
         kind = f"piece{self.pieces}" if self.kind == "piece" else self.kind
         return f"{text}-{kind}-v{VERSION}" + ("-unknown" if self.unknown == "replace" else "")
 

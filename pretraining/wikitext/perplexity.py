@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from seqarena.common.attention import attention_name
-from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.errors import BadDataError
 from seqarena.common.model.norms import norm_name
 from seqarena.common.parser import Parser
 from seqarena.common.runs.external import add_code_option
-from seqarena.common.runs.fields import set_fields
-from seqarena.common.runs.named import changed_fields
-from seqarena.common.runs.trained import read_trained
+from seqarena.common.runs.trained import changed_run, read_trained
 from seqarena.common.training.processes import Accelerator
 from seqarena.common.training.runtime import device_name, make_accelerator, precision_name
 from seqarena.pretraining.transformer_xl import TransformerXL
@@ -42,23 +40,6 @@ def parser() -> Parser:
     return made
 
 
-def with_fields(run: LanguageRun, fields: Sequence[str]) -> LanguageRun:
-    """Returns the run with changed scoring fields.
-
-    Raises:
-        WrongUseError: other fields.
-    """
-    found = set_fields(run, fields, PROG)
-    assert isinstance(found, LanguageRun)
-    others = [path for path in changed_fields(run, found) if not path.startswith(FREE)]
-    if others:
-        raise WrongUseError(
-            f"{', '.join(others)}: fixed by the run; only --final.*, --validation.* and --data.path can be set here"
-        )
-    found.check()
-    return found
-
-
 def score(
     model: TransformerXL, text: EncodedText, split: str, scoring: Scoring, accelerator: Accelerator
 ) -> dict[str, Any]:
@@ -80,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     trained = read_trained(
         options.run, LanguageRun, "pretraining", ("wikitext103", "wikitext2"), code=options.code, unfinished=True
     )
-    its, checksum = with_fields(trained.run, fields), trained.data_checksum
+    its, checksum = changed_run(trained.run, fields, FREE, PROG), trained.data_checksum
     accelerator = make_accelerator(its.train.precision)
     text = its.data.load(options.data_folder, its.task, report_differences=accelerator.is_main_process)
     if text.checksum != checksum:

@@ -84,13 +84,13 @@ def _past(part: Memory) -> Tensor:
 def _plain(own: LayerMemory, row: int) -> dict[str, Tensor]:
     """Returns one stream's memory of a layer as named tensors, copied."""
     norm_state = {} if own.norm_state is None else own.norm_state._asdict()
-    values = {"past": own.past, "mass": own.mass, **norm_state}
+    values = {"past": own.past, "attention_state": own.attention_state, **norm_state}
     return {name: each[row : row + 1].cpu().clone() for name, each in values.items() if isinstance(each, Tensor)}
 
 
 def _memory(values: Mapping[str, Tensor]) -> LayerMemory:
     norm_state = DeescalationState(values["total"], values["seen"]) if "total" in values else None
-    return LayerMemory(values["past"], values.get("mass"), norm_state)
+    return LayerMemory(values["past"], values.get("attention_state"), norm_state)
 
 
 def _concatenate(some: tuple[LayerMemory, ...], device: torch.device) -> LayerMemory:

@@ -1,7 +1,8 @@
 """The data of every finetuning task: questions on paragraphs, or sentence pairs; read or generated, then batched."""
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -57,3 +58,13 @@ class Data(ABC):
             raise WrongUseError(f"data.generated: expected at least 100, found {self.generated}")
         if self.test_limit is not None and self.test_limit < 1:
             raise WrongUseError(f"data.test_limit: expected at least 1, or none for all, found {self.test_limit}")
+
+
+def with_sizes(checksum: str, splits: Sequence[Sized], is_generated: bool) -> str:
+    """Returns a checksum of splits that also covers which examples are in which split.
+
+    ``checksum`` is that of all examples, one after the other. The config determines the sizes of generated splits.
+    """
+    if is_generated:
+        return checksum
+    return hashlib.sha256(f"{checksum} {[len(split) for split in splits]}".encode()).hexdigest()

@@ -13,7 +13,7 @@ from seqarena.common.data.hub import hub_rows
 from seqarena.common.data.readers import kind_of, member, read_lines, read_parquet, read_text
 from seqarena.common.errors import BadDataError, WrongUseError, named_by
 from seqarena.common.runs.roles import Role, role
-from seqarena.qa.data import Data, entailment
+from seqarena.qa.data import Data, entailment, with_sizes
 
 LABELS = ("entailment", "neutral", "contradiction")
 """Labels in the order of their numbers. Sources are mapped by name, because they disagree on the order."""
@@ -93,7 +93,8 @@ class Mnli(Data):
                     f"mnli: expected pairs for {name}, found none; {len(train):,} pairs were divided by data.held_out "
                     f"{self.held_out}"
                 )
-        return splits, checksum(split for name, split in splits.items() if name != "extra")
+        compared = [split for name, split in splits.items() if name != "extra"]
+        return splits, with_sizes(checksum(compared), compared, self.is_generated)
 
     def _has(self, name: str) -> bool:
         return getattr(self, name) is not None or (name != "extra" and not self.own)

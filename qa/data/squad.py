@@ -13,7 +13,7 @@ from seqarena.common.data.hub import hub_rows
 from seqarena.common.data.readers import kind_of, member, read_json, read_lines, read_parquet
 from seqarena.common.errors import BadDataError, WrongUseError, named_by
 from seqarena.common.runs.roles import Role, role
-from seqarena.qa.data import Data, world
+from seqarena.qa.data import Data, with_sizes, world
 
 Version = Literal["1.1", "2.0"]
 Use = Literal["train", "test", "score", "predict"]
@@ -140,7 +140,7 @@ class Squad(Data):
                     f"{split.source}: expected questions, no question for {name}; {len(train):,} training questions "
                     f"were divided by data.held_out {self.held_out}"
                 )
-        return splits, checksum(splits.values())
+        return splits, with_sizes(checksum(splits.values()), list(splits.values()), self.is_generated)
 
     def _read(self, name: Literal["train", "dev"]) -> Questions:
         path: str | None = getattr(self, name)

@@ -137,7 +137,7 @@ def _better(claim: str, ones: list[TrainingRecord], others: list[TrainingRecord]
 
 
 def heads(settings: FigureOptions) -> FigureResult:
-    """Returns Figures 6 and 7: the first head of the first and last layer on one test picture."""
+    """Returns Figures 6 and 7: the first head of the first and last layer, means over test pictures."""
     courses, layers = _arms(settings)
     panels: list[Matrix] = []
     negative: dict[str, float] = {}
@@ -207,11 +207,11 @@ def _by_scale(label: str, tried: Sequence[float], values: list[list[float]]) -> 
 def _on_scales(middle: dict[int, float], courses: dict[int, list[list[TrainingRecord]]]) -> list[Finding]:
     longest = max(courses)
     scores = [statistics.fmean(each.accuracy[-1] for each in some) for some in courses[longest]]
-    around = [score for scale, score in zip(SCALES, scores, strict=True) if 8 <= scale <= 32]
+    around = [score for scale, score in zip(SCALES, scores, strict=True) if 8 <= scale <= 25]
     return [
         Finding(claim="longer sequences need a larger divisor", agrees=middle[longest] > 1.5 * middle[min(middle)],
                 found=", ".join(f"N {length}: {scale:.3g}" for length, scale in middle.items())),
-        Finding(claim=f"at N = {longest} divisors from 8 to 32 all do well", agrees=max(scores) - min(around) < 0.02,
+        Finding(claim=f"at N = {longest} divisors from 8 to 25 all do well", agrees=max(scores) - min(around) < 0.02,
                 found=f"{min(around):.3f} to {max(around):.3f}; best {max(scores):.3f}, unscaled {scores[0]:.3f}"),
     ]  # fmt: skip
 

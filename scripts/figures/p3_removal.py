@@ -1,8 +1,7 @@
 """Effect of one de-escalation on token similarity, and the tau that balances attention's escalation.
 
-This replaces P3's Figure 8, which plots an eta against t without defining eta. With odds t / (1 - t), attention alone
-multiplies the odds by xi_1 / xi_2, which is 2 for the N(0, I / d) value matrices of random_attention.py when tokens
-are alike (Lemma 4). (I - tau P) X multiplies them by (1 - tau)^2.
+With odds t / (1 - t), attention alone multiplies the odds by xi_1 / xi_2, which is 2 for the N(0, I / d) value matrices
+of random_attention.py when tokens are alike (Lemma 4). (I - tau P) X multiplies them by (1 - tau)^2.
 """
 
 import math

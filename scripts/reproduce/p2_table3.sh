@@ -2,7 +2,7 @@
 # Table 3 of P2: BERT pretrained with softmax and with hnas, then finetuned on SQuAD 1.1, SQuAD 2.0 and MNLI. Three
 # seeds of pretraining, each finetuned under its own.
 #
-# Data: English Wikipedia (wikimedia/wikipedia:20231101.en), SQuAD and MNLI, all from the hub.
+# Data: English Wikipedia (wikimedia/wikipedia:20231101.en), BookCorpus, SQuAD and MNLI, all from the hub.
 # Needs: pip install 'seqarena[lamb]'.
 # Cost: estimated, not run on a GPU. 108 hours per pretraining on one H200 at 40 % of its 989 T/s in bfloat16 (1.5e20
 #   operations, the preset's estimate), 27 days for all six; --seeds 0 runs two. The finetunings of one pretraining take

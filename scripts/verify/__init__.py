@@ -70,7 +70,8 @@ def verify(subject: Subject, checks: Sequence[str] = tuple(CHECKS)) -> list[Find
         except NotApplicableError as error:
             status, detail = "not applicable", str(error)
         except Exception as error:
-            status, detail = "failed", f"raised {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            reason = str(error).strip().partition("\n")[0] or "without a message"
+            status, detail = "failed", f"raised {type(error).__name__}: {reason}"
         found.append(Finding(check=name, status=status, detail=detail))
     return found
 

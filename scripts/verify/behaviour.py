@@ -159,7 +159,7 @@ def compiled(subject: Subject) -> str:
         try:
             found = graph(leaves.query, leaves.key, leaves.value, leaves.visibility, None)
         except Exception as error:
-            reason = str(error).strip().split("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             raise FailedCheckError(f"{each.label}: {type(error).__name__}: {reason}") from error
         expected = plain.run(kernel)
         require_close(found, expected, f"compiled; {each.label}", 1e-5)

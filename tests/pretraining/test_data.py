@@ -188,6 +188,17 @@ def test_a_vocabulary_is_kept_of_an_interruption_but_not_of_an_edit(
     assert len(trained) == 2
 
 
+def test_a_changed_local_folder_in_the_layout_of_the_hub_is_tokenized_again(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(tmp_path / "in", "parquet")
+    data = MaskedText(hub=f"{folder},{folder}", tokenizer=str(vocabulary))
+    made, checksum = data.load(tmp_path)
+    assert data.load(tmp_path)[1] == checksum
+    datasets.Dataset.from_dict({"text": [*TEXTS, "One more."]}).to_parquet(folder / "a.parquet")
+    again, other = data.load(tmp_path)
+    assert again.manifest["documents"] == made.manifest["documents"] + 2
+    assert other != checksum
+
+
 def test_a_raised_version_leaves_older_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     every = [MaskedText(), MaskedText(path=__file__), MaskedText(hub="a/b:c"), MaskedText(hub="a/b", tokenizer="d")]
     before = [each._name() for each in every]

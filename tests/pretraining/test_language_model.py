@@ -193,7 +193,7 @@ def test_weights_are_scored_again_under_other_protocols(tmp_path: Path, capsys: 
     assert run_command(dispatch, [*command, "--final.streams", "1", "--split", "valid"]) == 0
     assert "312 of 312 tokens scored" in capsys.readouterr().out
     for wrong, message in (
-        (["--model.dim", "8"], "model.dim: fixed by the run"),
+        (["--model.dim", "8"], "model.dim: fixed when the run was trained"),
         (["--data.path", str(rhymes(tmp_path / "more", 50))], "another text, or another vocabulary"),
     ):
         assert run_command(dispatch, [*command, *wrong]) in (1, 2)

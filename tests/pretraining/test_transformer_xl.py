@@ -1,7 +1,7 @@
 """Transformer-XL against its formula, written out; its sizes; its memory; what it cannot see."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from seqarena.common.attention import ATTENTIONS, softmax
+from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedKernel
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS, norm_name
 from seqarena.common.model.norms.base import NormConfig
@@ -110,6 +112,30 @@ def test_segments_with_a_memory_are_one_long_pass(attention: str, norm: NormConf
     assert all(own.past.shape == (3, 12, 8) for own in memory)
 
 
+class FormulaKernel(DoublyNormalizedKernel):
+    """DNAS by its formula alone, as a user would write it."""
+
+    rule = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaAlone(DoublyNormalized):
+    def build(self, heads: int, dropout: float = 0.0) -> Kernel:
+        return FormulaKernel(self, dropout)
+
+
+def test_the_state_of_a_variant_without_a_rule_is_kept_too() -> None:
+    torch.manual_seed(0)
+    model, tokens = TransformerXL(replace(TINY, attention=FormulaAlone())).double().eval(), words()
+    with torch.no_grad():
+        whole, _ = model.read(tokens, model.empty_memory(3), memory_length=0)
+        memory, parts = model.empty_memory(3), []
+        for part in tokens.split([5, 3, 4], dim=1):
+            hidden, memory = model.read(part, memory, memory_length=12)
+            parts.append(hidden)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("attention", ["softmax", "dnas"])
 def test_what_is_older_than_the_memory_is_forgotten(attention: str) -> None:
     model, tokens = made(attention), words()
@@ -133,11 +159,11 @@ def test_the_memory_carries_no_gradient_and_is_cut_to_its_length() -> None:
     for own in memory:
         assert isinstance(own, LayerMemory)
         assert own.past.shape[1] == 7
-        assert own.mass is not None
-        assert own.mass.shape[2] == 7
+        assert own.attention_state is not None
+        assert own.attention_state.shape[2] == 7
         assert own.norm_state is not None
         assert not own.past.requires_grad
-        assert not own.mass.requires_grad
+        assert not own.attention_state.requires_grad
         assert not own.norm_state.total.requires_grad
 
 

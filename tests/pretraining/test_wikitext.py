@@ -1,6 +1,7 @@
 """WikiText's words are numbered, strung together and cut as Transformer-XL does it; what is no WikiText is refused."""
 
 import os
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,10 @@ def test_rows_of_the_hub_are_lines(tmp_path: Path) -> None:
         tmp_path / "kept", "wikitext2", report_differences=False
     )
     assert mine.checksum == theirs.checksum  # a path is read instead
+    parts_of_test = hub / "wikitext-2-v1"
+    shutil.copy(parts_of_test / "test-00000-of-00001.parquet", parts_of_test / "test-00001-of-00001.parquet")
+    again = WikiText(hub=f"{hub}:wikitext-2-v1").load(tmp_path / "kept", "wikitext2", report_differences=False)
+    assert len(again.ids["test"]) == 2 * len(theirs.ids["test"])  # what was prepared before is not used
 
 
 def test_pieces_and_bytes_say_the_same_text_to_the_last_byte(tmp_path: Path) -> None:

@@ -93,6 +93,19 @@ def test_the_splits(tmp_path: Path) -> None:
     assert Mnli(**paths, held_out=0.2).load()[1] == checksum  # what is added compares nothing
 
 
+def test_the_checksum_covers_the_border_between_two_splits(tmp_path: Path) -> None:
+    lines = rows_of(20).split("\n")
+    (tmp_path / "train.jsonl").write_text(rows_of(60))
+    sums = set()
+    for border in (10, 11, 20):
+        parts = {"matched": lines[:border], "mismatched": lines[border:]}
+        paths = {name: str(tmp_path / f"{name}{border}.jsonl") for name, some in parts.items() if some}
+        for name, path in paths.items():
+            Path(path).write_text("\n".join(parts[name]))
+        sums.add(Mnli(train=str(tmp_path / "train.jsonl"), held_out=0.2, **paths).load()[1])
+    assert len(sums) == 3
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seqarena.common.data.counter import hash_text
 from seqarena.common.data.tokenization import Tokenizer, train_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.qa.data.squad import Questions, Squad, checksum, from_json, from_rows, read
@@ -49,6 +50,25 @@ def test_every_form_says_the_same(tmp_path: Path, version: str) -> None:
     assert [each.questions for each in found] == [found[0].questions] * 4
     assert found[0].questions[0].text == "What about 0?"  # questions lose the blanks in front
     assert found[0].contexts == (PARAGRAPH,)  # paragraphs never
+
+
+def test_the_checksum_covers_the_border_between_two_splits(tmp_path: Path) -> None:
+    """The last validation question of one set is the first test question of the other."""
+    values = [squad([["France"]], context=f"{PARAGRAPH} Paragraph {number}.") for number in range(40)]
+    for number, each in enumerate(values):
+        each["data"][0]["paragraphs"][0]["qas"][0]["id"] = str(number)
+    out = [hash_text(each["data"][0]["paragraphs"][0]["context"]) / 2.0**64 < 0.5 for each in values]
+    held = [each for each, is_out in zip(values, out, strict=True) if is_out]
+    train = [each for each, is_out in zip(values, out, strict=True) if not is_out]
+    sums = set()
+    for border in (3, 4):
+        parts = {"train": train + held[:border], "dev": held[border:]}
+        paths = {
+            name: str(written(tmp_path / f"{name}{border}.json", {"data": [each["data"][0] for each in some]}))
+            for name, some in parts.items()
+        }
+        sums.add(Squad(**paths, held_out=0.5).load()[1])
+    assert len(sums) == 2
 
 
 def test_two_does_not_train_or_test_on_one(tmp_path: Path) -> None:

@@ -380,6 +380,19 @@ def test_a_finished_run_notices_other_weights_where_it_started(tmp_path: Path) -
     assert measure(run, tmp_path / "run") == first
 
 
+def test_a_finished_run_notices_another_stress_set(tmp_path: Path) -> None:
+    extra = tmp_path / "extra.jsonl"
+    extra.write_text('{"sentence1": "all dogs run", "sentence2": "some dogs run", "gold_label": "entailment"}')
+    run = replace(RUNS["mnli"], data=replace(RUNS["mnli"].data, extra=str(extra)))
+    first = measure(run, tmp_path / "run")
+    assert measure(run, tmp_path / "run") == first
+    extra.write_text(extra.read_text().replace("entailment", "neutral"))
+    with pytest.raises(
+        BadDataError, match=r"the file of data.extra has changed since this run scored it .*--overwrite"
+    ):
+        measure(run, tmp_path / "run")
+
+
 @pytest.mark.parametrize(("task", "data", "found"), [("mnli", SQUAD, "Squad"), ("squad1", RUNS["mnli"].data, "Mnli")])
 def test_data_of_another_task_are_refused(task: str, data: Data, found: str) -> None:
     with pytest.raises(WrongUseError, match=f"data: expected the data of {task}, found a {found}"):

@@ -16,7 +16,6 @@ from seqarena.scripts.seqarena import dispatch
 from tests.scripts.results import result
 from tests.scripts.test_report import HTML, write
 
-webdriver = pytest.importorskip("selenium.webdriver")
 pytestmark = pytest.mark.extras
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -28,6 +27,8 @@ QUIET = ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networ
 def browser() -> Iterator[Any]:
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     assert found, "no browser: apt-get install chromium chromium-driver"
+    from selenium import webdriver  # noqa: PLC0415
+
     options = webdriver.ChromeOptions()
     options.binary_location = found
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})

@@ -190,7 +190,6 @@ def test_a_lost_worker_of_ray_is_made_good(
     shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two workers, one of which is killed in the middle: every result arrives, none twice, all as without Ray."""
-    pytest.importorskip("ray")
     short = Path("/tmp") / f"seqarena-test-{os.getpid()}-{int(shared)}"  # Ray's sockets have short paths
     short.mkdir()
     monkeypatch.setenv("TMPDIR", str(short))

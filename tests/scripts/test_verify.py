@@ -51,6 +51,16 @@ def test_the_command_shows_a_table_and_fails_if_a_check_does(capsys: pytest.Capt
     assert [each["check"] for each in found] == list(CHECKS)
 
 
+def test_an_error_without_a_message_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(type(ATTENTIONS["softmax"]), "build", fails)
+    assert failed(Subject(name="it", config=ATTENTIONS["softmax"]), ("sizes",)) == {
+        "sizes": "raised AssertionError: without a message"
+    }
+
+
 @pytest.mark.parametrize("arguments", [[], ["softmax", "--all"]])
 def test_what_to_verify_must_be_named(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(dispatch, ["verify", *arguments]) == 2

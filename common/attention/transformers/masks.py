@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
+from seqarena.common.attention import is_function_of_scores
 from seqarena.common.attention.base import AttentionConfig, Kernel, scaled_scores
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
@@ -141,6 +142,11 @@ def attend_pairs(
     Keys of a cache are in temporal order, but the newest query's own key may not be the last: a static cache has free
     positions after it. The columns are rotated until it is the last, as ``Visibility`` assumes.
     """
+    if not is_function_of_scores(kernel):
+        raise WrongUseError(
+            f"attention {name!r} does not support a mask over pairs of tokens: its weights are not a formula of the "
+            "scores alone; expected a padding mask"
+        )
     mask, (queries, keys) = over_pairs(mask, query, key), (query.shape[2], key.shape[2])
     visibility = Visibility(order="causal", memory=keys - queries) if causal and keys >= queries else Visibility()
     kernel.check(visibility, None, query=query, key=key, value=value)

@@ -18,7 +18,9 @@ ALPHABET = 1_000
 def read_vocabulary(path: Path) -> LibraryTokenizer:
     """Returns BERT's tokenizer with the tokens of a vocabulary file, one per line.
 
-    Text is made lower-case if ``tokenizer_config.json`` beside it says so, else if no token has a capital.
+    Text is made lower-case if ``tokenizer_config.json`` beside it says so, else if no token has a capital. The file
+    also says whether accents are removed (by default, if the text is made lower-case) and Chinese characters are
+    separated (by default).
     """
     tokens = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
     tokens = tokens[:-1] if not tokens[-1] else tokens
@@ -27,8 +29,14 @@ def read_vocabulary(path: Path) -> LibraryTokenizer:
         raise BadDataError(f"{path}: expected each token once, found {twice!r} twice")
     config = path.parent / "tokenizer_config.json"
     cased = any(token != token.lower() for token in tokens if not token.startswith("["))
-    lowercase = bool(json.loads(config.read_bytes()).get("do_lower_case", not cased)) if config.exists() else not cased
-    return LibraryTokenizer(inner=_wordpiece(_model(tokens), lowercase), source=str(path))
+    given = json.loads(config.read_bytes()) if config.exists() else {}
+    tokenizer = _wordpiece(
+        _model(tokens),
+        bool(given.get("do_lower_case", not cased)),
+        strip_accents=given.get("strip_accents"),
+        separate_chinese=bool(given.get("tokenize_chinese_chars", True)),
+    )
+    return LibraryTokenizer(inner=tokenizer, source=str(path))
 
 
 def word_tokenizer(words: Iterable[str]) -> LibraryTokenizer:
@@ -59,9 +67,13 @@ def _model(tokens: Iterable[str]) -> models.WordPiece:
     return models.WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
 
 
-def _wordpiece(model: models.WordPiece, lowercase: bool) -> tokenizers.Tokenizer:
+def _wordpiece(
+    model: models.WordPiece, lowercase: bool, *, strip_accents: bool | None = None, separate_chinese: bool = True
+) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=separate_chinese
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUED)
     return tokenizer

@@ -84,7 +84,12 @@ class Family:
         if found["activation"] not in self.activations:
             expected = f"{self.fields['activation']} {', '.join(self.activations)}"
             raise ValueError(f"expected {expected}, found {found['activation']}")
+        if values.get("is_decoder") or values.get("add_cross_attention"):
+            raise ValueError("expected an encoder, found is_decoder or add_cross_attention true")
         kinds = {each.name: float if each.type is float else int for each in fields(BertConfig)}
+        for ours, value in found.items():
+            if ours != "activation" and (isinstance(value, bool) or (kinds[ours] is int and value != int(value))):
+                raise ValueError(f"expected a number for {self.fields[ours]}, whole if it counts, found {value}")
         numbers: dict[str, Any] = {name: kinds[name](value) for name, value in found.items() if name != "activation"}
         numbers["max_length"] -= self.unused_positions
         if numbers.get("embedding_dim") == numbers["dim"] and not self.always_projects:

@@ -81,6 +81,7 @@ def test_what_it_takes() -> None:
     packed = Visibility(segments=torch.zeros(1, 3, dtype=torch.long))
     with pytest.raises(WrongUseError, match="packed segments"):
         DoublyNormalized(variance="estimated").build(1)(tokens, tokens, tokens, packed)
+    assert "segments" not in DoublyNormalized(variance="estimated").supports
     nothing = Visibility(query_real=torch.zeros(1, 3, dtype=torch.bool))
     assert not DoublyNormalized(variance="estimated").build(1)(tokens, tokens, tokens, nothing).any()
     halves = config.build(1)(tokens.bfloat16(), tokens.bfloat16(), tokens.bfloat16(), Visibility())

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from seqarena.common.attention import ATTENTIONS
 from tests.common.attention.cases import VARIANTS, case
@@ -24,6 +25,18 @@ def test_a_segment_at_a_time_is_one_pass(name: str, order: str, length: int) -> 
         )
         parts.append(part)
     torch.testing.assert_close(torch.cat(parts, dim=2), whole, rtol=0, atol=1e-12)
+
+
+def test_a_step_transforms_its_inputs() -> None:
+    """Weights of a formula on normalised queries and keys, as in attention by the cosine."""
+
+    class Cosine(type(ATTENTIONS["softmax"].build(1))):  # type: ignore[misc]
+        def transform(self, query, key, value, visibility):  # type: ignore[no-untyped-def]
+            return F.normalize(query, dim=-1), F.normalize(key, dim=-1), value
+
+    kernel, each = Cosine(ATTENTIONS["softmax"], 0.0), case("causal")
+    inputs = each.query, each.key, each.value, each.visibility
+    torch.testing.assert_close(kernel.step(None, *inputs)[0], kernel(*inputs))
 
 
 @pytest.mark.parametrize("name", ["dnas", "hnas"])

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from seqarena.common.attention import ATTENTIONS, Visibility
+from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.errors import WrongUseError
 from seqarena.common.training.runtime import seed_torch
 from tests.common.attention.library_models import BIDIRECTIONAL, hidden, lengths, made, tokens
@@ -118,6 +119,15 @@ def test_a_finite_number_hides_as_an_infinite_one(name: str, monkeypatch: pytest
     with torch.no_grad():
         biases[0].add_(torch.randn_like(biases[0]))
         assert (model(pictures).last_hidden_state - outputs[-100.0]).abs().max() > 1e-4
+
+
+def test_a_mask_over_pairs_is_refused_where_inputs_are_transformed() -> None:
+    from seqarena.common.attention.transformers import masks  # noqa: PLC0415
+
+    kernel, config = DoublyNormalized(beta="uniform").build(heads=3), DoublyNormalized(beta="uniform")
+    mask = torch.ones(1, 1, 6, 6, dtype=torch.bool)
+    with pytest.raises(WrongUseError, match="'dnas' does not support a mask over pairs of tokens"):
+        masks.attend_pairs("dnas", config, kernel, *qkv(), mask, causal=False)
 
 
 def test_a_number_that_may_be_a_bias_or_hide_is_refused_where_that_matters() -> None:

@@ -1,7 +1,6 @@
 """The transformers library reads the same ids and offsets from the files of a SentencePiece vocabulary."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,8 @@ TEXTS = [
 
 @pytest.mark.parametrize("name", ["AlbertTokenizer", "AutoTokenizer"])
 def test_transformers_reads_the_same_tokens_and_offsets(name: str, tmp_path: Path) -> None:
-    transformers: Any = pytest.importorskip("transformers")
+    import transformers  # noqa: PLC0415
+
     train_sentencepiece(VERSES, 1_000).save(tmp_path)
     made = load_tokenizer(tmp_path)
     theirs = getattr(transformers, name).from_pretrained(tmp_path)

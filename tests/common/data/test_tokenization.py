@@ -130,3 +130,13 @@ def test_too_many_open_files_are_no_damage_of_a_vocabulary(name: str, tmp_path: 
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not isinstance(caught.value, BadDataError)
+
+
+def test_accents_and_chinese_characters_are_as_the_config_beside_the_vocabulary_says(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL, "café", "cafe", "中", "国", "中国"]) + "\n")
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"do_lower_case": true}')
+    assert load_tokenizer(path).encode(["Café 中国"])[0].tolist() == [6, 7, 8]
+    config.write_text('{"do_lower_case": true, "strip_accents": false, "tokenize_chinese_chars": false}')
+    assert load_tokenizer(path).encode(["Café 中国"])[0].tolist() == [5, 9]

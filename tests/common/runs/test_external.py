@@ -185,6 +185,7 @@ def test_a_result_is_shown_without_its_code(
         ("antigravity.py", SIGMOID, "antigravity.py:Sigmoid", "rename antigravity.py"),
         ("my-file.py", SIGMOID, "my-file.py:Sigmoid", "'my-file' cannot be the name of a module; rename the file"),
         ("a11.py", SIGMOID, "gone.py:Sigmoid", "gone.py does not exist; expected FILE.py:CLASS"),
+        ("a13.py", SIGMOID, ":Sigmoid", "expected FILE.py:CLASS or PACKAGE.MODULE:CLASS"),
         ("a12.py", SIGMOID, "no_such_thing:Sigmoid", "no module no_such_thing; expected FILE.py:CLASS"),
     ],
 )  # fmt: skip
