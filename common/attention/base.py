@@ -294,7 +294,8 @@ class Kernel(nn.Module, ABC):
                 f"state: expected the state returned by an earlier step, of shape ({query.shape[0]}, {query.shape[1]}, "
                 f"keys) on {query.device}; found {tuple(state.shape)} on {state.device}"
             )
-        rule, dtype = None if needs_formula() else self.rule, value.dtype
+        rule = None if needs_formula() else self.rule
+        dtype = value.dtype
         query, key, value = self.transform(query, key, value, visibility)
         output, new_state = self._evaluate(rule, state, query, key, value, visibility, bias)
         return self._clear(output, visibility).to(dtype), None if new_state is None else new_state.detach()
