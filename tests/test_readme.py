@@ -20,6 +20,7 @@ from seqarena.common.attention.visibility import Visibility
 from seqarena.common.data.nearest import TESTED
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS
+from seqarena.common.model.transformer import Encoder
 from seqarena.common.runs.cli import choose, run_package
 from seqarena.common.runs.fields import set_fields
 from seqarena.common.runs.trained import changed_run
@@ -245,6 +246,21 @@ def test_the_linear_example_is_linear_attention(own_file: Path) -> None:
     with pytest.raises(WrongUseError, match="does not support bias, memory, which a Transformer-XL needs"):
         choose(find_package("pretraining"), "wikitext2", "quick", f"{own_file}:Linear", None, 0).model.check()
     choose(find_package("lra"), "listops", "quick", f"{own_file}:Linear", None, 0).check()
+
+
+def test_the_norm_example_is_a_norm(tmp_path: Path) -> None:
+    """The norm of docs/adding.md, as written: in an encoder it is pre-norm with RMSNorm."""
+    path = tmp_path / "norm_example.py"
+    path.write_text(next(block for block in PYTHON if "class MyNorm" in block))
+    run = choose(find_package("lra"), "listops", "quick", None, f"{path}:MyNorm", 0)
+    run.check()
+    assert run.model.norm_label == "norm_example:MyNorm"
+    encoder = Encoder(replace(run.model, layers=1, dim=8, heads=2, ffn_dim=8, dropout=0.0)).eval()
+    hidden, visibility, layer = torch.randn(2, 5, 8), Visibility(), encoder.layers[0]
+    normed = F.rms_norm(hidden, (8,), eps=run.model.norm_eps)
+    middle = hidden + layer.attention(normed, visibility)
+    expected = middle + layer.feed_forward(F.rms_norm(middle, (8,), eps=run.model.norm_eps))
+    torch.testing.assert_close(encoder(hidden, visibility), F.rms_norm(expected, (8,), eps=run.model.norm_eps))
 
 
 def test_the_document_tells_the_number_of_checks() -> None:
