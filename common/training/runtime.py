@@ -68,7 +68,7 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
     if accelerator.num_processes != launched:
         raise WrongUseError(
             f"the launcher started {launched} processes, but this run has {accelerator.num_processes}; "
-            "on a CPU start it with: torchrun --nproc_per_node N -m PACKAGE TASK ..."
+            "on a CPU start it with: torchrun --nproc_per_node N -m seqarena PACKAGE TASK ..."
         )
     return accelerator
 
