@@ -43,4 +43,7 @@ class Parser(argparse.ArgumentParser):
         )
         message = re.sub(r": expected (one|at least one) argument$", r": expected \1 value, found none", message)
         message = re.sub(r"^the following arguments are required: (.+)$", r"\1: expected a value, found none", message)
+        extra = message.removeprefix("unrecognized arguments: ")
+        if extra != message and not extra.startswith("-") and "--runs" in self._option_string_actions:
+            message = f"unexpected {extra}; the folder of runs is named by --runs {extra}"
         raise WrongUseError(f"{message}; see {self.prog} --help")

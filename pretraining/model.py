@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqarena.common.attention import require_features
+from seqarena.common.attention import require_options
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.start import InitConfig
@@ -44,7 +44,7 @@ def check(model: Model, data: MaskedText) -> None:
             f"trained; set --data.vocabulary {model.vocabulary} or a larger --model.vocabulary"
         )
     if data.building == "packed":
-        require_features(model.attention, ["segments"], "--data.building packed")
+        require_options(model.attention, ["segments"], "--data.building packed")
     if data.building == "packed" and isinstance(model.norm, Deescalated):
         raise WrongUseError(
             "de-escalation does not support packed rows: its mean would mix documents; use --data.building blocks"

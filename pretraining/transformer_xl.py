@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seqarena.common.attention import require_features, require_steps
+from seqarena.common.attention import require_options, require_steps
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
@@ -57,7 +57,7 @@ class Model(EncoderConfig):
     def check(self, *, order: str = "causal", mean_pooled: bool = False) -> None:
         """Raises a ``WrongUseError`` that names the invalid field."""
         super().check(order="causal", mean_pooled=mean_pooled)
-        require_features(self.attention, ["bias", "memory"], "a Transformer-XL")
+        require_options(self.attention, ["bias", "memory"], "a Transformer-XL")
         if self.attention.sums_over_queries:
             require_steps(self.attention, "causal", "a Transformer-XL")
         if self.attention_dim not in (None, self.dim):

@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from seqarena.common.data.tokenization import Tokenizer, load_tokenizer
+from seqarena.common.errors import WrongUseError
 from seqarena.common.files import write_atomically
 from seqarena.common.parser import Parser
 from seqarena.common.runs.external import add_code_option
@@ -56,6 +57,8 @@ def run(arguments: Sequence[str]) -> int:
     options, fields = parser().parse_known_args(arguments)
     trained = read_trained(options.run, Run, "qa", tuple(TASKS), code=options.code)
     data = changed_run(trained.run, fields, FREE, PROG).data
+    if not options.file.exists():
+        raise WrongUseError(f"--file {options.file} does not exist; expected a file of questions or pairs")
     require_empty(options.out)
     tokenizer = load_tokenizer(options.run / VOCABULARY)
     accelerator = make_accelerator(trained.run.train.precision)

@@ -10,7 +10,7 @@ from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.attention.softmax import Recency, Softmax
-from seqarena.common.attention.visibility import Feature, Order, Visibility
+from seqarena.common.attention.visibility import CallOption, Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.model.bounded import Bounded
 from seqarena.common.runs.external import is_reference, load_external
@@ -18,7 +18,7 @@ from seqarena.common.runs.named import name_in
 from seqarena.common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 
 __all__ = ["ALIASES", "ATTENTIONS", "AttentionConfig", "Kernel", "Order", "Visibility", "attend", "attention_name",
-           "find_attention", "is_function_of_scores", "require_features", "require_order", "require_steps"]  # fmt: skip
+           "find_attention", "is_function_of_scores", "require_options", "require_order", "require_steps"]  # fmt: skip
 
 # Scales 14 and 16 and the unscaled controls are from P1. They do not depend on the sequence length.
 ATTENTIONS: Mapping[str, AttentionConfig] = MappingProxyType(
@@ -80,13 +80,13 @@ def require_order(config: AttentionConfig, order: Order) -> None:
         )
 
 
-def require_features(config: AttentionConfig, features: Collection[Feature], reason: str) -> None:
-    """Checks that a variant takes features of a call into account. ``reason`` is what needs them.
+def require_options(config: AttentionConfig, options: Collection[CallOption], reason: str) -> None:
+    """Checks that a variant takes options of a call into account. ``reason`` is what needs them.
 
     Raises:
         WrongUseError: it does not.
     """
-    missing = [each for each in features if each not in config.supports]
+    missing = [each for each in options if each not in config.supports]
     if missing:
         raise WrongUseError(
             f"attention {attention_name(config)!r} does not support {', '.join(missing)}, which {reason} needs; it "

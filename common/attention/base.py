@@ -21,7 +21,7 @@ from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rows import WeightRows, rows_by_rule
 from seqarena.common.attention.rule import Rule
 from seqarena.common.attention.triton.available import warn_once
-from seqarena.common.attention.visibility import FEATURES, ORDERS, Feature, Order, Visibility, clear_padding
+from seqarena.common.attention.visibility import CALL_OPTIONS, ORDERS, CallOption, Order, Visibility, clear_padding
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
@@ -385,9 +385,9 @@ class AttentionConfig(ABC):
         return False
 
     @property
-    def supports(self) -> tuple[Feature, ...]:
-        """Features of a call that the variant takes into account."""
-        return FEATURES
+    def supports(self) -> tuple[CallOption, ...]:
+        """Options of a call that the variant takes into account."""
+        return CALL_OPTIONS
 
     @property
     def bias_hides(self) -> bool:

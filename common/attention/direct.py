@@ -1,6 +1,6 @@
 """Variants that are a function of query, key and value, without a matrix of weights: features, landmarks, recurrences.
 
-Such a variant lists in its config which features of a call it takes into account. A call that needs another one is
+Such a variant lists in its config which options of a call it takes into account. A call that needs another one is
 refused, so that a bias or a mask is never ignored in silence.
 """
 
@@ -16,7 +16,7 @@ from seqarena.common.attention import conditions
 from seqarena.common.attention.base import AttentionConfig, Implementation, Kernel
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.rows import WeightRows
-from seqarena.common.attention.visibility import FEATURES, Feature, Order, Visibility
+from seqarena.common.attention.visibility import CALL_OPTIONS, CallOption, Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, Key, Output, Pairs, Query, Scores, Value, Weights
 
@@ -36,8 +36,8 @@ class DirectConfig(AttentionConfig):
         return ()
 
     @property
-    def supports(self) -> tuple[Feature, ...]:
-        """Features of a call that ``DirectKernel.attend`` takes into account."""
+    def supports(self) -> tuple[CallOption, ...]:
+        """Options of a call that ``DirectKernel.attend`` takes into account."""
         return ("padding",)
 
 
@@ -72,10 +72,10 @@ class DirectKernel(Kernel):
     def check(
         self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None
     ) -> None:
-        """Raises a ``WrongUseError`` for arguments that do not fit, or features that the config does not list."""
+        """Raises a ``WrongUseError`` for arguments that do not fit, or options that the config does not list."""
         super().check(visibility, bias, query=query, key=key, value=value)
-        needed = visibility.features(bias=bias is not None, dropout=self.active_dropout > 0)
-        missing = [each for each in FEATURES if each in needed and each not in self.supports]
+        needed = visibility.call_options(bias=bias is not None, dropout=self.active_dropout > 0)
+        missing = [each for each in CALL_OPTIONS if each in needed and each not in self.supports]
         if missing:
             raise WrongUseError(
                 f"{type(self).__name__} does not support {', '.join(missing)}, which this call needs; it supports "

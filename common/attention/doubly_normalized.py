@@ -14,7 +14,7 @@ from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.fused import fused_doubly_normalized
 from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch
 from seqarena.common.attention.triton.self_test import fault_of
-from seqarena.common.attention.visibility import FEATURES, ORDERS, Feature, Order, Visibility
+from seqarena.common.attention.visibility import CALL_OPTIONS, ORDERS, CallOption, Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.roles import added
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
@@ -58,9 +58,9 @@ class DoublyNormalized(AttentionConfig):
         return tuple(order for order in self.orders if order != "none")
 
     @property
-    def supports(self) -> tuple[Feature, ...]:
-        """All features, but no segments with an estimated variance, which would be that of the whole row."""
-        return tuple(each for each in FEATURES if each != "segments" or self.variance == "one")
+    def supports(self) -> tuple[CallOption, ...]:
+        """All options, but no segments with an estimated variance, which would be that of the whole row."""
+        return tuple(each for each in CALL_OPTIONS if each != "segments" or self.variance == "one")
 
     @property
     def sums_over_queries(self) -> bool:

@@ -44,9 +44,9 @@ class ClearPadding(torch.autograd.Function):
 
 Order = Literal["none", "causal", "ordered_queries"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-Feature = Literal["padding", "bias", "dropout", "segments", "window", "memory"]
-"""Features of a call that some variants do not take into account."""
-FEATURES: tuple[Feature, ...] = get_args(Feature)
+CallOption = Literal["padding", "bias", "dropout", "segments", "window", "memory"]
+"""Parts of a call that some variants do not take into account."""
+CALL_OPTIONS: tuple[CallOption, ...] = get_args(CallOption)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +72,9 @@ class Visibility:
     segments: Segments | None = None
     window: int | None = None
 
-    def features(self, *, bias: bool, dropout: bool) -> set[Feature]:
-        """Returns the features of a call with this visibility, with or without a bias and dropout."""
-        used: dict[Feature, bool] = {
+    def call_options(self, *, bias: bool, dropout: bool) -> set[CallOption]:
+        """Returns the options of a call with this visibility, with or without a bias and dropout."""
+        used: dict[CallOption, bool] = {
             "padding": self.query_real is not None or self.key_real is not None,
             "bias": bias,
             "dropout": dropout,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from seqarena.common.attention import require_features, require_order
+from seqarena.common.attention import require_options, require_order
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.module import MultiHeadAttention
 from seqarena.common.attention.softmax import Softmax
@@ -131,9 +131,9 @@ class EncoderConfig(ModelConfig):
     def check_attention(self, attention: AttentionConfig, order: Order) -> None:
         """Raises a ``WrongUseError`` if this model cannot have an attention in an order."""
         require_order(attention, order)
-        require_features(attention, ["padding"], "every task")
+        require_options(attention, ["padding"], "every task")
         if self.attention_dropout:
-            require_features(attention, ["dropout"], "model.attention_dropout above 0")
+            require_options(attention, ["dropout"], "model.attention_dropout above 0")
 
 
 def _attention(config: EncoderConfig, variant: AttentionConfig) -> MultiHeadAttention:

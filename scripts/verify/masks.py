@@ -7,19 +7,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqarena.common.attention.visibility import FEATURES, Feature, Order, Visibility
+from seqarena.common.attention.visibility import CALL_OPTIONS, CallOption, Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.scripts.verify.subject import (
     Example,
     FailedCheckError,
     NotApplicableError,
     Subject,
+    difference,
     example,
     require_close,
     require_support,
 )
 
-CONTENTS = (("zeros", 0.0), ("large numbers", 1e4), ("NaN", float("nan")), ("infinity", float("inf")))
+CONTENTS = (("zeros", 0.0), ("huge numbers", 1e30), ("NaN", float("nan")), ("infinity", float("inf")))
 """Contents of padding."""
 
 
@@ -77,12 +78,13 @@ def future(subject: Subject) -> str:
         raise NotApplicableError("the config lists only order 'none'")
     for memory in (False, True) if "memory" in subject.config.supports else (False,):
         for each in subject.examples(ordered, memory=memory):
-            kernel, expected = subject.kernel(each.query.shape[1]), each.run(subject.kernel(each.query.shape[1]))
+            kernel = subject.kernel(each.query.shape[1])
+            expected = each.run(kernel)
             for time in range(each.query.shape[2] - 1):
-                later = replace(each, query=_later(each.query, time))
+                later = replace(each, query=_changed(each.query, time + 1))
                 if each.visibility.order == "causal":
                     at = time + each.visibility.memory
-                    later = replace(later, key=_later(each.key, at), value=_later(each.value, at))
+                    later = replace(later, key=_changed(each.key, at + 1), value=_changed(each.value, at + 1))
                 where = f"tokens after query {time} changed; {each.label}"
                 require_close(later.run(kernel)[:, :, : time + 1], expected[:, :, : time + 1], where, 1e-12)
     return f"unchanged in {', '.join(ordered)}"
@@ -90,21 +92,16 @@ def future(subject: Subject) -> str:
 
 def other_queries(subject: Subject) -> str:
     """A query's output depends on other queries only if the config declares ``sums_over_queries``."""
-    if "none" not in subject.orders:
-        raise NotApplicableError("the config does not list order 'none'")
     depends = None
-    for each in subject.examples(["none"]):
+    for each in subject.examples():
         if each.query.shape[2] > 1 and depends is None:
-            kernel = subject.kernel(each.query.shape[1])
-            found, expected = (
-                replace(each, query=_later(each.query, 0)).run(kernel)[:, :, :1],
-                each.run(kernel)[:, :, :1],
-            )
-            depends = each.label if not torch.allclose(found, expected, rtol=0, atol=1e-12) else None
+            kernel, changed = subject.kernel(each.query.shape[1]), replace(each, query=_changed(each.query, stop=1))
+            found, expected = (some.run(kernel)[:, :, -1:] for some in (changed, each))
+            depends = None if difference(found, expected) < 1e-12 else each.label
     if depends and not subject.config.sums_over_queries:
         raise FailedCheckError(
-            f"query 0 changes if the others change; {depends}: set sums_over_queries in the config, so that padded "
-            "queries are marked"
+            f"the last query's output changes with the first query; {depends}: set sums_over_queries in the config, so "
+            "that padded queries are marked"
         )
     if subject.config.sums_over_queries and not depends:
         raise FailedCheckError("the config declares sums_over_queries, but no output depends on another query")
@@ -140,65 +137,57 @@ def window(subject: Subject) -> str:
         raise NotApplicableError("the config does not list order 'causal'")
     for each in subject.examples(["causal"], memory=True):
         narrow = replace(each, visibility=replace(each.visibility, window=2))
-        # Only the last query is compared, and only keys outside its window change. Earlier queries that see these keys
-        # must not reach it either, except through a sum over queries.
+        # Keys outside the window of the last query change; its output must not. A sum over queries may reach it from
+        # earlier queries, which see these keys, so such a variant gets the last query alone.
         if subject.config.sums_over_queries:
             narrow = replace(narrow, query=narrow.query[:, :, -1:], visibility=replace(
                 narrow.visibility, memory=each.key.shape[2] - 1))  # fmt: skip
         kernel, old = subject.kernel(each.query.shape[1]), each.key.shape[2] - 2
-        changed = replace(narrow, key=_earlier(each.key, old), value=_earlier(each.value, old))
+        changed = replace(narrow, key=_changed(each.key, stop=old), value=_changed(each.value, stop=old))
         found, expected = changed.run(kernel)[:, :, -1:], narrow.run(kernel)[:, :, -1:]
         require_close(found, expected, f"keys before a window of 2 changed; {each.label}", 1e-12)
     return "older keys change nothing"
 
 
 def refusals(subject: Subject) -> str:
-    """A call that needs a feature that the config does not list is refused."""
-    missing = [each for each in FEATURES if each not in subject.config.supports]
+    """A call with an option that the config does not list is refused."""
+    missing = [each for each in CALL_OPTIONS if each not in subject.config.supports]
+    if "causal" not in subject.orders:  # no other order has them
+        missing = [each for each in missing if each not in ("window", "memory")]
     if not missing:
-        raise NotApplicableError("all features are supported")
-    for feature in missing:
-        order: Order = "causal" if feature in ("window", "memory") else subject.orders[0]
-        if order not in subject.orders:
-            continue
-        each, kernel = example(order, memory=2 if feature == "memory" else 0), subject.kernel(dropout=0.3)
-        if feature == "dropout":
-            kernel.train()
+        raise NotApplicableError("all options are supported")
+    for option in missing:
+        order: Order = "causal" if option in ("window", "memory") else subject.orders[0]
+        each, kernel = example(order, memory=2 if option == "memory" else 0), subject.kernel(dropout=0.3)
         try:
-            _needing(each, feature).run(kernel)
+            _with_option(each, option).run(kernel.train(option == "dropout"))
         except WrongUseError:
             continue
-        raise FailedCheckError(f"the config does not list {feature}, but a call that needs it is not refused")
+        raise FailedCheckError(f"the config does not list {option}, but a call with it is not refused")
     return f"refused: {', '.join(missing)}"
 
 
-def _needing(each: Example, feature: Feature) -> Example:
-    """Returns the example with a feature."""
+def _with_option(each: Example, option: CallOption) -> Example:
+    """Returns the example with an option of a call."""
     batch, heads, queries, keys = *each.query.shape[:3], each.key.shape[2]
-    if feature == "bias":
+    if option == "bias":
         return replace(each, bias=torch.ones(batch, heads, queries, keys, dtype=each.query.dtype))
-    changes: dict[Feature, dict[str, Any]] = {
+    changes: dict[CallOption, dict[str, Any]] = {
         "padding": {"key_real": torch.arange(keys).expand(batch, -1) < keys - 1},
         "segments": {"segments": torch.arange(keys).expand(batch, -1) // 2},
         "window": {"window": 2},
     }
-    return replace(each, visibility=replace(each.visibility, **changes.get(feature, {})))
+    return replace(each, visibility=replace(each.visibility, **changes.get(option, {})))
 
 
 def _tensors(each: Example) -> tuple[Tensor, Tensor, Tensor]:
     return each.query, each.key, each.value
 
 
-def _later(tensor: Tensor, time: int) -> Tensor:
-    """Returns the tensor with other, large numbers after a position."""
+def _changed(tensor: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+    """Returns the tensor with other, larger numbers at the positions from ``start`` to before ``stop``."""
     changed = tensor.clone()
-    changed[:, :, time + 1 :] = 3.0 * changed[:, :, time + 1 :].flip(-1) + 1.0
-    return changed
-
-
-def _earlier(tensor: Tensor, stop: int) -> Tensor:
-    changed = tensor.clone()
-    changed[:, :, :stop] = 3.0 * changed[:, :, :stop].flip(-1) + 1.0
+    changed[:, :, start:stop] = 3.0 * changed[:, :, start:stop].flip(-1) + 1.0
     return changed
 
 

@@ -1,7 +1,7 @@
 """Checks of the numbers: weights, bias, gradients, half precision, dropout, trained parameters."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,6 +21,8 @@ from seqarena.scripts.verify.subject import (
 
 HIDING = -1e9
 """Bias that hides a pair, for variants whose config declares ``bias_hides``."""
+HALF = 2
+"""Largest error in half precision, relative to the largest output, in units of the dtype's precision."""
 DRAWS = 400
 """Number of outputs with dropout whose mean is compared with the output without."""
 
@@ -103,15 +105,17 @@ def _require_gradients(each: Example, kernel: Kernel, kind: str, *, has_bias: bo
     for parameter in own:
         parameter.requires_grad_()
 
-    def run(*inputs: Tensor) -> Tensor:
-        query, key, value, added = inputs[:4]
+    def run(query: Tensor, key: Tensor, value: Tensor, added: Tensor) -> Tensor:
         output: Tensor = kernel(query, key, value, each.visibility, added if has_bias else None)
         return (output * _coefficients(output)).sum()
 
     output = run(*leaves)
-    found = torch.autograd.grad(output, [*leaves, *own], allow_unused=True) if output.requires_grad else [None] * 9
+    inputs = [*leaves, *own]
+    found: Sequence[Tensor | None] = [None] * len(inputs)
+    if output.requires_grad:
+        found = torch.autograd.grad(output, inputs, allow_unused=True)
     with torch.no_grad():
-        for name, leaf, gradient in zip(names, [*leaves, *own], found, strict=False):
+        for name, leaf, gradient in zip(names, inputs, found, strict=True):
             expected = _finite_differences(leaf, lambda: float(run(*leaves)))
             gap = difference(torch.zeros_like(leaf) if gradient is None else gradient, expected)
             if gap > 1e-4:
@@ -151,7 +155,8 @@ def half_precision(subject: Subject) -> str:
                 where = f"{dtype}, numbers up to {float(each.query.abs().max()):.0f}; {each.label}"
                 if found.dtype != dtype:
                     raise FailedCheckError(f"{where}: the output has dtype {found.dtype}")
-                require_close(found / largest, expected / largest, where, 8 * torch.finfo(dtype).eps)
+                scale_of_output = largest or 1.0
+                require_close(found / scale_of_output, expected / scale_of_output, where, HALF * torch.finfo(dtype).eps)
     return "bfloat16 and float16 as float64, rounded"
 
 

@@ -1,15 +1,14 @@
 """The variant that is verified, and the small random inputs of the checks."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from seqarena.common.attention.base import AttentionConfig, Kernel
-from seqarena.common.attention.visibility import Feature, Order, Visibility
+from seqarena.common.attention.visibility import CallOption, Order, Visibility
 
 SIZES = ((1, 1, 1, 2), (1, 1, 2, 2), (1, 2, 3, 2), (2, 2, 5, 4))
 """Batch, heads, queries and head_dim of the inputs, the smallest first: the first that fails is shown."""
@@ -47,7 +46,7 @@ class Example:
         output: Tensor = kernel(self.query, self.key, self.value, self.visibility, self.bias)
         return output
 
-    def map(self, function: Any) -> "Example":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Example":
         """Returns the example with a function applied to query, key and value."""
         return replace(self, query=function(self.query), key=function(self.key), value=function(self.value))
 
@@ -89,9 +88,9 @@ def example(
     return Example(query=draw(queries), key=draw(keys), value=draw(keys), visibility=visibility)
 
 
-def require_support(subject: Subject, *features: Feature) -> None:
-    """Raises a ``NotApplicableError`` if the config does not list a feature. The check ``refusals`` tries it."""
-    missing = [each for each in features if each not in subject.config.supports]
+def require_support(subject: Subject, *options: CallOption) -> None:
+    """Raises a ``NotApplicableError`` if the config does not list an option. The check ``refusals`` tries it."""
+    missing = [each for each in options if each not in subject.config.supports]
     if missing:
         raise NotApplicableError(f"the config does not list {', '.join(missing)}")
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from seqarena.common.attention.base import AttentionConfig, Kernel, scaled_scores
 from seqarena.common.attention.direct import DirectConfig, DirectKernel
-from seqarena.common.attention.visibility import ORDERS, Feature, Order, Visibility
+from seqarena.common.attention.visibility import ORDERS, CallOption, Order, Visibility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +171,20 @@ def own_dtype(
     return full(self, query, key, value, visibility, bias, scores if bias is None else scores + bias)
 
 
+def summed_in_own_dtype(
+    self: Plain, query: Tensor, key: Tensor, value: Tensor, seen: Visibility, bias: Any = None
+) -> Tensor:
+    """Adds the terms of each query one by one in the dtype of the inputs."""
+    if value.dtype in (torch.float32, torch.float64):
+        return Plain.forward(self, query, key, value, seen, bias)
+    query, key, value = seen.clear(query, key, value)
+    exps = scaled_scores(query, key, bias).exp() * seen.pairs(query.shape[2], key.shape[2], query.device)
+    top, bottom = torch.zeros_like(query), torch.zeros_like(query[..., :1])
+    for weight, term in zip(exps.to(value.dtype).unbind(-1), value.unbind(-2), strict=True):
+        top, bottom = top + weight[..., None] * term[:, :, None], bottom + weight[..., None]
+    return top / bottom
+
+
 def on_full_matrix(
     self: Plain, query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, bias: Any = None
 ) -> Tensor:
@@ -296,8 +310,7 @@ FAULTS = (
     Fault("overflow in float16", "half precision", call(own_dtype)),
     Fault("the output is float32", "half precision", output(
         lambda self, right, *_: right.float() if right.dtype != torch.float64 else right)),
-    Fault("sums in half precision", "half precision", output(
-        lambda self, right, *_: right if right.dtype in (torch.float32, torch.float64) else right * 1.2)),
+    Fault("sums in half precision", "half precision", call(summed_in_own_dtype)),
     Fault("no dropout", "dropout", call(no_dropout)),
     Fault("dropout in evaluation", "dropout", formula(always_dropout)),
     Fault("dropout without rescaling", "dropout", output(unscaled_dropout)),
@@ -325,11 +338,11 @@ class DirectFaulty(DirectConfig):
     """A mean of all visible values, without a matrix of weights, with a fault."""
 
     fault: str = "none"
-    features: tuple[str, ...] = ("padding",)
+    options: tuple[str, ...] = ("padding",)
 
     @property
-    def supports(self) -> tuple[Feature, ...]:
-        return self.features  # type: ignore[return-value]
+    def supports(self) -> tuple[CallOption, ...]:
+        return self.options  # type: ignore[return-value]
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
         kind = {"counts padding": CountsPadding, "is never refused": NeverRefused}.get(self.fault, MeanKernel)
@@ -357,9 +370,9 @@ DIRECT_FAULTS = (
     (DirectFaulty(), ""),
     (DirectFaulty(fault="counts padding"), "padded keys"),
     (DirectFaulty(fault="is never refused"), "refusals"),
-    (DirectFaulty(features=("padding", "bias")), "bias"),
-    (DirectFaulty(features=("padding", "segments")), "segments"),
-    (DirectFaulty(features=("padding", "dropout")), "dropout"),
+    (DirectFaulty(options=("padding", "bias")), "bias"),
+    (DirectFaulty(options=("padding", "segments")), "segments"),
+    (DirectFaulty(options=("padding", "dropout")), "dropout"),
 )
 """Variants without a matrix of weights, and the first check that must fail."""
 

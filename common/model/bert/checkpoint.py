@@ -112,8 +112,10 @@ def folder_of(source: str, revision: str | None = None) -> Path:
     ``source`` may also be the directory of a finished pretraining run.
 
     Raises:
-        BadDataError: neither a folder nor available from the hub.
+        BadDataError: a file, or neither a folder nor available from the hub.
     """
+    if Path(source).is_file():
+        raise BadDataError(f"{source} is a file; expected the folder of a checkpoint, such as {Path(source).parent}")
     if (Path(source) / RUN_CHECKPOINT).is_dir():
         return Path(source) / RUN_CHECKPOINT
     wanted = ["config.json", WEIGHTS[0], *VOCABULARIES, OURS]

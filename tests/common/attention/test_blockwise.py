@@ -172,9 +172,10 @@ def test_no_form_makes_a_full_matrix(name: str, order: str, dropout: float, mode
         output = kernel(query, key, value, Visibility(order=order, memory=memory, **real), bias)
         output.square().sum().backward()
     assert largest.numbers < length * (length + memory) * 2 / 2
-    with Largest() as largest:
-        kernel.weights(query, key, Visibility(order=order, memory=memory))
-    assert largest.numbers >= length * (length + memory) * 2
+    if mode == "plain" and not dropout:  # a full matrix is noticed; neither its dropout nor the values play a part
+        with Largest() as largest:
+            kernel.weights(query, key, Visibility(order=order, memory=memory))
+        assert largest.numbers >= length * (length + memory) * 2
 
 
 @pytest.mark.parametrize(("name", "order"), [each for each in RULED if "-" not in each[0]])

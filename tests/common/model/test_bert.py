@@ -106,6 +106,10 @@ def test_a_body_alone_is_read_and_told(tmp_path: Path) -> None:
 
 
 def test_what_is_no_checkpoint_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(BadDataError, match=r"config\.json is a file; expected the folder of a checkpoint, such as"):
+        load(str(tmp_path / "config.json"))
+    (tmp_path / "config.json").unlink()
     saved(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     content = (tmp_path / "model.safetensors").read_bytes()

@@ -19,7 +19,9 @@ from seqarena.common.runs.external import import_code, location_of
 from seqarena.common.runs.results import read_results
 from seqarena.common.runs.trained import read_trained
 from seqarena.lra.run import Run
+from seqarena.scripts import sweep
 from seqarena.scripts.seqarena import dispatch
+from seqarena.scripts.sweep.planned_run import from_description
 from tests.common.runs.test_cli import TINY
 
 HEAD = """
@@ -145,14 +147,25 @@ def test_a_run_names_the_code_and_a_changed_source_is_another_run(
     assert len(read_results(tmp_path / "runs")[0]) == 2
 
 
-def test_workers_of_a_sweep_load_the_file(write: Write, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launcher", [["--parallel", "2"], pytest.param(["--launcher", "ray"], marks=pytest.mark.extras)]
+)
+def test_workers_of_a_sweep_load_the_file(launcher: list[str], write: Write, tmp_path: Path) -> None:
     write("shape_helper.py", "FACTOR = 1.0\n")
     path = write("shape_three.py", "import shape_helper\n" + SIGMOID)
-    command = ["sweep", *listops(tmp_path, f"{path}:Sigmoid", "--seeds", "0", "1", "--parallel", "2")]
+    command = ["sweep", *listops(tmp_path, f"{path}:Sigmoid", "--seeds", "0", "1", *launcher)]
     assert run_command(dispatch, command) == 0
     results = read_results(tmp_path / "runs")[0].values()
     assert {each.row[0][1] for each in results} == {"shape_three:Sigmoid"}
     assert all({"shape_three.py", "shape_helper.py"} <= each.sources.keys() for each in results)
+
+
+def test_a_worker_that_lacks_the_file_names_it(write: Write, tmp_path: Path) -> None:
+    path = write("shape_five.py", SIGMOID)
+    description = sweep.plan(listops(tmp_path, f"{path}:Sigmoid"))[0][0].description()
+    assert description["code"] == [str(path)]
+    with pytest.raises(WrongUseError, match=r"elsewhere\.py does not exist"):
+        from_description(description | {"code": [str(tmp_path / "elsewhere.py")]})
 
 
 def test_a_result_is_shown_without_its_code(
