@@ -14,8 +14,8 @@ from seqarena.common.runs.config import field_paths
 from seqarena.common.runs.roles import Role, role_at
 from seqarena.common.runs.run import BaseRun
 
-BY_NAME = ("attention", "norm", "preset", "seed")
-"""Options that choose something by its name, or are no field; suggested to whoever mistypes one."""
+BY_NAME = ("attention", "norm", "preset")
+"""Options that choose something by its name; suggested to whoever mistypes one."""
 NO_FIELDS = ("task", "preset", "seed")
 """Fields of a Run that have options of their own."""
 ON, OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -53,7 +53,7 @@ class Argument:
     def unknown(self) -> WrongUseError:
         """Returns the error for a field that the run does not have."""
         flag = spelled(split([self.text.split(" ", 1)[0]])[0])
-        return WrongUseError(f"unknown field --{flag}; {_hint(flag, self.run)}")
+        return WrongUseError(f"unknown field --{flag}; {_hint(flag, self.run, is_sweep=self.prog.endswith(' sweep'))}")
 
     def expected(self, what: str) -> WrongUseError:
         """Returns the error for a value of another type than ``what``."""
@@ -171,7 +171,7 @@ def _kind(hint: Any) -> str:
     return kinds.get(hint) or f"one of {', '.join(map(str, typing.get_args(hint)))}"
 
 
-def _hint(flag: str, run: BaseRun) -> str:
+def _hint(flag: str, run: BaseRun, *, is_sweep: bool) -> str:
     if flag in ("model.attention", "model.norm"):
         return f"a whole variant is chosen by --{flag.rpartition('.')[2]}"
     if flag == "seed":
@@ -186,7 +186,8 @@ def _hint(flag: str, run: BaseRun) -> str:
         return f"it is a group of fields: {', '.join(f'--{path}' for path in inner)}"
     known += map(spelled, attention_fields(run))
     named = [path for path in known if path.rpartition(".")[2] == flag]
-    return nearest(f"--{flag}", [f"--{path}" for path in named or (*BY_NAME, *known)]) or "see --help for the fields"
+    options = (*BY_NAME, "seeds" if is_sweep else "seed")
+    return nearest(f"--{flag}", [f"--{path}" for path in named or (*options, *known)]) or "see --help for the fields"
 
 
 def _files(run: BaseRun) -> list[str]:

@@ -55,6 +55,8 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lar listops", "unknown package or command 'lar'; nearest: lra"),
         ("lra listops --attention dnass", "unknown attention 'dnass'; nearest: dnas"),
         ("lra listops --norm prr", "unknown norm 'prr'; nearest: pre"),
+        ("lra listops --sede 1", "unknown field --sede; nearest: --seed"),
+        ("sweep lra listops --sedes 0 1", "unknown field --sedes; nearest: --seeds"),
         ("leaderboard results", "unexpected results; the folder of runs is named by --runs results; see seqarena"),
         ("lra listops --norm pre-norm", "unknown norm 'pre-norm'; nearest: pre"),
         ("lra listops --attention mine.py", "expected FILE.py:CLASS; the class is missing, as in mine.py:MyAttention"),
