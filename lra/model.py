@@ -44,6 +44,11 @@ class Model(EncoderConfig):
         """Maximum number of tokens of an input sequence."""
         return self.max_length - (self.pooling == "cls")
 
+    @property
+    def encoder_length(self) -> int:
+        """Maximum number of tokens, including the classification token."""
+        return self.max_length
+
     def check_task(self, data: Data, *, longest: int) -> None:
         """Checks that the model fits a task's sequences.
 

@@ -58,6 +58,10 @@ class Model(EncoderConfig):
         """Raises a ``WrongUseError`` that names the invalid field."""
         super().check(order="causal", mean_pooled=mean_pooled)
         require_options(self.attention, ["bias", "memory"], "a Transformer-XL")
+        if self.attention_labels:
+            raise WrongUseError(
+                "model.relative_positions and model.query_key_norm: omit them, a Transformer-XL has its own positions"
+            )
         if self.attention.sums_over_queries:
             require_steps(self.attention, "causal", "a Transformer-XL")
         if self.attention_dim not in (None, self.dim):

@@ -76,7 +76,7 @@ MUTATIONS = (
     Mutation("hybrid.py", "is_inference = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or self.active_dropout)", "is_inference = True"),
     Mutation("hybrid.py", "(heads, 1, 1) if config.per_head else (1, 1, 1)", "(1, 1, 1)"),
     Mutation("activations.py", "factor=float(self.power)", "factor=1.0"),
-    Mutation("activations.py", "counts.clamp(min=1).sqrt()", "counts.clamp(min=1)"),
+    Mutation("activations.py", "counts.clamp(min=1).pow(self.length_exponent)", "counts.clamp(min=1)"),
     # The blockwise engine
     Mutation("tiles.py", "(visibility.memory + tile.rows.start + 1)", "(visibility.memory + tile.rows.start + 2)"),
     Mutation("tiles.py", "newest > seen[:, None]", "newest >= seen[:, None]"),
@@ -120,7 +120,7 @@ MUTATIONS = (
     Mutation("features.py", "CANCELLATION = 2.0**10", "CANCELLATION = 2.0**30"),
     Mutation("features.py", "grad_scores.mul_(scores ** (power - 1)).mul_(power)", "grad_scores.mul_(scores ** (power - 1))"),
     Mutation("module.py", "self.project_key_value(hidden if context is None else context)", "self.project_key_value(hidden)"),
-    Mutation("module.py", "config.build(heads, dropout)", "config.build(heads)"),
+    Mutation("module.py", "variant.build(heads, dropout)", "variant.build(heads)"),
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention import PAPERS
 from seqarena.common.attention.visibility import Order
 from seqarena.common.model.bert.model import BertForPretraining
 from seqarena.common.model.norms import NORMS
@@ -52,12 +52,12 @@ def variations(run: Any, config: Any) -> Iterator[dict[str, Any]]:
     """Every attention that the model takes with every norm, and every attention that its decoder takes."""
     order: Order = "causal" if isinstance(run, LanguageRun) else "none"
     norms = [norm.causal() if order == "causal" else norm for norm in NORMS.values()] if hasattr(config, "norm") else []
-    attentions = [each for each in ATTENTIONS.values() if order in each.orders]
+    attentions = [each for each in PAPERS.values() if order in each.orders]
     for attention, norm in itertools.product(attentions, norms or [None]):
         yield {"attention": attention, **({} if norm is None else {"norm": norm})}
     for field, own in ORDERS.items():
         if hasattr(config, field):
-            yield from ({field: attention} for attention in ATTENTIONS.values() if own in attention.orders)
+            yield from ({field: attention} for attention in PAPERS.values() if own in attention.orders)
 
 
 TASKS = [(package, task) for package in PACKAGES for task in find_package(package).tasks]
@@ -90,7 +90,7 @@ def test_weight_decay_is_of_matrices_and_embeddings_alone() -> None:
         run = find_package(package).presets[task]["quick"].run
         config: Any = run.model
         config = replace(config, **{name: size for name, size in SIZES.items() if hasattr(config, name)})
-        model = BUILT[package](run, replace(config, attention=ATTENTIONS["hnas"]))
+        model = BUILT[package](run, replace(config, attention=PAPERS["hnas"]))
         groups = build_optimizer(Optim(lr=1.0, weight_decay=0.1), model).param_groups
         ids = {id(each) for group in groups if group["weight_decay"] for each in group["params"]}
         for name, parameter in model.named_parameters():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention import PAPERS
 from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.run import changed_from, row_name, row_of, settings
@@ -33,7 +33,7 @@ def test_a_preset_is_whole(package: str, task: str, name: str) -> None:
     order = "causal" if isinstance(run, LanguageRun) else "none"
     norms = [{"norm": norm} for norm in NORMS.values()] if hasattr(run.model, "norm") else [{}]
     for norm in norms:
-        for attention in ATTENTIONS.values():
+        for attention in PAPERS.values():
             if order in attention.orders:
                 varied = replace(run, model=replace(run.model, attention=attention, **norm))  # type: ignore[arg-type]
                 varied = varied.completed({"model.norm"}) if isinstance(varied, LanguageRun) else varied

@@ -117,18 +117,21 @@ def test_there_are_commands() -> None:
 
 @pytest.fixture(scope="module")
 def own_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file ``my_attention.py`` of docs/adding.md."""
+    """The file ``my_attention.py`` of docs/adding.md, beside ``my_mixer.py``."""
     path = tmp_path_factory.mktemp("own") / "my_attention.py"
     block = next(block for block in PYTHON if "class Sigmoid" in block)
     linear = next(block for block in PYTHON if "class Linear" in block)
     path.write_text(f"{block}\n\nMyAttention = Sigmoid\n\n{linear}")
-    os.utime(path, (0, 0))  # files that change under a process are refused
+    mixer = path.with_name("my_mixer.py")
+    mixer.write_text(next(block for block in PYTHON if "class GatedAverage" in block))
+    for each in (path, mixer):
+        os.utime(each, (0, 0))  # files that change under a process are refused
     return path
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_every_command_parses(line: str, own_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(own_file.parent if own_file.name in line else ROOT)
+    monkeypatch.chdir(own_file.parent if own_file.name in line or "my_mixer.py" in line else ROOT)
     words = shlex.split(line)
     if words[0] in OTHERS or words[0].endswith(".sh"):
         assert OTHERS.get(words[0], script)(words)
@@ -246,6 +249,24 @@ def test_the_linear_example_is_linear_attention(own_file: Path) -> None:
     with pytest.raises(WrongUseError, match="does not support bias, memory, which a Transformer-XL needs"):
         choose(find_package("pretraining"), "wikitext2", "quick", f"{own_file}:Linear", None, 0).model.check()
     choose(find_package("lra"), "listops", "quick", f"{own_file}:Linear", None, 0).check()
+
+
+def test_the_mixer_example_is_a_token_mixer(own_file: Path) -> None:
+    """The token mixer of docs/adding.md, as written: a gated mean of the last tokens, and refused elsewhere."""
+    path = own_file.with_name("my_mixer.py")
+    run = choose(find_package("lra"), "listops", "quick", f"{path}:GatedAverage", None, 0)
+    run.check()
+    assert failed(run.model.attention) == []
+    encoder = Encoder(replace(run.model, layers=1, dim=8, heads=2, ffn_dim=8, dropout=0.0)).eval()
+    mixer, hidden = encoder.layers[0].attention, torch.randn(2, 10, 8)
+    values = mixer.value(hidden)
+    means = torch.stack([values[:, max(0, t - 7) : t + 1].sum(dim=1) / 8 for t in range(10)], dim=1)
+    torch.testing.assert_close(mixer(hidden, Visibility()), mixer.output(mixer.gate(hidden).sigmoid() * means))
+    with pytest.raises(WrongUseError, match="does not support bias, memory"):
+        choose(find_package("pretraining"), "wikitext2", "quick", f"{path}:GatedAverage", None, 0).model.check()
+    model = replace(run.model, attention=find_attention("softmax"), norm=NORMS["deepnorm"])
+    with pytest.raises(WrongUseError, match="does not define residual_matrices"):
+        Encoder(replace(model, attention=run.model.attention))
 
 
 def test_the_norm_example_is_a_norm(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ class Fusion:
             raise WrongUseError(f"model.fusion.kind {self.kind} has no keys, heads or layer_norm; omit these fields")
         if self.kind != "attention" and attention != Softmax():
             raise WrongUseError(f"model.fusion.kind {self.kind} has no attention; omit --attention")
+        if self.kind == "attention":
+            attention.build(self.heads)  # a token mixer refuses
         if self.alike is not None and not self.alike > 0:
             raise WrongUseError(f"model.fusion.alike: expected a number above 0 or none, found {self.alike}")
 

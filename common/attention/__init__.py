@@ -1,4 +1,4 @@
-"""Table of all attention variants. Each has one file in this folder and one or more entries in ``ATTENTIONS``."""
+"""Table of all attention variants: those of the three papers, and those of others from the folder ``rivals``."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -9,6 +9,7 @@ from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.rivals import RIVALS
 from seqarena.common.attention.softmax import Recency, Softmax
 from seqarena.common.attention.visibility import CallOption, Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
@@ -17,11 +18,25 @@ from seqarena.common.runs.external import is_reference, load_external
 from seqarena.common.runs.named import name_in
 from seqarena.common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 
-__all__ = ["ALIASES", "ATTENTIONS", "AttentionConfig", "Kernel", "Order", "Visibility", "attend", "attention_name",
-           "find_attention", "is_function_of_scores", "require_options", "require_order", "require_steps"]  # fmt: skip
+__all__ = [
+    "ALIASES",
+    "ATTENTIONS",
+    "PAPERS",
+    "AttentionConfig",
+    "Kernel",
+    "Order",
+    "Visibility",
+    "attend",
+    "attention_name",
+    "find_attention",
+    "is_function_of_scores",
+    "require_options",
+    "require_order",
+    "require_steps",
+]  # fmt: skip
 
 # Scales 14 and 16 and the unscaled controls are from P1. They do not depend on the sequence length.
-ATTENTIONS: Mapping[str, AttentionConfig] = MappingProxyType(
+PAPERS: Mapping[str, AttentionConfig] = MappingProxyType(
     {
         "softmax": Softmax(),
         "dnas": DoublyNormalized(),
@@ -44,6 +59,9 @@ ATTENTIONS: Mapping[str, AttentionConfig] = MappingProxyType(
         "exp": Elementwise(phi="exp"),
     }
 )
+"""Variants of the three papers, and their controls."""
+ATTENTIONS: Mapping[str, AttentionConfig] = MappingProxyType({**PAPERS, **RIVALS})
+"""Every variant by its name."""
 
 ALIASES: Mapping[str, str] = MappingProxyType({"lnas": "softmax"})
 

@@ -67,10 +67,13 @@ class ElementwiseRule(Rule):
     phi: Phi
     power: int
     scale: float | None
+    length_exponent: float
 
     def row_divisor(self, counts: Tensor) -> Tensor:
-        """Returns the scale, or the square root of the number of keys visible to a query."""
-        return counts.clamp(min=1).sqrt() if self.scale is None else torch.full_like(counts, self.scale)
+        """Returns the scale, or a power of the number of keys visible to a query."""
+        if self.scale is not None:
+            return torch.full_like(counts, self.scale)
+        return counts.clamp(min=1).pow(self.length_exponent)
 
     def apply(
         self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch

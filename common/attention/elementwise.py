@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from seqarena.common.attention.features import power_features
 from seqarena.common.attention.triton.self_test import fault_of
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.roles import added
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
 
@@ -32,18 +33,25 @@ class Elementwise(AttentionConfig):
     power: int = 1
     """Exponent of the activated scores."""
     scale: float | None = None
-    """Divisor of the weights; none: the square root of the number of keys visible to the query."""
+    """Divisor of the weights; none: a power of N, the number of keys visible to the query."""
+    length_exponent: float = field(default=0.5, metadata=added(4))
+    """Exponent of N if there is no scale. 0.5: P1; 1: Wortsman et al. 2023, "Replacing softmax with ReLU"."""
 
     def __post_init__(self) -> None:
         if self.power < 1 or (self.scale is not None and not self.scale > 0):
             raise WrongUseError(f"expected power >= 1 and scale > 0; found power {self.power}, scale {self.scale}")
+        if self.scale is not None and self.length_exponent != 0.5:
+            raise WrongUseError("length_exponent belongs to weights without a scale: set scale to none")
 
     @property
     def formula(self) -> str:
         """The weights as text: ``pi_ij = s_ij^3 / sqrt(N)``."""
         activated = "s_ij" if self.phi == "x" else f"{self.phi}(s_ij)"
         power = f"^{self.power}" if self.power > 1 else ""
-        divisor = " / sqrt(N)" if self.scale is None else f" / {self.scale:g}" if self.scale != 1 else ""
+        divisor = "" if self.scale == 1 else f" / {self.scale:g}"
+        if self.scale is None:
+            names = {0.0: "", 0.5: " / sqrt(N)", 1.0: " / N"}
+            divisor = names.get(self.length_exponent, f" / N^{self.length_exponent:g}")
         return f"pi_ij = {activated}{power}{divisor}"
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:
@@ -59,14 +67,18 @@ class ElementwiseKernel(Kernel):
     def __init__(self, config: Elementwise, dropout: float) -> None:
         super().__init__(config, dropout)
         self.warned = False
-        self.rule = ElementwiseRule(phi=config.phi, power=config.power, scale=config.scale)
+        self.rule = ElementwiseRule(
+            phi=config.phi, power=config.power, scale=config.scale, length_exponent=config.length_exponent
+        )
 
     def normalize(
         self, scores: Scores, visible: Pairs, visibility: Visibility, state: EarlierLse | None
     ) -> tuple[Weights, ColumnLse | None]:
         """Returns the weights, which may be negative; there is no state."""
         phi = PHI[self.rule.phi].apply
-        return reference.elementwise(scores, visible, phi, self.rule.power, self.rule.scale), None
+        return reference.elementwise(
+            scores, visible, phi, self.rule.power, self.rule.scale, self.rule.length_exponent
+        ), None
 
     def forward(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None = None) -> Output:
         """Returns sum_j pi_ij value_j; warns once if it overflows float16, with a scale that would avoid this."""

@@ -1,9 +1,12 @@
-"""Multi-head attention with any variant: projections, kernel, output projection."""
+"""Multi-head attention with any variant: projections, kernel, output projection; or a token mixer in its place."""
 
+import torch
 from torch import Tensor, nn
 
-from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention.mixer import LayerShape, MixerConfig, TokenMixer
+from seqarena.common.attention.positions import RelativePositions, distance_bias, rotated
+from seqarena.common.attention.softmax import Softmax
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, Context, Hidden, Key, Output, Query, Value
@@ -16,7 +19,9 @@ class MultiHeadAttention(nn.Module):
     """Self-attention, or cross-attention from ``hidden`` to ``context`` if one is given.
 
     ``variant`` is a name, such as "dnas", or a config. ``dim`` is the model's width, ``attention_dim`` the total width
-    of all heads (None: ``dim``). ``dropout`` is the probability of dropping a weight.
+    of all heads (None: ``dim``). ``dropout`` is the probability of dropping a weight. ``positions`` and
+    ``query_key_norm`` concern self-attention of whole sequences: relative positions, and a LayerNorm without bias over
+    each head's queries and keys (Dehghani et al. 2023, arXiv 2302.05442).
 
     To decode one token at a time, pass the outputs of ``project_query`` and ``project_key_value`` to the kernel's
     ``step``, and its output to ``merge_heads``.
@@ -34,25 +39,47 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         projection_bias: bool = True,
         attention_dim: int | None = None,
+        positions: RelativePositions = "none",
+        query_key_norm: bool = False,
     ) -> None:
         super().__init__()
-        config = find_attention(variant) if isinstance(variant, str) else variant
+        if isinstance(variant, str):
+            from seqarena.common.attention import find_attention  # noqa: PLC0415  # some variants import this file
+
+            variant = find_attention(variant)
         width = dim if attention_dim is None else attention_dim
         if heads < 1 or width % heads:
             raise WrongUseError(f"heads: expected a divisor of the width {width}, found {heads}")
-        self.heads = heads
+        if positions == "rope" and (width // heads) % 2:
+            raise WrongUseError(f"positions rope: expected heads of an even width, found {width // heads}")
+        self.heads, self.positions = heads, positions
+        if query_key_norm:
+            self.query_norm, self.key_norm = (nn.LayerNorm(width // heads, bias=False) for _ in range(2))
         self.query = nn.Linear(dim, width, bias=projection_bias)
         self.key = nn.Linear(dim, width, bias=projection_bias)
         self.value = nn.Linear(dim, width, bias=projection_bias)
         self.output = nn.Linear(width, dim, bias=projection_bias)
-        self.kernel = config.build(heads, dropout)
+        self.kernel = variant.build(heads, dropout)
+        self.query_key_norm = query_key_norm
 
     def forward(
         self, hidden: Hidden, visibility: Visibility = ALL, context: Context | None = None, bias: Bias | None = None
     ) -> Hidden:
         """Returns the output of the layer; same shape as ``hidden``."""
         key, value = self.project_key_value(hidden if context is None else context)
-        return self.merge_heads(self.kernel(self.project_query(hidden), key, value, visibility, bias))
+        query = self.project_query(hidden)
+        if self.query_key_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if self.positions == "rope":
+            query, key = rotated(query), rotated(key)
+        elif self.positions == "alibi":
+            bias = distance_bias(hidden.shape[1], self.heads, hidden.device)
+        return self.merge_heads(self.kernel(query, key, value, visibility, bias))
+
+    @property
+    def residual_matrices(self) -> tuple[nn.Linear, ...]:
+        """Matrices whose initial values some norms scale: those of the values and of the output."""
+        return self.value, self.output
 
     def project_query(self, hidden: Hidden) -> Query:
         """Returns the queries of each head."""
@@ -70,3 +97,45 @@ class MultiHeadAttention(nn.Module):
     def _split(self, projected: Tensor) -> Tensor:
         batch, tokens, width = projected.shape
         return projected.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)  # B H T D
+
+
+def self_attention(
+    variant: AttentionConfig,
+    shape: LayerShape,
+    *,
+    positions: RelativePositions = "none",
+    query_key_norm: bool = False,
+) -> MultiHeadAttention | TokenMixer:
+    """Returns a layer's self-attention: multi-head attention with a variant's kernel, or a token mixer.
+
+    Draws the same random numbers under every variant, so that the other weights of a model begin alike. ``positions``
+    and ``query_key_norm`` apply to multi-head attention only.
+    """
+    mixer = None
+    if isinstance(variant, MixerConfig):
+        with torch.random.fork_rng(devices=[]):
+            mixer = variant.build_mixer(shape)
+    attention = kernel_attention(
+        Softmax() if mixer else variant, shape, positions=positions, query_key_norm=query_key_norm
+    )
+    return mixer or attention
+
+
+def kernel_attention(
+    variant: AttentionConfig,
+    shape: LayerShape,
+    *,
+    positions: RelativePositions = "none",
+    query_key_norm: bool = False,
+) -> MultiHeadAttention:
+    """Returns multi-head attention of a layer's shape; raises a ``WrongUseError`` for a token mixer."""
+    return MultiHeadAttention(
+        variant,
+        dim=shape.dim,
+        heads=shape.heads,
+        attention_dim=shape.width,
+        dropout=shape.dropout,
+        projection_bias=shape.projection_bias,
+        positions=positions,
+        query_key_norm=query_key_norm,
+    )

@@ -76,9 +76,14 @@ def prefix_normalized(
 
 
 def elementwise(
-    scores: Scores, visible: Pairs, phi: Callable[[Tensor], Tensor], power: int, scale: float | None
+    scores: Scores,
+    visible: Pairs,
+    phi: Callable[[Tensor], Tensor],
+    power: int,
+    scale: float | None,
+    length_exponent: float,
 ) -> Weights:
-    """Returns phi(s_ij)^power / scale (P1); ``scale`` None is sqrt(N), N = the number of keys visible to query i.
+    """Returns phi(s_ij)^power / scale (P1); ``scale`` None is N^length_exponent, N the number of keys of query i.
 
     P1 states sqrt(N) for N = the sequence length. Counting real, visible keys makes the result independent of padding
     and later keys.
@@ -87,4 +92,4 @@ def elementwise(
     raised = phi(scores.masked_fill(~visible, 0.0)) ** power * visible
     if scale is not None:
         return raised / scale
-    return raised * visible.sum(dim=-1, keepdim=True).clamp(min=1).to(scores.dtype).rsqrt()
+    return raised * visible.sum(dim=-1, keepdim=True).clamp(min=1).to(scores.dtype).pow(-length_exponent)

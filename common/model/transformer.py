@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from seqarena.common.attention import require_options, require_order
+from seqarena.common.attention import attention_name, require_options, require_order
 from seqarena.common.attention.base import AttentionConfig
-from seqarena.common.attention.module import MultiHeadAttention
+from seqarena.common.attention.mixer import LayerShape, MixerConfig
+from seqarena.common.attention.module import kernel_attention, self_attention
+from seqarena.common.attention.positions import RelativePositions
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
@@ -18,7 +20,7 @@ from seqarena.common.model.norms import norm_name
 from seqarena.common.model.norms.base import LayerPosition, NormConfig, Sublayer, Sublayers, scale_initial_weights
 from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.model.norms.post import PostNorm
-from seqarena.common.runs.roles import Role, role
+from seqarena.common.runs.roles import Role, added, role
 from seqarena.common.shapes import BeamHidden, Context, Hidden, KeyMask
 
 
@@ -45,6 +47,11 @@ class ModelConfig:
         raise TypeError(f"{type(self).__name__} does not define depth_label")
 
     @property
+    def attention_labels(self) -> tuple[str, ...]:
+        """Settings of every attention that tables name beside the variant."""
+        return ()
+
+    @property
     def notes(self) -> list[str]:
         """Notes that every table prints beside its results."""
         return []
@@ -66,12 +73,17 @@ class EncoderConfig(ModelConfig):
     """Hidden width of the feed-forward."""
     norm: NormConfig = field(default_factory=PostNorm, metadata=role(Role.ROW))
     """The block normalisation and its parameters."""
+    relative_positions: RelativePositions = field(default="none", metadata=role(Role.ROW) | added(4))
+    """Relative positions in every attention, beside those added to the embeddings. rope: queries and keys are rotated;
+    alibi: a bias proportional to the distance, which needs a matrix over all pairs."""
+    query_key_norm: bool = field(default=False, metadata=role(Role.ROW) | added(4))
+    """Whether each head's queries and keys pass a LayerNorm."""
     activation: Activation = "gelu"
     """Activation of the feed-forward."""
     dropout: float = 0.1
     """Dropout probability of each sublayer's output and of the feed-forward's hidden layer."""
     attention_dropout: float = 0.1
-    """Dropout probability of attention weights."""
+    """Dropout probability of attention weights. It has no effect on a variant without them, which tables note."""
     projection_bias: bool = True
     """Whether the attention's four projections have biases."""
     norm_eps: float = 1e-5
@@ -81,6 +93,12 @@ class EncoderConfig(ModelConfig):
     def norm_label(self) -> str:
         """Name of the norm in its table, with the fields that differ."""
         return norm_name(self.norm)
+
+    @property
+    def attention_labels(self) -> tuple[str, ...]:
+        """Relative positions, and the norm of queries and keys."""
+        positions = () if self.relative_positions == "none" else (self.relative_positions,)
+        return (*positions, "qk-norm") if self.query_key_norm else positions
 
     @property
     def depth_label(self) -> int:
@@ -94,13 +112,21 @@ class EncoderConfig(ModelConfig):
 
     @property
     def notes(self) -> list[str]:
-        """``non-causal`` if the norm includes future tokens in a causal model."""
-        return ["non-causal"] if isinstance(self.norm, Deescalated) and self.norm.leaky else []
+        """``non-causal`` if the norm includes future tokens in a causal model; attention dropout that has no effect."""
+        found = ["non-causal"] if isinstance(self.norm, Deescalated) and self.norm.leaky else []
+        if self.attention_dropout and "dropout" not in self.attention.supports:
+            found.append("no attention dropout")
+        return found
 
     @property
     def distinct_layers(self) -> int:
         """Number of layers with parameters of their own; fewer than ``layers`` if they are applied repeatedly."""
         return self.layers
+
+    @property
+    def encoder_length(self) -> int:
+        """Maximum tokens of the stream, with those that the model adds itself."""
+        return self.longest
 
     @property
     def inner_dropout(self) -> float:
@@ -126,24 +152,34 @@ class EncoderConfig(ModelConfig):
         if not self.norm_eps > 0:
             raise WrongUseError(f"model.norm_eps: expected a number above 0, found {self.norm_eps}")
         self.check_attention(self.attention, order)
+        if self.attention_labels and isinstance(self.attention, MixerConfig):
+            raise WrongUseError(
+                f"model.relative_positions and model.query_key_norm need queries and keys, which the token mixer "
+                f"{attention_name(self.attention)!r} has not"
+            )
+        if self.relative_positions == "alibi":
+            require_options(self.attention, ["bias"], "model.relative_positions alibi")
+        if self.relative_positions == "rope" and width // self.heads % 2:
+            raise WrongUseError(
+                f"model.relative_positions rope: expected heads of an even width, found {width // self.heads}"
+            )
         self.norm.check(order=order, mean_pooled=mean_pooled)
 
     def check_attention(self, attention: AttentionConfig, order: Order) -> None:
         """Raises a ``WrongUseError`` if this model cannot have an attention in an order."""
         require_order(attention, order)
         require_options(attention, ["padding"], "every task")
-        if self.attention_dropout:
-            require_options(attention, ["dropout"], "model.attention_dropout above 0")
 
 
-def _attention(config: EncoderConfig, variant: AttentionConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        variant,
+def _shape(config: EncoderConfig, number: int, attention: AttentionConfig) -> LayerShape:
+    return LayerShape(
         dim=config.dim,
         heads=config.heads,
-        attention_dim=config.attention_dim,
-        dropout=config.attention_dropout,
+        width=config.dim if config.attention_dim is None else config.attention_dim,
+        dropout=config.attention_dropout if "dropout" in attention.supports else 0.0,
         projection_bias=config.projection_bias,
+        length=config.encoder_length,
+        number=number,
     )
 
 
@@ -152,7 +188,12 @@ class Layer(nn.Module):
 
     def __init__(self, config: EncoderConfig, position: LayerPosition) -> None:
         super().__init__()
-        self.attention = _attention(config, config.attention)
+        self.attention = self_attention(
+            config.attention,
+            _shape(config, position.number, config.attention),
+            positions=config.relative_positions,
+            query_key_norm=config.query_key_norm,
+        )
         self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
         self.residual = config.norm.residual(config.dim, config.norm_eps, position)
         self.initial_scale = config.norm.initial_scale(position)
@@ -201,7 +242,9 @@ class DecoderLayer(nn.Module):
         self, config: EncoderConfig, position: LayerPosition, attention: AttentionConfig, cross: AttentionConfig
     ) -> None:
         super().__init__()
-        self.attention, self.cross = _attention(config, attention), _attention(config, cross)
+        self.attention, self.cross = (
+            kernel_attention(each, _shape(config, position.number, each)) for each in (attention, cross)
+        )
         self.feed_forward = feed_forward(config.dim, config.ffn_dim, config.activation, config.inner_dropout)
         self.residual = config.norm.causal().residual(config.dim, config.norm_eps, position)
         self.initial_scale = config.norm.initial_scale(position)

@@ -184,7 +184,8 @@ def row_of(run: BaseRun, preset: Preset[BaseRun]) -> RowParts:
     own, meant = run.model, preset.run.model
     norm = (("norm", own.norm_label),) if own.norm_label != meant.norm_label else ()
     layers = ((LAYERS, str(own.depth_label)),) if own.depth_label != meant.depth_label else ()
-    return (("attention", attention_name(own.attention)), *norm, *layers, *run.row_parts)
+    labels = tuple(("attention setting", each) for each in own.attention_labels)
+    return (("attention", attention_name(own.attention)), *labels, *norm, *layers, *run.row_parts)
 
 
 def row_name(row: RowParts) -> str:

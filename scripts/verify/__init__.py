@@ -10,9 +10,11 @@ from types import MappingProxyType
 from typing import Literal
 
 from seqarena.common.attention import ATTENTIONS, attention_name, find_attention
+from seqarena.common.attention.mixer import MixerConfig
 from seqarena.common.errors import WrongUseError
 from seqarena.common.parser import Parser
 from seqarena.scripts.verify import behaviour, masks, numbers
+from seqarena.scripts.verify.mixers import MIXER_CHECKS
 from seqarena.scripts.verify.subject import FailedCheckError, NotApplicableError, Subject
 
 Check = Callable[[Subject], str]
@@ -64,7 +66,7 @@ def verify(subject: Subject, checks: Sequence[str] = tuple(CHECKS)) -> list[Find
     for name in checks:
         status: Status = "passed"
         try:
-            detail = CHECKS[name](subject)
+            detail = _check_of(subject, name)(subject)
         except FailedCheckError as error:
             status, detail = "failed", str(error)
         except NotApplicableError as error:
@@ -74,6 +76,14 @@ def verify(subject: Subject, checks: Sequence[str] = tuple(CHECKS)) -> list[Find
             status, detail = "failed", f"raised {type(error).__name__}: {reason}"
         found.append(Finding(check=name, status=status, detail=detail))
     return found
+
+
+def _check_of(subject: Subject, name: str) -> Check:
+    if not isinstance(subject.config, MixerConfig):
+        return CHECKS[name]
+    if name not in MIXER_CHECKS:
+        raise NotApplicableError("a token mixer has no queries and keys")
+    return MIXER_CHECKS[name]
 
 
 def parser() -> Parser:

@@ -51,7 +51,8 @@ def bias(subject: Subject) -> str:
         row, column = (0.5 * tensor[..., :1].sin() for tensor in (each.query, each.key))
         biased = replace(each, bias=row * column.mT)
         found, without = biased.run(kernel), each.run(kernel)
-        if each.key.shape[2] > 1 and each.query.shape[2] > 1 and difference(found, without) < 1e-9:
+        # Sparse weights of few keys may all be 0 and 1, with and without it.
+        if each.key.shape[2] > 4 and difference(found, without) < 1e-9:
             raise FailedCheckError(f"{biased.label}: the bias changes nothing; add it to the scores")
         if type(kernel).transform is Kernel.transform:
             # A bias of rank 1 is the same as one more dimension of queries and keys.
@@ -116,13 +117,13 @@ def _require_gradients(each: Example, kernel: Kernel, kind: str, *, has_bias: bo
         found = torch.autograd.grad(output, inputs, allow_unused=True)
     with torch.no_grad():
         for name, leaf, gradient in zip(names, inputs, found, strict=True):
-            expected = _finite_differences(leaf, lambda: float(run(*leaves)))
+            expected = finite_differences(leaf, lambda: float(run(*leaves)))
             gap = difference(torch.zeros_like(leaf) if gradient is None else gradient, expected)
             if gap > 1e-4:
                 raise FailedCheckError(f"{kind}; {each.label}: the gradient of {name} is off by {gap:.2g}")
 
 
-def _finite_differences(leaf: Tensor, value: Callable[[], float]) -> Tensor:
+def finite_differences(leaf: Tensor, value: Callable[[], float]) -> Tensor:
     """Returns central differences of a function with respect to a tensor that it reads."""
     step, found = 1e-6, torch.zeros_like(leaf)
     flat, out = leaf.view(-1), found.view(-1)

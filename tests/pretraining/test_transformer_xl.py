@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from seqarena.common.attention import ATTENTIONS, softmax
+from seqarena.common.attention import ATTENTIONS, PAPERS, softmax
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedKernel
 from seqarena.common.errors import WrongUseError
@@ -29,7 +29,7 @@ from seqarena.scripts.benchmark import original
 
 BASE = Model(vocabulary=267_735)
 TINY = Model(vocabulary=11, layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, cutoffs=(4, 7))
-CAUSAL = [name for name, config in ATTENTIONS.items() if "causal" in config.orders]
+CAUSAL = [name for name, config in PAPERS.items() if "causal" in config.orders]
 RUNNING = Deescalated(mean="running")
 
 

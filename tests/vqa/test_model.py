@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqarena.common.attention import ATTENTIONS, find_attention
+from seqarena.common.attention import PAPERS, find_attention
 from seqarena.common.errors import WrongUseError, run_command
 from seqarena.common.model.diagnostics import diagnose
 from seqarena.common.training.runtime import make_accelerator
@@ -68,7 +68,7 @@ def test_fusion_is_the_formula(name: str, keys: str) -> None:
         torch.testing.assert_close(joined[picture][real[picture, 0]], expected)
 
 
-@pytest.mark.parametrize("name", [name for name, variant in ATTENTIONS.items() if "none" in variant.orders])
+@pytest.mark.parametrize("name", [name for name, variant in PAPERS.items() if "none" in variant.orders])
 @pytest.mark.parametrize("keys", ["per_view", "joint"])
 def test_padding_moves_no_real_box(name: str, keys: str) -> None:
     boxes, real = regions(seed=3)

@@ -13,6 +13,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from seqarena.common.attention import ATTENTIONS, Order, attention_name, find_attention, require_order
 from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.mixer import MixerConfig
 from seqarena.common.attention.stored import KERNEL
 from seqarena.common.attention.transformers.masks import attend_pairs, is_key_mask, over_pairs, real_tokens
 from seqarena.common.attention.visibility import Visibility
@@ -39,7 +40,7 @@ class AttachedKernel(nn.Module):
 
 
 def register(dropouts: tuple[float, ...] = (0.0, 0.1), external: tuple[str, ...] = ()) -> None:
-    """Registers every variant as an attention implementation of the library, by its name.
+    """Registers every variant that has a kernel as an attention implementation of the library, by its name.
 
     ``external`` lists classes outside this project, as ``my_attention.py:MyAttention``. The library knows each of them
     by the name that tables show, here ``my_attention:MyAttention``.
@@ -50,6 +51,8 @@ def register(dropouts: tuple[float, ...] = (0.0, 0.1), external: tuple[str, ...]
     """
     others = {attention_name(config): config for config in map(find_attention, external)}
     for name, config in ({**ATTENTIONS, **others}).items():
+        if isinstance(config, MixerConfig):
+            continue  # it would replace the library's whole attention layer
         # A kernel with parameters or other state belongs to one module of a model; only kernels without are shared.
         shared = None if config.build(heads=1).state_dict() else {each: _build(config, each) for each in dropouts}
         AttentionInterface.register(name, functools.partial(attend, name, config, shared))

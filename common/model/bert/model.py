@@ -64,6 +64,10 @@ class BertConfig(EncoderConfig):
                             ("embedding_dim", self.embedding_width)):  # fmt: skip
             if value < 1:
                 raise WrongUseError(f"model.{name}: expected at least 1, found {value}")
+        if self.attention_labels:
+            raise WrongUseError(
+                "model.relative_positions and model.query_key_norm are settings of lra; checkpoints of BERT have none"
+            )
         if self.token_types < 0:
             raise WrongUseError(f"model.token_types: expected at least 0, found {self.token_types}")
         if self.shared_layers and isinstance(self.norm, PeriNorm):

@@ -102,7 +102,7 @@ def scale_initial_weights(model: nn.Module) -> None:
         if factor == 1:
             continue
         attentions = [each for name, each in layer.named_children() if name in ("attention", "cross")]
-        matrices = [matrix for each in attentions for matrix in (each.value, each.output)]
+        matrices: list[nn.Module] = [matrix for each in attentions for matrix in each.residual_matrices]  # type: ignore[union-attr]
         matrices += [each for each in layer.feed_forward.children() if isinstance(each, nn.Linear)]  # type: ignore[union-attr]
         for matrix in matrices:
-            matrix.weight.mul_(factor)  # type: ignore[union-attr, operator]
+            matrix.weight.mul_(factor)  # type: ignore[operator]

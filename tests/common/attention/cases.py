@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention import ATTENTIONS, PAPERS
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.elementwise import Elementwise
@@ -16,8 +16,8 @@ from seqarena.common.attention.visibility import Visibility
 
 BATCH, HEADS, DIM = 2, 2, 4
 
-VARIANTS = [(name, order) for name, config in ATTENTIONS.items() for order in config.orders]
-"""Every entry of the table in every order it has."""
+VARIANTS = [(name, order) for name, config in PAPERS.items() for order in config.orders]
+"""Every variant of the papers in every order it has. Those of others have tests of their own (``rivals``)."""
 RULED = [(name, order) for name, order in VARIANTS if ATTENTIONS[name].build(heads=2).rule is not None]
 """Those that the blockwise engine can evaluate."""
 

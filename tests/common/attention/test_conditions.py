@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from seqarena.common.attention import ATTENTIONS, Kernel, Visibility, conditions, find_attention
+from seqarena.common.attention import PAPERS, Kernel, Visibility, conditions, find_attention
 from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.attention.conditions import Inputs
 from tests.common.attention.cases import cases
@@ -55,7 +55,7 @@ def test_each_reason_against_a_bias_over_all_pairs_is_told(changes: dict[str, An
 
 
 def variants() -> Iterator[Any]:
-    for name, config in ATTENTIONS.items():
+    for name, config in PAPERS.items():
         for order in config.orders:
             yield pytest.param(name, order, id=f"{name}-{order}")
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from seqarena.common.attention import ATTENTIONS, conditions
+from seqarena.common.attention import ATTENTIONS, PAPERS, conditions
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule
 from seqarena.common.attention.fused import RANGE, FusedArguments, fused_doubly_normalized, fused_passes
@@ -197,7 +197,7 @@ def test_a_bias_over_all_pairs_is_softmax_in_one_call(visibility: Visibility) ->
     )  # it learns, on a CPU
 
 
-@pytest.mark.parametrize("name", list(ATTENTIONS))
+@pytest.mark.parametrize("name", list(PAPERS))
 def test_a_bias_gets_its_gradient(name: str) -> None:
     order = ATTENTIONS[name].orders[0]
     kernel = ATTENTIONS[name].build(heads=2).double()

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from seqarena.common.attention import ALIASES, ATTENTIONS, attend, attention_name, find_attention, require_order
+from seqarena.common.attention import ALIASES, ATTENTIONS, PAPERS, attend, attention_name, find_attention, require_order
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.hybrid import Hybrid, HybridKernel
@@ -155,7 +155,7 @@ def test_one_u_a_layer_or_a_head() -> None:
     assert sum(p.numel() for p in Hybrid(per_head=True).build(heads=4).parameters()) == 4
 
 
-@pytest.mark.parametrize("name", list(ATTENTIONS))
+@pytest.mark.parametrize("name", list(PAPERS))
 def test_variants_share_every_other_initial_value(name: str) -> None:
     def build(which: str) -> dict[str, torch.Tensor]:
         torch.manual_seed(1)

@@ -5,17 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention import ATTENTIONS, PAPERS
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.norms import NORMS, norm_name
 from seqarena.common.model.norms.base import NormConfig
 from seqarena.common.model.norms.deescalated import Deescalated
-from seqarena.common.model.transformer import Decoder, EncoderConfig
+from seqarena.common.model.transformer import Decoder
+from tests.common.model.configs import ShortEncoderConfig
 
-SMALL = EncoderConfig(layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, attention_dropout=0.0)
+SMALL = ShortEncoderConfig(layers=2, dim=8, heads=2, ffn_dim=12, dropout=0.0, attention_dropout=0.0)
 SOURCES, TIME, BEAMS = 3, 5, 3
-OWN = [name for name, config in ATTENTIONS.items() if "causal" in config.orders]
-CROSS = [name for name, config in ATTENTIONS.items() if "ordered_queries" in config.orders]
+OWN = [name for name, config in PAPERS.items() if "causal" in config.orders]
+CROSS = [name for name, config in PAPERS.items() if "ordered_queries" in config.orders]
 PLACES = [*((name, "softmax") for name in OWN), *(("softmax", name) for name in CROSS), ("dnas", "hnas")]
 EVERY_NORM = [*NORMS.values(), Deescalated(where="block_output", tau=0.5), Deescalated(where="ffn_branch")]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention import ATTENTIONS, PAPERS
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.hybrid import Hybrid
@@ -86,7 +86,7 @@ def jacobian_norm(config: AttentionConfig, each: Case) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "config",
-    [*(ATTENTIONS[name] for name in ATTENTIONS if "-" not in name), Hybrid(u=0.2), Hybrid(u=1.0), Hybrid(u=0.0)],
+    [*(ATTENTIONS[name] for name in PAPERS if "-" not in name), Hybrid(u=0.2), Hybrid(u=1.0), Hybrid(u=0.0)],
 )
 @pytest.mark.parametrize("rows", [2, 64])
 def test_norms_and_masses_are_those_of_the_matrix_and_its_jacobian(
@@ -109,7 +109,7 @@ def test_norms_and_masses_are_those_of_the_matrix_and_its_jacobian(
                 torch.testing.assert_close(size.jacobian_norm, jacobian_norm(config, each))
 
 
-@pytest.mark.parametrize("name", [name for name in ATTENTIONS if "-" not in name])
+@pytest.mark.parametrize("name", [name for name in PAPERS if "-" not in name])
 def test_a_formula_without_a_rule_has_the_same_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a variant that is nothing but its formula: all but the norm of its derivative."""
     monkeypatch.setattr("seqarena.common.attention.chunked.LEAST_QUERIES", 2)

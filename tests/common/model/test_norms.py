@@ -24,9 +24,10 @@ from seqarena.common.model.norms.post import PostNorm
 from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.model.norms.rezero import ReZero
 from seqarena.common.model.positions import AbsolutePositions, sinusoids
-from seqarena.common.model.transformer import Encoder, EncoderConfig, Layer
+from seqarena.common.model.transformer import Encoder, Layer
+from tests.common.model.configs import ShortEncoderConfig
 
-CONFIG = EncoderConfig(layers=2, dim=8, heads=2, ffn_dim=16, dropout=0.0, attention_dropout=0.0)
+CONFIG = ShortEncoderConfig(layers=2, dim=8, heads=2, ffn_dim=16, dropout=0.0, attention_dropout=0.0)
 
 CAUSAL_NORMS: list[NormConfig] = [
     PostNorm(),
@@ -243,7 +244,9 @@ def test_deescalation_removes_token_similarity_and_a_branch_does_not() -> None:
 
     def similarity(norm: NormConfig) -> float:
         torch.manual_seed(0)
-        config = EncoderConfig(layers=80, dim=32, heads=4, ffn_dim=64, dropout=0.0, attention_dropout=0.0, norm=norm)
+        config = ShortEncoderConfig(
+            layers=80, dim=32, heads=4, ffn_dim=64, dropout=0.0, attention_dropout=0.0, norm=norm
+        )
         with torch.no_grad():
             y = Encoder(config)(x, Visibility())
         return float(16 * y.mean(dim=1).square().sum() / y.square().sum())

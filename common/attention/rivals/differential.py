@@ -1,0 +1,78 @@
+"""Differential attention (Ye et al. 2024, "Differential Transformer", arXiv 2410.05258)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from seqarena.common.attention.mixer import LayerShape, MixerConfig, TokenMixer
+from seqarena.common.attention.module import kernel_attention
+from seqarena.common.attention.softmax import Softmax
+from seqarena.common.attention.visibility import CallOption, Order, Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import Hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differential(MixerConfig):
+    """Differential attention: (softmax(Q1 K1^T) - lambda softmax(Q2 K2^T)) V, normalised for each head.
+
+    Q1 and Q2 (K1 and K2) are the halves of a head's queries (keys). lambda = exp(a . b) - exp(c . d) + lambda_0 with
+    trained vectors and lambda_0 = 0.8 - 0.6 exp(-0.3 l) in layer l = 0, 1, ...; the outputs of a head pass an RMSNorm
+    and are multiplied by 1 - lambda_0. The paper has half as many heads as its softmax, of twice the width.
+    """
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """None and causal."""
+        return ("none", "causal")
+
+    @property
+    def supports(self) -> tuple[CallOption, ...]:
+        """All options that concern self-attention of whole sequences."""
+        return ("padding", "dropout", "segments", "window")
+
+    def build_mixer(self, shape: LayerShape) -> TokenMixer:
+        """Returns the mixer."""
+        return DifferentialMixer(self, shape)
+
+
+class DifferentialMixer(TokenMixer):
+    """Difference of two softmax attentions."""
+
+    def __init__(self, config: Differential, shape: LayerShape) -> None:
+        super().__init__(config)
+        head_dim = shape.width // shape.heads
+        if head_dim % 2:
+            raise WrongUseError(f"attention differential: expected heads of an even width, found {head_dim}")
+        self.attention = kernel_attention(Softmax(), shape)
+        self.initial = 0.8 - 0.6 * math.exp(-0.3 * shape.number)
+        # One-dimensional, since matrices have weight decay.
+        self.vectors = nn.ParameterList([nn.Parameter(0.1 * torch.randn(head_dim // 2)) for _ in range(4)])
+        self.norm = nn.RMSNorm(head_dim, eps=1e-5)
+
+    @property
+    def residual_matrices(self) -> tuple[nn.Linear, ...]:
+        """Those of multi-head attention."""
+        return self.attention.residual_matrices
+
+    def mix(self, hidden: Hidden, visibility: Visibility) -> Hidden:
+        """Returns the output."""
+        query = self.attention.project_query(hidden)
+        key, value = self.attention.project_key_value(hidden)
+        a, b, c, d = self.vectors
+        factor = (a @ b).exp() - (c @ d).exp() + self.initial
+        first, second = (
+            self.attention.kernel(one, other, value, visibility)
+            for one, other in zip(_halves(query, 2**0.5), _halves(key, 1.0), strict=True)
+        )
+        return self.attention.merge_heads(self.norm(first - factor.to(second.dtype) * second) * (1 - self.initial))
+
+
+def _halves(tokens: Tensor, scale: float) -> list[Tensor]:
+    """Returns both halves of each head, filled up with zeros to the width of the values, which fused softmax needs.
+
+    The scores are divided by the root of the whole width. With ``scale`` sqrt 2 they are those of the half width.
+    """
+    return [torch.cat([scale * half, torch.zeros_like(half)], dim=-1) for half in tokens.chunk(2, dim=-1)]

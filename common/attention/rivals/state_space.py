@@ -1,0 +1,92 @@
+"""S4D, a diagonal state space model.
+
+Gu et al. 2022, "On the Parameterization and Initialization of Diagonal State Space Models", arXiv 2206.11893.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seqarena.common.attention.mixer import LayerShape, MixerConfig, TokenMixer
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.errors import WrongUseError
+from seqarena.common.shapes import Hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpace(MixerConfig):
+    """S4D-Lin: a long convolution of each channel by 2 Re sum_n C_n (exp(dt A_n) - 1) / A_n exp(dt A_n l), by FFT.
+
+    A_n = -1/2 + i pi n at the beginning; A, C, dt and the skip D are trained. Then GELU and a gated linear layer. The
+    authors train A and dt at a smaller rate than the rest; here all have the same rate, and none weight decay.
+    """
+
+    state: int = 64
+    """Size of the state of each channel, even."""
+    bidirectional: bool = True
+    """Whether a second convolution runs backwards, as in the authors' LRA runs; then only for order none."""
+
+    def __post_init__(self) -> None:
+        if self.state < 2 or self.state % 2:
+            raise WrongUseError(f"state: expected an even number, found {self.state}")
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """none, and causal in one direction."""
+        return ("none",) if self.bidirectional else ("none", "causal")
+
+    def build_mixer(self, shape: LayerShape) -> TokenMixer:
+        """Returns the mixer."""
+        return StateSpaceMixer(self, shape)
+
+
+class StateSpaceMixer(TokenMixer):
+    """One state space model for each channel, and a linear layer over channels."""
+
+    def __init__(self, config: StateSpace, shape: LayerShape) -> None:
+        super().__init__(config)
+        self.channels, self.modes = shape.dim, config.state // 2
+        directions = 2 if config.bidirectional else 1
+        spread = math.log(0.1) - math.log(0.001)
+        # Parameters of one dimension have no weight decay.
+        self.log_step = nn.Parameter(torch.rand(shape.dim) * spread + math.log(0.001))
+        self.log_decay = nn.Parameter(torch.full((shape.dim * self.modes,), math.log(0.5)))
+        self.frequency = nn.Parameter((math.pi * torch.arange(self.modes)).float().repeat(shape.dim))
+        self.output_map = nn.Parameter(torch.randn(directions * shape.dim * self.modes * 2) * 0.5**0.5)
+        self.skip = nn.Parameter(torch.randn(shape.dim))
+        self.dropout = nn.Dropout(shape.dropout)
+        self.output = nn.Linear(shape.dim, 2 * shape.dim)
+
+    @property
+    def residual_matrices(self) -> tuple[nn.Linear, ...]:
+        """The last matrix."""
+        return (self.output,)
+
+    def filters(self, length: int) -> Tensor:
+        """Returns the filter of each direction and channel; directions C length."""
+        step = self.log_step.exp()[:, None]
+        decay, frequency = (each.view(self.channels, self.modes) for each in (self.log_decay, self.frequency))
+        poles = torch.complex(-decay.exp(), frequency)  # C modes
+        output_map = torch.view_as_complex(self.output_map.view(-1, self.channels, self.modes, 2))
+        output_map = output_map * ((step * poles).exp() - 1) / poles
+        powers = ((step * poles)[..., None] * torch.arange(length, device=step.device)).exp()  # C modes length
+        return 2 * torch.einsum("kcn,cnl->kcl", output_map, powers).real
+
+    def mix(self, hidden: Hidden, visibility: Visibility) -> Hidden:
+        """Returns the output."""
+        length = hidden.shape[1]
+        with torch.autocast(hidden.device.type, enabled=False):
+            wide = torch.promote_types(hidden.dtype, torch.float32)
+            signal = hidden.to(wide).mT  # B C length
+            filters = self.filters(length)
+            kernel = F.pad(filters[0], (0, length))
+            if len(filters) == 2:  # the last ``length`` entries are those of distance -length to -1
+                kernel = kernel + F.pad(filters[1].flip(-1), (length, 0))
+            convolved = torch.fft.irfft(
+                torch.fft.rfft(kernel, n=2 * length) * torch.fft.rfft(signal, n=2 * length), n=2 * length
+            )[..., :length]
+            mixed = (convolved + signal * self.skip[:, None]).mT.to(hidden.dtype)
+        return F.glu(self.output(self.dropout(F.gelu(mixed))), dim=-1)
