@@ -33,6 +33,7 @@ from seqarena.scripts.benchmark import (
     attention,
     headlines,
     kernels,
+    layers,
     squad,
     step,
     step_profile,
@@ -90,6 +91,7 @@ OTHERS = {"make": target, "pip": installed}
 """Commands that are not seqarena's; scripts hand their arguments to sweeps."""
 PARSERS = {
     ("benchmark", "attention"): attention.parse,
+    ("benchmark", "layers"): layers.parse,
     ("benchmark", "kernels"): kernels.parser().parse_args,
     ("benchmark", "tiles"): tiles.parser().parse_args,
     ("benchmark", "squad"): squad.parser().parse_args,

@@ -7,6 +7,7 @@ from seqarena.scripts.benchmark import (
     attention,
     headlines,
     kernels,
+    layers,
     squad,
     step,
     step_profile,
@@ -16,6 +17,7 @@ from seqarena.scripts.benchmark import (
 )
 
 USAGE = """usage: seqarena benchmark attention ...
+       seqarena benchmark layers ...
        seqarena benchmark kernels ...
        seqarena benchmark tiles ...
        seqarena benchmark step PACKAGE TASK ...
@@ -26,6 +28,7 @@ USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark views ...
 
   attention        time and memory of each variant by length (attention --help)
+  layers           whole attention layers, token mixers included, beside softmax by length (layers --help)
   kernels          instruction counts of the compiled CUDA kernels, without a GPU (kernels --help)
   tiles            the fastest tiles of the CUDA kernels on this GPU (tiles --help)
   step             a training step of a task (step --help)
@@ -43,6 +46,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     kinds = {
         "attention": attention.run,
+        "layers": layers.run,
         "kernels": kernels.run,
         "tiles": tiles.run,
         "step": step.run,

@@ -71,9 +71,18 @@ class StateSpaceMixer(TokenMixer):
         decay, frequency = (each.view(self.channels, self.modes) for each in (self.log_decay, self.frequency))
         poles = torch.complex(-decay.exp(), frequency)  # C modes
         output_map = torch.view_as_complex(self.output_map.view(-1, self.channels, self.modes, 2))
-        output_map = output_map * ((step * poles).exp() - 1) / poles
-        powers = ((step * poles)[..., None] * torch.arange(length, device=step.device)).exp()  # C modes length
-        return 2 * torch.einsum("kcn,cnl->kcl", output_map, powers).real
+        output_map = output_map * ((step * poles).exp() - 1) / poles  # directions C modes
+        # exp(a l) for l = row * width + column is a product: few exponentials and one product of matrices suffice.
+        width = math.isqrt(length - 1) + 1
+        places = torch.arange(width, device=step.device)
+        within = ((step * poles)[..., None] * places).exp()  # C modes width
+        across = ((step * poles) * places[:, None, None] * width).exp() * output_map[
+            :, None
+        ]  # directions width C modes
+        left = torch.cat([across.real, -across.imag], dim=-1).permute(0, 2, 1, 3)  # directions C width 2 modes
+        right = torch.cat([within.real, within.imag], dim=1)  # C 2 modes width
+        filters: Tensor = 2 * (left @ right).flatten(2)[..., :length]
+        return filters
 
     def mix(self, hidden: Hidden, visibility: Visibility) -> Hidden:
         """Returns the output."""

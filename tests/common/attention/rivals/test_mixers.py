@@ -111,3 +111,19 @@ def test_uses_that_need_queries_and_keys_are_refused(name: str) -> None:
         attend(name, tokens, tokens, tokens)
     with pytest.raises(WrongUseError, match="token mixer"):
         MultiHeadAttention(name, dim=8, heads=2)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_padding_changes_nothing_and_other_options_are_refused(name: str) -> None:
+    config = ATTENTIONS[name]
+    assert isinstance(config, MixerConfig)
+    mixer, hidden = made(config), torch.randn(2, 6, 8, dtype=torch.float64)
+    real = torch.arange(6).expand(2, -1) < 4
+    found = mixer(hidden.masked_fill(~real[..., None], torch.nan), Visibility(query_real=real, key_real=real))
+    torch.testing.assert_close(found[:, :4], mixer(hidden[:, :4], Visibility()))
+    assert not found[:, 4:].any()
+    for option in ("segments", "window"):
+        if option not in config.supports:
+            given = {"segments": torch.zeros(2, 6, dtype=torch.long)} if option == "segments" else {"window": 2}
+            with pytest.raises(WrongUseError, match=f"does not support {option}"):
+                mixer(hidden, Visibility(order="causal" if option == "window" else "none", **given))  # type: ignore[arg-type]
