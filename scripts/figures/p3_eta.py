@@ -61,7 +61,7 @@ def make(settings: FigureOptions) -> FigureResult:
                     agrees=all(later < earlier for earlier, later in pairwise(spreads))),
             Finding(claim="eta is near 0 on average", agrees=error < 4,
                     found=f"at d {widths[-1]} the mean is at most {error:.1f} standard errors from 0"),
-            Finding(claim="eta is nearest to 0 for small t", agrees=low < high / 2,
+            Finding(claim="ours: eta is nearest to 0 for small t", agrees=low < high / 2,
                     found=f"spread {low:.3f} up to t {LOW}, {high:.3f} above, at d {widths[-1]}"),
         ],
     )  # fmt: skip
