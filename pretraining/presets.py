@@ -62,7 +62,7 @@ BERT_BASE = _preset(
     ),
     "Devlin et al. 2019 (google-research/bert, create_pretraining_data.py and optimization.py)",
     "SQuAD 1.1 88.5 F1 after finetuning (published)",
-    "Wikipedia only (published: with BookCorpus, which is no longer distributed); masks redrawn in every epoch "
+    "Wikipedia only (published: with BookCorpus, as albert-style has here); masks redrawn in every epoch "
     "(published: ten masked copies of the data)",
 )  # fmt: skip
 ALBERT_STYLE = _preset(

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from seqarena.common.runs.tasks import Published, Task
 
-PAPER = "P2, Table 3"
+PAPER = "P2, Table 3, from its own pretraining"
 DEEPSET = "deepset/bert-base-uncased-squad2, verified by the hub"
 
 

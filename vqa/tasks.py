@@ -47,6 +47,7 @@ VQA2 = Task(
         Published(name="softmax, boxes", value=0.6879, source=PAPER),
         Published(name="softmax", value=0.6914, source=PAPER),
         Published(name="dnas", value=0.6970, source=PAPER),
+        Published(name="Pythia", value=0.6831, source="Pythia's authors, as P2's Table 1 has it, test-dev"),
     ),
 )
 

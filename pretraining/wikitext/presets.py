@@ -70,7 +70,8 @@ DEEP60 = Preset(
         optim=replace(BASE.run.optim, clip=None),
         train=replace(BASE.run.train, steps=50_000, batch_size=40),
     ),
-    source="P3, section 3.4: 60 layers instead of 16, no dropout, no clipping, 2.9 epochs",
+    source="P3, section 3.4: 60 layers instead of 16, feed-forwards of 820, batches of 40, no dropout, no clipping, "
+    "50,000 steps (2.9 epochs)",
     departures="no setting: all others are those of Dai et al. 2019, as P3 says, the cosine over the 50,000 steps; "
     "--norm deescalated uses the prefix mean, because P3's mean over the whole segment depends on future tokens "
     "(--model.norm.leaky)",

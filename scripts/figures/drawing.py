@@ -67,7 +67,7 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A paper's claim, the result here, and whether they agree."""
+    """A claim of a paper, or one that begins with "ours:", the result here, and whether they agree."""
 
     claim: str
     found: str

@@ -150,7 +150,7 @@ def heads(settings: FigureOptions) -> FigureResult:
                                  values=weights))  # fmt: skip
     by_name = ", ".join(f"{name} {share:.0%}" for name, share in negative.items())
     signs = negative["softmax"] == 0 and all(0.05 < negative[name] < 0.95 for name in HEADS[1:])
-    finding = Finding(claim="weights of powers have both signs, softmax's one", agrees=signs, found=by_name)
+    finding = Finding(claim="ours: weights of powers have both signs, softmax's one", agrees=signs, found=by_name)
     return FigureResult(panels=panels, findings=[] if settings.quick else [finding])
 
 

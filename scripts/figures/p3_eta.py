@@ -1,7 +1,7 @@
 """P3, Figure 8: eta = E[xi_1] / E[xi_2] - xi_1 / xi_2 (eq. 14) against token similarity, for several widths.
 
-xi_i of one drawn layer Y = X + P X W varies about its expectation. P3 replaces the expectation of a quotient by the
-quotient of expectations, and draws eta to show that this costs little. t is read as the token similarity of X.
+xi_i of one drawn layer Y = X + P X W varies about its expectation. eta is the error of the quotient of expectations in
+place of the quotient. t is read as the token similarity of X. We do not know which claims P3 makes about the figure.
 """
 
 from itertools import pairwise
@@ -56,10 +56,10 @@ def make(settings: FigureOptions) -> FigureResult:
     return FigureResult(
         panels=[Panel(title=f"{TOKENS} tokens, {HEADS} heads", x="token similarity t", y="eta", lines=lines)],
         findings=[
-            Finding(claim="the spread of eta falls with the width",
+            Finding(claim="ours: the spread of eta falls with the width",
                     found=", ".join(f"{each:.3f} at d {dim}" for dim, each in zip(widths, spreads, strict=True)),
                     agrees=all(later < earlier for earlier, later in pairwise(spreads))),
-            Finding(claim="eta is near 0 on average", agrees=error < 4,
+            Finding(claim="ours: eta is near 0 on average", agrees=error < 4,
                     found=f"at d {widths[-1]} the mean is at most {error:.1f} standard errors from 0"),
             Finding(claim="ours: eta is nearest to 0 for small t", agrees=low < high / 2,
                     found=f"spread {low:.3f} up to t {LOW}, {high:.3f} above, at d {widths[-1]}"),

@@ -77,7 +77,7 @@ def make(settings: FigureOptions) -> FigureResult:
             Finding(claim="omega + delta < 1 in every layer", found=f"at most {most:.3f}", agrees=most < 1),
             Finding(claim="eq. 16 is a lower bound of the expected rate", agrees=above < 3,
                     found=f"at most {above:.1f} standard errors above the measured one"),
-            Finding(claim="eq. 17, for symmetric attention, is close too", agrees=off < 0.05,
+            Finding(claim="ours: eq. 17, for symmetric attention, is close too", agrees=off < 0.05,
                     found=f"off by at most {off:.1%}"),
             Finding(claim="xi_1 / xi_2 is as Lemma 4 expects", agrees=apart < (0.15 if settings.quick else 0.05),
                     found=f"means over stacks are off by at most {apart:.1%}"),

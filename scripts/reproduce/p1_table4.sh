@@ -11,8 +11,10 @@
 #   x3-14    37.5  63.3  80.9  37.2  68.7
 #   x1-14    34.3  62.9  81.5  39.0  69.1
 # Without figures: P1 says that x and x^3 unscaled (x1-raw, x3-raw) do not train on these tasks.
-# Departs: P1 followed Xiong et al. 2021, whose preset this is; we do not know its seeds. Pooling over real tokens,
-#   whole evaluation sets, 5,000 training reviews of Text for validation, black pixels are tokens: docs/lra.md.
+# Departs: P1 followed Xiong et al. 2021, whose preset this is; we do not know its seeds. Text has 4,000 bytes as in
+#   their table, but their code reads 1,000 (preset xiong2021-1k of lra text); we do not know which P1 read. Pooling
+#   over real tokens, whole evaluation sets, 5,000 training reviews of Text for validation, black pixels are tokens:
+#   docs/lra.md.
 # Arguments are passed to the sweep (--preset quick, --seeds 0). RUNS=FOLDER sets the folder of runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

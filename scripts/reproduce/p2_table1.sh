@@ -12,6 +12,7 @@
 #   softmax, boxes    68.79  69.22  (3 x 100 in a row)
 #   softmax           69.14  69.50
 #   dnas              69.70  70.01
+#   Pythia            68.31  (100 boxes, as P2 quotes it; the figure of Pythia v0.3, trained on train2014 and val2014)
 # Departs: any three detectors instead of P2's, which are not public; training on train2014 only, test on val2014. For
 #   comparison: Pythia v0.3, trained on train2014 alone, has 66.7 on test-dev. We do not know on what P2 trained, which
 #   detector is primary, nor P2's heads, residual sum, LayerNorm, fc7 and initial u.

@@ -10,6 +10,10 @@
 #   hnas, random init      38.47  19.11  35.71
 #   softmax, from BERT     38.90  19.65  36.24
 #   hnas, from BERT        39.06  20.14  36.51
+#   Transformer, random    38.05  18.95  35.26  (Goodman et al. 2019, as P2 quotes them, like the next three)
+#   Transformer, BERT      38.96  19.55  36.22  (Goodman et al. 2019)
+#   SEASS                  36.15  17.54  33.63
+#   Base+E2Tcnn+sd         37.04  16.66  34.93
 # Departs: we do not know P2's steps, batch size, warm-up, search and scorer; nor which decoder attentions are hnas
 #   (here none, only the encoder's; --model.decoder-attention hnas, --model.cross-attention hnas); nor whether BERT was
 #   pretrained with hnas (here not: u starts at 0). P2 prints <BERT,BERT>: both sides start from BERT here, and

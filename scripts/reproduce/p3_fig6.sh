@@ -5,7 +5,8 @@
 # Data: CIFAR-10, from the hub, or --data.path cifar-10-python.tar.gz.
 # Cost: estimated, not run on a GPU. 3.4e11 operations per picture, 2.3e18 per run, 14 hours on one H100 at 45 T/s, a
 #   guess; nine runs, 127 hours. (With patches: 25 minutes per run.)
-# Printed: curves of training and test loss, without numbers; we know of no claim beyond them. Expected here: no number.
+# Printed: curves of training and test loss, means of at least three trials, without numbers; we know of no claim
+#   beyond them. Expected here: no number.
 # Departs: pixels instead of patches, so 16 times the tokens; no AutoAugment; a cosine instead of P3's steps at 70 %
 #   and 90 %; GELU and dropout 0.1 of xiong2021; 45,000 training pictures. As in P3: 150 epochs of batches of 128, AdamW
 #   with weight decay 0.1, rate 1e-4 (post-norm 5e-5, so its rows form a separate table), de-escalation at each

@@ -5,8 +5,9 @@
 # Data: WikiText-103, from the hub, or --data.path wikitext-103-v1.zip.
 # Cost: estimated, not run on a GPU. 1.5 hours per run on one GPU that reaches 45 T/s on these small matrices (2.4e17
 #   operations, the preset's estimate; H100 class, a guess), 18 hours for the 12 runs.
-# Printed: curves of the training loss, without numbers. According to P3, post-norm fails; pre-norm and de-escalated
-#   post-norm are alike. Expected: very roughly perplexity 35 to 40 for the runs that learn.
+# Printed: curves of the training loss, means of at least three trials, without numbers. According to P3, post-norm
+#   fails; pre-norm and de-escalated post-norm are alike. Expected: very roughly perplexity 35 to 40 for the runs that
+#   learn.
 #   seqarena curves DIRECTORY plots a run's training loss.
 # Departs: in no setting that we know: those of its section 3.4, all others from Dai et al. 2019, as P3 says. The length
 #   of the cosine schedule (50,000 steps), and segment and memory of 150, are our reading. Pre-norm has a final

@@ -36,12 +36,20 @@ ROWS = {
 }  # fmt: skip
 """Script -> task and row of every result."""
 PRINTED = {
-    "p1_table4": ("lra", ("listops", "text", "retrieval", "image", "pathfinder"), "P1), Table 4"),
-    "p2_table1": ("vqa", ("vqa2",), "P2, Table 1"),
-    "p2_table2": ("summarization", ("gigaword",), "P2, "),
-    "p2_table3": ("qa", ("squad1", "squad2", "mnli"), "P2, Table 3"),
+    "p1_table4": ("lra", ("listops", "text", "retrieval", "image", "pathfinder"), "P1"),
+    "p2_table1": ("vqa", ("vqa2",), "P2"),
+    "p2_table2": ("summarization", ("gigaword",), "P2"),
+    "p2_table3": ("qa", ("squad1", "squad2", "mnli"), "P2"),
 }
-"""Script -> package, tasks and how the source of its paper's figures begins or ends."""
+"""Script -> package, tasks and the paper, which the source of each figure of its table names."""
+NAMED = {
+    "P1": {"table": range(1, 6), "figure": range(1, 15), "theorem": (4.1, 4.2, 4.4), "corollary": (4.3, 4.5)},
+    "P2": {"table": range(1, 4), "figure": range(1, 7), "lemma": (1,), "eq": (6,)},
+    "P3": {"table": (1,), "figure": range(1, 9), "lemma": (4,), "proposition": (9,), "theorem": (6,),
+           "eq": (16, 17, 21)},
+}  # fmt: skip
+"""Paper -> the numbers of its tables, figures and statements, each of which has a line in docs/reproducing.md."""
+STATES = {"same", "smaller", "other data", "absent", "ours", "not run"}
 RUNS = {"p1_table4": 75, "p2_table1": 15, "p2_table2": 6, "p2_table3": 6, "p3_fig6": 9, "p3_fig7": 12}
 """Script -> runs at the paper's size, but for those that start from a checkpoint."""
 
@@ -130,13 +138,13 @@ def test_every_script_is_known() -> None:
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_figures_that_a_script_quotes_are_those_of_the_records(name: str) -> None:
-    """And every figure of the paper's that the records have is quoted, in the order of the columns."""
-    package, tasks, source = PRINTED[name]
+    """And every figure of the paper that the records have is quoted, in the order of the columns."""
+    package, tasks, paper = PRINTED[name]
     expected: dict[tuple[str, str], list[float]] = {}
     for task in (find_package(package).tasks[each] for each in tasks):
         for figures in columns(task):
             for each in figures:
-                if each.source.startswith(source) or each.source.endswith(source):
+                if paper in each.source:
                     expected.setdefault((each.name, each.source), []).append(round(100 * each.value, 2))
     table = (
         header(ROOT / "scripts" / "reproduce" / f"{name}.sh")
@@ -150,6 +158,40 @@ def test_the_figures_that_a_script_quotes_are_those_of_the_records(name: str) ->
         numbers = [float(number) for number in re.findall(r"\d+\.\d+", line)]
         assert line.startswith(row[0])
         assert numbers[: len(expected[row])] == expected[row], (row, line)
+
+
+def experiments(paper: str) -> list[list[str]]:
+    """Returns the cells of each line of a paper's table in docs/reproducing.md: experiment, command, state, remark."""
+    text = (ROOT / "docs" / "reproducing.md").read_text().split("## Every experiment of the papers")[1]
+    section = text.split(f"### {paper}, ")[1].split("\n### ")[0]
+    return [
+        [cell.strip() for cell in line[1:-1].split("|")]
+        for line in section.splitlines()
+        if line.startswith("| ") and not line.startswith("| experiment")
+    ]
+
+
+@pytest.mark.parametrize("paper", NAMED)
+def test_every_table_figure_and_theorem_of_a_paper_has_a_line(paper: str) -> None:
+    found: dict[str, set[float]] = {}
+    for experiment, *_ in experiments(paper):
+        for kind, numbers in re.findall(
+            r"(table|figure|theorem|corollary|lemma|proposition|eq)s?\.? ((?:\d[\d.]*(?:, | and | to )?)+)",
+            experiment.lower(),
+        ):
+            listed = [float(each.rstrip(".")) for each in re.findall(r"[\d.]+", numbers)]
+            between = range(int(listed[0]), int(listed[-1]) + 1) if " to " in numbers else ()
+            found.setdefault(kind, set()).update(listed, between)
+    missing = {kind: set(numbers) - found.get(kind, set()) for kind, numbers in NAMED[paper].items()}
+    assert not any(missing.values()), missing
+
+
+@pytest.mark.parametrize("paper", NAMED)
+def test_an_experiment_is_absent_or_has_a_command(paper: str) -> None:
+    for experiment, command, state, *remark in experiments(paper):
+        assert set(state.split(", ")) <= STATES, experiment
+        assert (state == "absent") == (not command), experiment
+        assert remark or state == "same", experiment
 
 
 def columns(task: Task) -> list:
