@@ -33,7 +33,7 @@ class Answers:
     """Index of each question's answer in the answer list."""
     evaluation: Evaluation
     masses: Masses | None
-    """Key masses. None if the fusion has no attention."""
+    """Key masses. None if the fusion has no attention weights."""
 
     def write(self, folder: Path, answers: Sequence[str]) -> None:
         """Writes ``answers.json`` (VQA's submission format), ``accuracy.json`` (per category) and ``key_masses.json``.

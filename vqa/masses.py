@@ -93,9 +93,9 @@ class Masses:
 
 @torch.no_grad()
 def compute_key_masses(model: nn.Module, split: Split, accelerator: Accelerator) -> Masses | None:
-    """Returns the key masses of a split's first pictures, or None if the fusion has no attention."""
+    """Returns the key masses of a split's first pictures, or None if the fusion has no attention weights."""
     bare = accelerator.unwrap_model(model)
-    if not isinstance(bare, Answerer) or bare.config.fusion.kind != "attention":
+    if not isinstance(bare, Answerer) or bare.config.fusion.kind != "attention" or not bare.fused.kernel.has_weights:
         return None
     pictures = np.unique(split.pictures)[:MAX_PICTURES]
     found: list[tuple[Reals, Truths]] = []

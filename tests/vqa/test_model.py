@@ -369,3 +369,9 @@ def test_batches_by_picture_are_measured_beside_single_ones(capsys: pytest.Captu
     assert "3 x 4 x 8 features on disk" in told
     assert run_command(dispatch, [*command[:-1], "0"]) == 2
     assert "--repeats: expected at least 1" in capsys.readouterr().err
+
+
+def test_there_are_no_key_masses_without_weights() -> None:
+    data = SMALL.split(0, 6)
+    model = Answerer(replace(MINI, attention=find_attention("linear")), SMALL.load(Path()))
+    assert compute_key_masses(model, data, make_accelerator("float32")) is None
