@@ -88,7 +88,7 @@ MUTATIONS = (
     Mutation("rivals/linear.py", "F.elu(key * scale) + 1", "F.elu(key) + 1"),
     Mutation("rivals/performer.py", " * upper.diagonal().sign()", ""),
     Mutation("rivals/performer.py", "of_query = of_query + largest", "of_query = of_query"),
-    Mutation("rivals/cosformer.py", "torch.maximum(places[0][:, -1:], places[1][:, -1:])", "places[1][:, -1:] * 2"),
+    Mutation("rivals/cosformer.py", "torch.maximum(places[0][:, -1:], places[1][:, -1:])", "(2 * places[1][:, -1:])"),
     Mutation("rivals/nystromformer.py", "position * landmarks", "(position + 1) * landmarks"),
     Mutation("rivals/nystromformer.py", "from_means = _softmax(query_means @ key.mT, key_real)", "from_means = _softmax(query_means @ key.mT, None)"),
     Mutation("rivals/convolution.py", "0 if visibility.order == \"causal\" else self.width // 2", "self.width // 2"),
