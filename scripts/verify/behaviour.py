@@ -178,7 +178,7 @@ def memory(subject: Subject) -> str:
     """In the orders listed in ``stepwise``, stored and temporary tensors grow linearly with the length."""
     found = []
     for order in subject.config.stepwise or subject.orders:
-        small, large = (_memory(subject.kernel(1, dtype=torch.float32), 2**power, order) for power in (11, 12))
+        small, large = (_memory(subject.kernel(1, dtype=torch.float32), 2**power, order) for power in (10, 11))
         grown = [f"{name} {before / 2**20:.1f} to {after / 2**20:.1f}" for name, before, after in zip(
             ("stored", "largest tensor"), small, large, strict=True)]  # fmt: skip
         found.append(f"{order}: {', '.join(grown)} MiB")
