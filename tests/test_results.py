@@ -26,9 +26,10 @@ def results() -> dict[Path, Result]:
 
 def test_results_are_readable_and_three_seeds_each() -> None:
     assert sorted(results()) == FOLDERS
-    seeds: dict[tuple[Protocol, RowParts], list[int]] = {}
-    for result in results().values():
-        seeds.setdefault((protocol_of(result), result.row), []).append(result.seed)
+    seeds: dict[tuple[str, Protocol, RowParts], list[int]] = {}
+    for path, result in results().items():
+        collection = path.relative_to(ROOT / "results").parts[0]
+        seeds.setdefault((collection, protocol_of(result), result.row), []).append(result.seed)
     assert seeds
     assert all(sorted(some) == [0, 1, 2] for some in seeds.values())
 
