@@ -16,12 +16,19 @@ from seqarena.common.attention import conditions
 from seqarena.common.attention.arguments import check_tensors
 from seqarena.common.attention.chunked import attend_in_chunks, chunks, split
 from seqarena.common.attention.conditions import Inputs
-from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rows import WeightRows, rows_by_rule
 from seqarena.common.attention.rule import Rule
 from seqarena.common.attention.triton.available import warn_once
-from seqarena.common.attention.visibility import CALL_OPTIONS, ORDERS, CallOption, Order, Visibility, clear_padding
+from seqarena.common.attention.visibility import (
+    CALL_OPTIONS,
+    ORDERS,
+    CallOption,
+    Order,
+    Visibility,
+    clear_padding,
+    needs_formula,
+)
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
@@ -328,16 +335,9 @@ class Kernel(nn.Module, ABC):
         """Returns the output and the state, by the rule or, without one, by the formula on the full matrix."""
         if rule is not None:
             return attend_blockwise(
-                rule,
-                query,
-                key,
-                value,
-                visibility,
-                bias,
-                mixing_weight=self.mixing_weight(),
-                dropout=self.active_dropout,
-                state=state,
-            )
+                rule, query, key, value, visibility, bias,
+                mixing_weight=self.mixing_weight(), dropout=self.active_dropout, state=state,
+            )  # fmt: skip
         return self._by_formula(state, *visibility.clear(query, key, value), visibility, bias)
 
     def _by_formula(

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.conditions import Inputs
-from seqarena.common.attention.derivatives import assume_constant_result
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rule import Rule
 from seqarena.common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, warn_once
-from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.attention.visibility import Order, Visibility, assume_constant_result
 from seqarena.common.errors import WrongUseError
 
 TEST_LENGTHS = ((200, 5), (208, 0))
