@@ -17,7 +17,7 @@ from seqarena.common.attention.column_logsumexp import (
     prefix_backward,
 )
 from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, ScoreGradient, softmax_, softmax_backward_
-from seqarena.common.attention.tiles import Call, Sums, Tile, apply_dropout
+from seqarena.common.attention.tiles import Call, Tile
 
 STATE_BYTES = 2**24
 """Maximum bytes of states stored at once by the backward pass for a group of heads; other states are recomputed."""
@@ -80,6 +80,39 @@ def initial_state(call: Call, state: Tensor | None) -> Tensor:
         known = min(earlier, state.shape[-1])
         initial[:, 0, earlier - known : earlier] = state.flatten(0, 1)[:, state.shape[-1] - known :].to(initial.dtype)
     return initial
+
+
+def apply_dropout(weights: Tensor, mask: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Sets the elements of weights or their gradient that dropout drops to 0; in place if ``out`` is None."""
+    if mask is None:
+        return weights
+    room = weights if out is None else out
+    bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
+    torch.bitwise_and(weights.view(bits), mask.to(bits), out=room.view(bits))
+    return room
+
+
+class Sums:
+    """Sums of matrix products for each position, with the sums of a block contiguous in memory.
+
+    PyTorch can add a batch of products in one call only if the matrices are contiguous.
+    """
+
+    def __init__(self, like: Tensor, width: int, block: int) -> None:
+        self.block, self.length = block, like.shape[1]
+        self.split = like.new_zeros(-(-self.length // block), len(like), block, width)
+
+    def add(self, heads: slice, where: slice, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
+        """Adds factor times the products of left and right to the positions ``where``, which must be within a block."""
+        part = self.split[where.start // self.block, heads, : where.stop - where.start]
+        if part.is_contiguous():
+            part.baddbmm_(left, right, alpha=factor)
+        else:
+            part.add_(torch.bmm(left, right), alpha=factor)
+
+    def tensor(self) -> Tensor:
+        """Returns the sums of all positions; L length width."""
+        return self.split.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
 
 
 class Gradients:

@@ -1,9 +1,8 @@
 """One call of the blockwise engine, divided into tiles: visible pairs, scores and dropout of each tile."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,19 +10,6 @@ from torch import Tensor
 from seqarena.common.attention.rule import HIDDEN, Rule, Scratch
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.data.counter import hash64, hashed_on
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def full_precision(function: Function) -> Function:
-    """Disables autocast in the body of an operator, whose first argument is a tensor."""
-
-    @functools.wraps(function)
-    def body(*arguments: Any) -> Any:
-        with torch.autocast(arguments[0].device.type, enabled=False):
-            return function(*arguments)
-
-    return cast("Function", body)
 
 
 class Tile(NamedTuple):
@@ -57,39 +43,6 @@ class Blocking:
             return cls(heads=min(heads, max(2, size * 2**18 // (rows * seen))), rows=rows, keys=keys)
         rows, wide = min(queries, 512), min(keys, 256)
         return cls(heads=min(heads, max(2, size * 2**18 // (rows * wide))), rows=rows, keys=wide)
-
-
-def apply_dropout(weights: Tensor, mask: Tensor | None, out: Tensor | None = None) -> Tensor:
-    """Sets the elements of weights or their gradient that dropout drops to 0; in place if ``out`` is None."""
-    if mask is None:
-        return weights
-    room = weights if out is None else out
-    bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
-    torch.bitwise_and(weights.view(bits), mask.to(bits), out=room.view(bits))
-    return room
-
-
-class Sums:
-    """Sums of matrix products for each position, with the sums of a block contiguous in memory.
-
-    PyTorch can add a batch of products in one call only if the matrices are contiguous.
-    """
-
-    def __init__(self, like: Tensor, width: int, block: int) -> None:
-        self.block, self.length = block, like.shape[1]
-        self.split = like.new_zeros(-(-self.length // block), len(like), block, width)
-
-    def add(self, heads: slice, where: slice, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
-        """Adds factor times the products of left and right to the positions ``where``, which must be within a block."""
-        part = self.split[where.start // self.block, heads, : where.stop - where.start]
-        if part.is_contiguous():
-            part.baddbmm_(left, right, alpha=factor)
-        else:
-            part.add_(torch.bmm(left, right), alpha=factor)
-
-    def tensor(self) -> Tensor:
-        """Returns the sums of all positions; L length width."""
-        return self.split.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
 
 
 def blocks(length: int, size: int) -> list[slice]:
