@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqarena.common.attention.blockwise import backward, forward
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.tiles import Blocking, Call
+from seqarena.common.attention.tiles import Call
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.runs.config import from_json
 
@@ -53,8 +53,6 @@ class Arguments(NamedTuple):
 
     def call(self) -> Call:
         """Returns the arguments as a ``Call``."""
-        rule, (batch, heads, queries, _), keys = rule_of(self.rule), self.query.shape, self.key.shape[2]
-        blocking = Blocking.choose(rule, batch * heads, queries, keys, self.order, self.dropout, self.query.device)
         visibility = Visibility(
             query_real=self.query_real,
             key_real=self.key_real,
@@ -64,8 +62,8 @@ class Arguments(NamedTuple):
             window=self.window or None,
         )
         return Call.of(
-            self.query, self.key, self.value, self.bias, visibility, rule, self.mixing_weight, blocking, self.dropout,
-            int(self.seed) if self.dropout else 0,
+            self.query, self.key, self.value, self.bias, visibility, rule_of(self.rule), self.mixing_weight,
+            self.dropout, int(self.seed) if self.dropout else 0,
         )  # fmt: skip
 
 

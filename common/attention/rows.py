@@ -12,7 +12,7 @@ from torch import Tensor
 from seqarena.common.attention.blockwise import initial_state
 from seqarena.common.attention.column_logsumexp import column_logsumexp, prefix
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.tiles import Blocking, Call, Tile
+from seqarena.common.attention.tiles import Call, Tile
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.shapes import Bias, Key, Query
 
@@ -39,11 +39,7 @@ def rows_by_rule(
     rule: Rule, mixing_weight: Tensor | None, query: Query, key: Key, visibility: Visibility, bias: Bias | None
 ) -> Iterator[WeightRows]:
     """Yields the weights of a variant with a rule, by the engine's tiles, in memory linear in the length."""
-    batch, heads, queries, _ = query.shape
-    keys = key.shape[2]
-    blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, 0.0, query.device)
-    blocking = Blocking(heads=blocking.heads, rows=min(blocking.rows, MOST_ROWS), keys=keys)
-    call = Call.of(query, key, key, bias, visibility, rule, mixing_weight, blocking, 0.0, 0)
+    call = Call.of(query, key, key, bias, visibility, rule, mixing_weight, 0.0, 0, most_rows=MOST_ROWS)
     known = rule.is_mixture or not rule.whole_rows
     is_defined = known and not call.is_prefix and rule.rounds <= 1
     for some in call.head_blocks():

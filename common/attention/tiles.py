@@ -68,6 +68,10 @@ class Call:
     visibility: Visibility
     batch: int
     rule: Rule
+    is_prefix: bool
+    """Whether column logsumexps run over the queries so far."""
+    column_rounds: int
+    """Number of rounds with column logsumexps over all queries."""
     mixing_weight: Tensor | None
     """L 1 1."""
     blocking: Blocking
@@ -85,14 +89,20 @@ class Call:
         visibility: Visibility,
         rule: Rule,
         mixing_weight: Tensor | None,
-        blocking: Blocking,
         dropout: float,
         seed: int,
+        most_rows: int | None = None,
     ) -> "Call":
-        """Returns the call, given tensors in the shapes of ``Kernel``: (batch, heads, length, width)."""
-        wide = torch.promote_types(query.dtype, torch.float32)
-        batch, heads, _, width = query.shape
+        """Returns the call, given tensors in the shapes of ``Kernel``: (batch, heads, length, width).
 
+        ``most_rows``: maximum number of queries per tile, each with its whole row of keys; none: the fastest tiles.
+        """
+        wide = torch.promote_types(query.dtype, torch.float32)
+        (batch, heads, queries, width), keys = query.shape, key.shape[2]
+        blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, dropout, query.device)
+        if most_rows is not None:
+            blocking = Blocking(heads=blocking.heads, rows=min(blocking.rows, most_rows), keys=keys)
+        is_prefix = rule.rounds > 0 and visibility.order != "none"
         query, key, value = (
             each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in visibility.clear(query, key, value)
         )
@@ -104,6 +114,8 @@ class Call:
             visibility=visibility,
             batch=batch,
             rule=rule,
+            is_prefix=is_prefix,
+            column_rounds=0 if is_prefix else rule.rounds,
             mixing_weight=None
             if mixing_weight is None
             else mixing_weight.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1),
@@ -124,16 +136,6 @@ class Call:
         seen = self.visibility
         masks = (seen.query_real, seen.key_real, seen.segments, seen.window)
         return self.bias_hides or any(each is not None for each in masks)
-
-    @property
-    def is_prefix(self) -> bool:
-        """Whether column logsumexps run over the queries so far."""
-        return self.rule.rounds > 0 and self.visibility.order != "none"
-
-    @property
-    def column_rounds(self) -> int:
-        """Number of rounds with column logsumexps over all queries."""
-        return 0 if self.is_prefix else self.rule.rounds
 
     def head_blocks(self) -> list[slice]:
         """Returns the groups of heads that are computed at once."""
