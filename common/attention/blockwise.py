@@ -36,18 +36,17 @@ def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if columns:
             column_lse[heads] = column_logsumexp(call, heads)
         mixing_weight = None if call.mixing_weight is None else call.mixing_weight[heads]
-        for rows in call.row_blocks():
-            for tile in call.tiles(heads, rows):
-                scores, doubly = call.scores(tile), None
-                if columns:
-                    doubly = shifted_softmax(call, scores, column_lse[heads, -1:])
-                elif ordered:
-                    block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.masked, call.scratch)
-                    doubly, last[heads, :, tile.keys] = block.doubly, block.last
-                weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
-                if not call.rule.whole_rows:
-                    weights = call.hide(weights, tile)
-                sums.add(heads, rows, apply_dropout(weights, call.dropout_mask(tile)), call.value[heads, tile.keys])
+        for tile in call.tiles(heads):
+            scores, doubly = call.scores(tile), None
+            if columns:
+                doubly = shifted_softmax(call, scores, column_lse[heads, -1:])
+            elif ordered:
+                block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.masked, call.scratch)
+                doubly, last[heads, :, tile.keys] = block.doubly, block.last
+            weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
+            if not call.rule.whole_rows:
+                weights = call.hide(weights, tile)
+            sums.add(heads, tile.rows, apply_dropout(weights, call.dropout_mask(tile)), call.value[heads, tile.keys])
     return sums.tensor() * call.row_scale, column_lse, last
 
 
@@ -148,12 +147,11 @@ class Gradients:
 
     def row_blocks(self, heads: slice) -> None:
         """Accumulates the gradients of a group of heads, for rules without column logsumexps."""
-        for rows in self.call.row_blocks():
-            for tile in self.call.tiles(heads, rows):
-                gradient = self.block(tile, self.call.scores(tile), None)
-                assert gradient.scores is not None
-                grad = gradient.scores if self.call.rule.whole_rows else self.call.hide(gradient.scores, tile)
-                self.scores(tile, grad, gradient.factor)
+        for tile in self.call.tiles(heads):
+            gradient = self.block(tile, self.call.scores(tile), None)
+            assert gradient.scores is not None
+            grad = gradient.scores if self.call.rule.whole_rows else self.call.hide(gradient.scores, tile)
+            self.scores(tile, grad, gradient.factor)
 
     def scores(self, tile: Tile, grad: Tensor, factor: float = 1.0) -> None:
         """Accumulates gradients of query, key and bias, given ``factor`` and the gradient of a tile's scores."""
@@ -166,15 +164,14 @@ class Gradients:
     def column_blocks(self, heads: slice, column_lse: Tensor) -> None:
         """Accumulates the gradients of a group of heads, with column logsumexps over all queries."""
         grad = torch.zeros_like(column_lse[:, -1:])
-        for rows in self.call.row_blocks():
-            for tile in self.call.tiles(heads, rows):
-                scores = self.call.scores(tile)
-                doubly = shifted_softmax(self.call, scores, column_lse[:, -1:])
-                gradient = self.block(tile, scores, doubly)
-                assert gradient.doubly is not None
-                grad_scores = softmax_backward_(doubly, gradient.doubly)
-                grad -= grad_scores.sum(dim=1, keepdim=True)
-                self.scores(tile, grad_scores if gradient.scores is None else grad_scores.add_(gradient.scores))
+        for tile in self.call.tiles(heads):
+            scores = self.call.scores(tile)
+            doubly = shifted_softmax(self.call, scores, column_lse[:, -1:])
+            gradient = self.block(tile, scores, doubly)
+            assert gradient.doubly is not None
+            grad_scores = softmax_backward_(doubly, gradient.doubly)
+            grad -= grad_scores.sum(dim=1, keepdim=True)
+            self.scores(tile, grad_scores if gradient.scores is None else grad_scores.add_(gradient.scores))
         columns_backward(self.call, heads, column_lse, grad, self.scores)
 
     def prefix_blocks(self, heads: slice, start: Tensor) -> None:
@@ -183,16 +180,15 @@ class Gradients:
         The state before each block is recomputed, for a stretch of blocks at a time. Storing all states would take
         memory quadratic in the length.
         """
-        rows = self.call.row_blocks()
+        tiles = self.call.tiles(heads)  # one per block, because these weights need whole rows
         stretch = max(1, STATE_BYTES // (start.numel() * start.element_size()))
-        starts = list(range(0, len(rows), stretch))
-        states = list(self._states(heads, rows[: starts[-1] + 1], start, every=stretch))
+        starts = list(range(0, len(tiles), stretch))
+        states = list(self._states(tiles[: starts[-1] + 1], start, every=stretch))
         later = torch.zeros_like(start)
         for first, state in zip(reversed(starts), reversed(states), strict=True):
-            part = rows[first : first + stretch]
-            within = list(self._states(heads, part, state, every=1))
-            for each, before in zip(reversed(part), reversed(within), strict=True):
-                (tile,) = self.call.tiles(heads, each)
+            part = tiles[first : first + stretch]
+            within = list(self._states(part, state, every=1))
+            for tile, before in zip(reversed(part), reversed(within), strict=True):
                 scores = self.call.scores(tile)
                 block = prefix(
                     scores, before[:, :, tile.keys], self.call.late(tile), self.call.masked, self.call.scratch
@@ -204,13 +200,12 @@ class Gradients:
                 grad_scores, later[:, :, tile.keys] = prefix_backward(block, gradient.doubly, later[:, :, tile.keys])
                 self.scores(tile, grad_scores if gradient.scores is None else grad_scores.add_(gradient.scores))
 
-    def _states(self, heads: slice, rows: list[slice], state: Tensor, every: int) -> Iterator[Tensor]:
-        """Yields the state before every ``every``-th block of rows."""
-        for index, each in enumerate(rows):
+    def _states(self, tiles: list[Tile], state: Tensor, every: int) -> Iterator[Tensor]:
+        """Yields the state before every ``every``-th tile."""
+        for index, tile in enumerate(tiles):
             if index % every == 0:
                 yield state
-            if index < len(rows) - 1:
-                (tile,) = self.call.tiles(heads, each)
+            if index < len(tiles) - 1:
                 state = state.clone()
                 state[:, :, tile.keys] = add_block(state[:, :, tile.keys], self.call.scores(tile), self.call.masked)
 

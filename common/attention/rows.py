@@ -57,33 +57,31 @@ def _whole_rows(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor
     column_norm = torch.zeros(())
     if lse is not None:
         column_norm = torch.zeros_like(lse)
-        for rows in call.row_blocks():
-            for tile in call.tiles(heads, rows):
-                column_norm += call.scores(tile).sub_(lse).exp_().square_().sum(dim=1, keepdim=True)
+        for tile in call.tiles(heads):
+            column_norm += call.scores(tile).sub_(lse).exp_().square_().sum(dim=1, keepdim=True)
     mixing_weight = None if call.mixing_weight is None else call.mixing_weight[heads]
-    for rows in call.row_blocks():
-        for tile in call.tiles(heads, rows):
-            scores, scale = call.scores(tile), call.row_scale[heads, rows]
-            if not call.rule.whole_rows:
-                yield tile, *_elementwise(call, tile, scores, scale)
-                continue
-            doubly = columns = None
-            if lse is not None:
-                columns = (scores - lse).exp_()
-                doubly = (scores - lse).softmax(dim=-1).mul_(scale)
-            elif state is not None:
-                block = prefix(scores, state[:, :, tile.keys], call.late(tile), call.masked, call.scratch)
-                doubly, state[:, :, tile.keys] = block.doubly.clone().mul_(scale), block.last
-            slope = scores.new_zeros(len(scores))
-            if columns is not None and doubly is not None:
-                slope = jacobian_doubly(doubly, columns, column_norm)
-                if mixing_weight is not None:
-                    softmax = scores.softmax(dim=-1).mul_(scale)
-                    slope = jacobian_mixed(mixing_weight[:, 0, 0], softmax, doubly, columns, column_norm)
-            elif state is None:
-                slope = jacobian_softmax(scores.softmax(dim=-1).mul_(scale))
-            weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
-            yield tile, weights * scale, slope
+    for tile in call.tiles(heads):
+        scores, scale = call.scores(tile), call.row_scale[heads, tile.rows]
+        if not call.rule.whole_rows:
+            yield tile, *_elementwise(call, tile, scores, scale)
+            continue
+        doubly = columns = None
+        if lse is not None:
+            columns = (scores - lse).exp_()
+            doubly = (scores - lse).softmax(dim=-1).mul_(scale)
+        elif state is not None:
+            block = prefix(scores, state[:, :, tile.keys], call.late(tile), call.masked, call.scratch)
+            doubly, state[:, :, tile.keys] = block.doubly.clone().mul_(scale), block.last
+        slope = scores.new_zeros(len(scores))
+        if columns is not None and doubly is not None:
+            slope = jacobian_doubly(doubly, columns, column_norm)
+            if mixing_weight is not None:
+                softmax = scores.softmax(dim=-1).mul_(scale)
+                slope = jacobian_mixed(mixing_weight[:, 0, 0], softmax, doubly, columns, column_norm)
+        elif state is None:
+            slope = jacobian_softmax(scores.softmax(dim=-1).mul_(scale))
+        weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
+        yield tile, weights * scale, slope
 
 
 def _elementwise(call: Call, tile: Tile, scores: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

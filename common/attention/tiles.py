@@ -141,16 +141,19 @@ class Call:
         """Returns the groups of heads that are computed at once."""
         return blocks(len(self.query), self.blocking.heads)
 
-    def row_blocks(self) -> list[slice]:
-        """Returns the blocks of queries in the order of time."""
-        return blocks(self.query.shape[1], self.blocking.rows)
+    def tiles(self, heads: slice) -> list[Tile]:
+        """Returns the tiles of a group of heads in the order of time: blocks of queries, and blocks of keys within.
 
-    def tiles(self, heads: slice, rows: slice) -> list[Tile]:
-        """Returns the tiles of a block of rows: whole rows if the rule needs them, no keys newer than the block."""
-        keys = self.key.shape[1]
-        if self.visibility.order == "causal":
-            keys = min(keys, self.visibility.memory + rows.stop)
-        return [Tile(heads, rows, each) for each in blocks(keys, keys if self.rule.whole_rows else self.blocking.keys)]
+        A tile has whole rows if the rule needs them, and no keys newer than its last query.
+        """
+        found = []
+        for rows in blocks(self.query.shape[1], self.blocking.rows):
+            keys = self.key.shape[1]
+            if self.visibility.order == "causal":
+                keys = min(keys, self.visibility.memory + rows.stop)
+            columns = blocks(keys, keys if self.rule.whole_rows else self.blocking.keys)
+            found += [Tile(heads, rows, each) for each in columns]
+        return found
 
     def scores(self, tile: Tile) -> Tensor:
         """Returns s_ij of a tile; G R W. Hidden pairs are ``HIDDEN``, or 0 for rules that do not need whole rows.
