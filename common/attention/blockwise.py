@@ -32,7 +32,7 @@ def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     sums = Sums(call.query, call.value.shape[2], call.blocking.rows)
     column_lse = call.key.new_empty(len(call.key), call.column_rounds, call.key.shape[1])
     last = initial_state(call, state) if ordered else call.key.new_empty(0)
-    for heads in call.head_blocks():
+    for heads in call.head_blocks:
         if columns:
             column_lse[heads] = column_logsumexp(call, heads)
         mixing_weight = None if call.mixing_weight is None else call.mixing_weight[heads]
@@ -54,7 +54,7 @@ def backward(call: Call, grad: Tensor, column_lse: Tensor, state: Tensor | None,
     """Returns the gradients, given that of the output (L N E) and the column logsumexps returned by ``forward``."""
     gradients = Gradients(call, grad * call.row_scale, bias_grad)
     start = initial_state(call, state) if call.is_prefix else None
-    for heads in call.head_blocks():
+    for heads in call.head_blocks:
         if start is not None:
             gradients.prefix_blocks(heads, start[heads])
         elif call.column_rounds:

@@ -61,7 +61,7 @@ class Arguments(NamedTuple):
             segments=self.segments,
             window=self.window or None,
         )
-        return Call.of(
+        return Call(
             self.query, self.key, self.value, self.bias, visibility, rule_of(self.rule), self.mixing_weight,
             self.dropout, int(self.seed) if self.dropout else 0,
         )  # fmt: skip

@@ -39,10 +39,10 @@ def rows_by_rule(
     rule: Rule, mixing_weight: Tensor | None, query: Query, key: Key, visibility: Visibility, bias: Bias | None
 ) -> Iterator[WeightRows]:
     """Yields the weights of a variant with a rule, by the engine's tiles, in memory linear in the length."""
-    call = Call.of(query, key, key, bias, visibility, rule, mixing_weight, 0.0, 0, most_rows=MOST_ROWS)
+    call = Call(query, key, key, bias, visibility, rule, mixing_weight, 0.0, 0, most_rows=MOST_ROWS)
     known = rule.is_mixture or not rule.whole_rows
     is_defined = known and not call.is_prefix and rule.rounds <= 1
-    for some in call.head_blocks():
+    for some in call.head_blocks:
         for tile, weights, slope in _whole_rows(call, some):
             yield WeightRows(some, tile.rows, tile.keys, weights, slope if is_defined else None)
 

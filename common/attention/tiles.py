@@ -1,7 +1,7 @@
 """One call of the blockwise engine, divided into tiles: visible pairs, scores and dropout of each tile."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -50,7 +50,6 @@ def blocks(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Call:
     """Inputs of one call with batch and heads flattened (L), in float32 or wider.
 
@@ -65,23 +64,23 @@ class Call:
     """L M E."""
     bias: Tensor | None
     """#B #H #N #M."""
-    visibility: Visibility
-    batch: int
-    rule: Rule
+    bias_hides: bool
+    """Whether the bias may hide pairs, for rules that need whole rows; assumed on a GPU to avoid waiting."""
+    masked: bool
+    """Whether padding, segments, a window or a bias hide pairs."""
+    mixing_weight: Tensor | None
+    """L 1 1."""
+    row_scale: Tensor
+    """Factor of each row of the output; 0 for rows without a visible key; L N 1."""
     is_prefix: bool
     """Whether column logsumexps run over the queries so far."""
     column_rounds: int
     """Number of rounds with column logsumexps over all queries."""
-    mixing_weight: Tensor | None
-    """L 1 1."""
-    blocking: Blocking
-    dropout: float
-    seed: int
-    scratch: Scratch
+    head_blocks: list[slice]
+    """Groups of heads that are computed at once."""
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -92,54 +91,35 @@ class Call:
         dropout: float,
         seed: int,
         most_rows: int | None = None,
-    ) -> "Call":
-        """Returns the call, given tensors in the shapes of ``Kernel``: (batch, heads, length, width).
+    ) -> None:
+        """Takes tensors in the shapes of ``Kernel``: (batch, heads, length, width).
 
         ``most_rows``: maximum number of queries per tile, each with its whole row of keys; none: the fastest tiles.
         """
         wide = torch.promote_types(query.dtype, torch.float32)
         (batch, heads, queries, width), keys = query.shape, key.shape[2]
-        blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, dropout, query.device)
-        if most_rows is not None:
-            blocking = Blocking(heads=blocking.heads, rows=min(blocking.rows, most_rows), keys=keys)
-        is_prefix = rule.rounds > 0 and visibility.order != "none"
+        self.visibility, self.rule, self.batch, self.heads = visibility, rule, batch, heads
+        self.dropout, self.seed, self.scratch = dropout, seed, Scratch(query.device)
+
         query, key, value = (
             each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in visibility.clear(query, key, value)
         )
-        return cls(
-            query=query * width**-0.5,
-            key=key,
-            value=value,
-            bias=None if bias is None else bias.detach().to(wide),
-            visibility=visibility,
-            batch=batch,
-            rule=rule,
-            is_prefix=is_prefix,
-            column_rounds=0 if is_prefix else rule.rounds,
-            mixing_weight=None
-            if mixing_weight is None
-            else mixing_weight.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1),
-            blocking=blocking,
-            dropout=dropout,
-            seed=seed,
-            scratch=Scratch(query.device),
-        )
+        self.query, self.key, self.value = query * width**-0.5, key, value
+        self.bias = None if bias is None else bias.detach().to(wide)
+        self.mixing_weight = None
+        if mixing_weight is not None:
+            self.mixing_weight = mixing_weight.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1)
 
-    @property
-    def heads(self) -> int:
-        """Number of heads of one example."""
-        return len(self.query) // self.batch
-
-    @property
-    def masked(self) -> bool:
-        """Whether padding, segments, a window or a bias hide pairs."""
-        seen = self.visibility
-        masks = (seen.query_real, seen.key_real, seen.segments, seen.window)
-        return self.bias_hides or any(each is not None for each in masks)
-
-    def head_blocks(self) -> list[slice]:
-        """Returns the groups of heads that are computed at once."""
-        return blocks(len(self.query), self.blocking.heads)
+        self.blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, dropout, query.device)
+        if most_rows is not None:
+            self.blocking = replace(self.blocking, rows=min(self.blocking.rows, most_rows), keys=keys)
+        self.head_blocks = blocks(batch * heads, self.blocking.heads)
+        self.is_prefix = rule.rounds > 0 and visibility.order != "none"
+        self.column_rounds = 0 if self.is_prefix else rule.rounds
+        self.bias_hides = self._bias_may_hide()
+        masks = (visibility.query_real, visibility.key_real, visibility.segments, visibility.window)
+        self.masked = self.bias_hides or any(each is not None for each in masks)
+        self.row_scale = self._scale_rows()
 
     def tiles(self, heads: slice) -> list[Tile]:
         """Returns the tiles of a group of heads in the order of time: blocks of queries, and blocks of keys within.
@@ -214,16 +194,12 @@ class Call:
         limit = torch.tensor(self.limit_of(self.dropout), dtype=torch.int32, device=mixed.device)
         return torch.sub(limit, mixed, out=mixed).bitwise_right_shift_(31)
 
-    @functools.cached_property
-    def bias_hides(self) -> bool:
-        """Whether the bias may hide pairs, for rules that need whole rows; assumed on a GPU to avoid waiting."""
+    def _bias_may_hide(self) -> bool:
         if self.bias is None or not self.rule.whole_rows:
             return False
         return self.bias.device.type != "cpu" or not bool(self.bias.amin() > HIDDEN)  # not <=: it may be NaN at padding
 
-    @functools.cached_property
-    def row_scale(self) -> Tensor:
-        """Factor of each row of the output; 0 for rows without a visible key; L N 1."""
+    def _scale_rows(self) -> Tensor:
         counts = self.visibility.counts(self.batch, self.query.shape[1], self.key.shape[1], self.query.device)
         scale = (counts > 0).to(self.query.dtype)
         divisor = self.rule.row_divisor(counts.to(self.query.dtype))
