@@ -16,7 +16,7 @@ from seqarena.common.attention.column_logsumexp import (
     prefix,
     prefix_backward,
 )
-from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, ScoreGradient, softmax_, softmax_backward_
+from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, ScoreGradient, softmax_backward_
 from seqarena.common.attention.tiles import Call, Tile
 
 STATE_BYTES = 2**24
@@ -67,7 +67,8 @@ def backward(call: Call, grad: Tensor, column_lse: Tensor, state: Tensor | None,
 def shifted_softmax(call: Call, scores: Tensor, lse: Tensor) -> Tensor:
     """Returns softmax_j(s_ij - c_j). Overwrites the scores if the rule does not read them."""
     room = call.scratch.like("doubly", scores) if call.rule.reads_scores else scores
-    return softmax_(torch.sub(scores, lse, out=room))
+    torch.sub(scores, lse, out=room)
+    return torch.softmax(room, dim=-1, out=room)
 
 
 def initial_state(call: Call, state: Tensor | None) -> Tensor:

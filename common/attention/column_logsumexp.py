@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, Scratch, softmax_, softmax_backward_
+from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, Scratch, softmax_backward_
 from seqarena.common.attention.tiles import Call, Tile
 
 RANGE = 60.0
@@ -134,7 +134,7 @@ def prefix(scores: Tensor, state: Tensor, late: int, masked: bool, scratch: Scra
         logarithms = sums.log().add_(top)
         if lses is not None:
             logarithms[:, :, wide] = lses
-        doubly = softmax_(scores - logarithms)
+        doubly = torch.softmax(scores - logarithms, dim=-1)
     else:
         doubly /= total
     return Prefix(doubly, scores, state, last, top, exponentials, sums, wide)
