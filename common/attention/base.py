@@ -66,6 +66,8 @@ class Kernel(nn.Module, ABC):
     """Weights and gradients of a block; None if the variant has only the formula."""
     has_weights: bool = True
     """Whether ``weights`` and ``weight_rows`` are defined."""
+    heads: int | None = None
+    """Number of heads that the kernel was built for; None if it computes any number of them."""
     checked_orders: frozenset[Order] = frozenset()
     """Orders in which ``_check_chunks`` has verified that ``normalize`` may be evaluated chunk by chunk."""
 
@@ -312,9 +314,8 @@ class Kernel(nn.Module, ABC):
     ) -> None:
         """Raises a ``WrongUseError`` that names the argument that does not fit the others or the variant."""
         check_tensors(query, key, key if value is None else value, bias)
-        mixing_weight = self.mixing_weight()
-        if mixing_weight is not None and mixing_weight.shape[0] not in (1, query.shape[1]):
-            raise WrongUseError(f"this kernel was built for {mixing_weight.shape[0]} heads; query has {query.shape[1]}")
+        if self.heads not in (None, query.shape[1]):
+            raise WrongUseError(f"this kernel was built for {self.heads} heads; query has {query.shape[1]}")
         visibility.check(query, key)
         if visibility.order not in self.orders:
             raise WrongUseError(

@@ -92,6 +92,7 @@ class HybridKernel(Kernel):
 
     def __init__(self, config: Hybrid, heads: int, dropout: float) -> None:
         super().__init__(config, dropout)
+        self.heads = heads if config.per_head else None
         shape = (heads, 1, 1) if config.per_head else (1, 1, 1)
         self.u = Bounded(torch.full(shape, config.u, dtype=torch.float64), low=0.0, high=1.0)
 
