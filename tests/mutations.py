@@ -51,7 +51,7 @@ MUTATIONS = (
     Mutation("base.py", "return output if visibility.query_real is None else clear_padding(output, visibility.query_real)", "return output"),
     Mutation("base.py", 'if implementation != "reference" and needs_formula():', "if False:"),
     Mutation("base.py", "rule = None if needs_formula() else self.rule", "rule = self.rule"),
-    Mutation("derivatives.py", "forward_ad._current_level >= 0 or ", ""),
+    Mutation("visibility.py", "forward_ad._current_level >= 0 or ", ""),
     Mutation("base.py", "F.dropout(weights, self.active_dropout)", "weights"),
     Mutation("reference.py", "visible & ~(scores <= HIDDEN)", "visible"),
     Mutation("reference.py", "for axis in (-2, -1):", "for axis in (-1, -2):"),

@@ -16,12 +16,19 @@ from seqarena.common.attention import conditions
 from seqarena.common.attention.arguments import check_tensors
 from seqarena.common.attention.chunked import attend_in_chunks, chunks, split
 from seqarena.common.attention.conditions import Inputs
-from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rows import WeightRows, rows_by_rule
 from seqarena.common.attention.rule import Rule
 from seqarena.common.attention.triton.available import warn_once
-from seqarena.common.attention.visibility import CALL_OPTIONS, ORDERS, CallOption, Order, Visibility, clear_padding
+from seqarena.common.attention.visibility import (
+    CALL_OPTIONS,
+    ORDERS,
+    CallOption,
+    Order,
+    Visibility,
+    clear_padding,
+    needs_formula,
+)
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
@@ -59,6 +66,8 @@ class Kernel(nn.Module, ABC):
     """Weights and gradients of a block; None if the variant has only the formula."""
     has_weights: bool = True
     """Whether ``weights`` and ``weight_rows`` are defined."""
+    heads: int | None = None
+    """Number of heads that the kernel was built for; None if it computes any number of them."""
     checked_orders: frozenset[Order] = frozenset()
     """Orders in which ``_check_chunks`` has verified that ``normalize`` may be evaluated chunk by chunk."""
 
@@ -305,9 +314,8 @@ class Kernel(nn.Module, ABC):
     ) -> None:
         """Raises a ``WrongUseError`` that names the argument that does not fit the others or the variant."""
         check_tensors(query, key, key if value is None else value, bias)
-        mixing_weight = self.mixing_weight()
-        if mixing_weight is not None and mixing_weight.shape[0] not in (1, query.shape[1]):
-            raise WrongUseError(f"this kernel was built for {mixing_weight.shape[0]} heads; query has {query.shape[1]}")
+        if self.heads not in (None, query.shape[1]):
+            raise WrongUseError(f"this kernel was built for {self.heads} heads; query has {query.shape[1]}")
         visibility.check(query, key)
         if visibility.order not in self.orders:
             raise WrongUseError(
@@ -328,16 +336,9 @@ class Kernel(nn.Module, ABC):
         """Returns the output and the state, by the rule or, without one, by the formula on the full matrix."""
         if rule is not None:
             return attend_blockwise(
-                rule,
-                query,
-                key,
-                value,
-                visibility,
-                bias,
-                mixing_weight=self.mixing_weight(),
-                dropout=self.active_dropout,
-                state=state,
-            )
+                rule, query, key, value, visibility, bias,
+                mixing_weight=self.mixing_weight(), dropout=self.active_dropout, state=state,
+            )  # fmt: skip
         return self._by_formula(state, *visibility.clear(query, key, value), visibility, bias)
 
     def _by_formula(

@@ -16,8 +16,8 @@ from seqarena.common.attention.column_logsumexp import (
     prefix,
     prefix_backward,
 )
-from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, ScoreGradient, softmax_, softmax_backward_
-from seqarena.common.attention.tiles import Call, Sums, Tile, apply_dropout
+from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, ScoreGradient, softmax_backward_
+from seqarena.common.attention.tiles import Call, Tile
 
 STATE_BYTES = 2**24
 """Maximum bytes of states stored at once by the backward pass for a group of heads; other states are recomputed."""
@@ -32,22 +32,21 @@ def forward(call: Call, state: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     sums = Sums(call.query, call.value.shape[2], call.blocking.rows)
     column_lse = call.key.new_empty(len(call.key), call.column_rounds, call.key.shape[1])
     last = initial_state(call, state) if ordered else call.key.new_empty(0)
-    for heads in call.head_blocks():
+    for heads in call.head_blocks:
         if columns:
             column_lse[heads] = column_logsumexp(call, heads)
         mixing_weight = None if call.mixing_weight is None else call.mixing_weight[heads]
-        for rows in call.row_blocks():
-            for tile in call.tiles(heads, rows):
-                scores, doubly = call.scores(tile), None
-                if columns:
-                    doubly = shifted_softmax(call, scores, column_lse[heads, -1:])
-                elif ordered:
-                    block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.masked, call.scratch)
-                    doubly, last[heads, :, tile.keys] = block.doubly, block.last
-                weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
-                if not call.rule.whole_rows:
-                    weights = call.hide(weights, tile)
-                sums.add(heads, rows, apply_dropout(weights, call.dropout_mask(tile)), call.value[heads, tile.keys])
+        for tile in call.tiles(heads):
+            scores, doubly = call.scores(tile), None
+            if columns:
+                doubly = shifted_softmax(call, scores, column_lse[heads, -1:])
+            elif ordered:
+                block = prefix(scores, last[heads, :, tile.keys], call.late(tile), call.masked, call.scratch)
+                doubly, last[heads, :, tile.keys] = block.doubly, block.last
+            weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
+            if not call.rule.whole_rows:
+                weights = call.hide(weights, tile)
+            sums.add(heads, tile.rows, apply_dropout(weights, call.dropout_mask(tile)), call.value[heads, tile.keys])
     return sums.tensor() * call.row_scale, column_lse, last
 
 
@@ -55,7 +54,7 @@ def backward(call: Call, grad: Tensor, column_lse: Tensor, state: Tensor | None,
     """Returns the gradients, given that of the output (L N E) and the column logsumexps returned by ``forward``."""
     gradients = Gradients(call, grad * call.row_scale, bias_grad)
     start = initial_state(call, state) if call.is_prefix else None
-    for heads in call.head_blocks():
+    for heads in call.head_blocks:
         if start is not None:
             gradients.prefix_blocks(heads, start[heads])
         elif call.column_rounds:
@@ -68,7 +67,8 @@ def backward(call: Call, grad: Tensor, column_lse: Tensor, state: Tensor | None,
 def shifted_softmax(call: Call, scores: Tensor, lse: Tensor) -> Tensor:
     """Returns softmax_j(s_ij - c_j). Overwrites the scores if the rule does not read them."""
     room = call.scratch.like("doubly", scores) if call.rule.reads_scores else scores
-    return softmax_(torch.sub(scores, lse, out=room))
+    torch.sub(scores, lse, out=room)
+    return torch.softmax(room, dim=-1, out=room)
 
 
 def initial_state(call: Call, state: Tensor | None) -> Tensor:
@@ -80,6 +80,39 @@ def initial_state(call: Call, state: Tensor | None) -> Tensor:
         known = min(earlier, state.shape[-1])
         initial[:, 0, earlier - known : earlier] = state.flatten(0, 1)[:, state.shape[-1] - known :].to(initial.dtype)
     return initial
+
+
+def apply_dropout(weights: Tensor, mask: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Sets the elements of weights or their gradient that dropout drops to 0; in place if ``out`` is None."""
+    if mask is None:
+        return weights
+    room = weights if out is None else out
+    bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
+    torch.bitwise_and(weights.view(bits), mask.to(bits), out=room.view(bits))
+    return room
+
+
+class Sums:
+    """Sums of matrix products for each position, with the sums of a block contiguous in memory.
+
+    PyTorch can add a batch of products in one call only if the matrices are contiguous.
+    """
+
+    def __init__(self, like: Tensor, width: int, block: int) -> None:
+        self.block, self.length = block, like.shape[1]
+        self.split = like.new_zeros(-(-self.length // block), len(like), block, width)
+
+    def add(self, heads: slice, where: slice, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
+        """Adds factor times the products of left and right to the positions ``where``, which must be within a block."""
+        part = self.split[where.start // self.block, heads, : where.stop - where.start]
+        if part.is_contiguous():
+            part.baddbmm_(left, right, alpha=factor)
+        else:
+            part.add_(torch.bmm(left, right), alpha=factor)
+
+    def tensor(self) -> Tensor:
+        """Returns the sums of all positions; L length width."""
+        return self.split.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
 
 
 class Gradients:
@@ -115,12 +148,11 @@ class Gradients:
 
     def row_blocks(self, heads: slice) -> None:
         """Accumulates the gradients of a group of heads, for rules without column logsumexps."""
-        for rows in self.call.row_blocks():
-            for tile in self.call.tiles(heads, rows):
-                gradient = self.block(tile, self.call.scores(tile), None)
-                assert gradient.scores is not None
-                grad = gradient.scores if self.call.rule.whole_rows else self.call.hide(gradient.scores, tile)
-                self.scores(tile, grad, gradient.factor)
+        for tile in self.call.tiles(heads):
+            gradient = self.block(tile, self.call.scores(tile), None)
+            assert gradient.scores is not None
+            grad = gradient.scores if self.call.rule.whole_rows else self.call.hide(gradient.scores, tile)
+            self.scores(tile, grad, gradient.factor)
 
     def scores(self, tile: Tile, grad: Tensor, factor: float = 1.0) -> None:
         """Accumulates gradients of query, key and bias, given ``factor`` and the gradient of a tile's scores."""
@@ -133,15 +165,14 @@ class Gradients:
     def column_blocks(self, heads: slice, column_lse: Tensor) -> None:
         """Accumulates the gradients of a group of heads, with column logsumexps over all queries."""
         grad = torch.zeros_like(column_lse[:, -1:])
-        for rows in self.call.row_blocks():
-            for tile in self.call.tiles(heads, rows):
-                scores = self.call.scores(tile)
-                doubly = shifted_softmax(self.call, scores, column_lse[:, -1:])
-                gradient = self.block(tile, scores, doubly)
-                assert gradient.doubly is not None
-                grad_scores = softmax_backward_(doubly, gradient.doubly)
-                grad -= grad_scores.sum(dim=1, keepdim=True)
-                self.scores(tile, grad_scores if gradient.scores is None else grad_scores.add_(gradient.scores))
+        for tile in self.call.tiles(heads):
+            scores = self.call.scores(tile)
+            doubly = shifted_softmax(self.call, scores, column_lse[:, -1:])
+            gradient = self.block(tile, scores, doubly)
+            assert gradient.doubly is not None
+            grad_scores = softmax_backward_(doubly, gradient.doubly)
+            grad -= grad_scores.sum(dim=1, keepdim=True)
+            self.scores(tile, grad_scores if gradient.scores is None else grad_scores.add_(gradient.scores))
         columns_backward(self.call, heads, column_lse, grad, self.scores)
 
     def prefix_blocks(self, heads: slice, start: Tensor) -> None:
@@ -150,16 +181,15 @@ class Gradients:
         The state before each block is recomputed, for a stretch of blocks at a time. Storing all states would take
         memory quadratic in the length.
         """
-        rows = self.call.row_blocks()
+        tiles = self.call.tiles(heads)  # one per block, because these weights need whole rows
         stretch = max(1, STATE_BYTES // (start.numel() * start.element_size()))
-        starts = list(range(0, len(rows), stretch))
-        states = list(self._states(heads, rows[: starts[-1] + 1], start, every=stretch))
+        starts = list(range(0, len(tiles), stretch))
+        states = list(self._states(tiles[: starts[-1] + 1], start, every=stretch))
         later = torch.zeros_like(start)
         for first, state in zip(reversed(starts), reversed(states), strict=True):
-            part = rows[first : first + stretch]
-            within = list(self._states(heads, part, state, every=1))
-            for each, before in zip(reversed(part), reversed(within), strict=True):
-                (tile,) = self.call.tiles(heads, each)
+            part = tiles[first : first + stretch]
+            within = list(self._states(part, state, every=1))
+            for tile, before in zip(reversed(part), reversed(within), strict=True):
                 scores = self.call.scores(tile)
                 block = prefix(
                     scores, before[:, :, tile.keys], self.call.late(tile), self.call.masked, self.call.scratch
@@ -171,13 +201,12 @@ class Gradients:
                 grad_scores, later[:, :, tile.keys] = prefix_backward(block, gradient.doubly, later[:, :, tile.keys])
                 self.scores(tile, grad_scores if gradient.scores is None else grad_scores.add_(gradient.scores))
 
-    def _states(self, heads: slice, rows: list[slice], state: Tensor, every: int) -> Iterator[Tensor]:
-        """Yields the state before every ``every``-th block of rows."""
-        for index, each in enumerate(rows):
+    def _states(self, tiles: list[Tile], state: Tensor, every: int) -> Iterator[Tensor]:
+        """Yields the state before every ``every``-th tile."""
+        for index, tile in enumerate(tiles):
             if index % every == 0:
                 yield state
-            if index < len(rows) - 1:
-                (tile,) = self.call.tiles(heads, each)
+            if index < len(tiles) - 1:
                 state = state.clone()
                 state[:, :, tile.keys] = add_block(state[:, :, tile.keys], self.call.scores(tile), self.call.masked)
 

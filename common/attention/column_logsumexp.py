@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, Scratch, softmax_, softmax_backward_
+from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, Scratch, softmax_backward_
 from seqarena.common.attention.tiles import Call, Tile
 
 RANGE = 60.0
@@ -31,7 +31,7 @@ def column_logsumexp(call: Call, heads: slice) -> Tensor:
     for _ in range(call.rule.rounds):
         group = call.key[heads]
         state = group.new_full((len(group), 1, group.shape[1]), EMPTY_LOGSUMEXP)
-        for tile in _blocks(call, heads):
+        for tile in call.tiles(heads):
             scores = call.scores(tile)
             state = add_block(state, _row_normalized(scores, found[-1])[0] if found else scores, call.masked)
         found.append(state)
@@ -43,7 +43,7 @@ def columns_backward(call: Call, heads: slice, lses: Tensor, grad: Tensor, accum
     for last in reversed(range(lses.shape[1])):
         lse, before = lses[:, last : last + 1], lses[:, last - 1 : last] if last else None
         earlier = torch.zeros_like(grad)
-        for tile in _blocks(call, heads):
+        for tile in call.tiles(heads):
             scores = call.scores(tile)
             if before is None:
                 accumulate(tile, exp_(scores.sub_(lse), call.masked).mul_(grad))
@@ -73,10 +73,6 @@ def add_block(state: Tensor, scores: Tensor, masked: bool) -> Tensor:
     top = torch.maximum(state, scores.amax(dim=1, keepdim=True))
     total = exp_(scores.sub_(top), masked).sum(dim=1, keepdim=True)
     return total.add_((state - top).exp_()).log_().add_(top)
-
-
-def _blocks(call: Call, heads: slice) -> list[Tile]:
-    return [tile for rows in call.row_blocks() for tile in call.tiles(heads, rows)]
 
 
 def _row_normalized(scores: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +134,7 @@ def prefix(scores: Tensor, state: Tensor, late: int, masked: bool, scratch: Scra
         logarithms = sums.log().add_(top)
         if lses is not None:
             logarithms[:, :, wide] = lses
-        doubly = softmax_(scores - logarithms)
+        doubly = torch.softmax(scores - logarithms, dim=-1)
     else:
         doubly /= total
     return Prefix(doubly, scores, state, last, top, exponentials, sums, wide)

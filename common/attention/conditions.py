@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seqarena.common.attention.triton.available import DTYPES, INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
+from seqarena.common.attention.triton.available import DTYPES, INSTALLED, INTERPRETED, LEAST_WIDTH, MOST_WIDTH
 from seqarena.common.attention.visibility import Visibility
 
 ABSENT = "not available for this variant"
@@ -68,7 +68,7 @@ def triton(inputs: Inputs) -> str | None:
     widths = (query.shape[3], value.shape[3])
     if not INSTALLED:
         return "Triton is not installed (pip install triton)"
-    if not (query.is_cuda or interprets()):
+    if not (query.is_cuda or INTERPRETED):
         return f"tensors are on {query.device.type}, expected cuda"
     if query.dtype not in DTYPES:
         return f"{query.dtype} is not supported, only float16, bfloat16 and float32"

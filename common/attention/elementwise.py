@@ -11,10 +11,9 @@ from seqarena.common.attention import conditions, reference
 from seqarena.common.attention.activations import PHI, ElementwiseRule, Phi
 from seqarena.common.attention.base import AttentionConfig, Implementation, Kernel
 from seqarena.common.attention.conditions import Inputs
-from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.attention.features import power_features
 from seqarena.common.attention.triton.self_test import fault_of
-from seqarena.common.attention.visibility import Visibility
+from seqarena.common.attention.visibility import Visibility, needs_formula
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.roles import added
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights

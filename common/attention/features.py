@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqarena.common.attention.tiles import blocks, full_precision
+from seqarena.common.attention.operators import full_precision
+from seqarena.common.attention.tiles import blocks
 
 CANCELLATION = 2.0**10
 """Largest accepted ratio of the features' size to their sum in float32; rounding errors grow by this factor."""

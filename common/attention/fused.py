@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqarena.common.attention.operators import Arguments, backward_operator, forward_operator
+from seqarena.common.attention.operators import Arguments, backward_operator, forward_operator, full_precision
 from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, HIDDEN, Rule
-from seqarena.common.attention.tiles import blocks, full_precision
+from seqarena.common.attention.tiles import blocks
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.shapes import Key, Output, Query, Value
 

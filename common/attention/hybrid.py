@@ -15,7 +15,7 @@ from seqarena.common.attention.doubly_normalized import (
     doubly_normalized_weights,
 )
 from seqarena.common.attention.fused import fused_doubly_normalized
-from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch, softmax_, softmax_backward_
+from seqarena.common.attention.rule import Rule, ScoreGradient, Scratch, softmax_backward_
 from seqarena.common.attention.softmax import fused_softmax
 from seqarena.common.attention.triton.self_test import fault_of
 from seqarena.common.attention.visibility import Order, Visibility
@@ -70,7 +70,7 @@ class HybridRule(Rule):
         self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the mixed weights; saves both halves and u."""
-        softmax = softmax_(scores)
+        softmax = torch.softmax(scores, dim=-1, out=scores)
         assert doubly is not None
         assert mixing_weight is not None
         weights = torch.lerp(softmax, doubly, mixing_weight, out=scratch.like("halves", softmax))
@@ -92,6 +92,7 @@ class HybridKernel(Kernel):
 
     def __init__(self, config: Hybrid, heads: int, dropout: float) -> None:
         super().__init__(config, dropout)
+        self.heads = heads if config.per_head else None
         shape = (heads, 1, 1) if config.per_head else (1, 1, 1)
         self.u = Bounded(torch.full(shape, config.u, dtype=torch.float64), low=0.0, high=1.0)
 

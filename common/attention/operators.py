@@ -2,20 +2,33 @@
 
 import functools
 import json
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from seqarena.common.attention.blockwise import backward, forward
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.tiles import Blocking, Call, full_precision
+from seqarena.common.attention.tiles import Call
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.runs.config import from_json
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 ARGUMENTS = """Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? query_real, Tensor? key_real,
     Tensor? segments, Tensor? state, Tensor? mixing_weight, Tensor seed, str rule, str order, int memory, int window,
     float dropout"""
+
+
+def full_precision(function: Function) -> Function:
+    """Disables autocast in the body of an operator, whose first argument is a tensor."""
+
+    @functools.wraps(function)
+    def body(*arguments: Any) -> Any:
+        with torch.autocast(arguments[0].device.type, enabled=False):
+            return function(*arguments)
+
+    return cast("Function", body)
 
 
 class Arguments(NamedTuple):
@@ -40,8 +53,6 @@ class Arguments(NamedTuple):
 
     def call(self) -> Call:
         """Returns the arguments as a ``Call``."""
-        rule, (batch, heads, queries, _), keys = rule_of(self.rule), self.query.shape, self.key.shape[2]
-        blocking = Blocking.choose(rule, batch * heads, queries, keys, self.order, self.dropout, self.query.device)
         visibility = Visibility(
             query_real=self.query_real,
             key_real=self.key_real,
@@ -50,9 +61,9 @@ class Arguments(NamedTuple):
             segments=self.segments,
             window=self.window or None,
         )
-        return Call.of(
-            self.query, self.key, self.value, self.bias, visibility, rule, self.mixing_weight, blocking, self.dropout,
-            int(self.seed) if self.dropout else 0,
+        return Call(
+            self.query, self.key, self.value, self.bias, visibility, rule_of(self.rule), self.mixing_weight,
+            self.dropout, int(self.seed) if self.dropout else 0,
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from seqarena.common.attention.blockwise import initial_state
 from seqarena.common.attention.column_logsumexp import column_logsumexp, prefix
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.tiles import Blocking, Call, Tile
+from seqarena.common.attention.tiles import Call, Tile
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.shapes import Bias, Key, Query
 
@@ -39,14 +39,10 @@ def rows_by_rule(
     rule: Rule, mixing_weight: Tensor | None, query: Query, key: Key, visibility: Visibility, bias: Bias | None
 ) -> Iterator[WeightRows]:
     """Yields the weights of a variant with a rule, by the engine's tiles, in memory linear in the length."""
-    batch, heads, queries, _ = query.shape
-    keys = key.shape[2]
-    blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, 0.0, query.device)
-    blocking = Blocking(heads=blocking.heads, rows=min(blocking.rows, MOST_ROWS), keys=keys)
-    call = Call.of(query, key, key, bias, visibility, rule, mixing_weight, blocking, 0.0, 0)
+    call = Call(query, key, key, bias, visibility, rule, mixing_weight, 0.0, 0, most_rows=MOST_ROWS)
     known = rule.is_mixture or not rule.whole_rows
     is_defined = known and not call.is_prefix and rule.rounds <= 1
-    for some in call.head_blocks():
+    for some in call.head_blocks:
         for tile, weights, slope in _whole_rows(call, some):
             yield WeightRows(some, tile.rows, tile.keys, weights, slope if is_defined else None)
 
@@ -61,33 +57,31 @@ def _whole_rows(call: Call, heads: slice) -> Iterator[tuple[Tile, Tensor, Tensor
     column_norm = torch.zeros(())
     if lse is not None:
         column_norm = torch.zeros_like(lse)
-        for rows in call.row_blocks():
-            for tile in call.tiles(heads, rows):
-                column_norm += call.scores(tile).sub_(lse).exp_().square_().sum(dim=1, keepdim=True)
+        for tile in call.tiles(heads):
+            column_norm += call.scores(tile).sub_(lse).exp_().square_().sum(dim=1, keepdim=True)
     mixing_weight = None if call.mixing_weight is None else call.mixing_weight[heads]
-    for rows in call.row_blocks():
-        for tile in call.tiles(heads, rows):
-            scores, scale = call.scores(tile), call.row_scale[heads, rows]
-            if not call.rule.whole_rows:
-                yield tile, *_elementwise(call, tile, scores, scale)
-                continue
-            doubly = columns = None
-            if lse is not None:
-                columns = (scores - lse).exp_()
-                doubly = (scores - lse).softmax(dim=-1).mul_(scale)
-            elif state is not None:
-                block = prefix(scores, state[:, :, tile.keys], call.late(tile), call.masked, call.scratch)
-                doubly, state[:, :, tile.keys] = block.doubly.clone().mul_(scale), block.last
-            slope = scores.new_zeros(len(scores))
-            if columns is not None and doubly is not None:
-                slope = jacobian_doubly(doubly, columns, column_norm)
-                if mixing_weight is not None:
-                    softmax = scores.softmax(dim=-1).mul_(scale)
-                    slope = jacobian_mixed(mixing_weight[:, 0, 0], softmax, doubly, columns, column_norm)
-            elif state is None:
-                slope = jacobian_softmax(scores.softmax(dim=-1).mul_(scale))
-            weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
-            yield tile, weights * scale, slope
+    for tile in call.tiles(heads):
+        scores, scale = call.scores(tile), call.row_scale[heads, tile.rows]
+        if not call.rule.whole_rows:
+            yield tile, *_elementwise(call, tile, scores, scale)
+            continue
+        doubly = columns = None
+        if lse is not None:
+            columns = (scores - lse).exp_()
+            doubly = (scores - lse).softmax(dim=-1).mul_(scale)
+        elif state is not None:
+            block = prefix(scores, state[:, :, tile.keys], call.late(tile), call.masked, call.scratch)
+            doubly, state[:, :, tile.keys] = block.doubly.clone().mul_(scale), block.last
+        slope = scores.new_zeros(len(scores))
+        if columns is not None and doubly is not None:
+            slope = jacobian_doubly(doubly, columns, column_norm)
+            if mixing_weight is not None:
+                softmax = scores.softmax(dim=-1).mul_(scale)
+                slope = jacobian_mixed(mixing_weight[:, 0, 0], softmax, doubly, columns, column_norm)
+        elif state is None:
+            slope = jacobian_softmax(scores.softmax(dim=-1).mul_(scale))
+        weights, _ = call.rule.apply(scores, doubly, mixing_weight, call.scratch)
+        yield tile, weights * scale, slope
 
 
 def _elementwise(call: Call, tile: Tile, scores: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

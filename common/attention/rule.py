@@ -101,11 +101,6 @@ class Rule(ABC):
         """Returns the gradients, given the values that ``apply`` saved and the gradient of the weights."""
 
 
-def softmax_(scores: Tensor) -> Tensor:
-    """Computes the softmax over the last axis in place."""
-    return torch.softmax(scores, dim=-1, out=scores)
-
-
 def softmax_backward_(weights: Tensor, grad: Tensor) -> Tensor:
     """Computes the gradient of the scores of a softmax over the last axis, in place of the weights' gradient."""
     grad_scores: Tensor = torch.ops.aten._softmax_backward_data.out(grad, weights, -1, weights.dtype, grad_input=grad)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from seqarena.common.attention import conditions, reference
 from seqarena.common.attention.base import AttentionConfig, Implementation, Kernel
 from seqarena.common.attention.conditions import Inputs
-from seqarena.common.attention.rule import HIDDEN, Rule, ScoreGradient, Scratch, softmax_, softmax_backward_
+from seqarena.common.attention.rule import HIDDEN, Rule, ScoreGradient, Scratch, softmax_backward_
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
 
@@ -58,7 +58,7 @@ class SoftmaxRule(Rule):
         self, scores: Tensor, doubly: Tensor | None, mixing_weight: Tensor | None, scratch: Scratch
     ) -> tuple[Tensor, Any]:
         """Returns the softmax, also as the tensor saved for ``backward``."""
-        weights = softmax_(scores)
+        weights = torch.softmax(scores, dim=-1, out=scores)
         return weights, weights
 
     def backward(self, saved: Any, grad: Tensor, scratch: Scratch) -> ScoreGradient:

@@ -1,9 +1,8 @@
 """One call of the blockwise engine, divided into tiles: visible pairs, scores and dropout of each tile."""
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,19 +10,6 @@ from torch import Tensor
 from seqarena.common.attention.rule import HIDDEN, Rule, Scratch
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.data.counter import hash64, hashed_on
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def full_precision(function: Function) -> Function:
-    """Disables autocast in the body of an operator, whose first argument is a tensor."""
-
-    @functools.wraps(function)
-    def body(*arguments: Any) -> Any:
-        with torch.autocast(arguments[0].device.type, enabled=False):
-            return function(*arguments)
-
-    return cast("Function", body)
 
 
 class Tile(NamedTuple):
@@ -59,45 +45,11 @@ class Blocking:
         return cls(heads=min(heads, max(2, size * 2**18 // (rows * wide))), rows=rows, keys=wide)
 
 
-def apply_dropout(weights: Tensor, mask: Tensor | None, out: Tensor | None = None) -> Tensor:
-    """Sets the elements of weights or their gradient that dropout drops to 0; in place if ``out`` is None."""
-    if mask is None:
-        return weights
-    room = weights if out is None else out
-    bits = torch.int32 if weights.dtype == torch.float32 else torch.int64
-    torch.bitwise_and(weights.view(bits), mask.to(bits), out=room.view(bits))
-    return room
-
-
-class Sums:
-    """Sums of matrix products for each position, with the sums of a block contiguous in memory.
-
-    PyTorch can add a batch of products in one call only if the matrices are contiguous.
-    """
-
-    def __init__(self, like: Tensor, width: int, block: int) -> None:
-        self.block, self.length = block, like.shape[1]
-        self.split = like.new_zeros(-(-self.length // block), len(like), block, width)
-
-    def add(self, heads: slice, where: slice, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
-        """Adds factor times the products of left and right to the positions ``where``, which must be within a block."""
-        part = self.split[where.start // self.block, heads, : where.stop - where.start]
-        if part.is_contiguous():
-            part.baddbmm_(left, right, alpha=factor)
-        else:
-            part.add_(torch.bmm(left, right), alpha=factor)
-
-    def tensor(self) -> Tensor:
-        """Returns the sums of all positions; L length width."""
-        return self.split.transpose(0, 1).flatten(1, 2)[:, : self.length].contiguous()
-
-
 def blocks(length: int, size: int) -> list[slice]:
     """Returns slices of ``size`` that cover ``length``. The last may be shorter."""
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Call:
     """Inputs of one call with batch and heads flattened (L), in float32 or wider.
 
@@ -112,19 +64,23 @@ class Call:
     """L M E."""
     bias: Tensor | None
     """#B #H #N #M."""
-    visibility: Visibility
-    batch: int
-    rule: Rule
+    bias_hides: bool
+    """Whether the bias may hide pairs, for rules that need whole rows; assumed on a GPU to avoid waiting."""
+    masked: bool
+    """Whether padding, segments, a window or a bias hide pairs."""
     mixing_weight: Tensor | None
     """L 1 1."""
-    blocking: Blocking
-    dropout: float
-    seed: int
-    scratch: Scratch
+    row_scale: Tensor
+    """Factor of each row of the output; 0 for rows without a visible key; L N 1."""
+    is_prefix: bool
+    """Whether column logsumexps run over the queries so far."""
+    column_rounds: int
+    """Number of rounds with column logsumexps over all queries."""
+    head_blocks: list[slice]
+    """Groups of heads that are computed at once."""
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -132,70 +88,52 @@ class Call:
         visibility: Visibility,
         rule: Rule,
         mixing_weight: Tensor | None,
-        blocking: Blocking,
         dropout: float,
         seed: int,
-    ) -> "Call":
-        """Returns the call, given tensors in the shapes of ``Kernel``: (batch, heads, length, width)."""
+        most_rows: int | None = None,
+    ) -> None:
+        """Takes tensors in the shapes of ``Kernel``: (batch, heads, length, width).
+
+        ``most_rows``: maximum number of queries per tile, each with its whole row of keys; none: the fastest tiles.
+        """
         wide = torch.promote_types(query.dtype, torch.float32)
-        batch, heads, _, width = query.shape
+        (batch, heads, queries, width), keys = query.shape, key.shape[2]
+        self.visibility, self.rule, self.batch, self.heads = visibility, rule, batch, heads
+        self.dropout, self.seed, self.scratch = dropout, seed, Scratch(query.device)
 
         query, key, value = (
             each.to(wide).reshape(-1, *each.shape[2:]).contiguous() for each in visibility.clear(query, key, value)
         )
-        return cls(
-            query=query * width**-0.5,
-            key=key,
-            value=value,
-            bias=None if bias is None else bias.detach().to(wide),
-            visibility=visibility,
-            batch=batch,
-            rule=rule,
-            mixing_weight=None
-            if mixing_weight is None
-            else mixing_weight.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1),
-            blocking=blocking,
-            dropout=dropout,
-            seed=seed,
-            scratch=Scratch(query.device),
-        )
+        self.query, self.key, self.value = query * width**-0.5, key, value
+        self.bias = None if bias is None else bias.detach().to(wide)
+        self.mixing_weight = None
+        if mixing_weight is not None:
+            self.mixing_weight = mixing_weight.to(wide).expand(heads, 1, 1).repeat(batch, 1, 1)
 
-    @property
-    def heads(self) -> int:
-        """Number of heads of one example."""
-        return len(self.query) // self.batch
+        self.blocking = Blocking.choose(rule, batch * heads, queries, keys, visibility.order, dropout, query.device)
+        if most_rows is not None:
+            self.blocking = replace(self.blocking, rows=min(self.blocking.rows, most_rows), keys=keys)
+        self.head_blocks = blocks(batch * heads, self.blocking.heads)
+        self.is_prefix = rule.rounds > 0 and visibility.order != "none"
+        self.column_rounds = 0 if self.is_prefix else rule.rounds
+        self.bias_hides = self._bias_may_hide()
+        masks = (visibility.query_real, visibility.key_real, visibility.segments, visibility.window)
+        self.masked = self.bias_hides or any(each is not None for each in masks)
+        self.row_scale = self._scale_rows()
 
-    @property
-    def masked(self) -> bool:
-        """Whether padding, segments, a window or a bias hide pairs."""
-        seen = self.visibility
-        masks = (seen.query_real, seen.key_real, seen.segments, seen.window)
-        return self.bias_hides or any(each is not None for each in masks)
+    def tiles(self, heads: slice) -> list[Tile]:
+        """Returns the tiles of a group of heads in the order of time: blocks of queries, and blocks of keys within.
 
-    @property
-    def is_prefix(self) -> bool:
-        """Whether column logsumexps run over the queries so far."""
-        return self.rule.rounds > 0 and self.visibility.order != "none"
-
-    @property
-    def column_rounds(self) -> int:
-        """Number of rounds with column logsumexps over all queries."""
-        return 0 if self.is_prefix else self.rule.rounds
-
-    def head_blocks(self) -> list[slice]:
-        """Returns the groups of heads that are computed at once."""
-        return blocks(len(self.query), self.blocking.heads)
-
-    def row_blocks(self) -> list[slice]:
-        """Returns the blocks of queries in the order of time."""
-        return blocks(self.query.shape[1], self.blocking.rows)
-
-    def tiles(self, heads: slice, rows: slice) -> list[Tile]:
-        """Returns the tiles of a block of rows: whole rows if the rule needs them, no keys newer than the block."""
-        keys = self.key.shape[1]
-        if self.visibility.order == "causal":
-            keys = min(keys, self.visibility.memory + rows.stop)
-        return [Tile(heads, rows, each) for each in blocks(keys, keys if self.rule.whole_rows else self.blocking.keys)]
+        A tile has whole rows if the rule needs them, and no keys newer than its last query.
+        """
+        found = []
+        for rows in blocks(self.query.shape[1], self.blocking.rows):
+            keys = self.key.shape[1]
+            if self.visibility.order == "causal":
+                keys = min(keys, self.visibility.memory + rows.stop)
+            columns = blocks(keys, keys if self.rule.whole_rows else self.blocking.keys)
+            found += [Tile(heads, rows, each) for each in columns]
+        return found
 
     def scores(self, tile: Tile) -> Tensor:
         """Returns s_ij of a tile; G R W. Hidden pairs are ``HIDDEN``, or 0 for rules that do not need whole rows.
@@ -256,16 +194,12 @@ class Call:
         limit = torch.tensor(self.limit_of(self.dropout), dtype=torch.int32, device=mixed.device)
         return torch.sub(limit, mixed, out=mixed).bitwise_right_shift_(31)
 
-    @functools.cached_property
-    def bias_hides(self) -> bool:
-        """Whether the bias may hide pairs, for rules that need whole rows; assumed on a GPU to avoid waiting."""
+    def _bias_may_hide(self) -> bool:
         if self.bias is None or not self.rule.whole_rows:
             return False
         return self.bias.device.type != "cpu" or not bool(self.bias.amin() > HIDDEN)  # not <=: it may be NaN at padding
 
-    @functools.cached_property
-    def row_scale(self) -> Tensor:
-        """Factor of each row of the output; 0 for rows without a visible key; L N 1."""
+    def _scale_rows(self) -> Tensor:
         counts = self.visibility.counts(self.batch, self.query.shape[1], self.key.shape[1], self.query.device)
         scale = (counts > 0).to(self.query.dtype)
         divisor = self.rule.row_divisor(counts.to(self.query.dtype))

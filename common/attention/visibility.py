@@ -1,16 +1,37 @@
 """Visibility of keys to queries: padding, order in time, memory, packed segments."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from seqarena.common.attention.derivatives import needs_formula
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import KeyCounts, KeyMask, Pairs, QueryMask, Segments
 
+Function = TypeVar("Function", bound=Callable[..., object])
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def assume_constant_result(function: Function) -> Function:
+    """Marks a function that the compiler calls once, while tracing, like ``torch.compiler.assume_constant_result``.
+
+    PyTorch's decorator imports the whole compiler, which takes half the import time of a task package.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@assume_constant_result  # the compiler itself guards on these states
+def needs_formula() -> bool:
+    """Returns whether forward-mode differentiation or a transform of ``torch.func`` is active.
+
+    Operators of ``torch.library`` support reverse mode only: forward-mode derivatives through them are silently 0, and
+    ``torch.func.grad`` and ``vmap`` fail or process one example at a time. The formula then computes attention.
+    """
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def clear_padding(tensor: Tensor, real: Tensor) -> Tensor:

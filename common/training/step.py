@@ -39,6 +39,8 @@ class Stepper:
     ``model`` is the bare model, ``trained`` the one that is called: compiled, wrapped for several processes. Step n
     of a seed is the same on every process and after every restart: its rate and its dropout depend on n and the seed
     alone.
+
+    ``gathers``: whether a checkpoint contains loss states of several processes, so that all must save together.
     """
 
     def __init__(
@@ -58,11 +60,8 @@ class Stepper:
         self.trained, self.optimizer = accelerator.prepare(
             torch.compile(model) if compiled else model, build_optimizer(optim, model)
         )
-
-    @property
-    def gathers(self) -> bool:
-        """Whether a checkpoint contains loss states of several processes, so that all must save together."""
-        return self.accelerator.num_processes > 1 and isinstance(self.loss, StatefulLoss)
+        self.bounded = [module for _, module in bounded_modules(model)]
+        self.gathers = accelerator.num_processes > 1 and isinstance(loss, StatefulLoss)
 
     def agreed(self, wanted: bool) -> bool:
         """Returns the main process's decision if all processes save together, else this process's own."""
@@ -116,7 +115,7 @@ class Stepper:
         if self.optim.clip is not None:
             clip_grads_with_norm_(self.model.parameters(), self.optim.clip, norm)
         self.optimizer.step()
-        for _, module in bounded_modules(self.model):
+        for module in self.bounded:
             module.clamp_()
         return loss, norm
 

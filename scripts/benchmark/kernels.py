@@ -14,7 +14,7 @@ import torch
 
 from seqarena.common.attention import find_attention
 from seqarena.common.attention.elementwise import Elementwise
-from seqarena.common.attention.triton.available import INSTALLED, LEAST_WIDTH, MOST_WIDTH, interprets
+from seqarena.common.attention.triton.available import INSTALLED, INTERPRETED, LEAST_WIDTH, MOST_WIDTH
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
 from seqarena.scripts.benchmark.selection import at_least_one
@@ -86,7 +86,7 @@ def _parse(arguments: Sequence[str]) -> Any:
         raise WrongUseError("--causal, --drops: supported by elementwise variants only; remove dnas from --attention")
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
-    if interprets():
+    if INTERPRETED:
         raise WrongUseError("TRITON_INTERPRET=1 is set, but the interpreter does not compile kernels; unset it")
     return options
 

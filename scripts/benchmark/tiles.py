@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqarena.common.attention.triton.available import INSTALLED, interprets
+from seqarena.common.attention.triton.available import INSTALLED, INTERPRETED
 from seqarena.common.attention.triton.self_test import TOLERANCE
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import read_strict_json, write_json
@@ -55,11 +55,11 @@ def run(arguments: Sequence[str]) -> int:
     require_kernels(options.attention, options.head_dim)
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
-    if not (interprets() or torch.cuda.is_available()):
+    if not (INTERPRETED or torch.cuda.is_available()):
         raise WrongUseError(
             "tiles are measured on a GPU, but PyTorch finds none (nvidia-smi shows whether there is one)"
         )
-    device = "cpu" if interprets() else "cuda"
+    device = "cpu" if INTERPRETED else "cuda"
     known, card = _read_tiles(options.out), device_name(torch.device(device))
     rows: list[list[str]] = []
     variants: dict[str, str] = {}

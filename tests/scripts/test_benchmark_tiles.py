@@ -101,7 +101,7 @@ def test_files_add_up(tmp_path: Path) -> None:
 def test_without_a_gpu_nothing_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tiles, "interprets", lambda: False)
+    monkeypatch.setattr(tiles, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     out = tmp_path / "new" / "tiles.json"
     assert run_command(dispatch, ["benchmark", *SMALL, "--out", str(out)]) == 2

@@ -47,7 +47,7 @@ class ConvolutionKernel(DirectKernel):
 
     def __init__(self, config: Convolution, heads: int, dropout: float) -> None:
         super().__init__(config, dropout)
-        self.width = config.width
+        self.heads, self.width = heads, config.width
         self.raw = nn.Parameter(torch.zeros(heads, config.width))
 
     def attend(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:

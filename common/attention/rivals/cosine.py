@@ -46,6 +46,7 @@ class CosineKernel(SoftmaxKernel):
 
     def __init__(self, config: Cosine, heads: int, dropout: float) -> None:
         super().__init__(config, dropout)
+        self.heads = heads
         self.log_factor = nn.Parameter(torch.full((heads,), math.log(config.initial)))
 
     def transform(self, query: Query, key: Key, value: Value, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:

@@ -57,6 +57,7 @@ class NystromformerKernel(DirectKernel):
         self.landmarks, self.iterations = config.landmarks, config.iterations
         self.convolution: nn.Conv2d | None = None
         if config.convolution is not None:
+            self.heads = heads
             size = (config.convolution, 1)
             # All other weights of a model begin as under any other variant.
             with torch.random.fork_rng(devices=[]):

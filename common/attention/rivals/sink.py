@@ -41,6 +41,7 @@ class SinkKernel(Kernel):
         super().__init__(config, dropout)
         sink = torch.full((heads,), config.initial)
         if config.trained:
+            self.heads = heads
             self.sink = nn.Parameter(sink)
         else:
             self.register_buffer("sink", sink, persistent=False)

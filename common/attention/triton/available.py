@@ -13,11 +13,8 @@ LEAST_WIDTH, MOST_WIDTH = 16, 128
 
 
 INSTALLED = importlib.util.find_spec("triton") is not None
-
-
-def interprets() -> bool:
-    """Returns whether Triton's interpreter replaces the GPU: slow, on any machine, for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether Triton's interpreter replaces the GPU: slow, on any machine, for tests. Triton reads it at import."""
 
 
 @functools.cache

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.conditions import Inputs
-from seqarena.common.attention.derivatives import assume_constant_result
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.triton.available import LEAST_WIDTH, MOST_WIDTH, interprets, warn_once
-from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.attention.triton.available import INTERPRETED, LEAST_WIDTH, MOST_WIDTH, warn_once
+from seqarena.common.attention.visibility import Order, Visibility, assume_constant_result
 from seqarena.common.errors import WrongUseError
 
 TEST_LENGTHS = ((200, 5), (208, 0))
@@ -27,7 +26,7 @@ FAULTS: dict[str, str | None] = {}
 
 def fault_of(rule: Rule, inputs: Inputs) -> str | None:
     """Returns the fault of a rule's kernels on this GPU, or None; tested once per kind of call, with a warning."""
-    if interprets():
+    if INTERPRETED:
         return None
     query, value = inputs.query, inputs.value
     widths = [query.shape[3], value.shape[3]]

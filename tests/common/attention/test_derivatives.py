@@ -8,8 +8,7 @@ from torch.autograd import forward_ad
 
 from seqarena.common.attention import ATTENTIONS, PAPERS, attend
 from seqarena.common.attention.base import Kernel
-from seqarena.common.attention.derivatives import needs_formula
-from seqarena.common.attention.visibility import Visibility
+from seqarena.common.attention.visibility import Visibility, needs_formula
 from tests.common.attention.cases import VARIANTS, Case, case
 
 Attend = Callable[..., torch.Tensor]

@@ -303,7 +303,7 @@ def test_where_they_cannot_run_the_reason_is_told(
     assert dnas.compute("triton", query, key, value, Visibility(order="causal")) is None
     assert find_attention("dnas").build(heads=2, dropout=0.1).compute("triton", query, key, value, plain) is None
     assert find_attention("hnas").build(heads=2, dropout=0.1).compute("triton", query, key, value, plain) is None
-    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr(conditions, "INTERPRETED", False)
     assert conditions.triton(Inputs(query, key, value, plain, None, 0.0)) == "tensors are on cpu, expected cuda"
     assert x3.compute("triton", query, key, value, plain) is None
     command = ["benchmark", "attention", "--lengths", "64", "--attention", "x3", "--implementations", "triton"]
@@ -336,7 +336,7 @@ def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypa
     assert "fails on this GPU (RuntimeError: out of shared memory)" in look(rule, *given)
     query, key, value = inputs(20, 20)
     monkeypatch.undo()
-    monkeypatch.setattr(self_test, "interprets", lambda: False)
+    monkeypatch.setattr(self_test, "INTERPRETED", False)
     monkeypatch.setattr(self_test, "FAULTS", {})
     monkeypatch.setattr(self_test, "find_fault", lambda *_: f"the kernel of {name} is off")
     with pytest.warns(UserWarning, match=f"a slower implementation, not a Triton kernel: the kernel of {name} is off"):
@@ -352,7 +352,7 @@ def test_kernels_are_looked_at_while_a_model_is_compiled(
     from seqarena.common.attention.triton import self_test  # noqa: PLC0415
 
     torch._dynamo.reset()
-    monkeypatch.setattr(self_test, "interprets", lambda: False)
+    monkeypatch.setattr(self_test, "INTERPRETED", False)
     monkeypatch.setattr(self_test, "FAULTS", {})
     kernel, given = find_attention(name).build(heads=2), inputs(20, 20, width=24)
 

@@ -226,7 +226,7 @@ def test_what_is_looked_at_is_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     from seqarena.common.attention.triton import self_test  # noqa: PLC0415
 
     asked = []
-    monkeypatch.setattr(self_test, "interprets", lambda: False)
+    monkeypatch.setattr(self_test, "INTERPRETED", False)
     monkeypatch.setattr(self_test, "FAULTS", {})
     monkeypatch.setattr(self_test, "find_fault", lambda _rule, *given: asked.append(given))
     for dtype, order, dropout in (

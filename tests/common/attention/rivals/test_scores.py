@@ -128,3 +128,10 @@ def test_gradient_of_sparse_weights(alpha: float) -> None:
 def test_settings_without_meaning_are_refused(wrong: Callable[[], AttentionConfig]) -> None:
     with pytest.raises(WrongUseError, match="expected"):
         wrong()
+
+
+@pytest.mark.parametrize("name", ["sink", "cosine", "convolution", "nystromformer"])
+def test_another_number_of_heads_is_refused(name: str) -> None:
+    each = cases("none")[0]
+    with pytest.raises(WrongUseError, match="built for 3 heads; query has 2"):
+        RIVALS[name].build(heads=3)(each.query, each.key, each.value, each.visibility)
