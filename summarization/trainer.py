@@ -1,5 +1,6 @@
 """Assembles the pairs, model and loss of a headline run."""
 
+import hashlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,7 +85,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         validate=lambda trained: validate(trained, splits.validation, tokenizer, run.decoding, accelerator),
         test=tests,
         floors=lambda: {name: values["rouge1"] for name, values in rules().items()},
-        data_checksum=splits.checksum,
+        data_checksum=_with_vocabulary(splits.checksum, run, tokenizer),
         write_checkpoint=lambda _model, folder: tokenizer.save(folder / VOCABULARY),
     )
 
@@ -102,6 +103,16 @@ def prepare(run: Run, folder: Path, *, verbose: bool = True) -> tuple[Tokenizer,
     if verbose:
         print("".join(f"{run.task}: {each}\n" for each in (warning, unrecorded) if each), end="", file=sys.stderr)
     return tokenizer, run.data.load(tokenizer, folder, verbose=verbose)
+
+
+def _with_vocabulary(checksum: str, run: Run, tokenizer: Tokenizer) -> str:
+    """Returns a checksum of the pairs that also covers the tokenizer's vocabulary, as evaluated texts are tokenized.
+
+    The vocabulary of generated text is determined by the sources, so it is not included.
+    """
+    if run.data.tokenizer is None and (run.model.encoder_init or run.model.decoder_init) is None:
+        return checksum
+    return hashlib.sha256(f"{checksum} {tokenizer.fingerprint}".encode()).hexdigest()
 
 
 def _start(model: Summarizer, source: str) -> list[str]:

@@ -180,6 +180,26 @@ def test_a_result_on_other_data_is_not_returned(tmp_path: Path, monkeypatch: pyt
     assert measure(run, tmp_path, overwrite=True).data_checksum != first.data_checksum
 
 
+def test_data_that_are_edited_while_a_run_reads_them_are_not_taken_for_what_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = tmp_path / "corpus"
+    _official(corpus, 1)
+    run = replace(SAVED, data=replace(SAVED.data, path=str(corpus)))
+    real = Package.assembly
+
+    def edited_meanwhile(package: Package, *arguments: Any) -> Any:
+        made = real(package, *arguments)
+        _official(corpus, 2)
+        return made
+
+    monkeypatch.setattr(Package, "assembly", edited_meanwhile)
+    measure(run, tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(BadDataError, match="began on data of sha256"):
+        measure(run, tmp_path)
+
+
 def test_another_spelling_of_a_path_is_the_same_run_in_a_directory_that_was_named(tmp_path: Path) -> None:
     _official(tmp_path / "one" / "corpus", 1)
     spelled = [str(tmp_path / path) for path in ("one/corpus", "one/../one/corpus")]

@@ -3,9 +3,9 @@
 import importlib
 import json
 import math
-import os
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from seqarena.common.data.nearest import TESTED
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS
 from seqarena.common.model.transformer import Encoder
+from seqarena.common.runs import sources
 from seqarena.common.runs.cli import choose, run_package
 from seqarena.common.runs.fields import set_fields
 from seqarena.common.runs.trained import changed_run
@@ -118,7 +119,7 @@ def test_there_are_commands() -> None:
 
 
 @pytest.fixture(scope="module")
-def own_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The file ``my_attention.py`` of docs/adding.md, beside ``my_mixer.py``."""
     path = tmp_path_factory.mktemp("own") / "my_attention.py"
     block = next(block for block in PYTHON if "class Sigmoid" in block)
@@ -126,9 +127,9 @@ def own_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.write_text(f"{block}\n\nMyAttention = Sigmoid\n\n{linear}")
     mixer = path.with_name("my_mixer.py")
     mixer.write_text(next(block for block in PYTHON if "class GatedAverage" in block))
-    for each in (path, mixer):
-        os.utime(each, (0, 0))  # files that change under a process are refused
-    return path
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sources, "STARTED", float("inf"))  # files that change under a process are refused
+        yield path
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
@@ -312,7 +313,7 @@ def test_the_task_example_is_a_task(
     """Rows of docs/adding.md, as written: registered, trained for some steps, its result read."""
     block = next(block for block in PYTHON if "class Rows" in block)
     (tmp_path / "rows_of_digits.py").write_text(block)
-    os.utime(tmp_path / "rows_of_digits.py", (0, 0))  # files that change under a process are refused
+    monkeypatch.setattr(sources, "STARTED", float("inf"))  # files that change under a process are refused
     monkeypatch.syspath_prepend(tmp_path)
     names = vars(importlib.import_module("rows_of_digits"))
     package = find_package("lra")

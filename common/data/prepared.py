@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from seqarena.common.data.batches import Ragged
+from seqarena.common.data.tokenization import BESIDE
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.files import new_folder, paths_below
 from seqarena.common.runs.sources import Sources, changed_sources, imported_by, short_list
@@ -107,7 +108,11 @@ def load_splits(folder: Path) -> tuple[Splits, dict[str, object]]:
 
 
 def origin(path: Path) -> str:
-    """Returns 12 hex digits that identify the present state of a file or folder.
+    """Returns 12 hex digits that identify the present state of a file or folder: names, sizes and times of change.
+
+    The time of the last change of a file's status is one of them: programs that keep the time of the last change of
+    the content, such as ``cp -p``, do not set it. Vocabulary files are identified with the files beside them that are
+    read together with them.
 
     Raises:
         BadDataError: no such file, or a pipe or a device.
@@ -117,8 +122,8 @@ def origin(path: Path) -> str:
     if not (path.is_file() or path.is_dir()):  # can be read only once
         raise BadDataError(f"--data.path {path}: a pipe or a device; write its output to a file and name that file")
     digest = hashlib.sha256(os.fsencode(path.resolve()))
-    files = paths_below(path) if path.is_dir() else [path]
+    files = paths_below(path) if path.is_dir() else [path, *(path.with_name(name) for name in BESIDE)]
     for each in (file for file in files if file.exists()):  # a link may lead nowhere
         status = each.stat()
-        digest.update(os.fsencode(each) + f"\n{status.st_size}\n{status.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(each) + f"\n{status.st_size}\n{status.st_mtime_ns}\n{status.st_ctime_ns}\n".encode())
     return digest.hexdigest()[:12]

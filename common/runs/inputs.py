@@ -3,9 +3,10 @@
 import contextlib
 import functools
 import hashlib
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seqarena.common.data.prepared import origin
 from seqarena.common.errors import BadDataError
@@ -56,17 +57,56 @@ def recorded_checksum(folder: Path) -> str | None:
         raise BadDataError(f"{path} is damaged ({error}); delete {folder} to start this run again") from error
 
 
+class Inputs(NamedTuple):
+    """State of the files that a run reads. To be taken before they are read.
+
+    A file that is edited while it is read then has another state afterwards, and not the state of what was read.
+    """
+
+    files: Mapping[str, str]
+    """Field -> state of the files at its location, and of its checkpoint: see ``origin``."""
+    weights: Mapping[str, str]
+    """Field -> sha256 of the weights that the run starts from."""
+    extra: Mapping[str, str]
+    """Field -> sha256 of a file that is scored but not compared."""
+
+
+def inputs_of(run: BaseRun) -> Inputs:
+    """Returns the present state of the files that a run reads. Files that do not exist have no entry."""
+    return Inputs(_file_states(run), _weights(run), _extra_files(run))
+
+
 def _file_states(run: BaseRun) -> dict[str, str]:
-    """Returns the state of the files below each location of a run: path, size and time of change. No file: no entry."""
     found = {}
     for path in field_paths(run):
         value: Any = functools.reduce(getattr, path.split("."), run)
-        if value and role_at(run, path) in {*LOCATIONS, Role.OPTIONAL_FILE}:
+        if value and role_at(run, path) in {*LOCATIONS, Role.OPTIONAL_FILE, Role.WEIGHTS}:
             names = [Path(name) for name in (value if isinstance(value, tuple) else (value,))]
             if role_at(run, path) is Role.ORIGIN and not names[0].exists():  # data sets ID:CONFIG, joined with commas
                 names = [Path(name.partition(":")[0]) for name in value.split(",")]
             if all(name.exists() for name in names):  # else a data set of a hub, or deleted since
                 found[path] = " ".join(origin(name) for name in names)
+    return found
+
+
+def _weights(run: BaseRun) -> dict[str, str]:
+    found = {}
+    for name in (each.name for each in fields(run.model) if role_of(type(run.model), each.name) is Role.WEIGHTS):
+        source = getattr(run.model, name)
+        if source is not None:
+            # A finished run no longer needs the weights. An unfinished one reports missing weights itself.
+            with contextlib.suppress(BadDataError):
+                found[f"model.{name}"] = weights_checksum(folder_of(source))
+    return found
+
+
+def _extra_files(run: BaseRun) -> dict[str, str]:
+    found = {}
+    for name in field_paths(run):
+        value: Any = functools.reduce(getattr, name.split("."), run)
+        if role_at(run, name) is Role.ASIDE and isinstance(value, str):
+            with contextlib.suppress(OSError), Path(value).open("rb") as file:  # deleted since
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
 
 
@@ -82,7 +122,7 @@ def has_same_files(folder: Path, run: BaseRun) -> bool:
         return True
 
 
-def check_data(folder: Path, run: BaseRun, checksum: str) -> None:
+def check_data(folder: Path, checksum: str, files: Mapping[str, str]) -> None:
     """Records the run, sources, data and files of a checkpoint, or compares them with those recorded.
 
     Raises:
@@ -96,7 +136,7 @@ def check_data(folder: Path, run: BaseRun, checksum: str) -> None:
         )
     path = folder / "checkpoint" / DATA
     owner = {"run": fingerprint(run_in(folder)), "sources": digest(sources_in(folder) or {})}
-    states = {name: [state] for name, state in _file_states(run).items()}
+    states = {name: [state] for name, state in files.items()}
     if began is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"sha256": checksum, **owner, "files": states})
@@ -108,30 +148,24 @@ def check_data(folder: Path, run: BaseRun, checksum: str) -> None:
             "run again"
         )
     known = recorded.get("files", {})
-    files = {name: list(dict.fromkeys(known.get(name, []) + states.get(name, []))) for name in {*known, *states}}
-    if files != known:  # the same content below another name, or written again
-        write_json(path, {**recorded, "files": files})
+    all_states = {name: list(dict.fromkeys(known.get(name, []) + states.get(name, []))) for name in {*known, *states}}
+    if all_states != known:  # the same content below another name, or written again
+        write_json(path, {**recorded, "files": all_states})
 
 
-def check_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
+def check_weights(folder: Path, now: Mapping[str, str], *, record: bool) -> None:
     """Compares the weights that a run starts from with those that it began with, after recording them if ``record``.
 
     Raises:
         BadDataError: the weights have changed.
     """
-    path, now = folder / "checkpoint" / WEIGHTS, {}
-    for name in (each.name for each in fields(run.model) if role_of(type(run.model), each.name) is Role.WEIGHTS):
-        source = getattr(run.model, name)
-        if source is not None:
-            # A finished run no longer needs the weights. An unfinished one reports missing weights itself.
-            with contextlib.suppress(BadDataError):
-                now[f"model.{name}"] = weights_checksum(folder_of(source))
+    path = folder / "checkpoint" / WEIGHTS
     try:
         began = read_strict_json(path)
         changed = [name for name in now if began[name] != now[name]]
     except FileNotFoundError:
         if record and now:
-            write_json(path, now)
+            write_json(path, dict(now))
         return
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadDataError(f"{path} is damaged ({error}); --overwrite starts this run again") from error
@@ -143,7 +177,7 @@ def check_weights(folder: Path, run: BaseRun, *, record: bool) -> None:
         )
 
 
-def check_extra(folder: Path, run: BaseRun, *, record: bool) -> None:
+def check_extra(folder: Path, now: Mapping[str, str], *, record: bool) -> None:
     """Compares files that are scored but not compared with those that a finished run scored; ``record``: records them.
 
     The data checksum does not cover these files.
@@ -151,12 +185,7 @@ def check_extra(folder: Path, run: BaseRun, *, record: bool) -> None:
     Raises:
         BadDataError: a file has changed.
     """
-    path, now = folder / "checkpoint" / EXTRA, {}
-    for name in field_paths(run):
-        value: Any = functools.reduce(getattr, name.split("."), run)
-        if role_at(run, name) is Role.ASIDE and isinstance(value, str):
-            with contextlib.suppress(OSError), Path(value).open("rb") as file:  # deleted since
-                now[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    path = folder / "checkpoint" / EXTRA
     try:
         scored = read_strict_json(path)
         changed = [name for name in now if scored.get(name, now[name]) != now[name]]
@@ -165,7 +194,7 @@ def check_extra(folder: Path, run: BaseRun, *, record: bool) -> None:
     except (OSError, ValueError, AttributeError) as error:
         raise BadDataError(f"{path} is damaged ({error}); --overwrite starts this run again") from error
     if record and now != scored:
-        write_json(path, now)
+        write_json(path, dict(now))
     elif changed:
         raise BadDataError(
             f"{folder}: the file of {changed[0]} has changed since this run scored it (sha256 "

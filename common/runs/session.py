@@ -19,7 +19,7 @@ from seqarena.common.runs.folder import (
     report_other_versions,
     run_folder,
 )
-from seqarena.common.runs.inputs import check_data, check_extra, check_weights, has_same_files, run_in
+from seqarena.common.runs.inputs import check_data, check_extra, check_weights, has_same_files, inputs_of, run_in
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.package import OUTPUTS, Assembly, Package
 from seqarena.common.runs.results import Result
@@ -150,11 +150,12 @@ def _execute_in(
                 f"{folder / 'result.json'} is of another run or other sources; --overwrite starts it again"
             )
         if finished is not None:
-            main_first(accelerator, lambda: check_weights(folder, run, record=False))
-            main_first(accelerator, lambda: check_extra(folder, run, record=False))
+            began = inputs_of(run)
+            main_first(accelerator, lambda: check_weights(folder, began.weights, record=False))
+            main_first(accelerator, lambda: check_extra(folder, began.extra, record=False))
             if not all(gather_object([has_same_files(folder, run)])):  # decided together: what follows waits for all
                 found = package.assembly(run, session.data, accelerator).data_checksum
-                main_first(accelerator, lambda: check_data(folder, run, found))
+                main_first(accelerator, lambda: check_data(folder, found, began.files))
         if finished is not None and is_main:
             when = finished.finished_at[:16].replace("T", " at ")
             print(f"{folder}: this run was finished on {when} UTC; --overwrite runs it again", file=sys.stderr)
@@ -175,15 +176,16 @@ def _measure(
 ) -> Result:
     task, preset = package.task(run), package.preset(run)
     seed_torch(run.seed, 0)
+    began = inputs_of(run)
     assembly = package.assembly(run, session.data, accelerator)
     reset_peak_memory(accelerator.device)  # after data were made, which only the first run does
     if session.out is None and not session.overwrite:
         same = main_first(accelerator, lambda: find_same_run(folder, run, assembly.data_checksum))
         if same is not None:
             raise _SameRunError(same)
-    main_first(accelerator, lambda: check_data(folder, run, assembly.data_checksum))
-    main_first(accelerator, lambda: check_weights(folder, run, record=True))
-    main_first(accelerator, lambda: check_extra(folder, run, record=True))
+    main_first(accelerator, lambda: check_data(folder, assembly.data_checksum, began.files))
+    main_first(accelerator, lambda: check_weights(folder, began.weights, record=True))
+    main_first(accelerator, lambda: check_extra(folder, began.extra, record=True))
     row = row_of(run, preset)
     name = row_name(row)
     if session.trackers:

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import marshal
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -25,6 +26,9 @@ from seqarena.common.model.norms import NORMS, NormConfig
 Sources = Mapping[str, str]
 """Path of a file, relative to the project's folder -> 12 hex digits."""
 
+LIBRARIES = frozenset({"site-packages", "dist-packages"})
+"""Names of folders of installed libraries."""
+STANDARD_LIBRARY = frozenset(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 PROJECT = "seqarena"
 TREE = Path(__file__).resolve().parents[2]
 """Folder of the packages. In a checkout this is its root, the target of the links in ``seqarena/``."""
@@ -149,7 +153,7 @@ def _file(name: str, own: Collection[str] = ()) -> Path | None:
 
 def _below(folder: Path, name: str) -> Path | None:
     path = folder.joinpath(*name.split("."))
-    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
+    return next((each for each in (path / "__init__.py", path.with_suffix(".py")) if each.exists()), None)
 
 
 def _loaded(name: str) -> Path | None:
@@ -159,7 +163,7 @@ def _loaded(name: str) -> Path | None:
 
 
 def _is_ours(path: Path) -> bool:
-    return "site-packages" not in path.parts and not path.is_relative_to(sys.base_prefix)
+    return LIBRARIES.isdisjoint(path.parts) and not any(map(path.is_relative_to, STANDARD_LIBRARY))
 
 
 def _portable(name: str, path: Path) -> str:
@@ -174,7 +178,9 @@ def _shown(path: Path) -> str:
 @functools.cache
 def _read(path: Path) -> tuple[str, frozenset[str]]:
     """Returns a file's hash and the names of its imports. Cached per process, since modules are imported once."""
-    if STARTED < path.stat().st_mtime <= time.time():
+    status = path.stat()
+    # ``cp -p`` and archives set the time of change of the content, but not that of the status.
+    if any(STARTED < changed <= time.time() for changed in (status.st_mtime, status.st_ctime)):
         raise WrongUseError(f"{_shown(path)} was changed after this process began; start the command again")
     _require_not_stale(path)
     return _parsed(path.read_bytes())

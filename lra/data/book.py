@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from seqarena.common.data import corpus
+from seqarena.common.data.batches import Ragged
 from seqarena.common.data.counter import hash64, permutation
 from seqarena.common.data.prepared import Splits, prepared
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.config import fingerprint
-from seqarena.lra.data import SPLITS
+from seqarena.lra.data import BYTE_VOCABULARY, SPLITS
 from seqarena.lra.data.retrieval import Pair, Pairs, pairs_to_sequences
 from seqarena.lra.data.reviews import Review, Reviews, reviews_to_sequences, validate_on_test
 
@@ -97,6 +99,10 @@ class Chapters(Pairs):
         where = folder / "lra" / f"chapters-v{VERSION}-{fingerprint(self)}"
         return prepared(where, "retrieval: pairing passages of the bundled book", self._pair_passages)
 
+    def floors(self, splits: Splits) -> dict[str, float]:
+        """Returns the floors of all pairs, and the score of the bytes where the second passage follows the first."""
+        return super().floors(splits) | {"bytes at the seam": seam(splits)}
+
     def _pair_passages(self) -> Splits:
         book = _chapters()
         parts = split_chapters(len(book))
@@ -115,6 +121,23 @@ class Chapters(Pairs):
             other, index = firsts[drawn]
             pairs += (first, second, 1), (first, chapters[other][index + 1], 0)
         return pairs
+
+
+def seam(splits: Splits) -> float:
+    """Returns the test accuracy of the more frequent label of the last two bytes of the first passage and the next.
+
+    Two passages of one chapter follow each other, so that the second often continues a word of the first.
+    """
+    train, test = splits["train"], splits["test"]
+    sums = np.bincount(_seams(train), weights=2.0 * train.labels - 1.0, minlength=BYTE_VOCABULARY**3)
+    return float(((sums[_seams(test)] > 0) == test.labels).mean())
+
+
+def _seams(split: Ragged) -> npt.NDArray[np.int64]:
+    """Returns the number of the three bytes around the seam of each pair."""
+    seams = split.offsets[1::2]
+    last, end, first = (np.asarray(split.tokens)[seams + at].astype(np.int64) for at in (-2, -1, 0))
+    return (last * BYTE_VOCABULARY + end) * BYTE_VOCABULARY + first
 
 
 def _check(path: str | None, length: int) -> None:

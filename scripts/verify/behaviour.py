@@ -113,7 +113,10 @@ def _only(each: Example, part: tuple[slice, ...]) -> Example:
 
 
 def repeated_calls(subject: Subject) -> str:
-    """Two calls give the same bits, draw no random numbers, and leave their inputs as they are."""
+    """Two calls give the same bits, draw no random numbers, and leave their inputs as they are.
+
+    A call in training, without dropout, gives the same numbers.
+    """
     for each in subject.examples():
         kernel = subject.kernel(each.query.shape[1])
         before = each.map(lambda tensor: tensor.clone())
@@ -126,7 +129,9 @@ def repeated_calls(subject: Subject) -> str:
                 raise FailedCheckError(f"{each.label}: a call changes its {name}")
         if not torch.equal(first, second):
             raise FailedCheckError(f"{each.label}: two calls give other numbers")
-    return "the same bits"
+        where = f"in training without dropout, compared with evaluation; {each.label}"
+        require_close(each.run(kernel.train()), first, where)
+    return "the same bits, in training the same numbers"
 
 
 def steps(subject: Subject) -> str:

@@ -1,5 +1,7 @@
 """Checks of what is visible: padding, empty rows, the future, other queries, segments, windows."""
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.visibility import CALL_OPTIONS, CallOption, Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.scripts.verify.subject import (
@@ -20,6 +23,8 @@ from seqarena.scripts.verify.subject import (
     require_support,
 )
 
+LONG, TIMES = 300, (37, 100, 277)
+"""Length of an example that a variant may compute in blocks, and queries in the middle of blocks of many sizes."""
 CONTENTS = (("zeros", 0.0), ("huge numbers", 1e30), ("NaN", float("nan")), ("infinity", float("inf")))
 """Contents of padding."""
 
@@ -36,7 +41,24 @@ def padded_keys(subject: Subject) -> str:
                 found = padded.run(subject.kernel(each.query.shape[1]))[:, :, : each.query.shape[2]]
                 where = f"two padded keys of {content} added, {scores}; {each.label}"
                 require_close(found, expected, where, 1e-7)
+        _require_any_side(subject, each)
     return "removing them is the same"
+
+
+def _require_any_side(subject: Subject, each: Example) -> None:
+    """Raises a ``FailedCheckError`` if padding in front of the real positions is not like padding behind them.
+
+    Without an order, only of variants to which the order of keys is nothing.
+    """
+    kernel, count = subject.kernel(each.query.shape[1]), each.query.shape[2]
+    expected = each.run(kernel)
+    if each.visibility.order == "causal":
+        found = _in_front(_padded(each, 2, 0.0, queries=True), queries=True).run(kernel)[:, :, -count:]
+    elif difference(_turned(each).run(kernel), expected) > 1e-9:
+        return
+    else:
+        found = _in_front(_padded(each, 2, 0.0, queries=False), queries=False).run(kernel)
+    require_close(found, expected, f"two padded keys in front of the others; {each.label}", 1e-7)
 
 
 def padded_queries(subject: Subject) -> str:
@@ -78,16 +100,22 @@ def future(subject: Subject) -> str:
         raise NotApplicableError("the config lists only order 'none'")
     for memory in (False, True) if "memory" in subject.config.supports else (False,):
         for each in subject.examples(ordered, memory=memory):
-            kernel = subject.kernel(each.query.shape[1])
-            expected = each.run(kernel)
-            for time in range(each.query.shape[2] - 1):
-                later = replace(each, query=_changed(each.query, time + 1))
-                if each.visibility.order == "causal":
-                    at = time + each.visibility.memory
-                    later = replace(later, key=_changed(each.key, at + 1), value=_changed(each.value, at + 1))
-                where = f"tokens after query {time} changed; {each.label}"
-                require_close(later.run(kernel)[:, :, : time + 1], expected[:, :, : time + 1], where, 1e-12)
+            _require_no_future(subject.kernel(each.query.shape[1]), each, range(each.query.shape[2] - 1))
+    for order, is_training in itertools.product(ordered, (False, True)):
+        _require_no_future(subject.kernel(1).train(is_training), example(order, 1, 1, LONG, 4), TIMES)
     return f"unchanged in {', '.join(ordered)}"
+
+
+def _require_no_future(kernel: Kernel, each: Example, times: Iterable[int]) -> None:
+    """Raises a ``FailedCheckError`` if tokens after one of the queries ``times`` change an output up to it."""
+    expected = each.run(kernel)
+    for time in times:
+        later = replace(each, query=_changed(each.query, time + 1))
+        if each.visibility.order == "causal":
+            at = time + each.visibility.memory
+            later = replace(later, key=_changed(each.key, at + 1), value=_changed(each.value, at + 1))
+        where = f"tokens after query {time} changed; {each.label}" + (", in training" if kernel.training else "")
+        require_close(later.run(kernel)[:, :, : time + 1], expected[:, :, : time + 1], where, 1e-12)
 
 
 def other_queries(subject: Subject) -> str:
@@ -204,6 +232,24 @@ def _shifted(each: Example, shift: float) -> Example:
     first = torch.zeros_like(each.query[0, 0, 0])
     first[0] = shift
     return replace(each, query=each.query + first, key=each.key - first)
+
+
+def _turned(each: Example) -> Example:
+    """Returns the example with its keys and values in the opposite order."""
+    return replace(each, key=each.key.flip(2), value=each.value.flip(2))
+
+
+def _in_front(each: Example, *, queries: bool) -> Example:
+    """Returns the example with its two last keys, and queries, in front of the others."""
+    seen = each.visibility
+    real = [None if mask is None else mask.roll(2, dims=1) for mask in (seen.query_real, seen.key_real)]
+    return replace(
+        each,
+        query=each.query.roll(2, dims=2) if queries else each.query,
+        key=each.key.roll(2, dims=2),
+        value=each.value.roll(2, dims=2),
+        visibility=replace(seen, query_real=real[0] if queries else seen.query_real, key_real=real[1]),
+    )
 
 
 def _padded(each: Example, extra: int, content: float, *, queries: bool, keys: bool = True) -> Example:

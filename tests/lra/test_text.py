@@ -246,6 +246,8 @@ def test_the_book_is_cut_by_chapters(tmp_path: Path) -> None:
     floors = Chapters(length=512).floors(pairs)
     assert floors["majority class"] == 0.5
     assert floors["shared words"] > 0.55
+    short, _ = Chapters().load(tmp_path)
+    assert Chapters().floors(short)["bytes at the seam"] > 0.75
 
 
 def test_naive_bayes_knows_what_counts_tell() -> None:

@@ -380,6 +380,16 @@ def test_a_finished_run_notices_other_weights_where_it_started(tmp_path: Path) -
     assert measure(run, tmp_path / "run") == first
 
 
+def test_a_finished_run_notices_another_vocabulary_where_it_started(tmp_path: Path) -> None:
+    source = checkpoint(tmp_path / "bert")
+    run = replace(RUNS["mnli"], model=replace(TINY, init=source)).completed({"model.norm"})
+    first = measure(run, tmp_path / "run")
+    assert measure(run, tmp_path / "run") == first
+    word_tokenizer(sorted(world.words(), reverse=True)).save(tmp_path / "bert")
+    with pytest.raises(BadDataError, match=r"began on data of sha256 \w+, now they are \w+"):
+        measure(run, tmp_path / "run")
+
+
 def test_a_finished_run_notices_another_stress_set(tmp_path: Path) -> None:
     extra = tmp_path / "extra.jsonl"
     extra.write_text('{"sentence1": "all dogs run", "sentence2": "some dogs run", "gold_label": "entailment"}')

@@ -119,6 +119,18 @@ def column_softmax(self: Plain, scores: Tensor, visible: Tensor, visibility: Vis
     return rows / rows.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 
+def padded_at_the_end(seen: Visibility) -> Visibility:
+    """Reads a mask of keys as their number."""
+    return seen if seen.key_real is None else replace(seen, key_real=seen.key_real.sort(descending=True).values)
+
+
+def blocks_seen_whole(self: Plain, scores: Tensor, visible: Tensor, visibility: Visibility) -> Tensor:
+    """Sees the second and each later block of 64 keys as a whole, as a scan over blocks with a wrong mask does."""
+    block = torch.arange(scores.shape[-1]) // 64
+    own = block[visibility.memory :, None]
+    return softmax(scores, visible | ((own == block) & (own > 0)))
+
+
 class WrongBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor) -> Tensor:
@@ -275,6 +287,7 @@ FAULTS = (
     Fault("NaN times 0", "padded keys", call(
         lambda self, query, key, value, visibility, bias=None: self._clear(
             self.weights(query, key, visibility, bias).to(value.dtype) @ value, visibility))),
+    Fault("padding is taken to be at the end", "padded keys", without(padded_at_the_end)),
     Fault("queries are not masked", "padded queries", call(not_cleared)),
     Fault("a sum over padded queries", "padded queries", call(mean_centred), {"sums": True, "declared": ("none",)}),
     Fault("NaN in empty rows", "empty rows", formula(
@@ -282,6 +295,7 @@ FAULTS = (
     Fault("causal order is ignored", "the future", without(
         lambda seen: replace(seen, order="none", memory=0, window=None))),
     Fault("one key too many", "the future", formula(one_key_more)),
+    Fault("blocks of 64 are seen whole", "the future", formula(blocks_seen_whole), {"declared": ("causal",)}),
     Fault("a mean over all values", "the future", output(leaking_mean)),
     Fault("columns normalised over later queries", "the future", formula(column_softmax), {"sums": True, "steps": ()}),
     Fault("an undeclared sum over queries", "other queries", formula(column_softmax),
@@ -326,6 +340,8 @@ FAULTS = (
         lambda self, right, *_: right + 1e-3 * right.roll(1, dims=1))),
     Fault("noise", "repeated calls", output(
         lambda self, right, *_: right + 1e-6 * torch.randn_like(right))),
+    Fault("another formula in training", "repeated calls", output(
+        lambda self, right, *_: 1.01 * right if self.training else right)),
     Fault("an input is changed in place", "repeated calls", call(in_place)),
     Fault("a branch on the data", "compilation", output(branch_on_data)),
     Fault("the full matrix is stored", "memory", call(on_full_matrix)),

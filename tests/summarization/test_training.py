@@ -99,6 +99,23 @@ def test_a_test_set_that_is_cut_is_told_by_its_checksum(tmp_path: Path) -> None:
     assert cut.validation.pairs == whole.validation.pairs
 
 
+def test_the_vocabulary_is_part_of_what_a_run_is_of(tmp_path: Path) -> None:
+    """Two vocabularies that agree on the training texts, but not on the evaluated ones, are other data."""
+    folder = write_sumdata(tmp_path / "pairs", (("a bus crashed", "a crash"),))
+    for name in ("train/valid.article.filter.txt", "Giga/input.txt"):
+        (folder / "sumdata" / name).write_text("a ferry crashed\n")
+    sums = set()
+    for first, second in (("ferry", "plane"), ("plane", "ferry")):
+        words = word_tokenizer(["a", "bus", "crash", "crashed", first, second])
+        words.save(tmp_path / first)
+        data = replace(TINY.data, path=str(folder), tokenizer=str(tmp_path / first))
+        run = replace(TINY, task="gigaword", data=data, model=replace(TINY.model, vocabulary=len(words)))
+        sums.add(PACKAGE.assembly(run, tmp_path, make_accelerator("float32")).data_checksum)
+    assert len(sums) == 2
+    generated = PACKAGE.assembly(TINY, tmp_path, make_accelerator("float32"))
+    assert generated.data_checksum == trainer.prepare(TINY, tmp_path)[1].checksum
+
+
 def test_cross_entropy_is_a_mean_over_all_tokens_without_smoothing(tmp_path: Path) -> None:
     tokenizer, splits = trainer.prepare(TINY, tmp_path)
     torch.manual_seed(0)

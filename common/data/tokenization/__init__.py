@@ -12,8 +12,8 @@ from seqarena.common.data.tokenization.wordpiece import read_vocabulary, train_w
 from seqarena.common.errors import BadDataError, WrongUseError, damage
 
 __all__ = [
-    "CONTINUED", "FILES", "SPECIAL", "VOCABULARIES", "Ids", "Kind", "LibraryTokenizer", "Tokenizer", "load_tokenizer",
-    "train_tokenizer", "word_tokenizer",
+    "BESIDE", "CONTINUED", "FILES", "SPECIAL", "VOCABULARIES", "Ids", "Kind", "LibraryTokenizer", "Tokenizer",
+    "load_tokenizer", "train_tokenizer", "word_tokenizer",
 ]  # fmt: skip
 
 Kind = Literal["wordpiece", "sentencepiece"]
@@ -30,7 +30,9 @@ READ: Mapping[str, Callable[[Path], Tokenizer]] = {
 }
 FILES = tuple(READ)
 """Files with a vocabulary, in order of preference: tokenizer.json only approximates spiece.model."""
-VOCABULARIES = (*FILES, MERGES, "tokenizer_config.json")
+BESIDE = (MERGES, "tokenizer_config.json")
+"""Files beside one of ``FILES`` that are read together with it."""
+VOCABULARIES = (*FILES, *BESIDE)
 """Files of a checkpoint that define its tokenizer."""
 
 

@@ -5,6 +5,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -211,6 +212,26 @@ def test_an_edit_behind_a_link_to_a_folder_is_noticed(tmp_path: Path) -> None:
     before = origin(tmp_path / "data")
     (tmp_path / "disk" / "a.txt").write_text("another text")
     assert origin(tmp_path / "data") != before
+
+
+def test_an_edit_that_keeps_size_and_time_is_noticed(tmp_path: Path) -> None:
+    """Made by ``cp -p``, by rsync or by an archive, or within one tick of the clock."""
+    path = tmp_path / "text.txt"
+    path.write_text("one text")
+    before, status = (origin(path), origin(tmp_path)), path.stat()
+    time.sleep(0.02)  # longer than a tick
+    path.write_text("two text")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_mtime_ns == status.st_mtime_ns
+    assert all(now != then for now, then in zip((origin(path), origin(tmp_path)), before, strict=True))
+
+
+def test_a_vocabulary_is_identified_with_the_files_that_are_read_with_it(tmp_path: Path) -> None:
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("[PAD]")
+    before = origin(vocabulary)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert origin(vocabulary) != before
 
 
 def test_links_are_followed_and_no_folder_is_entered_twice(tmp_path: Path) -> None:

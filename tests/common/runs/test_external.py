@@ -1,7 +1,6 @@
 """Variants and norms defined outside the project: found, named, versioned, and refused with a reason."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,15 +61,15 @@ Write = Callable[[str, str], Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Iterator[Write]:
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Writes a file as if before this process began; afterwards forgets every module that a test imported."""
     search_path = list(sys.path)
+    monkeypatch.setattr(sources, "STARTED", float("inf"))
 
     def apply(name: str, text: str) -> Path:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-        os.utime(path, (1e9, 1e9))
         forget()
         return path
 

@@ -3,6 +3,8 @@
 import os
 import py_compile
 import shutil
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +131,31 @@ def test_a_file_that_changes_under_a_process_is_noticed(edit: Tree, monkeypatch:
     forget()
     with pytest.raises(WrongUseError, match=r"was changed after this process began; start the command again"):
         of("softmax")
+
+
+def test_a_file_that_is_replaced_under_a_process_by_an_older_one_is_noticed(
+    edit: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "STARTED", time.time())
+    for path in sources.TREE.rglob("*.py"):
+        os.utime(path, (1e9, 1e9))  # as ``cp -p`` sets it
+    with pytest.raises(WrongUseError, match=r"was changed after this process began; start the command again"):
+        of("softmax")
+
+
+def test_a_file_of_the_users_below_the_prefix_of_python_is_seen(
+    edit: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own prefix may be /usr, and the user's files in /usr/src."""
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "variant.py").write_text("import helper\n")
+    (tmp_path / "mine" / "helper.py").write_text("GAIN = 1\n")
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    kind = type("Mine", (Softmax,), {"__module__": "variant"})
+    run = replace(BASE, model=replace(BASE.model, attention=kind()))
+    assert "helper.py" in sources_of(find_package("lra").assemble, run)
+    assert not {"json.py", "torch.py", "numpy.py"} & sources_of(find_package("lra").assemble, run).keys()
 
 
 def test_compiled_code_of_an_earlier_text_is_noticed(edit: Tree) -> None:
