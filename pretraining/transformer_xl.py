@@ -162,6 +162,11 @@ class RelativeAttention(nn.Module):
         self.kernel = variant.build(config.heads, config.attention_dropout)
         self.has_state = variant.sums_over_queries
 
+    @property
+    def residual_matrices(self) -> tuple[nn.Linear, ...]:
+        """Matrices whose initial values some norms scale: those of the values and of the output."""
+        return self.value, self.output
+
     def forward(
         self, hidden: Hidden, past: Context | ProjectedMemory, distances: Distances, state: EarlierLse | None
     ) -> tuple[Hidden, ColumnLse | None, ProjectedMemory | None]:

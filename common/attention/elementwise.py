@@ -47,10 +47,11 @@ class Elementwise(AttentionConfig):
         """The weights as text: ``pi_ij = s_ij^3 / sqrt(N)``."""
         activated = "s_ij" if self.phi == "x" else f"{self.phi}(s_ij)"
         power = f"^{self.power}" if self.power > 1 else ""
-        divisor = "" if self.scale == 1 else f" / {self.scale:g}"
         if self.scale is None:
             names = {0.0: "", 0.5: " / sqrt(N)", 1.0: " / N"}
             divisor = names.get(self.length_exponent, f" / N^{self.length_exponent:g}")
+        else:
+            divisor = "" if self.scale == 1 else f" / {self.scale:g}"
         return f"pi_ij = {activated}{power}{divisor}"
 
     def build(self, heads: int, dropout: float = 0.0) -> Kernel:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqarena.common.attention import ALIASES, ATTENTIONS, attention_name
-from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.model.norms import NORMS
 from seqarena.common.parser import Parser
 from seqarena.common.runs.fields import NO_FIELDS, attention_fields, spelled
@@ -48,12 +47,15 @@ def _chosen_by(preset: Preset[BaseRun]) -> str:
 
 
 def _summaries(table: Mapping[str, Any], aliases: Mapping[str, str]) -> str:
-    """Returns a table of configs, one line each: name, and formula or first line of the class's docstring."""
+    """Returns a table of configs, one line each: name, and first line of the class's docstring.
+
+    A class with several entries has a property ``formula``, which tells them apart.
+    """
     lines = []
     for name, config in table.items():
         alias = f" (also: {aliases[name]})" if name in aliases else ""
         first = (type(config).__doc__ or "").split("\n")[0].rstrip(".")
-        summary = config.formula if isinstance(config, Elementwise) else first
+        summary = getattr(config, "formula", first)
         lines.append(f"  {name:<14} {summary}{alias}")
     return "\n".join(lines)
 

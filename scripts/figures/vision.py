@@ -108,6 +108,19 @@ class TrainingRecord:
         return end_of(self.losses)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PatchEncoderConfig(EncoderConfig):
+    """An encoder of patches."""
+
+    patches: int
+    """Number of patches of a picture."""
+
+    @property
+    def longest(self) -> int:
+        """Number of patches."""
+        return self.patches
+
+
 class VisionTransformer(nn.Module):
     """Pre-norm vision transformer with learned positions and mean pooling."""
 
@@ -117,9 +130,9 @@ class VisionTransformer(nn.Module):
         self.embedding = nn.Linear(math.prod(trial.patch), trial.dim)
         self.positions = AbsolutePositions("learned", length=trial.length, dim=trial.dim, std=0.02)
         self.encoder = Encoder(
-            EncoderConfig(
-                layers=trial.layers, dim=trial.dim, heads=4, ffn_dim=2 * trial.dim, attention=trial.attention,
-                norm=PreNorm(), dropout=0.0, attention_dropout=0.0,
+            PatchEncoderConfig(
+                patches=trial.length, layers=trial.layers, dim=trial.dim, heads=4, ffn_dim=2 * trial.dim,
+                attention=trial.attention, norm=PreNorm(), dropout=0.0, attention_dropout=0.0,
             )
         )  # fmt: skip
         self.head = nn.Linear(trial.dim, CLASSES)

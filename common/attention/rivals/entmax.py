@@ -28,6 +28,12 @@ class Entmax(AttentionConfig):
             raise WrongUseError(f"alpha: expected 1.5 (entmax) or 2 (sparsemax), found {self.alpha}")
 
     @property
+    def formula(self) -> str:
+        """The weights as text."""
+        weights = "max(0, s_ij - tau_i)" if self.alpha == 2 else "max(0, s_ij / 2 - tau_i)^2"
+        return f"sparse: pi_ij = {weights}, tau_i such that they sum to 1 over j"
+
+    @property
     def bias_hides(self) -> bool:
         """True: a score more than 1 / (alpha - 1) below the row's maximum has weight 0."""
         return True

@@ -1,5 +1,6 @@
 """Softmax with an additional term in the denominator, a sink of attention: constant or trained."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,14 @@ class SinkSoftmax(AttentionConfig):
     """Whether b is trained, one per head."""
     initial: float = 0.0
     """The constant b, or its initial value."""
+
+    @property
+    def formula(self) -> str:
+        """The weights as text."""
+        extra = "exp b" if self.trained else f"{math.exp(self.initial):.4g}"
+        return (
+            f"softmax with a sink: pi_ij = exp s_ij / ({extra} + sum_j exp s_ij){', b trained' if self.trained else ''}"
+        )
 
     @property
     def bias_hides(self) -> bool:

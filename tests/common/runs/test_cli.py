@@ -71,7 +71,7 @@ def test_any_field_is_set_by_its_path() -> None:
             "lra listops --model.attention.u 1",
             "unknown field --model.attention.u; u is a field of hnas; add --attention hnas",
         ),
-        ("lra listops --model.attention.scale 1", "scale is a field of x1, x2, x3 and 12 more; add --attention x1"),
+        ("lra listops --model.attention.scale 1", "scale is a field of x1, x2, x3 and 14 more; add --attention x1"),
         ("lra listops --task other", "unknown field --task"),
         ("lra listops --optim.lr abc", "--optim.lr abc: expected a number"),
         ("lra listops --optim.lr none", "--optim.lr none: expected a number;"),
