@@ -246,18 +246,21 @@ def gradients(subject: Subject) -> str:
             generator = torch.Generator().manual_seed(0)
             direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             found = direction.new_zeros(()) if parameter.grad is None else (parameter.grad * direction).sum()
-            length = torch.zeros(1, dtype=torch.float64)
-            start = parameter.detach().clone()
-
-            def along(mixer=mixer, each=each, parameter=parameter, start=start, length=length, direction=direction):  # type: ignore[no-untyped-def]  # noqa: ANN
-                parameter.copy_(start + length * direction)
-                return float(_weighted_sum(mixer, each.hidden, each.visibility))
-
+            length, start = torch.zeros(1, dtype=torch.float64), parameter.detach().clone()
+            along = functools.partial(_along, mixer, each, parameter, start, direction, length)
             with torch.no_grad():
                 expected = finite_differences(length, along)
                 parameter.copy_(start)
             require_close(found[None], expected, f"gradient of {name} in one direction; {each.label}", 1e-4)
     return "equal finite differences"
+
+
+def _along(
+    mixer: nn.Module, each: Stream, parameter: Tensor, start: Tensor, direction: Tensor, length: Tensor
+) -> float:
+    """Returns the weighted sum of the outputs with a parameter moved by ``length`` in a direction."""
+    parameter.copy_(start + length * direction)
+    return float(_weighted_sum(mixer, each.hidden, each.visibility))
 
 
 def _weighted_sum(mixer: nn.Module, hidden: Tensor, visibility: Visibility) -> Tensor:

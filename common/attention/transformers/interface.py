@@ -261,8 +261,8 @@ def _visibility(
 ) -> Visibility | None:
     """Returns the visibility, or None if the mask is a matrix over all pairs.
 
-    For variants that need a mask of the queries, the mask of the keys also marks padded queries. ``_check_supported`` refuses
-    their cross-attention, where the two masks differ.
+    For variants that need a mask of the queries, the mask of the keys also marks padded queries.
+    ``_check_supported`` refuses their cross-attention, where the two masks differ.
     """
     queries, keys = query.shape[2], key.shape[2]
     memory = keys - queries if causal else 0
