@@ -386,6 +386,11 @@ class AttentionConfig(ABC):
         return False
 
     @property
+    def needs_query_mask(self) -> bool:
+        """Whether padded queries must be marked, because they could change the output of other queries."""
+        return self.sums_over_queries
+
+    @property
     def supports(self) -> tuple[CallOption, ...]:
         """Options of a call that the variant takes into account."""
         return CALL_OPTIONS

@@ -69,6 +69,9 @@ class MixerConfig(AttentionConfig):
 class TokenMixer(nn.Module):
     """Maps a stream of tokens to a stream of the same shape, as self-attention does. Subclasses define ``mix``."""
 
+    has_weights: bool = False
+    """Whether the weights of the one kernel inside are those of the mixer, for diagnostics and heat maps."""
+
     def __init__(self, config: MixerConfig) -> None:
         super().__init__()
         self.config = config
@@ -105,3 +108,14 @@ class TokenMixer(nn.Module):
             return self.mix(hidden, visibility)
         output: Tensor = self.mix(hidden.masked_fill(~real[..., None], 0.0), visibility)
         return output.masked_fill(~real[..., None], 0.0)
+
+
+def kernels_with_weights(model: nn.Module) -> list[Kernel]:
+    """Returns the kernels of a model whose weights are those of an attention layer, without the parts of a mixer."""
+    hidden = {
+        part
+        for mixer in model.modules()
+        if isinstance(mixer, TokenMixer) and not mixer.has_weights
+        for part in mixer.modules()
+    }
+    return [each for each in model.modules() if isinstance(each, Kernel) and each.has_weights and each not in hidden]

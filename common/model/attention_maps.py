@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.mixer import kernels_with_weights
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.files import write_json
 
@@ -42,8 +43,7 @@ def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, A
         values = _map_and_histogram(kernel, query, key, visibility, inputs[4] if len(inputs) > 4 else None)
         found.append({"name": names[kernel].removesuffix(".kernel") + repeated, **values})
 
-    kernels = [each for each in names if isinstance(each, Kernel) and each.has_weights]
-    handles = [kernel.register_forward_hook(record) for kernel in kernels]
+    handles = [kernel.register_forward_hook(record) for kernel in kernels_with_weights(model)]
     try:
         run()
     finally:

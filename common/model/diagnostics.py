@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.mixer import kernels_with_weights
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.norms.base import Residual
 from seqarena.common.model.transformer import DecoderLayer
@@ -180,8 +181,9 @@ def diagnose(model: nn.Module, run: Callable[[], Any]) -> dict[str, list[float]]
     layers = [layer for layer in layers if not isinstance(layer, DecoderLayer)]
     in_decoder = {part for module in model.modules() if isinstance(module, DecoderLayer) for part in module.modules()}
     kernels = [part for part in model.modules() if isinstance(part, Kernel) and part not in in_decoder]
+    weighted = [kernel for kernel in kernels_with_weights(model) if kernel not in in_decoder]
     handles = [layer.register_forward_hook(after_layer) for layer in layers]
-    handles += [kernel.register_forward_hook(after_kernel) for kernel in kernels if kernel.has_weights]
+    handles += [kernel.register_forward_hook(after_kernel) for kernel in weighted]
     try:
         run()
     finally:

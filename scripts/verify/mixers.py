@@ -18,11 +18,19 @@ from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.scripts.verify import behaviour
 from seqarena.scripts.verify.numbers import finite_differences
-from seqarena.scripts.verify.subject import FailedCheckError, NotApplicableError, Subject, require_close
+from seqarena.scripts.verify.subject import (
+    FailedCheckError,
+    NotApplicableError,
+    Subject,
+    require_close,
+    require_support,
+)
 
 SHAPE = LayerShape(dim=8, heads=2, width=8, length=16)
 LENGTH = 1024
 """Length of the inputs that are timed."""
+HALF = 8
+"""Largest error under autocast, relative to the largest output, in units of the dtype's precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +82,11 @@ def config(subject: Subject) -> str:
 
 
 def sizes(subject: Subject) -> str:
-    """Any number of tokens works."""
+    """Any number of tokens works, and heads that are together narrower than the stream."""
     count = 0
-    for order, tokens, heads in itertools.product(subject.orders, (1, 2, 7, 16), (1, 2)):
+    for order, tokens, (heads, width) in itertools.product(subject.orders, (1, 2, 7, 16), ((1, 8), (2, 8), (2, 4))):
         each = stream(order, 1, tokens)
-        output = made(subject, replace(SHAPE, heads=heads))(each.hidden, each.visibility)
+        output = made(subject, replace(SHAPE, heads=heads, width=width))(each.hidden, each.visibility)
         if output.shape != each.hidden.shape or not bool(torch.isfinite(output).all()):
             raise FailedCheckError(f"{each.label}: the output is not finite, or has shape {tuple(output.shape)}")
         count += 1
@@ -110,6 +118,7 @@ def batches(subject: Subject) -> str:
 
 def padding(subject: Subject) -> str:
     """Padding after the last token changes nothing, whatever it contains; gradients are finite."""
+    require_support(subject, "padding")
     for each in streams(subject):
         expected = made(subject)(each.hidden, each.visibility)
         batch, tokens, dim = each.hidden.shape
@@ -119,9 +128,19 @@ def padding(subject: Subject) -> str:
             longer.requires_grad_()
             output = made(subject)(longer, replace(each.visibility, query_real=real, key_real=real))
             require_close(output[:, :tokens], expected, f"2 tokens of padding with {content:g}; {each.label}")
-            torch.autograd.backward(output[:, :tokens].square().sum())
-            if longer.grad is None or not bool(torch.isfinite(longer.grad).all()):
+            if output.requires_grad:
+                torch.autograd.backward(output[:, :tokens].square().sum())
+            if longer.grad is not None and not bool(torch.isfinite(longer.grad).all()):
                 raise FailedCheckError(f"2 tokens of padding with {content:g}; {each.label}: a gradient is not finite")
+    for order in subject.orders:
+        each = stream(order, batch=3)
+        lengths = torch.tensor([2, 5, 4])
+        real = torch.arange(5) < lengths[:, None]
+        output = made(subject)(each.hidden, replace(each.visibility, query_real=real, key_real=real))
+        for number, length in enumerate(lengths.tolist()):
+            alone = made(subject)(each.hidden[number : number + 1, :length], each.visibility)
+            where = f"example {number} of a batch with {', '.join(map(str, lengths.tolist()))} tokens; order {order}"
+            require_close(output[number : number + 1, :length], alone, where)
     return "changes nothing"
 
 
@@ -144,8 +163,7 @@ def future(subject: Subject) -> str:
 
 def segments(subject: Subject) -> str:
     """Packed sequences give the same as each alone."""
-    if "segments" not in subject.config.supports:
-        raise NotApplicableError("the config does not list segments")
+    require_support(subject, "segments")
     for order in subject.orders:
         one, other = stream(order, 1, 3), stream(order, 1, 4)
         packed = torch.cat([one.hidden, other.hidden], dim=1)
@@ -154,6 +172,22 @@ def segments(subject: Subject) -> str:
         expected = torch.cat([made(subject)(each.hidden, each.visibility) for each in (one, other)], dim=1)
         require_close(found, expected, f"two packed sequences; order {order}")
     return "packed equals apart"
+
+
+def window(subject: Subject) -> str:
+    """Under a window, older tokens change no output. A window of the whole length changes nothing."""
+    require_support(subject, "window")
+    if "causal" not in subject.orders:
+        raise NotApplicableError("the config does not list order 'causal'")
+    each, mixer = stream("causal"), made(subject)
+    narrow = replace(each.visibility, window=2)
+    changed = torch.cat([3 - each.hidden[:, :-2], each.hidden[:, -2:]], dim=1)
+    found, expected = (mixer(hidden, narrow)[:, -1:] for hidden in (changed, each.hidden))
+    require_close(found, expected, f"tokens before a window of 2 changed; {each.label}", 1e-12)
+    wide = replace(each.visibility, window=each.hidden.shape[1])
+    where = f"a window of the whole length; {each.label}"
+    require_close(mixer(each.hidden, wide), mixer(each.hidden, each.visibility), where)
+    return "older tokens change nothing"
 
 
 def refusals(subject: Subject) -> str:
@@ -179,7 +213,9 @@ def parameters(subject: Subject) -> str:
     """Every parameter has a gradient, and is saved and loaded."""
     shape = replace(SHAPE, length=5)
     mixer, each = made(subject, shape), stream(subject.orders[0])
-    torch.autograd.backward(mixer(each.hidden, each.visibility).pow(3).sum())
+    output = mixer(each.hidden, each.visibility)
+    if output.requires_grad:
+        torch.autograd.backward(output.pow(3).sum())
     without = [name for name, value in mixer.named_parameters() if value.grad is None or not bool(value.grad.any())]
     if without:
         raise FailedCheckError(f"{each.label}: no gradient of {', '.join(without)}")
@@ -194,7 +230,7 @@ def parameters(subject: Subject) -> str:
 
 
 def gradients(subject: Subject) -> str:
-    """The gradient of the hidden states equals finite differences in float64."""
+    """Gradients equal finite differences in float64: of the hidden states, and of each parameter in one direction."""
     for each in streams(subject):
         hidden = each.hidden.clone().requires_grad_()
         value = functools.partial(_weighted_sum, made(subject), hidden, each.visibility)
@@ -203,12 +239,72 @@ def gradients(subject: Subject) -> str:
         with torch.no_grad():
             expected = finite_differences(hidden, lambda value=value: float(value()))  # type: ignore[misc]
         require_close(hidden.grad, expected, f"gradient of the input; {each.label}", 1e-4)
+    for order in subject.orders:
+        each, mixer = stream(order), made(subject)
+        torch.autograd.backward(_weighted_sum(mixer, each.hidden, each.visibility))
+        for name, parameter in mixer.named_parameters():
+            generator = torch.Generator().manual_seed(0)
+            direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            found = direction.new_zeros(()) if parameter.grad is None else (parameter.grad * direction).sum()
+            length, start = torch.zeros(1, dtype=torch.float64), parameter.detach().clone()
+            along = functools.partial(_along, mixer, each, parameter, start, direction, length)
+            with torch.no_grad():
+                expected = finite_differences(length, along)
+                parameter.copy_(start)
+            require_close(found[None], expected, f"gradient of {name} in one direction; {each.label}", 1e-4)
     return "equal finite differences"
+
+
+def _along(
+    mixer: nn.Module, each: Stream, parameter: Tensor, start: Tensor, direction: Tensor, length: Tensor
+) -> float:
+    """Returns the weighted sum of the outputs with a parameter moved by ``length`` in a direction."""
+    parameter.copy_(start + length * direction)
+    return float(_weighted_sum(mixer, each.hidden, each.visibility))
 
 
 def _weighted_sum(mixer: nn.Module, hidden: Tensor, visibility: Visibility) -> Tensor:
     output: Tensor = mixer(hidden, visibility)
     return (output * torch.arange(1, output.numel() + 1, dtype=output.dtype).sin().view_as(output)).sum()
+
+
+def half_precision(subject: Subject) -> str:
+    """Under autocast to half precision, the output is that of float64 with rounding errors; gradients are finite."""
+    for dtype, order in itertools.product((torch.bfloat16, torch.float16), subject.orders):
+        each = stream(order, tokens=16)
+        seen = each.visibility
+        if "padding" in subject.config.supports:
+            real = torch.arange(16) < torch.tensor([[16], [11]])
+            seen = replace(seen, query_real=real, key_real=real)
+        expected = made(subject)(each.hidden, seen).detach()
+        hidden = each.hidden.float().requires_grad_()
+        with torch.autocast("cpu", dtype=dtype):
+            found = made(subject, dtype=torch.float32)(hidden, seen)
+        where, scale = f"autocast to {dtype}; {each.label}", float(expected.abs().max()) or 1.0
+        require_close(found.double() / scale, expected / scale, where, HALF * torch.finfo(dtype).eps)
+        torch.autograd.backward(found.float().square().sum())
+        if hidden.grad is None or not bool(torch.isfinite(hidden.grad).all()):
+            raise FailedCheckError(f"{where}: a gradient is not finite")
+    return "autocast to bfloat16 and float16 as float64, rounded"
+
+
+def dropout(subject: Subject) -> str:
+    """Dropout acts in training alone, and follows the seed."""
+    require_support(subject, "dropout")
+    each = stream(subject.orders[0])
+    mixer = made(subject, replace(SHAPE, dropout=0.3))
+    plain = made(subject)(each.hidden, each.visibility)
+    require_close(mixer(each.hidden, each.visibility), plain, f"dropout 0.3, in evaluation; {each.label}", 1e-12)
+    mixer.train()
+    with torch.random.fork_rng(devices=[]):
+        outputs = []
+        for seed in (0, 0, *range(1, 9)):
+            torch.manual_seed(seed)
+            outputs.append(mixer(each.hidden, each.visibility))
+    require_close(outputs[1], outputs[0], f"dropout 0.3, the same seed twice; {each.label}", 1e-12)
+    if all(torch.equal(other, outputs[0]) for other in outputs):
+        raise FailedCheckError(f"dropout 0.3, in training; {each.label}: it drops nothing")
+    return "in training alone"
 
 
 def compiled(subject: Subject) -> str:
@@ -248,9 +344,12 @@ MIXER_CHECKS: MappingProxyType[str, Callable[[Subject], str]] = MappingProxyType
         "padded keys": padding,
         "the future": future,
         "segments": segments,
+        "window": window,
         "refusals": refusals,
         "parameters": parameters,
         "gradients": gradients,
+        "half precision": half_precision,
+        "dropout": dropout,
         "compilation": compiled,
         "speed": speed,
     }

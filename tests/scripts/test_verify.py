@@ -10,6 +10,7 @@ from seqarena.scripts.seqarena import dispatch
 from seqarena.scripts.verify import CHECKS, verify
 from seqarena.scripts.verify.subject import Subject
 from tests.scripts.faulty import DIRECT_FAULTS, FAULTS, DirectFaulty, Fault, Faulty, NotJson
+from tests.scripts.faulty_mixers import MIXER_FAULTS, FaultyMixer, MixerFault
 
 pytestmark = pytest.mark.unhooked  # torch.compile does not take functions with checked shapes
 UNTIMED = tuple(name for name in CHECKS if name != "speed")
@@ -30,6 +31,13 @@ def test_every_planted_fault_is_named(fault: Fault) -> None:
 def test_faults_without_a_matrix_of_weights_are_named(config: DirectFaulty, check: str) -> None:
     checks = UNTIMED[: UNTIMED.index(check) + 1] if check else UNTIMED
     assert list(failed(Subject(name="direct", config=config), checks)) == ([check] if check else [])
+
+
+@pytest.mark.parametrize("fault", MIXER_FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_of_a_token_mixer_is_named(fault: MixerFault) -> None:
+    checks = UNTIMED[: UNTIMED.index(fault.check) + 1] if fault.check else UNTIMED
+    found = failed(Subject(name=fault.name, config=FaultyMixer(fault=fault.name, **fault.config)), checks)
+    assert list(found) == ([fault.check] if fault.check else []), found
 
 
 def test_a_config_that_is_no_json_is_named() -> None:

@@ -18,6 +18,7 @@ class Convolution(DirectConfig):
     """Lightweight convolution: pi_ij = softmax_k(w_k) at k = j - i, trained, for each head; queries and keys unused.
 
     In order causal, k runs from -(width - 1) to 0, otherwise from -(width / 2) to width / 2. The weights begin equal.
+    The paper's gated linear unit before the convolution and its dropout of weights are left out.
     """
 
     width: int = 31

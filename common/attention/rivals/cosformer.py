@@ -35,6 +35,11 @@ class CosFormer(FeatureConfig):
         return ("none",) if self.length is None else ORDERS
 
     @property
+    def needs_query_mask(self) -> bool:
+        """True: the position of a query is counted among the real queries, and so is the length."""
+        return True
+
+    @property
     def stepwise(self) -> tuple[Order, ...]:
         """None: the positions of queries are counted from the first query of the call."""
         return ()

@@ -62,12 +62,13 @@ class DifferentialMixer(TokenMixer):
         query = self.attention.project_query(hidden)
         key, value = self.attention.project_key_value(hidden)
         a, b, c, d = self.vectors
-        factor = (a @ b).exp() - (c @ d).exp() + self.initial
+        factor = (a * b).sum().exp() - (c * d).sum().exp() + self.initial  # in float32, also under autocast
         first, second = (
             self.attention.kernel(one, other, value, visibility)
             for one, other in zip(_halves(query, 2**0.5), _halves(key, 1.0), strict=True)
         )
-        return self.attention.merge_heads(self.norm(first - factor.to(second.dtype) * second) * (1 - self.initial))
+        normalised = self.norm((first - factor * second).to(self.norm.weight.dtype))
+        return self.attention.merge_heads((normalised * (1 - self.initial)).to(first.dtype))
 
 
 def _halves(tokens: Tensor, scale: float) -> list[Tensor]:

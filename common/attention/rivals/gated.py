@@ -13,7 +13,10 @@ from seqarena.common.shapes import Hidden
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(MixerConfig):
-    """Gated softmax attention: each head's output times sigmoid(x_i W), W trained, before the output projection."""
+    """Gated softmax attention: each head's output times sigmoid(x_i W), W trained, before the output projection.
+
+    W has a bias if the other projections have one.
+    """
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -32,6 +35,8 @@ class Gated(MixerConfig):
 
 class GatedMixer(TokenMixer):
     """Softmax attention with a gate for each number of the heads' outputs."""
+
+    has_weights = True
 
     def __init__(self, config: Gated, shape: LayerShape) -> None:
         super().__init__(config)

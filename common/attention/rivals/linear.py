@@ -47,7 +47,7 @@ class FeatureKernel(DirectKernel):
         query, key = self.feature_map(query, key, visibility)
         if visibility.key_real is not None:
             key = key * visibility.key_real[:, None, :, None]
-        value = F.pad(value, (0, 1), value=1.0)  # the last column becomes the sum of the weights
+        value = F.pad(value.to(query.dtype), (0, 1), value=1.0)  # the last column becomes the sum of the weights
         own = query.shape[2] if visibility.order == "causal" else 0
         sums = power_features(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), 1, own)
         output = sums.view(*query.shape[:3], value.shape[3])

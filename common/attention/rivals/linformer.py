@@ -18,7 +18,8 @@ from seqarena.common.shapes import Hidden
 class Linformer(MixerConfig):
     """Linformer: softmax(Q (E K)^T / sqrt d) E V, E trained, rank x length, for each head and layer.
 
-    As in the authors' LRA runs, keys and values share E, and E begins as N(0, 0.02^2). There all layers share it too.
+    As in the code of Xiong et al. 2021 for LRA, keys and values share E, E begins as N(0, 0.02^2), and no weights are
+    dropped. There all layers share E too.
     Only without an order: the projections mix earlier and later tokens.
     """
 
@@ -54,7 +55,4 @@ class LinformerMixer(TokenMixer):
         if visibility.key_real is not None:  # the projections' biases are no content of padding
             key, value = (each * visibility.key_real[:, None, :, None] for each in (key, value))
         along = self.projection[:, :, : hidden.shape[1]].to(key.dtype)
-        dropout = self.attention.kernel.active_dropout
-        return self.attention.merge_heads(
-            F.scaled_dot_product_attention(query, along @ key, along @ value, dropout_p=dropout)
-        )
+        return self.attention.merge_heads(F.scaled_dot_product_attention(query, along @ key, along @ value))

@@ -18,7 +18,8 @@ class Performer(FeatureConfig):
     """Performer: softmax estimated by exp(w_r . x - |x|^2 / 2) of x = q / d^1/4 and x = k / d^1/4, w_r random.
 
     The authors draw the vectors w_r anew from time to time and add a small constant to the features. Here they are a
-    function of ``seed``, the same in all layers, and nothing is added, so that runs can be repeated.
+    function of ``seed``, the same in all layers, and nothing is added, so that runs can be repeated. Causal sums are in
+    float64.
     """
 
     features: int = 256
@@ -45,13 +46,17 @@ class PerformerKernel(FeatureKernel):
     def feature_map(self, query: Query, key: Key, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Returns the features, divided by a factor that the normalisation of the weights cancels."""
         width = query.shape[-1]
+        if visibility.order == "causal":  # float32 would underflow, see below
+            query, key = query.double(), key.double()
         directions = random_directions(query.detach(), width, self.count, self.seed)  # F D
         query, key = query * width**-0.25, key * width**-0.25
         of_query, of_key = (each @ directions.mT - each.square().sum(-1, keepdim=True) / 2 for each in (query, key))
         if visibility.key_real is not None:
             of_key = of_key.masked_fill(~visibility.key_real[:, None, :, None], torch.finfo(query.dtype).min / 4)
         # A factor exp(c_r) of the query's feature r and exp(-c_r) of the keys' cancels. Neither overflows.
-        if visibility.order == "causal":  # the largest key may be a later one, but w . k - |k|^2 / 2 <= |w|^2 / 2
+        if visibility.order == "causal":
+            # The largest key may be a later one, but w . k - |k|^2 / 2 = |w|^2 / 2 - |w - k|^2 / 2. The features of a
+            # key are exp(-|w - k|^2 / 2), about exp(-d / 2) for a small key.
             largest = directions.square().sum(dim=-1) / 2
         else:
             largest = of_key.amax(dim=-2, keepdim=True).detach()
@@ -65,7 +70,7 @@ def random_directions(like: Tensor, width: int, count: int, seed: int) -> Tensor
 
     Each block of ``width`` vectors is orthogonal, and each vector as long as a vector of normal numbers.
     """
-    return _directions(width, count, seed).to(like.device, like.dtype)
+    return _directions(width, count, seed).to(like.device, like.dtype, copy=True)  # whoever gets it may write to it
 
 
 @random_directions.register_fake

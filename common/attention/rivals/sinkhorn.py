@@ -13,7 +13,8 @@ from seqarena.common.shapes import ColumnLse, EarlierLse, Pairs, Scores, Weights
 class Sinkhorn(AttentionConfig):
     """Sinkformer: exp s_ij normalised over keys, then over queries, then over keys again.
 
-    With one normalisation it is the softmax. dnas begins with the queries: it has the last two of the three.
+    With one normalisation it is the softmax. dnas begins with the queries: it has the last two of the three. The
+    gradient passes through all normalisations. The authors' code takes those over queries as constants in the gradient.
     """
 
     normalizations: int = 3

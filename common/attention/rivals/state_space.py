@@ -21,7 +21,8 @@ class StateSpace(MixerConfig):
     """S4D-Lin: a long convolution of each channel by 2 Re sum_n C_n (exp(dt A_n) - 1) / A_n exp(dt A_n l), by FFT.
 
     A_n = -1/2 + i pi n at the beginning; A, C, dt and the skip D are trained. Then GELU and a gated linear layer. The
-    authors train A and dt at a smaller rate than the rest; here all have the same rate, and none weight decay.
+    authors train A and dt at a smaller rate than the rest and without weight decay; here A, C, D and dt have the same
+    rate as the rest, and no weight decay. The authors' dropout after GELU is left out.
     """
 
     state: int = 64
@@ -57,7 +58,6 @@ class StateSpaceMixer(TokenMixer):
         self.frequency = nn.Parameter((math.pi * torch.arange(self.modes)).float().repeat(shape.dim))
         self.output_map = nn.Parameter(torch.randn(directions * shape.dim * self.modes * 2) * 0.5**0.5)
         self.skip = nn.Parameter(torch.randn(shape.dim))
-        self.dropout = nn.Dropout(shape.dropout)
         self.output = nn.Linear(shape.dim, 2 * shape.dim)
 
     @property
@@ -66,19 +66,19 @@ class StateSpaceMixer(TokenMixer):
         return (self.output,)
 
     def filters(self, length: int) -> Tensor:
-        """Returns the filter of each direction and channel; directions C length."""
-        step = self.log_step.exp()[:, None]
-        decay, frequency = (each.view(self.channels, self.modes) for each in (self.log_decay, self.frequency))
+        """Returns the filter of each direction and channel, in float32 or wider; directions C length."""
+        wide = torch.promote_types(self.log_step.dtype, torch.float32)  # half precision has no complex numbers
+        step = self.log_step.to(wide).exp()[:, None]
+        decay, frequency = (each.to(wide).view(self.channels, self.modes) for each in (self.log_decay, self.frequency))
         poles = torch.complex(-decay.exp(), frequency)  # C modes
-        output_map = torch.view_as_complex(self.output_map.view(-1, self.channels, self.modes, 2))
+        output_map = torch.view_as_complex(self.output_map.to(wide).view(-1, self.channels, self.modes, 2))
         output_map = output_map * ((step * poles).exp() - 1) / poles  # directions C modes
         # exp(a l) for l = row * width + column is a product: few exponentials and one product of matrices suffice.
         width = math.isqrt(length - 1) + 1
         places = torch.arange(width, device=step.device)
         within = ((step * poles)[..., None] * places).exp()  # C modes width
-        across = ((step * poles) * places[:, None, None] * width).exp() * output_map[
-            :, None
-        ]  # directions width C modes
+        rows = ((step * poles) * places[:, None, None] * width).exp()
+        across = rows * output_map[:, None]  # directions width C modes
         left = torch.cat([across.real, -across.imag], dim=-1).permute(0, 2, 1, 3)  # directions C width 2 modes
         right = torch.cat([within.real, within.imag], dim=1)  # C 2 modes width
         filters: Tensor = 2 * (left @ right).flatten(2)[..., :length]
@@ -98,4 +98,4 @@ class StateSpaceMixer(TokenMixer):
                 torch.fft.rfft(kernel, n=2 * length) * torch.fft.rfft(signal, n=2 * length), n=2 * length
             )[..., :length]
             mixed = (convolved + signal * self.skip[:, None]).mT.to(hidden.dtype)
-        return F.glu(self.output(self.dropout(F.gelu(mixed))), dim=-1)
+        return F.glu(self.output(F.gelu(mixed)), dim=-1)

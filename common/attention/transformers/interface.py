@@ -222,7 +222,7 @@ def _check_supported(
     if kwargs.get("sliding_window") is not None and not has_window_mask:
         raise WrongUseError(f"attention {name!r}: this model has a sliding window, but passes no mask that applies it")
     require_order(config, "causal" if causal else "none")
-    if not config.sums_over_queries:
+    if not config.needs_query_mask:
         return
     crosses = "Cross" in type(module).__name__ or (getattr(module, "is_decoder", False) and not causal)
     if crosses or (not causal and queries != keys):
@@ -261,8 +261,8 @@ def _visibility(
 ) -> Visibility | None:
     """Returns the visibility, or None if the mask is a matrix over all pairs.
 
-    For variants that sum over queries, the mask of the keys also marks padded queries. ``_check_supported`` refuses
-    their cross-attention, where the two masks differ.
+    For variants that need a mask of the queries, the mask of the keys also marks padded queries.
+    ``_check_supported`` refuses their cross-attention, where the two masks differ.
     """
     queries, keys = query.shape[2], key.shape[2]
     memory = keys - queries if causal else 0
@@ -277,4 +277,4 @@ def _visibility(
     if causal or mask.dtype != torch.bool or mask.shape[1:3] != (1, 1):
         return None
     real = over_pairs(mask, query, key)[:, 0, 0]
-    return Visibility(query_real=real if config.sums_over_queries else None, key_real=real)
+    return Visibility(query_real=real if config.needs_query_mask else None, key_real=real)

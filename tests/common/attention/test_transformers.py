@@ -40,6 +40,22 @@ def test_padding_changes_nothing(kind: str, name: str) -> None:
     torch.testing.assert_close(with_padding[:, :9], alone, atol=2e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["linear", "performer", "cosformer", "nystromformer", "convolution", "average"])
+@pytest.mark.parametrize("in_front", [False, True])
+def test_padding_changes_nothing_without_a_matrix_of_weights(name: str, in_front: bool) -> None:
+    from seqarena.common.attention.transformers import attach  # noqa: PLC0415
+
+    seed_torch(0)
+    model = attach(made("Bert", name)).double()
+    ids, mask = tokens(), lengths(9, 9, total=13)
+    padded = torch.cat([ids, torch.randint(3, 60, (2, 4))], dim=1)
+    positions = torch.arange(13).expand(2, -1)
+    if in_front:
+        padded, mask, positions = (each.roll(4, dims=1) for each in (padded, mask, positions))
+    with_padding = hidden(model, padded, attention_mask=mask, position_ids=positions)[mask.bool()].view(2, 9, -1)
+    torch.testing.assert_close(with_padding, hidden(model, ids), atol=2e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", BIDIRECTIONAL)
 def test_packed_sequences_equal_separate_runs(name: str) -> None:
     """By a mask of all pairs, as True and as numbers to add; one more token is padding."""

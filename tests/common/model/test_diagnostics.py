@@ -25,6 +25,8 @@ from seqarena.common.model.diagnostics import (
     token_diversity,
     token_similarity,
 )
+from seqarena.lra.model import Classifier
+from seqarena.lra.presets import PRESETS
 from tests.common.attention.cases import RULED, Case, cases
 from tests.common.attention.test_blockwise import Largest
 from tests.common.runs.toy import TRAIN, toy_fit
@@ -134,6 +136,18 @@ def test_a_formula_alone_has_diagnostics_and_a_map(monkeypatch: pytest.MonkeyPat
     assert known.keys() - found.keys() == {"attention_jacobian_norm"}
     assert found == {name: pytest.approx(known[name], rel=1e-5) for name in found}
     assert attention_maps(kernel, lambda: kernel(*tensors, Visibility())) == [drawn]
+
+
+@pytest.mark.parametrize(("name", "count"), [("gated", 2), ("differential", 0), ("linformer", 0), ("s4d", 0)])
+def test_parts_of_a_token_mixer_are_no_attention_of_a_layer(name: str, count: int) -> None:
+    """The two softmaxes of differential attention would be shown as two layers."""
+    config = replace(PRESETS["listops"]["quick"].run.model, attention=ATTENTIONS[name], layers=2, max_length=9)
+    model = Classifier(config).eval()
+    batch = torch.randint(1, 9, (2, 7)), torch.ones(2, 7, dtype=torch.bool)
+    found = diagnostics.diagnose(model, lambda: model(*batch))
+    assert len(found["token_similarity"]) == 2
+    assert len(found.get("attention_norm", [])) == count
+    assert len(attention_maps(model, lambda: model(*batch))) == count
 
 
 @pytest.mark.parametrize(("config", "share"), [(DoublyNormalized(), 1.0), (Hybrid(u=0.25), 0.25)])

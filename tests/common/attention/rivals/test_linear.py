@@ -64,11 +64,22 @@ def test_random_features_are_those_of_the_formula(order: str) -> None:
     torch.testing.assert_close(found, expected_output(each, features[0] @ features[1].mT))
 
 
+@pytest.mark.parametrize("width", [16, 128, 256])
+def test_causal_random_features_do_not_underflow(width: int) -> None:
+    """The average of equal values is the value, in float32 too. Features of wide heads are as small as exp(-100)."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = (2 * torch.randn(1, 1, 20, width, generator=generator) for _ in range(2))
+    ones = torch.ones(1, 1, 20, width)
+    torch.testing.assert_close(Performer().build(heads=1)(query, key, ones, Visibility(order="causal")), ones)
+
+
 def test_random_directions_are_orthogonal_in_blocks_and_repeatable() -> None:
     directions = random_directions(torch.zeros(1, dtype=torch.float64), 8, 20, 0)
     product = directions[:8] @ directions[:8].mT
     torch.testing.assert_close(product, product.diagonal().diag())
-    assert torch.equal(directions, random_directions(torch.zeros(1, dtype=torch.float64), 8, 20, 0))
+    again = random_directions(torch.zeros(1, dtype=torch.float64), 8, 20, 0)
+    assert torch.equal(directions, again)
+    assert directions.data_ptr() != again.data_ptr()  # a compiled graph may write to its own copy
     assert not torch.equal(directions, random_directions(torch.zeros(1, dtype=torch.float64), 8, 20, 1))
 
 

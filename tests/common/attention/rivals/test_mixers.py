@@ -92,6 +92,22 @@ def test_state_space_is_its_recurrence(bidirectional: bool) -> None:
 
 
 @pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.filterwarnings("error")  # a slow form, or half precision where it was not meant
+def test_half_precision(name: str, dtype: torch.dtype) -> None:
+    """Under autocast, and with weights in half precision."""
+    mixer, hidden = self_attention(ATTENTIONS[name], SHAPE).eval(), torch.randn(2, 5, 8)
+    expected = mixer(hidden, Visibility())
+    with torch.autocast("cpu", dtype=dtype):
+        found = mixer(hidden, Visibility())
+    tolerance = 8 * torch.finfo(dtype).eps * float(expected.detach().abs().max())
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=tolerance)
+    found = mixer.to(dtype)(hidden.to(dtype), Visibility())
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=2 * tolerance)
+
+
+@pytest.mark.parametrize("name", MIXERS)
 def test_the_other_weights_begin_as_under_softmax(name: str) -> None:
     def build(which: str) -> dict[str, torch.Tensor]:
         torch.manual_seed(1)
