@@ -8,6 +8,7 @@ from seqarena.scripts.benchmark import (
     headlines,
     kernels,
     layers,
+    lra_code,
     squad,
     step,
     step_profile,
@@ -25,6 +26,7 @@ USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark squad ...
        seqarena benchmark headlines ...
        seqarena benchmark transformer-xl ...
+       seqarena benchmark lra-code ...
        seqarena benchmark views ...
 
   attention        time and memory of each variant by length (attention --help)
@@ -36,6 +38,7 @@ USAGE = """usage: seqarena benchmark attention ...
   squad            text processing of SQuAD, without a model (squad --help)
   headlines        beam search against the transformers library (headlines --help)
   transformer-xl   a step and a scored segment against the published formulation (transformer-xl --help)
+  lra-code         losses and time of lra listops beside the authors' code, which you fetch (lra-code --help)
   views            batches that read each picture once, against once per question (views --help)"""
 
 
@@ -54,6 +57,7 @@ def run(arguments: Sequence[str]) -> int:
         "squad": squad.run,
         "headlines": headlines.run,
         "transformer-xl": transformer_xl.run,
+        "lra-code": lra_code.run,
         "views": views.run,
     }
     return look_up(kinds, arguments[0], "benchmark")(arguments[1:])
