@@ -45,8 +45,8 @@ MUTATIONS = (
     Mutation("visibility.py", "counts if self.query_real is None else counts * self.query_real", "counts"),
     Mutation("visibility.py", "stop = torch.searchsorted(ordered, ordered, right=True)", "pass"),
     # The formulas
-    Mutation("base.py", "(query.to(wide) * query.shape[-1] ** -0.5) @ key.to(wide)", "(query * query.shape[-1] ** -0.5) @ key"),
-    Mutation("base.py", "query.shape[-1] ** -0.5", "key.shape[-2] ** -0.5"),
+    Mutation("reference.py", "(query.to(wide) * query.shape[-1] ** -0.5) @ key.to(wide)", "(query * query.shape[-1] ** -0.5) @ key"),
+    Mutation("reference.py", "query.shape[-1] ** -0.5", "key.shape[-2] ** -0.5"),
     Mutation("base.py", "return self.dropout if self.training else 0.0", "return self.dropout"),
     Mutation("base.py", "return output if visibility.query_real is None else clear_padding(output, visibility.query_real)", "return output"),
     Mutation("base.py", 'if implementation != "reference" and needs_formula():', "if False:"),

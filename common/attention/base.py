@@ -17,6 +17,7 @@ from seqarena.common.attention.arguments import check_tensors
 from seqarena.common.attention.chunked import attend_in_chunks, chunks, split
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.operators import attend_blockwise
+from seqarena.common.attention.reference import scaled_scores
 from seqarena.common.attention.rows import WeightRows, rows_by_rule
 from seqarena.common.attention.rule import Rule
 from seqarena.common.attention.triton.available import warn_once
@@ -35,14 +36,6 @@ from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pai
 Implementation = Literal["features", "triton", "fused", "blockwise", "chunked", "reference"]
 """Implementations in the order in which a kernel tries them."""
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
-
-
-def scaled_scores(query: Query, key: Key, bias: Bias | None) -> Scores:
-    """Returns s_ij in float32 or wider, also under autocast: cubes and exponentials overflow half precision."""
-    with torch.autocast(query.device.type, enabled=False):
-        wide = torch.promote_types(query.dtype, torch.float32)
-        scores: Tensor = (query.to(wide) * query.shape[-1] ** -0.5) @ key.to(wide).transpose(-1, -2)  # B H N M
-        return scores if bias is None else scores + bias.to(wide)
 
 
 class Explanation(NamedTuple):

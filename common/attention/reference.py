@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.rule import HIDDEN
-from seqarena.common.shapes import ColumnLse, EarlierLse, Pairs, Scores, Weights
+from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Pairs, Query, Scores, Weights
+
+
+def scaled_scores(query: Query, key: Key, bias: Bias | None) -> Scores:
+    """Returns s_ij in float32 or wider, also under autocast: cubes and exponentials overflow half precision."""
+    with torch.autocast(query.device.type, enabled=False):
+        wide = torch.promote_types(query.dtype, torch.float32)
+        scores: Tensor = (query.to(wide) * query.shape[-1] ** -0.5) @ key.to(wide).transpose(-1, -2)  # B H N M
+        return scores if bias is None else scores + bias.to(wide)
 
 
 def lowest(scores: Scores) -> float:

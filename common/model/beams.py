@@ -9,7 +9,8 @@ and weights are scattered back. So reordering the beams copies no tensor with a 
 import torch
 from torch import Tensor
 
-from seqarena.common.attention.base import Kernel, scaled_scores
+from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.reference import scaled_scores
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.model.deescalation import DeescalationState
 from seqarena.common.shapes import (

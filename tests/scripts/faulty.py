@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqarena.common.attention.base import AttentionConfig, Kernel, scaled_scores
+from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.direct import DirectConfig, DirectKernel
+from seqarena.common.attention.reference import scaled_scores
 from seqarena.common.attention.visibility import ORDERS, CallOption, Order, Visibility
 
 

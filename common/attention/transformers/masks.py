@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from seqarena.common.attention import is_function_of_scores
-from seqarena.common.attention.base import AttentionConfig, Kernel, scaled_scores
+from seqarena.common.attention.base import AttentionConfig, Kernel
+from seqarena.common.attention.reference import scaled_scores
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Key, Query, Value
