@@ -4,7 +4,6 @@ import os
 import py_compile
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -136,9 +135,12 @@ def test_a_file_that_changes_under_a_process_is_noticed(edit: Tree, monkeypatch:
 def test_a_file_that_is_replaced_under_a_process_by_an_older_one_is_noticed(
     edit: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "STARTED", time.time())
-    for path in sources.TREE.rglob("*.py"):
-        os.utime(path, (1e9, 1e9))  # as ``cp -p`` sets it
+    paths = list(sources.TREE.rglob("*.py"))
+    started = max(path.stat().st_ctime for path in paths)
+    monkeypatch.setattr(sources, "STARTED", started)
+    for path in paths:
+        while path.stat().st_ctime <= started:  # the clock of the file system has steps
+            os.utime(path, (1e9, 1e9))  # as ``cp -p`` sets it
     with pytest.raises(WrongUseError, match=r"was changed after this process began; start the command again"):
         of("softmax")
 
