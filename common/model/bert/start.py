@@ -9,6 +9,7 @@ from torch import nn
 from seqarena.common.attention import attention_name
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.hybrid import Hybrid
+from seqarena.common.attention.mixer import MixerConfig
 from seqarena.common.attention.softmax import Softmax
 from seqarena.common.data.hub import hub_folder
 from seqarena.common.data.tokenization import FILES, VOCABULARIES, Tokenizer, load_tokenizer, word_tokenizer
@@ -133,7 +134,16 @@ def start(model: nn.Module, config: InitConfig) -> str:
 def replace_attention(
     trained: AttentionConfig, chosen: AttentionConfig, name: str, typed: Collection[str]
 ) -> AttentionConfig:
-    """Returns the attention ``chosen`` for a field. hnas in place of a trained softmax has u = 0 unless u was typed."""
+    """Returns the attention ``chosen`` for a field. hnas in place of a trained softmax has u = 0 unless u was typed.
+
+    Raises:
+        WrongUseError: a token mixer in place of another attention. No projection of the checkpoint would reach it.
+    """
+    if isinstance(chosen, MixerConfig) and type(chosen) is not type(trained):
+        raise WrongUseError(
+            f"model.{name} {attention_name(chosen)}: a token mixer has its own projections, so it cannot replace the "
+            f"checkpoint's {attention_name(trained)}; train it from the beginning"
+        )
     if isinstance(trained, Softmax) and isinstance(chosen, Hybrid) and f"model.{name}.u" not in typed:
         return replace(chosen, u=0.0)
     return chosen

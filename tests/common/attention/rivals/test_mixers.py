@@ -14,8 +14,10 @@ from seqarena.common.attention.rivals.differential import Differential
 from seqarena.common.attention.rivals.gated import Gated
 from seqarena.common.attention.rivals.linformer import Linformer
 from seqarena.common.attention.rivals.state_space import StateSpace
+from seqarena.common.attention.softmax import Softmax
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
+from seqarena.common.model.bert.start import replace_attention
 from seqarena.lra.model import Classifier
 from seqarena.lra.presets import PRESETS
 
@@ -143,3 +145,9 @@ def test_padding_changes_nothing_and_other_options_are_refused(name: str) -> Non
             given = {"segments": torch.zeros(2, 6, dtype=torch.long)} if option == "segments" else {"window": 2}
             with pytest.raises(WrongUseError, match=f"does not support {option}"):
                 mixer(hidden, Visibility(order="causal" if option == "window" else "none", **given))  # type: ignore[arg-type]
+
+
+def test_a_mixer_does_not_replace_the_attention_of_a_checkpoint() -> None:
+    with pytest.raises(WrongUseError, match="cannot replace the checkpoint's softmax"):
+        replace_attention(Softmax(), Gated(), "attention", ["model.attention"])
+    assert replace_attention(Gated(), Gated(), "attention", ["model.attention"]) == Gated()
