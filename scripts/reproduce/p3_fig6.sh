@@ -13,7 +13,7 @@
 #   block's end. The classifier reads a class token, because the mean over tokens is 0 after a final de-escalation.
 # Arguments are passed to every sweep; --preset quick keeps quick's sizes and rate, on drawn digits. RUNS=FOLDER sets
 # the folder of runs.
-# The same claim on words, from 4 to 48 layers, in three and a half hours on one core: seqarena figures depth depth-layers
+# The same claim on words, from 4 to 48 layers, in three hours on one core: seqarena figures depth depth-layers
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seqarena=${SEQARENA:-.venv/bin/seqarena} RUNS=${RUNS:-runs}

@@ -10,11 +10,11 @@
 #   learn.
 #   seqarena curves DIRECTORY plots a run's training loss.
 # Departs: in no setting that we know: those of its section 3.4, all others from Dai et al. 2019, as P3 says. The length
-#   of the cosine schedule (50,000 steps), and segment and memory of 150, are our reading. Pre-norm has a final
+#   of the cosine schedule (50,000 steps) is our reading; segment and memory are Dai et al.'s 150. Pre-norm has a final
 #   LayerNorm, which the code of Dai et al. lacks (without: --model.norm.no-final). The row "non-causal" is P3's form and not comparable with others.
 #   Baseline, 16 layers on as many tokens: seqarena sweep pretraining wikitext103 --preset base-50k --seeds 0 1 2
 # Arguments are passed to every sweep (--preset quick, --seeds 0). RUNS=FOLDER sets the folder of runs.
-# The same claim from 4 to 48 layers, in three and a half hours on one core: seqarena figures depth depth-layers
+# The same claim from 4 to 48 layers, in three hours on one core: seqarena figures depth depth-layers
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seqarena=${SEQARENA:-.venv/bin/seqarena} RUNS=${RUNS:-runs}
