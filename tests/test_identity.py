@@ -326,8 +326,8 @@ def edit_formula(tree: Path) -> None:
     """Divides x1 by another number."""
     path = tree / "common" / "attention" / "activations.py"
     text = path.read_text()
-    assert "counts.clamp(min=1).sqrt()" in text
-    path.write_text(text.replace("counts.clamp(min=1).sqrt()", "counts.clamp(min=2).sqrt()"))
+    assert "counts.clamp(min=1).pow(self.length_exponent)" in text
+    path.write_text(text.replace("counts.clamp(min=1).pow(self.length_exponent)", "counts.clamp(min=2).sqrt()"))
 
 
 @pytest.mark.extras
