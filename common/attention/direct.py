@@ -32,12 +32,12 @@ class DirectConfig(AttentionConfig):
 
     @property
     def stepwise(self) -> tuple[Order, ...]:
-        """Orders in which ``DirectKernel.step`` is defined."""
+        """Orders in which ``DirectKernel.step`` is defined: none, unless a subclass lists some."""
         return ()
 
     @property
     def supports(self) -> tuple[CallOption, ...]:
-        """Options of a call that ``DirectKernel.attend`` takes into account."""
+        """Options of a call that ``DirectKernel.attend``, or ``TokenMixer.mix``, takes into account."""
         return ("padding",)
 
 

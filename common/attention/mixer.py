@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from seqarena.common.attention.base import AttentionConfig, Kernel
-from seqarena.common.attention.visibility import CALL_OPTIONS, CallOption, Order, Visibility
+from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.direct import DirectConfig
+from seqarena.common.attention.visibility import CALL_OPTIONS, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Hidden
 
@@ -32,27 +33,13 @@ class LayerShape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixerConfig(AttentionConfig):
+class MixerConfig(DirectConfig):
     """Config of a token mixer. Subclasses define ``build_mixer``, and list their ``orders`` and what they support.
 
+    A bias or a memory does not reach a mixer, and it computes whole sequences, not steps.
     A mixer has no queries and keys. It cannot be used where a model has its own projections: decoders, Transformer-XL,
     the fusion of ``vqa``, models of transformers, and ``attend``.
     """
-
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        """Orders for which the mixer is defined: all tokens visible to all, unless a subclass lists more."""
-        return ("none",)
-
-    @property
-    def stepwise(self) -> tuple[Order, ...]:
-        """None: a mixer computes whole sequences."""
-        return ()
-
-    @property
-    def supports(self) -> tuple[CallOption, ...]:
-        """Options of a call that ``TokenMixer.mix`` takes into account. A bias or a memory does not reach a mixer."""
-        return ("padding",)
 
     @abstractmethod
     def build_mixer(self, shape: LayerShape) -> "TokenMixer":

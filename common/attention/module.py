@@ -19,9 +19,9 @@ class MultiHeadAttention(nn.Module):
     """Self-attention, or cross-attention from ``hidden`` to ``context`` if one is given.
 
     ``variant`` is a name, such as "dnas", or a config. ``dim`` is the model's width, ``attention_dim`` the total width
-    of all heads (None: ``dim``). ``dropout`` is the probability of dropping a weight. ``positions`` and
-    ``query_key_norm`` concern self-attention of whole sequences: relative positions, and a LayerNorm without bias over
-    each head's queries and keys (Dehghani et al. 2023, arXiv 2302.05442).
+    of all heads (None: ``dim``). ``dropout`` is the probability of dropping a weight. ``positions`` are
+    relative positions of self-attention of whole sequences. ``query_key_norm`` is a LayerNorm without bias over each
+    head's queries and keys (Dehghani et al. 2023, arXiv 2302.05442).
 
     To decode one token at a time, pass the outputs of ``project_query`` and ``project_key_value`` to the kernel's
     ``step``, and its output to ``merge_heads``.
@@ -68,12 +68,13 @@ class MultiHeadAttention(nn.Module):
         """Returns the output of the layer; same shape as ``hidden``."""
         key, value = self.project_key_value(hidden if context is None else context)
         query = self.project_query(hidden)
-        if self.query_key_norm:
-            query, key = self.query_norm(query), self.key_norm(key)
+        if self.positions != "none" and context is not None:
+            raise WrongUseError(f"positions {self.positions}: expected self-attention, found a context")
         if self.positions == "rope":
             query, key = rotated(query), rotated(key)
         elif self.positions == "alibi":
-            bias = distance_bias(hidden.shape[1], self.heads, hidden.device)
+            distance = distance_bias(hidden.shape[1], self.heads, hidden.device)
+            bias = distance if bias is None else bias + distance
         return self.merge_heads(self.kernel(query, key, value, visibility, bias))
 
     @property
@@ -82,12 +83,14 @@ class MultiHeadAttention(nn.Module):
         return self.value, self.output
 
     def project_query(self, hidden: Hidden) -> Query:
-        """Returns the queries of each head."""
-        return self._split(self.query(hidden))
+        """Returns the queries of each head, normalised if the layer has a norm of them; without positions."""
+        query = self._split(self.query(hidden))
+        return self.query_norm(query) if self.query_key_norm else query
 
     def project_key_value(self, context: Context) -> tuple[Key, Value]:
-        """Returns the keys and values of each head."""
-        return self._split(self.key(context)), self._split(self.value(context))
+        """Returns the keys, as ``project_query`` the queries, and the values of each head."""
+        key = self._split(self.key(context))
+        return self.key_norm(key) if self.query_key_norm else key, self._split(self.value(context))
 
     def merge_heads(self, heads: Output) -> Hidden:
         """Concatenates the outputs of the heads and applies the output projection."""

@@ -82,7 +82,7 @@ def _check_of(subject: Subject, name: str) -> Check:
     if not isinstance(subject.config, MixerConfig):
         return CHECKS[name]
     if name not in MIXER_CHECKS:
-        raise NotApplicableError("a token mixer has no queries and keys")
+        raise NotApplicableError("not a check of token mixers")
     return MIXER_CHECKS[name]
 
 

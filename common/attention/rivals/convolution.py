@@ -30,7 +30,7 @@ class Convolution(DirectConfig):
 
     @property
     def orders(self) -> tuple[Order, ...]:
-        """None and causal: in a cross-attention there is no distance."""
+        """``none`` and ``causal``: in a cross-attention there is no distance."""
         return ("none", "causal")
 
     @property

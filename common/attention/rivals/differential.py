@@ -6,16 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seqarena.common.attention.mixer import LayerShape, MixerConfig, TokenMixer
-from seqarena.common.attention.module import kernel_attention
-from seqarena.common.attention.softmax import Softmax
-from seqarena.common.attention.visibility import CallOption, Order, Visibility
+from seqarena.common.attention.mixer import LayerShape, TokenMixer
+from seqarena.common.attention.rivals.projected import ProjectedMixer, SoftmaxMixerConfig
+from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Hidden
 
 
 @dataclass(frozen=True, kw_only=True)
-class Differential(MixerConfig):
+class Differential(SoftmaxMixerConfig):
     """Differential attention: (softmax(Q1 K1^T) - lambda softmax(Q2 K2^T)) V, normalised for each head.
 
     Q1 and Q2 (K1 and K2) are the halves of a head's queries (keys). lambda = exp(a . b) - exp(c . d) + lambda_0 with
@@ -23,39 +22,23 @@ class Differential(MixerConfig):
     and are multiplied by 1 - lambda_0. The paper has half as many heads as its softmax, of twice the width.
     """
 
-    @property
-    def orders(self) -> tuple[Order, ...]:
-        """None and causal."""
-        return ("none", "causal")
-
-    @property
-    def supports(self) -> tuple[CallOption, ...]:
-        """All options that concern self-attention of whole sequences."""
-        return ("padding", "dropout", "segments", "window")
-
     def build_mixer(self, shape: LayerShape) -> TokenMixer:
         """Returns the mixer."""
         return DifferentialMixer(self, shape)
 
 
-class DifferentialMixer(TokenMixer):
+class DifferentialMixer(ProjectedMixer):
     """Difference of two softmax attentions."""
 
     def __init__(self, config: Differential, shape: LayerShape) -> None:
-        super().__init__(config)
         head_dim = shape.width // shape.heads
         if head_dim % 2:
             raise WrongUseError(f"attention differential: expected heads of an even width, found {head_dim}")
-        self.attention = kernel_attention(Softmax(), shape)
+        super().__init__(config, shape)
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * shape.number)
         # One-dimensional, since matrices have weight decay.
         self.vectors = nn.ParameterList([nn.Parameter(0.1 * torch.randn(head_dim // 2)) for _ in range(4)])
         self.norm = nn.RMSNorm(head_dim, eps=1e-5)
-
-    @property
-    def residual_matrices(self) -> tuple[nn.Linear, ...]:
-        """Those of multi-head attention."""
-        return self.attention.residual_matrices
 
     def mix(self, hidden: Hidden, visibility: Visibility) -> Hidden:
         """Returns the output."""

@@ -7,8 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from seqarena.common.attention.mixer import LayerShape, MixerConfig, TokenMixer
-from seqarena.common.attention.module import kernel_attention
-from seqarena.common.attention.softmax import Softmax
+from seqarena.common.attention.rivals.projected import ProjectedMixer
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Hidden
@@ -35,18 +34,12 @@ class Linformer(MixerConfig):
         return LinformerMixer(self, shape)
 
 
-class LinformerMixer(TokenMixer):
+class LinformerMixer(ProjectedMixer):
     """Attention to projected keys."""
 
     def __init__(self, config: Linformer, shape: LayerShape) -> None:
-        super().__init__(config)
-        self.attention = kernel_attention(Softmax(), shape)
+        super().__init__(config, shape)
         self.projection = nn.Parameter(0.02 * torch.randn(shape.heads, config.rank, shape.length))
-
-    @property
-    def residual_matrices(self) -> tuple[nn.Linear, ...]:
-        """Those of multi-head attention."""
-        return self.attention.residual_matrices
 
     def mix(self, hidden: Hidden, visibility: Visibility) -> Hidden:
         """Returns the output."""

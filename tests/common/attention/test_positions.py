@@ -72,9 +72,10 @@ def test_self_attention_with_positions_and_norm(positions: str, order: str) -> N
     hidden = torch.randn(2, 5, 8, dtype=torch.float64)
     with torch.no_grad():
         module.query_norm.weight.mul_(1.5)
-    query, (key, value) = module.project_query(hidden), module.project_key_value(hidden)
-    query, key = (F.layer_norm(each, (4,)) for each in (query, key))
-    query = query * 1.5
+    query, key, value = (
+        layer(hidden).unflatten(2, (2, 4)).transpose(1, 2) for layer in (module.query, module.key, module.value)
+    )
+    query, key = F.layer_norm(query, (4,)) * 1.5, F.layer_norm(key, (4,))
     bias = torch.zeros(1, 2, 5, 5, dtype=torch.float64)
     if positions == "rope":
         query, key = rotated(query), rotated(key)
@@ -84,6 +85,17 @@ def test_self_attention_with_positions_and_norm(positions: str, order: str) -> N
         bias = bias + torch.full((5, 5), -torch.inf, dtype=torch.float64).triu(1)
     expected = module.merge_heads(F.scaled_dot_product_attention(query, key, value, bias))
     torch.testing.assert_close(module(hidden, Visibility(order=order)), expected)
+
+
+def test_a_bias_is_added_to_that_of_the_distance_and_a_context_is_refused() -> None:
+    module = MultiHeadAttention("softmax", dim=8, heads=2, positions="alibi").double()
+    hidden, bias = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(1, 2, 5, 5, dtype=torch.float64)
+    plain = MultiHeadAttention("softmax", dim=8, heads=2).double()
+    plain.load_state_dict(module.state_dict())
+    expected = plain(hidden, bias=bias + distance_bias(5, 2, hidden.device))
+    torch.testing.assert_close(module(hidden, bias=bias), expected)
+    with pytest.raises(WrongUseError, match="expected self-attention, found a context"):
+        module(hidden, context=hidden)
 
 
 def test_tables_name_the_positions() -> None:
