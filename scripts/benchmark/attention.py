@@ -11,8 +11,9 @@ import torch
 
 from seqarena.common.attention import find_attention, require_order
 from seqarena.common.attention.base import IMPLEMENTATIONS
+from seqarena.common.attention.mixer import MixerConfig
 from seqarena.common.attention.triton.available import INSTALLED
-from seqarena.common.attention.visibility import ORDERS
+from seqarena.common.attention.visibility import ORDERS, Order
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.files import write_json
 from seqarena.common.parser import Parser
@@ -86,8 +87,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
         repeats=options.repeats,
     )
     for variant in options.attention:
-        if not any(order in find_attention(variant).orders for order in options.orders):
-            require_order(find_attention(variant), options.orders[0])
+        _require_variant(variant, options.orders)
     cases = [
         Case(variant=variant, order=order, implementation=implementation, length=length)
         for length in sorted(set(options.lengths))
@@ -102,6 +102,17 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
         if not any(expressible(setting, case) for case in own):
             raise WrongUseError(f"--implementations {each}: {refusal(setting, own[0]) or 'its matrices do not fit'}")
     return setting, cases, options.out, not options.no_memory, options.json
+
+
+def _require_variant(name: str, orders: Sequence[Order]) -> None:
+    """Raises a ``WrongUseError`` for a token mixer, and for a variant that is not defined for any of the orders."""
+    config = find_attention(name)
+    if isinstance(config, MixerConfig):
+        raise WrongUseError(
+            f"attention {name!r} is a token mixer, without a kernel; seqarena benchmark layers measures whole layers"
+        )
+    if not any(order in config.orders for order in orders):
+        require_order(config, orders[0])
 
 
 def _device(name: str | None) -> str:

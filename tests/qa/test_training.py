@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from seqarena.common.attention import ATTENTIONS, find_attention
 from seqarena.common.data.tokenization import word_tokenizer
@@ -359,48 +359,6 @@ def test_the_vocabulary_is_part_of_what_a_run_is_of(tmp_path: Path) -> None:
         named = replace(named, model=replace(named.model, vocabulary=len(words)))
         sums.add(PACKAGE.assembly(named, tmp_path, accelerator).data_checksum)
     assert len(sums) == 3
-
-
-def test_a_finished_run_notices_other_weights_where_it_started(tmp_path: Path) -> None:
-    source = checkpoint(tmp_path / "bert")
-    run = replace(RUNS["mnli"], model=replace(TINY, init=source)).completed({"model.norm"})
-    first = measure(run, tmp_path / "run")
-    assert measure(run, tmp_path / "run") == first
-    weights = tmp_path / "bert" / "model.safetensors"
-    before = weights.read_bytes()
-    tensors = load_file(weights)
-    save_file({name: 2 * value for name, value in tensors.items()}, weights)
-    with pytest.raises(
-        BadDataError, match=r"the weights of model.init have changed since this run began .*--overwrite"
-    ):
-        measure(run, tmp_path / "run")
-    with pytest.raises(BadDataError, match=r"model.safetensors is damaged or was changed: checksums.json"):
-        measure(run, tmp_path / "other")
-    weights.write_bytes(before)
-    assert measure(run, tmp_path / "run") == first
-
-
-def test_a_finished_run_notices_another_vocabulary_where_it_started(tmp_path: Path) -> None:
-    source = checkpoint(tmp_path / "bert")
-    run = replace(RUNS["mnli"], model=replace(TINY, init=source)).completed({"model.norm"})
-    first = measure(run, tmp_path / "run")
-    assert measure(run, tmp_path / "run") == first
-    word_tokenizer(sorted(world.words(), reverse=True)).save(tmp_path / "bert")
-    with pytest.raises(BadDataError, match=r"began on data of sha256 \w+, now they are \w+"):
-        measure(run, tmp_path / "run")
-
-
-def test_a_finished_run_notices_another_stress_set(tmp_path: Path) -> None:
-    extra = tmp_path / "extra.jsonl"
-    extra.write_text('{"sentence1": "all dogs run", "sentence2": "some dogs run", "gold_label": "entailment"}')
-    run = replace(RUNS["mnli"], data=replace(RUNS["mnli"].data, extra=str(extra)))
-    first = measure(run, tmp_path / "run")
-    assert measure(run, tmp_path / "run") == first
-    extra.write_text(extra.read_text().replace("entailment", "neutral"))
-    with pytest.raises(
-        BadDataError, match=r"the file of data.extra has changed since this run scored it .*--overwrite"
-    ):
-        measure(run, tmp_path / "run")
 
 
 @pytest.mark.parametrize(("task", "data", "found"), [("mnli", SQUAD, "Squad"), ("squad1", RUNS["mnli"].data, "Mnli")])

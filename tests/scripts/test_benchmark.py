@@ -167,6 +167,7 @@ def test_operations_are_counted_where_they_are_known() -> None:
         ("attention --dropout 1", "--dropout: expected 0 up to below 1"),
         ("attention --attention dnass", "nearest: dnas"),
         ("attention --attention recency", "recency"),
+        ("attention --attention s4d", "token mixer, without a kernel; seqarena benchmark layers"),
         ("attention --implementations fusde", "nearest: fused"),
         ("attention --precision float31", "nearest: float32"),
         ("attention --orders causl", "nearest: causal"),

@@ -9,7 +9,8 @@ from seqarena.common.errors import run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.scripts.verify import CHECKS, verify
 from seqarena.scripts.verify.subject import Subject
-from tests.scripts.faulty import DIRECT_FAULTS, FAULTS, DirectFaulty, Fault, Faulty, NotJson
+from tests.scripts.faulty import FAULTS, Fault, Faulty, NotJson
+from tests.scripts.faulty_direct import DIRECT_FAULTS, DirectFaulty
 from tests.scripts.faulty_mixers import MIXER_FAULTS, FaultyMixer, MixerFault
 
 pytestmark = pytest.mark.unhooked  # torch.compile does not take functions with checked shapes
