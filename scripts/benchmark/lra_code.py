@@ -70,10 +70,14 @@ def parse(arguments: Sequence[str]) -> tuple[Namespace, dict[str, list[Run]]]:
 
 
 def _run(preset: str, name: str, seed: int, fields: Sequence[str]) -> Run:
-    made: Any = build_run(find_package("lra"), "listops", preset, name, None, seed, fields, parser().prog)
+    package = find_package("lra")
+    other = WrongUseError(f"preset {preset}: expected the model of preset xiong2021; only its sizes may differ")
+    if look_up(package.presets["listops"], preset, "preset").run.model.pooling != MODEL.pooling:
+        raise other
+    made: Any = build_run(package, "listops", preset, name, None, seed, fields, parser().prog)
     model, length = made.model, made.model.max_length
     if model != replace(MODEL, attention=model.attention, **{each: getattr(model, each) for each in SIZES}):
-        raise WrongUseError(f"preset {preset}: expected the model of preset xiong2021; only its sizes may differ")
+        raise other
     sizes = {"landmarks": max(1, math.gcd(length, 256) // 4), "rank": min(256, length), "features": min(256, length)}
     few = {size: count for size, count in sizes.items() if hasattr(model.attention, size)}
     run: Run = replace(made, model=replace(model, attention=replace(model.attention, **few)))

@@ -102,7 +102,7 @@ def test_the_difference_is_in_units_of_the_noise() -> None:
         ("--seeds 1", "--seeds: expected at least 2, found 1"),
         ("--attention dnas", "variant of the authors"),
         ("--preset qick", "nearest: quick"),
-        ("--preset lra-jax", "found cls"),
+        ("--preset lra-jax", "expected the model of preset xiong2021"),
         ("--model.positions sinusoidal", "only its sizes may differ"),
         ("--model.max-length 8", "expected at least 30"),
         ("--optm.lr 1", "unknown field"),

@@ -1,4 +1,4 @@
-"""Attention mechanisms of other papers, for comparison. Each has one file in this folder and entries in ``RIVALS``."""
+"""Attention mechanisms of other papers, for comparison, with one file each and entries in ``RIVALS``."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
