@@ -72,7 +72,8 @@ def parse(arguments: Sequence[str]) -> tuple[Namespace, dict[str, list[Run]]]:
 def _run(preset: str, name: str, seed: int, fields: Sequence[str]) -> Run:
     package = find_package("lra")
     other = WrongUseError(f"preset {preset}: expected the model of preset xiong2021; only its sizes may differ")
-    if look_up(package.presets["listops"], preset, "preset").run.model.pooling != MODEL.pooling:
+    meant: Any = look_up(package.presets["listops"], preset, "preset").run
+    if meant.model.pooling != MODEL.pooling:
         raise other
     made: Any = build_run(package, "listops", preset, name, None, seed, fields, parser().prog)
     model, length = made.model, made.model.max_length
