@@ -1,15 +1,23 @@
 """Long Range Arena from the command line: ``python -m seqarena.lra`` is ``seqarena lra``."""
 
 import sys
+from types import MappingProxyType
 
 import seqarena.lra
 from seqarena.common.runs.cli import main
 from seqarena.common.runs.package import Package
 from seqarena.lra.presets import PRESETS
+from seqarena.lra.run import Run
 from seqarena.lra.tasks import TASKS
 from seqarena.lra.trainer import assemble
 
-PACKAGE = Package(name="lra", title=str(seqarena.lra.__doc__), tasks=TASKS, presets=PRESETS, assemble=assemble)
+PACKAGE = Package(
+    name="lra",
+    title=str(seqarena.lra.__doc__),
+    tasks=TASKS,
+    presets=PRESETS,
+    assemblies=MappingProxyType({Run: assemble}),
+)
 
 if __name__ == "__main__":
     sys.exit(main(PACKAGE))

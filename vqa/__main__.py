@@ -8,6 +8,7 @@ from seqarena.common.runs.cli import main
 from seqarena.common.runs.package import Package
 from seqarena.vqa.convert import features
 from seqarena.vqa.presets import PRESETS
+from seqarena.vqa.run import Run
 from seqarena.vqa.score import answers, evaluate
 from seqarena.vqa.show import show
 from seqarena.vqa.submit import submit
@@ -19,7 +20,7 @@ PACKAGE = Package(
     title=str(seqarena.vqa.__doc__),
     tasks=TASKS,
     presets=PRESETS,
-    assemble=assemble,
+    assemblies=MappingProxyType({Run: assemble}),
     preparations=("features",),
     commands=MappingProxyType(
         {"evaluate": evaluate, "answers": answers, "show": show, "features": features, "submit": submit}

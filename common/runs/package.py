@@ -68,7 +68,8 @@ class Package:
     title: str
     tasks: Mapping[str, Task]
     presets: Mapping[str, Mapping[str, Preset[BaseRun]]]
-    assemble: Assemble
+    assemblies: Mapping[type[BaseRun], Assemble]
+    """Class of a run -> the function that assembles its parts. A run's sources are those of its own function."""
     commands: Mapping[str, Callable[[Sequence[str]], int]] = field(default_factory=lambda: MappingProxyType({}))
     """Further commands: first word, in the position of a task -> function of the remaining arguments."""
     preparations: tuple[str, ...] = ()
@@ -78,6 +79,10 @@ class Package:
         """Returns the task of a run."""
         return self.tasks[run.task]
 
+    def assemble_of(self, run: BaseRun) -> Assemble:
+        """Returns the function that assembles the parts of a run."""
+        return self.assemblies[type(run)]
+
     def preset(self, run: BaseRun) -> Preset[BaseRun]:
         """Returns the preset that a run starts from."""
         return self.presets[run.task][run.preset]
@@ -86,7 +91,7 @@ class Package:
         """Returns the sources of a run, with the task's rule for choosing a checkpoint as one of them."""
         task = self.task(run)
         chosen_by = f"{'highest' if task.higher_is_better else 'lowest'} {task.metric}"
-        return {**sources_of(self.assemble, run), f"{self.name}/tasks.py: checkpoint of the": chosen_by}
+        return {**sources_of(self.assemble_of(run), run), f"{self.name}/tasks.py: checkpoint of the": chosen_by}
 
     def assembly(self, run: BaseRun, folder: Path, accelerator: Accelerator) -> Assembly:
         """Returns the parts that the package provides for a run. Data are read or made, and stored below ``folder``.
@@ -95,7 +100,7 @@ class Package:
             BadDataError: damaged data; or data of an unchanged preset whose checksum is not that of the task's
                 record.
         """
-        assembly = main_first(accelerator, lambda: self.assemble(run, folder, accelerator))
+        assembly = main_first(accelerator, lambda: self.assemble_of(run)(run, folder, accelerator))
         changed = changed_fields(self.preset(run).run, run)
         expected = self.task(run).checksums.get(run.preset)
         # A checkpoint brings its vocabulary, which ``data_checksum`` covers.

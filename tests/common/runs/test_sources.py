@@ -50,7 +50,7 @@ def forget() -> None:
 
 def of(attention: str) -> sources.Sources:
     run = replace(BASE, model=replace(BASE.model, attention=ATTENTIONS[attention]))
-    return sources_of(find_package("lra").assemble, run)
+    return sources_of(find_package("lra").assemble_of(BASE), run)
 
 
 def all_of(names: tuple[str, ...] = ("softmax", "dnas", "hnas", "x3")) -> dict[str, str]:
@@ -156,8 +156,8 @@ def test_a_file_of_the_users_below_the_prefix_of_python_is_seen(
     monkeypatch.syspath_prepend(tmp_path / "mine")
     kind = type("Mine", (Softmax,), {"__module__": "variant"})
     run = replace(BASE, model=replace(BASE.model, attention=kind()))
-    assert "helper.py" in sources_of(find_package("lra").assemble, run)
-    assert not {"json.py", "torch.py", "numpy.py"} & sources_of(find_package("lra").assemble, run).keys()
+    assert "helper.py" in sources_of(find_package("lra").assemble_of(BASE), run)
+    assert not {"json.py", "torch.py", "numpy.py"} & sources_of(find_package("lra").assemble_of(BASE), run).keys()
 
 
 def test_compiled_code_of_an_earlier_text_is_noticed(edit: Tree) -> None:
@@ -183,7 +183,7 @@ def test_a_config_where_edits_do_not_count_is_refused() -> None:
     Mine.__module__ = "seqarena.common.attention"
     run = replace(BASE, model=replace(BASE.model, attention=Mine()))
     with pytest.raises(WrongUseError, match=r"Mine is defined in seqarena\.common\.attention, .* in a file of its own"):
-        sources_of(find_package("lra").assemble, run)
+        sources_of(find_package("lra").assemble_of(BASE), run)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_variant_in_a_package_of_the_users_is_seen_with_all_that_it_imports(
     run = replace(BASE, model=replace(BASE.model, attention=kind()))
 
     def now() -> sources.Sources:
-        return sources_of(find_package("lra").assemble, run)
+        return sources_of(find_package("lra").assemble_of(BASE), run)
 
     known = now()
     edit(path, "", "EXTRA = 1\n")
@@ -225,7 +225,7 @@ def test_a_config_without_a_file_is_refused() -> None:
     """In a notebook, a formula that is edited would else return the result of the earlier one."""
     kind = type("Mine", (Softmax,), {"__module__": "nowhere"})
     with pytest.raises(WrongUseError, match=r"Mine is defined in nowhere, which has no file whose edits could be "):
-        sources_of(find_package("lra").assemble, replace(BASE, model=replace(BASE.model, attention=kind())))
+        sources_of(find_package("lra").assemble_of(BASE), replace(BASE, model=replace(BASE.model, attention=kind())))
 
 
 def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> None:
@@ -233,7 +233,7 @@ def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> Non
         package = find_package(name)
         for presets in package.presets.values():
             for preset in presets.values():
-                found = sources_of(package.assemble, preset.run)
+                found = sources_of(package.assemble_of(preset.run), preset.run)
                 own = {
                     type(preset.run),
                     type(preset.run.model),
@@ -248,5 +248,5 @@ def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> Non
 
 def test_a_run_does_not_depend_on_files_that_only_compare_its_inputs() -> None:
     """A ListOps model has nothing of BERT, though a run's directory records which checkpoint a BERT began with."""
-    found = sources_of(find_package("lra").assemble, BASE)
+    found = sources_of(find_package("lra").assemble_of(BASE), BASE)
     assert not [path for path in found if path.startswith(("common/model/bert", "common/runs/inputs", "common/parser"))]
