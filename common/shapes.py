@@ -13,7 +13,7 @@ Masks are True for real tokens and False for padding. An axis marked ``#`` may h
 Functions are annotated with these aliases. Shapes are checked in tests only, not in production.
 """
 
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor
 
 Query = Float[Tensor, "B H N D"]
@@ -55,6 +55,10 @@ TokenLosses = Float[Tensor, "P"]
 Scored = Float[Tensor, "P V"]
 TwoWay = Float[Tensor, "B 2"]
 PerExample = Shaped[Tensor, "B"]
+
+PictureBytes = UInt8[Tensor, "B 3 rows columns"]
+Pixels = Float[Tensor, "B 3 rows columns"]
+PerClass = Float[Tensor, "B classes"]
 
 Regions = Float[Tensor, "I R Q width"]
 Centres = Float[Tensor, "I R Q 2"]

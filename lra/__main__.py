@@ -6,6 +6,10 @@ from types import MappingProxyType
 import seqarena.lra
 from seqarena.common.runs.cli import main
 from seqarena.common.runs.package import Package
+from seqarena.lra.pictures import presets as picture_presets
+from seqarena.lra.pictures import tasks as picture_tasks
+from seqarena.lra.pictures import trainer as picture_trainer
+from seqarena.lra.pictures.run import PictureRun
 from seqarena.lra.presets import PRESETS
 from seqarena.lra.run import Run
 from seqarena.lra.tasks import TASKS
@@ -14,9 +18,9 @@ from seqarena.lra.trainer import assemble
 PACKAGE = Package(
     name="lra",
     title=str(seqarena.lra.__doc__),
-    tasks=TASKS,
-    presets=PRESETS,
-    assemblies=MappingProxyType({Run: assemble}),
+    tasks=MappingProxyType({**TASKS, **picture_tasks.TASKS}),
+    presets={**PRESETS, **picture_presets.PRESETS},
+    assemblies=MappingProxyType({Run: assemble, PictureRun: picture_trainer.assemble}),
 )
 
 if __name__ == "__main__":

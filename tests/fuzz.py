@@ -214,7 +214,7 @@ READERS: dict[str, Reader] = {
         lambda path: read_batch(path.read_bytes()),
     ),
     "array": of_bytes("x.npy", array(IMAGES[:, :1024]), lambda path: _array(path.read_bytes(), str(path))),
-    "picture": of_bytes("a.png", picture(), lambda path: _picture(path.read_bytes(), "cat/a.png", str(path))),
+    "picture": of_bytes("a.png", picture(), lambda path: _picture(path.read_bytes(), "cat/a.png", str(path), 1)),
     "ListOps": of_bytes("a.tsv", b"Source\tTarget\n( [MAX 1 2 ] )\t2\n( [MIN 3 4 ] )\t3\n", read_tsv),
     "Pathfinder list": of_bytes("0.npy", array(np.array([["imgs/0", "a.png", "0", "1"]])), read_list),
     "Pathfinder picture": of_bytes("a.png", picture(), lambda path: read_image(path, 32, "line 1")),

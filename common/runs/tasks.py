@@ -16,6 +16,8 @@ class Published:
     name: str
     value: float
     source: str
+    presets: tuple[str, ...] = ()
+    """Presets that it is shown beside; empty: all."""
 
 
 @dataclass(frozen=True, kw_only=True)

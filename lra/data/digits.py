@@ -78,12 +78,12 @@ class Digits(Pixels):
         found = {}
         for number, name in enumerate(SPLITS):
             count = getattr(self, name)
-            drawings = [draw_for_split(number, partial(self._drawing, number, example)) for example in range(count)]
+            drawings = [draw_for_split(number, partial(self.drawing, number, example)) for example in range(count)]
             images = np.stack([draw(drawing, self.size) for drawing in drawings])
             found[name] = images_to_sequences(images, np.array([drawing.digit for drawing in drawings], dtype=np.uint8))
         return found
 
-    def _drawing(self, split: int, example: int, attempt: int) -> tuple[str, "Drawing"]:
+    def drawing(self, split: int, example: int, attempt: int) -> tuple[str, "Drawing"]:
         """Returns the identity of a drawing (digit, height, position) and the whole drawing."""
         drawn = hash64(self.seed, split, example, attempt, np.arange(6)).tolist()
         height = 7 + drawn[1] % (self.size - 8)

@@ -1,11 +1,11 @@
-"""Image: classification of grey CIFAR-10 images, read pixel by pixel."""
+"""Image: classification of grey CIFAR-10 images, read pixel by pixel. Reads all layouts of CIFAR-10."""
 
 import hashlib
 import io
 import lzma
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from PIL import Image as Picture
@@ -38,7 +38,9 @@ PIXELS = 1_024
 RECORD = 1 + 3 * PIXELS
 """Bytes per image in the binary version: a label, then red, green and blue."""
 Split = tuple[Bytes, Bytes]
-"""Grey images (count, 1024) and labels (count)."""
+"""Images (count, 1024 if grey, else 3072: all of red, then of green and blue), and labels (count)."""
+Channels = Literal[1, 3]
+"""Number of values per pixel: 1 for grey, 3 for red, green and blue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class Image(Pixels):
         self.check()
         where = prepared_folder(folder, "image", self.path)
         kept, found = prepared(
-            where, "image: reading 60,000 images", lambda: split(read_cifar(self.path)), checksums.IMAGE
+            where, "image: reading 60,000 images", lambda: split(read_cifar(self.path, 1)), checksums.IMAGE
         )
         return truncate(kept, self.length), found
 
@@ -86,19 +88,20 @@ def split(found: dict[str, Split]) -> Splits:
     }
 
 
-def read_cifar(path: str | None) -> dict[str, Split]:
-    """Returns the grey images of train and test.
+def read_cifar(path: str | None, channels: Channels) -> dict[str, Split]:
+    """Returns the images of train and test, in grey or in colour.
 
     Raises:
-        BadDataError: files are missing or damaged, or do not contain 50,000 and 10,000 images of ten classes.
+        BadDataError: files are missing or damaged, or do not contain 50,000 and 10,000 images of ten classes; or grey
+            images where colour is wanted.
     """
     if path is None or is_hub_layout(Path(path)):
-        found = {split: _from_hub(path, split) for split in COUNTS}
+        found = {split: _from_hub(path, split, channels) for split in COUNTS}
     else:
-        found = _from_files(Path(path))
+        found = _from_files(Path(path), channels)
     for name, count in COUNTS.items():
-        images, labels = found.get(name, (np.zeros((0, PIXELS), np.uint8), np.zeros(0, np.uint8)))
-        if images.shape != (count, PIXELS) or labels.shape != (count,):
+        images, labels = found.get(name, (np.zeros((0, channels * PIXELS), np.uint8), np.zeros(0, np.uint8)))
+        if images.shape != (count, channels * PIXELS) or labels.shape != (count,):
             raise BadDataError(
                 f"{path or HUB}: expected {count:,} images of {PIXELS:,} pixels in {name}, "
                 f"found images of shape {images.shape} and {labels.size:,} labels; {HINT}"
@@ -116,7 +119,16 @@ def grey(red: Bytes, green: Bytes, blue: Bytes) -> Bytes:
     return luma
 
 
-def _from_hub(path: str | None, split: str) -> Split:
+def _in_channels(images: Bytes, channels: Channels, where: str) -> Bytes:
+    """Returns images (count, 1024 or 3072) with the wanted number of channels."""
+    if images.ndim != 2 or images.shape[1] not in (PIXELS, 3 * PIXELS) or images.shape[1] == channels * PIXELS:
+        return images  # the caller checks shapes
+    if channels == 3:
+        raise BadDataError(f"{where}: expected images in colour, found grey ones; lra image reads grey images")
+    return grey(*np.split(images, 3, axis=1))
+
+
+def _from_hub(path: str | None, split: str, channels: Channels) -> Split:
     rows = hub_rows(path or HUB, None if path else REVISION, split, HINT)
     if not {"img", "label"} <= set(rows.column_names):
         raise BadDataError(f"{path or HUB}: expected columns img and label, found {', '.join(rows.column_names)}")
@@ -125,12 +137,12 @@ def _from_hub(path: str | None, split: str) -> Split:
         where = f"{path or HUB}, split {split}, row {number}"
         if row["label"] not in range(len(CLASSES)):
             raise BadDataError(f"{where}: expected a label from 0 to {len(CLASSES) - 1}, found {row['label']!r}")
-        images.append(_pixels(row["img"], where))
+        images.append(_pixels(row["img"], where, channels))
         labels.append(row["label"])
     return np.array(images), np.array(labels, dtype=np.uint8)
 
 
-def _from_files(path: Path) -> dict[str, Split]:
+def _from_files(path: Path, channels: Channels) -> dict[str, Split]:
     found: dict[str, list[Split]] = {"train": [], "test": []}
     arrays: dict[str, Bytes] = {}
     for name, content in members(path, ("_batch", "_batch_1", "_batch_2", "_batch_3", "_batch_4", "_batch_5", ".bin",
@@ -141,7 +153,9 @@ def _from_files(path: Path) -> dict[str, Split]:
         elif name.endswith((".npy", ".npy.xz")):
             arrays[name.rsplit("/", 1)[-1].split(".")[0]] = _array(content, where)
         elif name.endswith(".png"):
-            found["test" if "test" in name.split("/")[:-1] else "train"].append(_picture(content, name, where))
+            found["test" if "test" in name.split("/")[:-1] else "train"].append(
+                _picture(content, name, where, channels)
+            )
         else:
             found[part].append(_batch(content, where))
     for part in COUNTS:
@@ -150,7 +164,10 @@ def _from_files(path: Path) -> dict[str, Split]:
         if images is not None and labels is not None:
             found[part].append((images.reshape(len(images), -1), labels.reshape(-1)))
     return {
-        part: (np.concatenate([images for images, _ in some]), np.concatenate([labels for _, labels in some]))
+        part: (
+            np.concatenate([_in_channels(images, channels, str(path)) for images, _ in some]),
+            np.concatenate([labels for _, labels in some]),
+        )
         for part, some in found.items()
         if some
     }
@@ -166,14 +183,14 @@ def _batch(content: bytes, where: str) -> Split:
             f"{where}: expected a list of labels and one row of {3 * PIXELS:,} bytes per label, found labels of shape "
             f"{labels.shape} and images of shape {images.shape}"
         )
-    return grey(*np.split(images, 3, axis=1)), labels
+    return images, labels
 
 
 def _binary(content: bytes, where: str) -> Split:
     if len(content) % RECORD or not content:
         raise BadDataError(f"{where}: expected whole records of {RECORD:,} bytes, found {len(content):,} bytes")
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
-    return grey(*np.split(records[:, 1:], 3, axis=1)), records[:, 0]
+    return records[:, 1:], records[:, 0]
 
 
 def _array(content: bytes, where: str) -> Bytes:
@@ -188,13 +205,13 @@ def _array(content: bytes, where: str) -> Bytes:
     if found.ndim == 1:
         return found
     if found.shape[1:] == (32, 32, 3):
-        return grey(*(found[..., channel].reshape(len(found), -1) for channel in range(3)))
+        return found.transpose(0, 3, 1, 2).reshape(len(found), -1)
     if found.ndim == 0 or not len(found) or found[0].size != PIXELS:
         raise BadDataError(f"{where}: expected labels, or images of 32 x 32, grey or RGB; found shape {found.shape}")
     return found.reshape(len(found), -1)
 
 
-def _picture(content: bytes, name: str, where: str) -> Split:
+def _picture(content: bytes, name: str, where: str, channels: Channels) -> Split:
     folder = name.split("/")[-2] if "/" in name else ""
     names = (*CLASSES, *map(str, range(len(CLASSES))))
     if folder not in names:
@@ -202,12 +219,14 @@ def _picture(content: bytes, name: str, where: str) -> Split:
             f"{where}: expected a folder named after a class ({', '.join(CLASSES)}, or 0 to 9), found {folder!r}"
         )
     with damage(where, "picture"):
-        pixels = _pixels(open_picture(content), where)
+        pixels = _pixels(open_picture(content), where, channels)
     return pixels[None], np.array([names.index(folder) % len(CLASSES)], dtype=np.uint8)
 
 
-def _pixels(picture: Picture.Image, where: str) -> Bytes:
-    pixels = np.asarray(picture.convert("L"), dtype=np.uint8)
-    if pixels.shape != (32, 32):
-        raise BadDataError(f"{where}: expected 32 x 32 pixels, found {pixels.shape}")
-    return pixels.reshape(-1)
+def _pixels(picture: Picture.Image, where: str, channels: Channels) -> Bytes:
+    if channels == 3 and picture.mode in ("1", "L", "LA", "I", "I;16", "F"):
+        raise BadDataError(f"{where}: expected a picture in colour, found a grey one (mode {picture.mode})")
+    pixels = np.asarray(picture.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
+    if pixels.shape[:2] != (32, 32):
+        raise BadDataError(f"{where}: expected 32 x 32 pixels, found {pixels.shape[0]} x {pixels.shape[1]}")
+    return pixels.reshape(-1) if channels == 1 else pixels.transpose(2, 0, 1).reshape(-1)

@@ -2,7 +2,7 @@
 
 import io
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -59,15 +59,24 @@ def images_to_sequences(images: Bytes, labels: Bytes) -> Ragged:
 
 
 def brightness(splits: Splits) -> float:
-    """Returns the test accuracy of the nearest class mean of standardised brightness histograms."""
+    """Returns the test accuracy of the nearest class mean of brightness histograms."""
     train, test = splits["train"], splits["test"]
-    known, labels = histograms(train, min(len(train), EXAMPLES)), train.labels[:EXAMPLES]
+    known = histograms(train, min(len(train), EXAMPLES))
+    return nearest_mean(known, train.labels[:EXAMPLES], histograms(test, len(test)), test.labels)
+
+
+def nearest_mean(
+    known: npt.NDArray[np.float64],
+    labels: npt.NDArray[np.integer[Any]],
+    seen: npt.NDArray[np.float64],
+    wanted: npt.NDArray[np.integer[Any]],
+) -> float:
+    """Returns the accuracy of the class with the nearest mean of standardised features; both (examples, features)."""
     centre, spread = known.mean(axis=0), known.std(axis=0) + 1e-9
     classes = np.unique(labels)
     means = np.stack([(known[labels == each] - centre).mean(axis=0) / spread for each in classes])
-    apart = ((histograms(test, len(test)) - centre) / spread)[:, None] - means
-    guess = classes[(apart**2).sum(axis=2).argmin(axis=1)]
-    return float((test.labels == guess).mean())
+    distances = np.stack([(((seen - centre) / spread - mean) ** 2).sum(axis=1) for mean in means], axis=1)
+    return float((wanted == classes[distances.argmin(axis=1)]).mean())
 
 
 def histograms(split: Ragged, count: int) -> npt.NDArray[np.float64]:

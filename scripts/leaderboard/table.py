@@ -77,12 +77,19 @@ def table_of(group: Group, baseline: str) -> Table:
         floors=floors,
         ceilings=ceilings,
         chance=task.chance if task else None,
-        published=list(task.published) if task else [],
-        published_secondary={name: list(task.published_secondary.get(name, ())) for name in secondary} if task else {},
+        published=_beside(task.published, protocol.preset) if task else [],
+        published_secondary={
+            name: _beside(task.published_secondary.get(name, ()), protocol.preset) for name in secondary if task
+        },
         comparable=_is_comparable(protocol, some),
         devices=sorted({result.device for result in group.results}),
         remarks=[*remarks(by_row, rows), *plan_remarks],
     )
+
+
+def _beside(figures: Sequence[Published], preset: str) -> list[Published]:
+    """Returns the published figures that are shown beside a preset."""
+    return [figure for figure in figures if not figure.presets or preset in figure.presets]
 
 
 def _title(protocol: Protocol, task: Task | None) -> str:

@@ -1,0 +1,98 @@
+"""Decodes picture files in worker processes."""
+
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from seqarena.common.data.batches import Bytes
+from seqarena.common.errors import BadDataError, damage
+from seqarena.common.training.log import with_progress
+from seqarena.common.training.workers import exit_with_parent
+from seqarena.lra.data.pixels import open_picture
+from seqarena.lra.pictures.data.store import KEY, Picture
+
+FEW = 2_000
+"""Up to this number of pictures, decoding takes less time than starting worker processes."""
+GREY = frozenset({"1", "L", "LA", "I", "I;16", "F"})
+"""Modes of pictures without colour."""
+
+
+class PictureFile(NamedTuple):
+    """The content of a picture file."""
+
+    where: str
+    """Name of the file, for messages."""
+    content: bytes
+    label: int
+
+
+class Decoded(NamedTuple):
+    """A decoded picture, and whether its file was grey."""
+
+    pixels: npt.NDArray[np.uint8]
+    is_grey: bool
+
+
+def decode(file: PictureFile, *, shorter: int | None, side: int | None) -> Decoded:
+    """Returns the pixels of a file in colour. Grey pictures get three equal channels.
+
+    ``shorter``: length of the shorter side, to which a picture is resized. ``side``: expected rows and columns.
+
+    Raises:
+        BadDataError: the file is damaged, or has another size than expected.
+    """
+    with damage(file.where, "picture"):
+        picture = open_picture(file.content)
+        is_grey = picture.mode in GREY
+        colour = picture.convert("RGB")
+    if side is not None and colour.size != (side, side):
+        columns, rows = colour.size
+        raise BadDataError(f"{file.where}: expected {side} x {side} pixels, found {rows} x {columns}")
+    if shorter is not None:
+        scale = shorter / min(colour.size)
+        columns, rows = (max(shorter, round(length * scale)) for length in colour.size)
+        colour = colour.resize((columns, rows), Image.Resampling.BICUBIC)
+    return Decoded(np.asarray(colour, np.uint8), is_grey)
+
+
+def decoded(
+    files: Iterable[PictureFile], count: int, name: str, *, shorter: int | None = None, side: int | None = None
+) -> Iterator[Picture]:
+    """Yields the pictures of ``count`` files, in their order. Their keys are hashes of the files.
+
+    Many files are decoded in worker processes, one per core. If some pictures are grey, one line says so.
+
+    Raises:
+        BadDataError: see ``decode``.
+    """
+    grey, first = 0, ""
+    work = partial(_decode, shorter=shorter, side=side)
+    with _pool(count) as pool:
+        found = pool.imap(work, files, chunksize=16) if pool is not None else map(work, files)
+        for where, key, label, pixels, is_grey in with_progress(found, f"{name}: decoding", count):
+            if is_grey:
+                grey, first = grey + 1, first or where
+            yield Picture(key=key, label=label, pixels=pixels)
+    if grey:
+        print(f"{name}: {grey:,} grey pictures have three equal channels, the first is {first}", file=sys.stderr)
+
+
+def _decode(file: PictureFile, *, shorter: int | None, side: int | None) -> tuple[str, bytes, int, Bytes, bool]:
+    pixels, is_grey = decode(file, shorter=shorter, side=side)
+    key = hashlib.blake2b(file.content, digest_size=KEY).digest()
+    return file.where, key, file.label, pixels, is_grey
+
+
+def _pool(count: int) -> contextlib.AbstractContextManager[Any]:
+    if count <= FEW:
+        return contextlib.nullcontext()
+    return multiprocessing.get_context("spawn").Pool(os.cpu_count(), exit_with_parent)
