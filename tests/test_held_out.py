@@ -17,6 +17,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.lra.data import digits
 from seqarena.lra.data.listops.language import CLOSE, MIN
+from seqarena.lra.pictures.tasks import TASKS as PICTURES
 from seqarena.pretraining import data as text
 from seqarena.pretraining.data.shards import Corpus, Shard
 from seqarena.pretraining.wikitext.sources import lines_of_book
@@ -62,6 +63,15 @@ def places(data: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Contents
     splits, _ = data.load(folder)
     ends = np.cumsum([len(split) for split in splits.values()]).tolist()
     return {name: found[end - len(splits[name]) : end] for name, end in zip(splits, ends, strict=True)}
+
+
+def drawn_places(data: Any, folder: Path) -> Contents:
+    """Digits with their height and place, of the pictures in colour."""
+    parts = zip(("train", "validation", "test"), (data.train, data.held_out, data.test), strict=True)
+    return {
+        name: [(each.digit, each.height, each.top, each.left) for each in data.drawings(split, count)]
+        for split, (name, count) in enumerate(parts)
+    }
 
 
 def markers(data: Any, folder: Path) -> Contents:
@@ -133,6 +143,7 @@ CONTENTS: Mapping[tuple[str, str], tuple[Callable[..., Contents], Mapping[str, i
     ("lra", "image"): (places, {"train": 500, "validation": 100, "test": 100}),
     ("lra", "pathfinder"): (markers, {"train": 500, "validation": 100, "test": 100}),
     ("lra", "pathx"): (markers, {"train": 500, "validation": 100, "test": 100}),
+    **{("lra", name): (drawn_places, {"train": 500, "held_out": 100, "test": 100}) for name in PICTURES},
     ("qa", "squad1"): (facts, {"generated": 4_000}),
     ("qa", "squad2"): (facts, {"generated": 4_000}),
     ("qa", "mnli"): (pairs, {"generated": 1_000}),

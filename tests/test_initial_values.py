@@ -16,6 +16,7 @@ from seqarena.common.model.bert.model import BertForPretraining
 from seqarena.common.model.norms import NORMS
 from seqarena.common.training.optim import Optim, build_optimizer
 from seqarena.lra.model import Classifier
+from seqarena.lra.pictures.model import PictureModel
 from seqarena.pretraining.model import has_order
 from seqarena.pretraining.transformer_xl import TransformerXL
 from seqarena.pretraining.wikitext.run import LanguageRun
@@ -40,7 +41,9 @@ def qa(run: Any, config: Any) -> nn.Module:
 
 
 BUILT: Mapping[str, Callable[[Any, Any], nn.Module]] = {
-    "lra": lambda run, config: Classifier(config, run.data.sequences),
+    "lra": lambda run, config: (
+        config.build() if isinstance(config, PictureModel) else Classifier(config, run.data.sequences)
+    ),
     "summarization": lambda _, config: Summarizer(config),
     "pretraining": pretraining,
     "qa": qa,

@@ -17,7 +17,7 @@ from seqarena.common.data.held_out import draw_for_split
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.config import fingerprint
 from seqarena.lra.data import SPLITS
-from seqarena.lra.data.digits import NOISE, Digits, draw
+from seqarena.lra.data.digits import NOISE, Digits, Drawing, draw
 from seqarena.lra.pictures.data import PictureData
 from seqarena.lra.pictures.data.store import Picture, PictureSplits, numbered, prepared_pictures
 
@@ -66,9 +66,13 @@ class DrawnDigits(PictureData):
         parts = {name: partial(self._draw, number, counts[name]) for number, name in enumerate(SPLITS)}
         return prepared_pictures(where, "drawing digits in colour", parts, 0, made_by=__name__)
 
-    def _draw(self, split: int, count: int) -> Iterator[Picture]:
+    def drawings(self, split: int, count: int) -> list[Drawing]:
+        """Returns the digits, sizes and positions of a split's pictures."""
         digits = Digits(size=self.side, seed=self.seed)
-        drawings = [draw_for_split(split, partial(digits.drawing, split, example)) for example in range(count)]
+        return [draw_for_split(split, partial(digits.drawing, split, example)) for example in range(count)]
+
+    def _draw(self, split: int, count: int) -> Iterator[Picture]:
+        drawings = self.drawings(split, count)
         pictures = (
             _coloured(draw(drawing, self.side), self.side, self.seed, split, example)
             for example, drawing in enumerate(drawings)
