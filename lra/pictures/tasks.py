@@ -21,7 +21,8 @@ CIFAR10_PATCHES = Task(
     revision="CIFAR-10 in colour",
     licence="no formal licence (cite Krizhevsky 2009); read from your copy or the hub, never shipped",
     checksums=MappingProxyType(
-        dict.fromkeys(("hour", "p3-vit80", "p3-vit80-post"), checksums.CIFAR10) | {"quick": checksums.DRAWN_DIGITS}
+        dict.fromkeys(("hour", "hour-deep", "p3-vit80", "p3-vit80-post"), checksums.CIFAR10)
+        | {"quick": checksums.DRAWN_DIGITS}
     ),
 )
 
