@@ -23,6 +23,10 @@ SMALL = "--model.layers 1 --model.dim 16 --model.heads 2 --model.ffn-dim 16".spl
 FIELDS = {name: ["--data.generated", "100"] for name in ("p2_table1", "p2_table2")}
 """Script -> what else makes it short; the others have smaller models."""
 ROWS = {
+    "p1_table1": [("tiny-imagenet", f"{variant}, 1 layer")
+                  for variant in ("softmax", "x3-16", "x3-raw", "x1-16", "x1-raw")],
+    "p1_table2": [("imagenet", f"{variant}, 1 layer") for variant in ("softmax", "x3-14", "x3-raw", "x1-14", "x1-raw",
+                  "x2-14", "relu", "elu", "gelu", "tanh", "exp")],
     "p1_table4": [(task, f"{variant}, 1 layer") for task in ("listops", "text", "retrieval", "image", "pathfinder")
                   for variant in ("softmax", "x3-14", "x1-14", "x1-raw", "x3-raw")],
     "p2_table1": [("vqa2", row) for row in ("softmax", "dnas", "hnas", "softmax, primary", "softmax, boxes")],
@@ -30,12 +34,15 @@ ROWS = {
                   ("gigaword", "softmax"), ("gigaword", "hnas[u=0.0], pretrained with softmax")],
     "p2_table3": [(task, f"{variant}, 1 layer") for task in ("mlm", "squad1", "squad2", "mnli")
                   for variant in ("softmax", "hnas")],
-    "p3_fig6": [("image", f"softmax, {norm}1 layer") for norm in ("", "post, ", "deescalated[where=block_output], ")],
+    "p3_fig6": [("cifar10-patches", f"softmax, {norm}1 layer")
+                for norm in ("", "post, ", "deescalated[where=block_output], ")],
     "p3_fig7": [("wikitext103", f"softmax, {norm}1 layer")
                 for norm in ("", "pre, ", "deescalated[mean=prefix], ", "deescalated[leaky=True], ")],
 }  # fmt: skip
 """Script -> task and row of every result."""
 PRINTED = {
+    "p1_table1": ("lra", ("tiny-imagenet",), "P1"),
+    "p1_table2": ("lra", ("imagenet",), "P1"),
     "p1_table4": ("lra", ("listops", "text", "retrieval", "image", "pathfinder"), "P1"),
     "p2_table1": ("vqa", ("vqa2",), "P2"),
     "p2_table2": ("summarization", ("gigaword",), "P2"),
@@ -50,7 +57,16 @@ NAMED = {
 }  # fmt: skip
 """Paper -> the numbers of its tables, figures and statements, each of which has a line in docs/reproducing.md."""
 STATES = {"same", "smaller", "other data", "absent", "ours", "not run"}
-RUNS = {"p1_table4": 75, "p2_table1": 15, "p2_table2": 6, "p2_table3": 6, "p3_fig6": 9, "p3_fig7": 12}
+RUNS = {
+    "p1_table1": 15,
+    "p1_table2": 156,
+    "p1_table4": 75,
+    "p2_table1": 15,
+    "p2_table2": 6,
+    "p2_table3": 6,
+    "p3_fig6": 9,
+    "p3_fig7": 12,
+}
 """Script -> runs at the paper's size, but for those that start from a checkpoint."""
 
 
