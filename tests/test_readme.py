@@ -60,6 +60,7 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCKS = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if not kind]
 PYTHON = [block for path in DOCUMENTS for kind, block in FENCED.findall(path.read_text()) if kind == "python"]
 SCRIPTS = [re.sub(r'"\$(\w+)"', lambda word: word[1].lower(), path.read_text()).replace('"$@"', "").replace("\\\n", " ")
+           .replace("--preset preset", "--preset p1-vit-small")  # in a loop over presets
            for path in sorted((ROOT / "scripts" / "reproduce").glob("*.sh"))]  # fmt: skip
 PROSE = [FENCED.sub("", path.read_text()) for path in DOCUMENTS]
 INLINE = [" ".join(each.split()) for text in PROSE for each in re.findall(r"`((?:seqarena|make) [^`]+)`", text)]
