@@ -1,1 +1,1 @@
-"""Long Range Arena: classification of long sequences (Tay et al. 2021)."""
+"""Long Range Arena (Tay et al. 2021): classification of long sequences. And classification of pictures by patches."""

@@ -30,10 +30,11 @@ GROUPS = ("data", "train", "optim", "model")
 def describe(package: Package, prog: str) -> str:
     """Returns a package's tasks with the names of their presets, its variants, norms and other commands."""
     lines = [f"{package.title}\n\ntasks and their presets:"]
+    width = max(14, *map(len, package.tasks))
     for task in package.tasks.values():
         presets = package.presets[task.name].items()
-        lines.append(f"  {task.name:<14} {task.title}")
-        lines.append(f"  {'':<14} presets: {', '.join(f'{name}{_chosen_by(preset)}' for name, preset in presets)}")
+        lines.append(f"  {task.name:<{width}} {task.title}")
+        lines.append(f"  {'':<{width}} presets: {', '.join(f'{name}{_chosen_by(preset)}' for name, preset in presets)}")
     lines.append("\nvariants (--attention); s_ij: scaled score of query i and key j; pi_ij: weight; N: number of keys")
     lines.append(_summaries(ATTENTIONS, {target: alias for alias, target in ALIASES.items()}))
     lines += ["\nnorms (--norm):", _summaries(NORMS, {})]
