@@ -5,12 +5,14 @@
 # Data: CIFAR-10, from the hub, or --data.path cifar-10-python.tar.gz.
 # Cost: estimated, not run on a GPU. 3.4e11 operations per picture, 2.3e18 per run, 14 hours on one H100 at 45 T/s, a
 #   guess; nine runs, 127 hours. (With patches: 25 minutes per run.)
-# Printed: curves of training and test loss, means of at least three trials, without numbers; we know of no claim
-#   beyond them. Expected here: no number.
-# Departs: pixels instead of patches, so 16 times the tokens; no AutoAugment; a cosine instead of P3's steps at 70 %
-#   and 90 %; GELU and dropout 0.1 of xiong2021; 45,000 training pictures. As in P3: 150 epochs of batches of 128, AdamW
-#   with weight decay 0.1, rate 1e-4 (post-norm 5e-5, so its rows form a separate table), de-escalation at each
-#   block's end. The classifier reads a class token, because the mean over tokens is 0 after a final de-escalation.
+# Printed: curves of training and test loss, means of at least three trials; we know of no numbers and no claim beyond
+#   them. Expected here: no number.
+# Departs: pixels instead of patches, so 16 times the tokens (patches: --preset p3-vit80 of lra cifar10-patches, see
+#   docs/reproducing.md); no AutoAugment; a cosine instead of P3's steps at 70 % and 90 %; 45,000 training pictures. As
+#   in P3: 150 epochs of batches of 128, AdamW with weight decay 0.1, rate 1e-4 (post-norm 5e-5, so its rows form a
+#   separate table), de-escalation at each block's end. We do not know P3's dropout (here 0.1), initial weights, pooling,
+#   and the activation of its ViT (here GELU; ReLU by default in its Algorithm 1). The classifier reads a class token,
+#   because the mean over tokens is 0 after a final de-escalation. Pre-norm has a final LayerNorm.
 # Arguments are passed to every sweep; --preset quick keeps quick's sizes and rate, on drawn digits. RUNS=FOLDER sets
 # the folder of runs.
 # The same claim on words, from 4 to 48 layers, in three hours on one core: seqarena figures depth depth-layers
