@@ -10,9 +10,9 @@
 # Departs: pixels instead of patches, so 16 times the tokens (patches: --preset p3-vit80 of lra cifar10-patches, see
 #   docs/reproducing.md); no AutoAugment; a cosine instead of P3's steps at 70 % and 90 %; 45,000 training pictures. As
 #   in P3: 150 epochs of batches of 128, AdamW with weight decay 0.1, rate 1e-4 (post-norm 5e-5, so its rows form a
-#   separate table), de-escalation at each block's end. We do not know P3's dropout (here 0.1), initial weights, pooling,
-#   and the activation of its ViT (here GELU; ReLU by default in its Algorithm 1). The classifier reads a class token,
-#   because the mean over tokens is 0 after a final de-escalation. Pre-norm has a final LayerNorm.
+#   separate table), de-escalation at each block's end. We do not know P3's dropout (here 0.1), initial weights and
+#   pooling, and the activation of its ViT (here GELU; ReLU by default in its Algorithm 1). The classifier reads a class
+#   token, because the mean over tokens is 0 after a final de-escalation. Pre-norm has a final LayerNorm.
 # Arguments are passed to every sweep; --preset quick keeps quick's sizes and rate, on drawn digits. RUNS=FOLDER sets
 # the folder of runs.
 # The same claim on words, from 4 to 48 layers, in three hours on one core: seqarena figures depth depth-layers
