@@ -260,7 +260,8 @@ def _findings(courses: Records, size: Size) -> list[Finding]:
                     agrees=not fails(deepest, arm, other))
             for arm, other in ((running, pre), (prefix, pre), (leaky, pre), (fast_running, fast_pre))
         ),
-        Finding(claim="ours: the leaky form gains nothing from the future", found=losses_of(deepest, leaky, running, prefix),
+        Finding(claim="ours: the leaky form gains nothing from the future",
+                found=losses_of(deepest, leaky, running, prefix),
                 agrees=ends[leaky.label, deepest] > causal - 0.05),
     ]  # fmt: skip
 
