@@ -25,7 +25,7 @@ ROUNDING = 1e-3
 
 
 def token_similarity(tokens: Hidden, real: Mask | None = None) -> Tensor:
-    """Returns ||mean||^2 n / ||X||_F^2 of the real tokens of each example (P3, Definition 1); B, from 0 to 1."""
+    """Returns ||mean||^2 n / ||X||_F^2 of the real tokens of each example (P3's t_sim); B, from 0 to 1."""
     tokens, count = _masked(tokens, real)
     return tokens.sum(dim=1).square().sum(dim=1) / count / tokens.square().sum(dim=(1, 2))
 

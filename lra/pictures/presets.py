@@ -99,8 +99,9 @@ def _vit80(preset: str, norm: NormConfig, lr: float) -> Preset[PictureRun]:
         ),
         source="Yu and Zhang (de-escalation, P3), section 3.3 and Table 1",
         departures="45,000 training pictures, as 5,000 are held out; a class token, since the mean over tokens is 0 "
-        "after a final de-escalation; we do not know P3's initial weights, dropout, pooling and activation",
-        expected="P3 prints curves of the loss without numbers",
+        "after a final de-escalation; GELU, where P3's Algorithm 1 has ReLU by default; we do not know the activation, "
+        "initial weights, dropout and pooling of P3's vision transformer",
+        expected="P3 prints curves of training and test loss; we know of no numbers",
         cost="52,734 steps of 128 pictures: a GPU",
         comparable=False,
     )  # fmt: skip

@@ -72,9 +72,10 @@ DEEP60 = Preset(
     ),
     source="P3, section 3.4: 60 layers instead of 16, feed-forwards of 820, batches of 40, no dropout, no clipping, "
     "50,000 steps (2.9 epochs)",
-    departures="no setting: all others are those of Dai et al. 2019, as P3 says, the cosine over the 50,000 steps; "
-    "--norm deescalated uses the prefix mean, because P3's mean over the whole segment depends on future tokens "
-    "(--model.norm.leaky)",
+    departures="no setting that we know: all others are those of Dai et al. 2019, as P3 says; our reading: the cosine "
+    "ends with the 50,000 steps, and de-escalation before a feed-forward changes the stream; --norm deescalated uses "
+    "the prefix mean, because P3's mean over the whole segment depends on future tokens (--model.norm.leaky); --norm "
+    "pre has a final LayerNorm, which the code of Dai et al. lacks",
     expected="P3 plots training loss only: post-norm fails, pre-norm and de-escalated post-norm are alike; very "
     "roughly perplexity 35 to 40, with a sixth of the base model's tokens",
     cost="",

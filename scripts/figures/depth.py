@@ -249,18 +249,19 @@ def _findings(courses: Records, size: Size) -> list[Finding]:
     return [
         Finding(claim=f"post-norm fails with {deepest} layers", found=f"{losses_of(deepest, post, pre)}; {seeds}",
                 agrees=fails(deepest, post, pre)),
-        Finding(claim=f"post-norm does not fail with {shallowest}", found=losses_of(shallowest, post, pre),
+        Finding(claim=f"ours: post-norm does not fail with {shallowest}", found=losses_of(shallowest, post, pre),
                 agrees=not fails(shallowest, post, pre)),
-        Finding(claim="post-norm fails with a warm-up too, which P3's setting does not have",
+        Finding(claim="ours: post-norm fails with a warm-up too, which P3's setting does not have",
                 found=losses_of(deepest, warmed, pre), agrees=fails(deepest, warmed, pre)),
-        Finding(claim="post-norm fails at a higher rate too", found=losses_of(deepest, fast_post, fast_pre),
+        Finding(claim="ours: post-norm fails at a higher rate too", found=losses_of(deepest, fast_post, fast_pre),
                 agrees=fails(deepest, fast_post, fast_pre)),
         *(
             Finding(claim=f"{arm.label}: trains like pre-norm", found=losses_of(deepest, arm, other),
                     agrees=not fails(deepest, arm, other))
             for arm, other in ((running, pre), (prefix, pre), (leaky, pre), (fast_running, fast_pre))
         ),
-        Finding(claim="the leaky form gains nothing from the future", found=losses_of(deepest, leaky, running, prefix),
+        Finding(claim="ours: the leaky form gains nothing from the future",
+                found=losses_of(deepest, leaky, running, prefix),
                 agrees=ends[leaky.label, deepest] > causal - 0.05),
     ]  # fmt: skip
 

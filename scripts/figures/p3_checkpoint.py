@@ -149,13 +149,13 @@ def make(settings: FigureOptions) -> FigureResult:
         norms.append(Line(label="P LN(X) W", x=layers[:-1], y=inside.added))
     growth = inside.stream[-1] / inside.stream[0]
     findings = [
-        Finding(claim="similarity does not reach 1 at this depth", agrees=inside.similarity[-1] < 0.99,
+        Finding(claim="ours: similarity does not reach 1 at this depth", agrees=inside.similarity[-1] < 0.99,
                 found=f"{inside.similarity[0]:.3f} to {inside.similarity[-1]:.3f} in {len(layers) - 1} layers"),
     ]  # fmt: skip
     if inside.read:
         highest = max(inside.stream) / inside.stream[0]
         findings.append(
-            Finding(claim="pre-norm: the stream grows", agrees=highest > 2,
+            Finding(claim="ours: under pre-norm the stream grows", agrees=highest > 2,
                     found=f"||X|| at the end {growth:.3g} times the embeddings', at most {highest:.3g} times")
         )  # fmt: skip
     name = folder.resolve().name

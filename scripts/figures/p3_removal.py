@@ -76,7 +76,7 @@ def make(settings: FigureOptions) -> FigureResult:
             ]),
         ],
         findings=[
-            Finding(claim="the closed form matches the module", found=f"largest difference {worst:.1e}",
+            Finding(claim="ours: the closed form matches the module", found=f"largest difference {worst:.1e}",
                     agrees=worst < 1e-9),
             Finding(claim=f"ours: attention alone is balanced by tau {BALANCE:.2f}", agrees=abs(held - BALANCE) < 0.1,
                     found=f"similarity ends below 0.1 from tau {held:.2f} on"),

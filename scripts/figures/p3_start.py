@@ -34,7 +34,7 @@ def stream(config: BertConfig, tokens: int, seed: int, *, shared: bool) -> Strea
     model.embeddings.requires_grad_(False)
     with torch.no_grad():
         for module in model.modules():
-            # Without Google's truncation at two deviations: P3 used the models of the transformers library.
+            # Without Google's truncation at two deviations: we assume that P3 used models of the transformers library.
             if isinstance(module, nn.Linear | nn.Embedding):
                 module.weight.normal_(std=config.initial_std)
     ids = torch.randperm(config.vocabulary)[None, :tokens]

@@ -256,11 +256,13 @@ def test_what_is_said_of_depth_follows_the_numbers() -> None:
     assert all(said().values())
     assert all(said(post=math.nan).values())
     assert not said(post=5.2)["post-norm fails with 48 layers"]
-    assert not said(**{"post, warm-up": 5.2})["post-norm fails with a warm-up too, which P3's setting does not have"]
+    assert not said(**{"post, warm-up": 5.2})[
+        "ours: post-norm fails with a warm-up too, which P3's setting does not have"
+    ]
     assert not said(**{"de-escalated, running": math.nan})["de-escalated, running: trains like pre-norm"]
     assert said(**{"de-escalated, running": math.nan})["de-escalated, prefix: trains like pre-norm"]
     assert said(**{"de-escalated, prefix": 4.0})["de-escalated, prefix: trains like pre-norm"]
-    assert not said(**{depth.ARMS[-1].label: 4.0})["the leaky form gains nothing from the future"]
+    assert not said(**{depth.ARMS[-1].label: 4.0})["ours: the leaky form gains nothing from the future"]
 
 
 def test_losses_of_seeds_are_drawn_as_far_as_all_went() -> None:

@@ -46,9 +46,9 @@ class Deescalated(NormConfig):
     learnable: bool = False
     """Whether each layer trains its own tau, clamped to (0, 1]."""
     where: Literal["ffn_stream", "ffn_branch", "block_output"] = "ffn_stream"
-    """Position of the subtraction. ffn_stream: the stream before each feed-forward (P3's Transformer-XL); ffn_branch:
-    the feed-forward's input but not the residual (has almost no effect, for comparison); block_output: the end of
-    each block (P3's ViT)."""
+    """Position of the subtraction. ffn_stream: the stream before each feed-forward (P3's Transformer-XL, as we read
+    it); ffn_branch: the feed-forward's input but not the residual (has almost no effect, for comparison);
+    block_output: the end of each block (P3's ViT)."""
     mean: Mean = "sequence"
     """Tokens of the mean: sequence (all); or for causal models prefix (those before each token) or running (prefix,
     continued across the segments of a memory)."""
