@@ -1,7 +1,6 @@
 """Scores of trivial rules on the finetuning tasks. A model that scores no higher has learned no more than the rule."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -26,8 +25,7 @@ def squad_floors(train: Questions, questions: Questions, *, unanswerable: bool, 
 
     The rules are: the first sentence; the sentence that shares the most words with the question; no answer (2.0); the
     answer of the nearest training question, by the words of question and paragraph; for generated questions, any answer
-    of the right kind, as a mean over those in the paragraph; for generated questions of 2.0, the same without an answer
-    in paragraphs of a length that in training has mostly questions without one.
+    of the right kind, as a mean over those in the paragraph.
     """
     rules: dict[str, Callable[[Question], str]] = {
         "first sentence": lambda each: _sentences(questions, each)[0],
@@ -43,19 +41,7 @@ def squad_floors(train: Questions, questions: Questions, *, unanswerable: bool, 
     found[FLOOR] = _nearest_question_f1(train, questions, unanswerable)
     if generated:
         found["any answer of the right kind"] = _right_kind_f1(questions, unanswerable)
-    if generated and unanswerable:
-        found["right kind, or none by the paragraph's length"] = _right_kind_f1(
-            questions, unanswerable, lengths_without_answer(train)
-        )
     return found
-
-
-def lengths_without_answer(train: Questions) -> frozenset[int]:
-    """Returns the lengths in words of the paragraphs most of whose questions have no answer."""
-    balance = Counter[int]()
-    for each in train.questions:
-        balance[len(train.contexts[each.context].split())] += 1 if each.answers else -1
-    return frozenset(length for length, answered in balance.items() if answered < 0)
 
 
 def _nearest_question_f1(train: Questions, questions: Questions, unanswerable: bool) -> float:
@@ -77,14 +63,12 @@ def _question_and_paragraph(questions: Questions, question: Question) -> str:
     return _with_prefix(question.text, questions.contexts[question.context])
 
 
-def _right_kind_f1(questions: Questions, unanswerable: bool, unanswered: frozenset[int] = frozenset()) -> float:
-    """Returns the mean F1 of any answer of the right kind, and of none in paragraphs of the lengths ``unanswered``."""
+def _right_kind_f1(questions: Questions, unanswerable: bool) -> float:
+    """Returns the mean F1 of any answer of the right kind."""
     means = []
     for each in questions.questions:
         golds = [text for text, _ in each.answers] or [""]
-        context = questions.contexts[each.context]
-        is_empty = len(context.split()) in unanswered
-        candidates = [""] if is_empty else world.answers_of_right_kind(context, each.text)
+        candidates = world.answers_of_right_kind(questions.contexts[each.context], each.text)
         scores = [max(f1(one, gold, empty_matches_empty=unanswerable) for gold in golds) for one in candidates]
         means.append(float(np.mean(scores)))
     return float(np.mean(means))

@@ -40,11 +40,12 @@ SQUAD1 = Task(
 SQUAD2 = replace(
     SQUAD1,
     name="squad2",
+    version=2,
     title="the span of a paragraph that answers a question, or none (SQuAD 2.0); F1 of words, secondary: exact match",
     splits="test: the official dev set, 11,873; validation: a hundredth of 130,319 training questions, by paragraph",
     source="train-v2.0.json and dev-v2.0.json of the authors (--data.train, --data.dev), or rajpurkar/squad_v2",
     revision="SQuAD 2.0",
-    checksums=MappingProxyType({"quick": "15ddd3a234567ceffaec65462fc6af525b0131a5d9815570364b8e2e1ea777cb"}),
+    checksums=MappingProxyType({"quick": "0aa94604ae0d1d51acb71e60695f62d08344b091bc7202425c2f67a7d23e99f7"}),
     published=_published(0.803, 0.803, 0.805, 0.7862, DEEPSET),
     published_secondary=MappingProxyType({"exact": _published(0.773, 0.770, 0.774, 0.7565, DEEPSET)}),
 )

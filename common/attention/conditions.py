@@ -24,6 +24,8 @@ third on 64 x 4 heads of 16 to 32 queries, forward and backward. Weights that ar
 without an order, are faster in tiles at every size."""
 KEYS_PER_FEATURE = 1.5
 """Keys per feature from which linear forms are faster than scores; measured for head_dim 16 to 64 on a CPU."""
+FEW_KEYS = {power: f"scores are faster for fewer than {KEYS_PER_FEATURE} head_dim^{power} keys" for power in (1, 2)}
+"""Power -> reason against linear forms. It is formatted here, because torch.compile(dynamic=True) formats no float."""
 
 
 class Inputs(NamedTuple):
@@ -58,7 +60,7 @@ def features(inputs: Inputs, phi: str, power: int) -> str | None:
     if visibility.segments is not None or visibility.window is not None:
         return "segments and windows are not supported by linear forms"
     if key.shape[2] <= KEYS_PER_FEATURE * query.shape[-1] ** power:
-        return f"scores are faster for fewer than {KEYS_PER_FEATURE} head_dim^{power} keys"
+        return FEW_KEYS[power]
     return None
 
 

@@ -21,7 +21,10 @@ from seqarena.lra.data.reviews import Review, Reviews, reviews_to_sequences, val
 
 SPLIT_ENDS = {"train": 0.8, "validation": 0.9, "test": 1.0}
 """Upper bound of each split, as a fraction of the shuffled chapters."""
-VERSION = 1
+VERSION, PAIRS_VERSION = 1, 2
+"""Versions of the passages, and of the pairs of passages."""
+GAP = 2
+"""Distance between two passages of a chapter in a pair. With 1, the second would often continue a word of the first."""
 
 
 def _chapters() -> list[list[bytes]]:
@@ -96,11 +99,11 @@ class Chapters(Pairs):
     def load(self, folder: Path) -> tuple[Splits, str]:
         """Returns the splits and their checksum."""
         self.check()
-        where = folder / "lra" / f"chapters-v{VERSION}-{fingerprint(self)}"
+        where = folder / "lra" / f"chapters-v{PAIRS_VERSION}-{fingerprint(self)}"
         return prepared(where, "retrieval: pairing passages of the bundled book", self._pair_passages)
 
     def floors(self, splits: Splits) -> dict[str, float]:
-        """Returns the floors of all pairs, and the score of the bytes where the second passage follows the first."""
+        """Returns the floors of all pairs, and the score of the bytes between the first passage and the second."""
         return super().floors(splits) | {"bytes at the seam": seam(splits)}
 
     def _pair_passages(self) -> Splits:
@@ -110,23 +113,31 @@ class Chapters(Pairs):
         return {name: pairs_to_sequences(iter(self._pairs(some))) for name, some in cut.items()}
 
     def _pairs(self, chapters: list[list[bytes]]) -> list[Pair]:
-        """Returns two pairs for every two passages of a chapter: one within the chapter, one across two chapters."""
+        """Returns two pairs for every two passages of a chapter: one within the chapter, one across two chapters.
+
+        Passages 0 and 2 of a chapter are a pair, 1 and 3, 4 and 6, 5 and 7, and so on.
+        """
         pairs: list[Pair] = []
-        firsts = [(chapter, number) for chapter, some in enumerate(chapters) for number in range(0, len(some) - 1, 2)]
+        firsts = [
+            (chapter, number)
+            for chapter, some in enumerate(chapters)
+            for number in range(len(some) - GAP)
+            if number % (2 * GAP) < GAP
+        ]
         for chapter, number in firsts:
-            first, second = chapters[chapter][number : number + 2]
+            first, second = chapters[chapter][number], chapters[chapter][number + GAP]
             drawn = int(hash64(0, chapter, number)[0] % np.uint64(len(firsts)))
             while firsts[drawn][0] == chapter:
                 drawn = (drawn + 1) % len(firsts)
             other, index = firsts[drawn]
-            pairs += (first, second, 1), (first, chapters[other][index + 1], 0)
+            pairs += (first, second, 1), (first, chapters[other][index + GAP], 0)
         return pairs
 
 
 def seam(splits: Splits) -> float:
     """Returns the test accuracy of the more frequent label of the last two bytes of the first passage and the next.
 
-    Two passages of one chapter follow each other, so that the second often continues a word of the first.
+    If the second passage followed the first in the book, it would often continue a word, and the bytes would tell that.
     """
     train, test = splits["train"], splits["test"]
     sums = np.bincount(_seams(train), weights=2.0 * train.labels - 1.0, minlength=BYTE_VOCABULARY**3)

@@ -1,9 +1,14 @@
 """Generated questions about a small world in SQuAD's format: where people live, their jobs, purchases and departures.
 
-Every paragraph states the requested fact in the same words for a second person, so that neither the type of an answer
-nor its neighbouring words identify it. A distractor sentence has the question's name and verb but no answer. For an
-unanswerable question, the fact is stated for the second person only. The content of a paragraph determines the order
-of its sentences and its split, so that no two splits state the same facts.
+Every paragraph has three sentences of five words. One states the requested fact in the same words for a second person,
+so that neither the type of an answer nor its neighbouring words identify it. The third sentence is a distractor.
+
+1.1: the distractor has the question's name and verb but no answer. 2.0: it states a fact of another kind about a third
+person. In an unanswerable question, the question's person and the third person are swapped. Paragraphs with and without
+an answer therefore have the same words equally often; only the combination of name and fact tells them apart.
+
+The content of a paragraph determines the order of its sentences and its split, so that no two splits state the same
+facts.
 """
 
 import itertools
@@ -29,7 +34,7 @@ SPLITS = ("train", "dev")
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """Templates of one kind of fact: its statement, its question, and a distractor without an answer."""
+    """Templates of one kind of fact: its statement, its question, and the distractor of 1.1, without an answer."""
 
     statement: str
     question: str
@@ -71,12 +76,16 @@ def _paragraph(identifier: str, draws: Draws, unanswerable: bool) -> tuple[str, 
     relation = draws.one_of(RELATIONS)
     no_answer = unanswerable and draws.below(3) == 0
     answer, wrong = (" ".join(words) for words in draws.some_of(list(itertools.product(*relation.answers)), 2))
-    fact = relation.statement.format(name=name, answer=answer)
-    sentences = [
-        *([] if no_answer else [fact]),
-        relation.statement.format(name=other, answer=wrong),
-        relation.distractor.format(name=name, other=other),
-    ]
+    if unanswerable:
+        third = draws.one_of([each for each in NAMES if each not in (name, other)])
+        another = draws.one_of([each for each in RELATIONS if each is not relation])
+        detail = " ".join(map(draws.one_of, another.answers))
+        stated, unrelated = (third, name) if no_answer else (name, third)
+        distractor = another.statement.format(name=unrelated, answer=detail)
+    else:
+        stated, distractor = name, relation.distractor.format(name=name, other=other)
+    fact = relation.statement.format(name=stated, answer=answer)
+    sentences = [fact, relation.statement.format(name=other, answer=wrong), distractor]
     context = " ".join(Draws(hash_text(" ".join(sentences))).some_of(sentences, len(sentences)))
     question = {
         "id": identifier,

@@ -16,7 +16,7 @@ from seqarena.common.data.corpus import chapters
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.lra import checksums
 from seqarena.lra.data import imdb, text
-from seqarena.lra.data.book import Book, Chapters, split_chapters
+from seqarena.lra.data.book import Book, Chapters, seam, split_chapters
 from seqarena.lra.data.retrieval import Retrieval, RetrievalImdb, film_pairs
 from seqarena.lra.data.reviews import Review, naive_bayes
 from seqarena.lra.data.text import Text
@@ -246,8 +246,18 @@ def test_the_book_is_cut_by_chapters(tmp_path: Path) -> None:
     floors = Chapters(length=512).floors(pairs)
     assert floors["majority class"] == 0.5
     assert floors["shared words"] > 0.55
-    short, _ = Chapters().load(tmp_path)
-    assert Chapters().floors(short)["bytes at the seam"] > 0.75
+    assert floors["bytes at the seam"] == seam(pairs)
+
+
+def test_passages_of_one_chapter_do_not_follow_each_other(tmp_path: Path) -> None:
+    """Half a word at the end of one passage and its other half at the beginning of the next would tell the label."""
+    splits, _ = Chapters().load(tmp_path)
+    book, split = chapters(), splits["test"]
+    text = "\n".join(" ".join(book[number]) for number in split_chapters(len(book))["test"]).encode()
+    documents = [bytes(split[number]) for number in range(2 * len(split))]
+    assert all(document in text for document in documents)
+    assert not any(first + second in text for first, second in zip(documents[::2], documents[1::2], strict=True))
+    assert seam(splits) == pytest.approx(0.5, abs=0.03)
 
 
 def test_naive_bayes_knows_what_counts_tell() -> None:

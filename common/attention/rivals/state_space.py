@@ -74,7 +74,7 @@ class StateSpaceMixer(TokenMixer):
         output_map = torch.view_as_complex(self.output_map.to(wide).view(-1, self.channels, self.modes, 2))
         output_map = output_map * ((step * poles).exp() - 1) / poles  # directions C modes
         # exp(a l) for l = row * width + column is a product: few exponentials and one product of matrices suffice.
-        width = math.isqrt(length - 1) + 1
+        width = math.ceil(math.sqrt(length))
         places = torch.arange(width, device=step.device)
         within = ((step * poles)[..., None] * places).exp()  # C modes width
         rows = ((step * poles) * places[:, None, None] * width).exp()

@@ -278,6 +278,18 @@ def test_one_graph_under_compile(name: str, order: str) -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.unhooked
+@pytest.mark.parametrize("name", [name for name, order in VARIANTS if order == "none" and "-" not in name])
+def test_one_graph_of_any_length(name: str) -> None:
+    """With ``dynamic=True`` lengths are symbols, and so are numbers that are not integers."""
+    kernel = ATTENTIONS[name].build(heads=2)
+    torch.compiler.reset()
+    compiled = torch.compile(kernel, fullgraph=True, backend="eager", dynamic=True)
+    for length in (5, 40):
+        tensors = torch.randn(3, 2, 2, length, 4).unbind()
+        torch.testing.assert_close(compiled(*tensors, Visibility()), kernel(*tensors, Visibility()))
+
+
 @pytest.mark.parametrize(("name", "order"), VARIANTS)
 def test_without_gradients_the_output_is_the_same(name: str, order: str) -> None:
     for each in cases(order):

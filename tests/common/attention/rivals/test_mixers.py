@@ -94,6 +94,16 @@ def test_state_space_is_its_recurrence(bidirectional: bool) -> None:
 
 
 @pytest.mark.parametrize("name", MIXERS)
+def test_one_graph_of_any_length(name: str) -> None:
+    mixer, hidden = made(ATTENTIONS[name]), torch.randn(2, 9, 8, dtype=torch.float64)
+    torch.compiler.reset()
+    compiled = torch.compile(mixer, fullgraph=True, backend="eager", dynamic=True)
+    for length in (5, 9):
+        given = hidden[:, :length], Visibility()
+        torch.testing.assert_close(compiled(*given), mixer(*given))
+
+
+@pytest.mark.parametrize("name", MIXERS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.filterwarnings("error")  # a slow form, or half precision where it was not meant
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
