@@ -65,7 +65,7 @@ def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int
     elif kind != OURS:
         from seqarena.scripts.benchmark.transformers import forwards  # noqa: PLC0415  # an extra
 
-        model, forward = forwards(model, run.model, run.longest)[kind]
+        model, forward = forwards(model, run.model, run.longest, assembly.loss)[kind]
         model.to(accelerator.device)
     if kind == FULL_MATRIX:
         for module in model.modules():
@@ -164,7 +164,7 @@ def parser() -> Parser:
     made.add_argument(
         "--transformers",
         action="store_true",
-        help="also measure BERT of the transformers library on the same batches, and both encoders alone",
+        help="also measure BERT or ViT of the transformers library on the same batches, and both encoders alone",
     )
     made.add_argument("--repeats", type=int, default=8, help="timed batches per variant (default: 8)")
     made.add_argument("--json", action="store_true", help="print the measurements as one JSON object")

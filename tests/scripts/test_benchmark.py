@@ -201,7 +201,7 @@ def test_a_step_is_measured_beside_transformers(tmp_path: Path, capsys: pytest.C
     ]  # fmt: skip
     assert all(each["training_seconds"] > 0 for each in steps)
     with pytest.raises(WrongUseError, match="expected a BERT"):
-        forwards(torch.nn.Linear(1, 1), PRESETS["listops"]["quick"].run.model, 8)
+        forwards(torch.nn.Linear(1, 1), PRESETS["listops"]["quick"].run.model, 8, loss)
 
 
 @pytest.mark.extras
@@ -210,7 +210,7 @@ def test_the_loss_of_transformers_is_ours() -> None:
     config = BertConfig(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=30, max_length=12, dropout=0.0,
                         attention_dropout=0.0)  # fmt: skip
     model = BertForPretraining(config, sentences=False)
-    theirs, masked = forwards(model, config, 12)["transformers"]
+    theirs, masked = forwards(model, config, 12, loss)["transformers"]
     tokens = torch.randint(0, 30, (3, 10))
     targets = torch.tensor([[4, NONE], [5, 6], [7, NONE]])
     batch = MaskedBatch(
@@ -234,7 +234,7 @@ def test_the_loss_of_a_reader_is_ours_whatever_the_padding() -> None:
     config = Model(layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=30, max_length=12, dropout=0.0,
                    attention_dropout=0.0)  # fmt: skip
     model = Reader(config)
-    theirs, whole = forwards(model, config, 10)["transformers"]
+    theirs, whole = forwards(model, config, 10, span_loss)["transformers"]
     tokens = torch.randint(0, 30, (2, 10))
     real = torch.ones_like(tokens, dtype=torch.bool)
     batch = SpanBatch(
