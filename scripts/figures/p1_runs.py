@@ -1,5 +1,6 @@
 """P1's trained figures, from runs of pictures: norms of attention, weights of heads, and accuracy by scale."""
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.elementwise import Elementwise
+from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.results import Result
 from seqarena.common.shapes import Weights
 from seqarena.scripts.curves import Curves
@@ -84,7 +86,7 @@ def _lines(curves: Mapping[str, Sequence[Curves]], panel: str, layer: str) -> li
 
 
 def _norm_findings(found: Mapping[str, Sequence[tuple[RunFolder, Curves]]]) -> list[Finding]:
-    """Returns whether the norms of an unscaled power are several times those of the same power with a scale."""
+    """Returns whether the norms of an unscaled power are several times those of the same model with a scale."""
     findings = []
     sizes = {
         (name, panel): statistics.geometric_mean(
@@ -94,20 +96,21 @@ def _norm_findings(found: Mapping[str, Sequence[tuple[RunFolder, Curves]]]) -> l
         for panel in (NORM, SLOPE)
         if all(panel in curves for _, curves in some)
     }
-    kinds = {name: some[0][0].run.model.attention for name, some in found.items()}
-    for raw, unscaled in kinds.items():
-        if not isinstance(unscaled, Elementwise) or unscaled.scale != 1:
+    models = {name: some[0][0].run.model for name, some in found.items()}
+    for raw, name in itertools.permutations(models, 2):
+        unscaled, scaled = models[raw].attention, models[name].attention
+        if not (isinstance(unscaled, Elementwise) and isinstance(scaled, Elementwise)):
             continue
-        for name, scaled in kinds.items():
-            if not isinstance(scaled, Elementwise) or scaled.scale == 1 or _activation(scaled) != _activation(unscaled):
+        alike = set(changed_fields(models[raw], models[name])) <= {"attention.scale"}
+        if not alike or unscaled.scale != 1:
+            continue
+        for panel, quantity in ((NORM, "attention"), (SLOPE, "its derivative")):
+            if panel == SLOPE and _activation(scaled) == "x":  # constant: the scale itself
                 continue
-            for panel, quantity in ((NORM, "attention"), (SLOPE, "its derivative")):
-                if panel == SLOPE and _activation(scaled) == "x":  # constant: the scale itself
-                    continue
-                one, other = sizes[raw, panel], sizes[name, panel]
-                claim = f"{raw}: {quantity} is several times as large as with {name}"
-                found_here = f"largest norm of a layer at the end {one:.3g} and {other:.3g}"
-                findings.append(Finding(claim=claim, found=found_here, agrees=one > 3 * other))
+            one, other = sizes[raw, panel], sizes[name, panel]
+            claim = f"{raw}: {quantity} is several times as large as with {name}"
+            sizes_found = f"largest norm of a layer at the end {one:.3g} and {other:.3g}"
+            findings.append(Finding(claim=claim, found=sizes_found, agrees=one > 3 * other))
     return findings
 
 
@@ -183,18 +186,21 @@ def scales(settings: FigureOptions) -> FigureResult:
         accuracy.setdefault(name, {}).setdefault(divisor, []).append(result.metrics["accuracy"])
         losses = [value for _, value in curves_of(run)["loss"]["training"]]
         loss.setdefault(name, {}).setdefault(divisor, []).append(end_of(losses))
-    note = f"; {left_out} unfinished runs are left out" if left_out else ""
+    note = f"; unfinished runs left out: {left_out}" if left_out else ""
     panels = [
         Panel(title=f"test pictures{note}", x="divisor of the weights", y="accuracy, 0 to 1", log_x=True,
               lines=[_by_divisor(name, values) for name, values in accuracy.items()]),
         Panel(title=f"training{note}", x="divisor of the weights", y="loss of the last tenth, nats", log_x=True,
               lines=[_by_divisor(name, values) for name, values in loss.items()]),
     ]  # fmt: skip
-    best = {name: max(values, key=lambda each: statistics.fmean(values[each])) for name, values in accuracy.items()}
+    best = {
+        name: max(sorted(values), key=lambda each: statistics.fmean(values[each])) for name, values in accuracy.items()
+    }
     by_length: dict[str, dict[int, float]] = {}
     for name, divisor in best.items():
         activation, tokens = lengths[name]
-        by_length.setdefault(activation, {})[tokens] = divisor
+        if len(accuracy[name]) > 1:
+            by_length.setdefault(activation, {})[tokens] = divisor
     if any(len(each) > 1 for each in by_length.values()):
         tokens_found = sorted({tokens for each in by_length.values() for tokens in each})
         lines = [
@@ -216,7 +222,7 @@ def _by_divisor(label: str, values: Mapping[float, Sequence[float]]) -> Line:
     divisors = sorted(values)
     return Line(
         label=label, x=divisors, y=[statistics.fmean(values[each]) for each in divisors],
-        spread=[statistics.stdev(values[each]) if len(values[each]) > 1 else 0.0 for each in divisors],
+        spread=[statistics.stdev(values[each]) for each in divisors] if min(map(len, values.values())) > 1 else None,
     )  # fmt: skip
 
 

@@ -126,13 +126,16 @@ def layers_of(run: RunFolder, settings: FigureOptions, default: Sequence[int]) -
     """Returns the layers to draw, from 1; negative numbers in ``default`` count from the last.
 
     Raises:
-        WrongUseError: the model has no such layer, or the number of heads is not that of the layers.
+        WrongUseError: the model has no such layer, a layer is named twice, or the number of heads is not that of the
+            layers.
     """
     depth = run.run.model.depth_label
     layers = settings.layers or tuple(dict.fromkeys(number % (depth + 1) for number in default))
     for layer in layers:
         if not 1 <= layer <= depth:
             raise WrongUseError(f"--layers {layer}: {run.folder} has layers 1 to {depth}")
+    if len(set(layers)) < len(layers):
+        raise WrongUseError(f"--layers: expected each layer once, found {' '.join(map(str, layers))}")
     if len(settings.heads) > 1 and len(settings.heads) != len(layers):
         raise WrongUseError(f"--heads: expected one head, or one for each of {len(layers)} layers")
     return layers

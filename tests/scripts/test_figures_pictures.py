@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from seqarena.common.runs.session import Session, execute
 from seqarena.common.training.optim import Schedule
 from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.pictures.data.drawn import DrawnDigits
+from seqarena.lra.pictures.model import VisionTransformerConfig
 from seqarena.lra.pictures.presets import QUICK
 from seqarena.lra.pictures.run import PictureRun
 from seqarena.scripts.figures import p1_picture, p1_runs, p1_training, p3_losses, picture_runs
@@ -43,6 +44,7 @@ def run_of(attention: str | AttentionConfig, seed: int = 0, **model: Any) -> Pic
 RUNS = {
     "softmax": run_of("softmax"), "x1": run_of("x1"), "x3-raw": run_of("x3-raw"), "x3": run_of("x3"),
     "x3, seed 1": run_of("x3", seed=1), "x3, 5 tokens": run_of("x3", patch=8),
+    "x3-raw, 5 tokens": run_of("x3-raw", patch=8),
     "x3-8": run_of(Elementwise(power=3, scale=8.0)), "mean": run_of("softmax", pooling="mean"),
     "post": run_of("softmax", norm=QUICK.run.model.norm, layers=1),
 }  # fmt: skip
@@ -55,6 +57,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, run in RUNS.items():
         execute(PACKAGE, run, Session(runs=folder, data=folder / "data", out=folder / name))
     return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rectangle(VisionTransformerConfig):
+    """A model whose tokens are no square."""
+
+    @property
+    def longest(self) -> int:
+        return 19
 
 
 def options(runs: Path, *names: str, **fields: Any) -> FigureOptions:
@@ -175,7 +186,7 @@ def test_what_is_said_of_norms_of_runs_follows_the_numbers() -> None:
                     {panel: {"layer 1": [(1.0, 9.0), (2.0, size)]} for panel in (p1_runs.NORM, p1_runs.SLOPE)},
                 )
             ]
-            for name, size in (("x3-raw", raw), ("x3", scaled), ("softmax", 1.0))
+            for name, size in (("x3-raw", raw), ("x3", scaled), ("softmax", 1.0), ("x3, 5 tokens", 0.1))
         }
         return [each.agrees for each in p1_runs._norm_findings(found)]  # type: ignore[arg-type]
 
@@ -184,7 +195,7 @@ def test_what_is_said_of_norms_of_runs_follows_the_numbers() -> None:
 
 
 def test_accuracy_is_drawn_by_the_divisor_for_each_length(runs: Path) -> None:
-    names = ("softmax", "x3", "x3, seed 1", "x3-raw", "x3-8", "x3, 5 tokens", "x1")
+    names = ("softmax", "x3", "x3, seed 1", "x3-raw", "x3-8", "x3, 5 tokens", "x3-raw, 5 tokens", "x1")
     drawn = p1_training.scales(options(runs, *names))
     found = lines(drawn.panels, "test pictures")
     assert set(found) == {"x^3, 17 tokens", "x^3, 5 tokens", "x, 17 tokens"}
@@ -195,7 +206,9 @@ def test_accuracy_is_drawn_by_the_divisor_for_each_length(runs: Path) -> None:
     assert whole.y == pytest.approx(means)
     best = lines(drawn.panels, "divisor of the best accuracy")
     assert best["x^3"].x == [5, 17]
-    assert best["x^3"].y == pytest.approx([5**0.5, whole.x[means.index(max(means))]])
+    short = 5**0.5 if scores["x3, 5 tokens"] > scores["x3-raw, 5 tokens"] else 1
+    assert best["x^3"].y == pytest.approx([short, whole.x[means.index(max(means))]])
+    assert "x" not in best  # one divisor alone is not the best
     assert best["sqrt N"].y == pytest.approx([5**0.5, 17**0.5])
     assert [each.claim for each in drawn.findings] == ["x^3: longer sequences need a larger divisor"]
 
@@ -220,7 +233,10 @@ def test_losses_are_means_over_seeds_of_what_all_recorded(runs: Path, monkeypatc
     assert found["x3"].y == pytest.approx([sum(each) / 2 for each in zip(*by_seed, strict=True)])
     assert found["softmax"].spread is None
     monkeypatch.setattr(picture_runs, "POINTS", 2)
-    seeds = [{"loss": {"training": [(step, factor * step) for step in range(1, 6 + factor)]}} for factor in (1, 3)]
+    seeds = [
+        {"loss": {"training": [(float(step), factor * step * 1.0) for step in range(1, 6 + factor)]}}
+        for factor in (1, 3)
+    ]
     line = picture_runs.mean_line("name", seeds, "loss", "training")  # type: ignore[arg-type]
     assert line is not None
     assert (line.x, line.y) == ([3, 6], [4, 10])
@@ -253,6 +269,7 @@ def test_runs_that_cannot_be_drawn_are_refused(runs: Path, tmp_path: Path, capsy
         (["p1-picture", "--runs", str(runs)], "at most 6 fit beside a picture"),
         (["p1-picture", "--runs", str(runs / "x3"), "--layers", "3"], "has layers 1 to 2"),
         (["p1-heads", "--runs", str(runs / "x3"), "--layers", "0"], "has layers 1 to 2"),
+        (["p1-heads", "--runs", str(runs / "x3"), "--layers", "2", "2"], "expected each layer once, found 2 2"),
         (["p1-heads", "--runs", str(runs / "x3"), "--heads", "1", "2", "1"], "one for each of 2 layers"),
         (["p1-picture", "--runs", str(runs / "x3"), "--heads", "3"], "--heads 3: expected 1 to 2"),
         (["p1-picture", "--runs", str(runs / "x3"), "--pictures", "12"], "have numbers 0 to 11"),
@@ -275,13 +292,6 @@ def test_what_does_not_go_together_is_refused(runs: Path, tmp_path: Path) -> Non
     one, two = (RunFolder(folder=Path(task), run=replace(BASE, task=task)) for task in ("cifar10-patches", "imagenet"))
     with pytest.raises(MissingError, match="different tasks or presets"):
         picture_runs.require_one_task([one, two], "test")
+    odd = Rectangle(**{each.name: getattr(BASE.model, each.name) for each in fields(BASE.model)})
     with pytest.raises(WrongUseError, match="expected a square of patches"):
-        picture_runs.grid_of(RunFolder(folder=Path("run"), run=_Tokens(19)))  # type: ignore[arg-type]
-
-
-class _Tokens:
-    """A run whose model has so many tokens."""
-
-    def __init__(self, longest: int) -> None:
-        self.model = self
-        self.longest = longest
+        picture_runs.grid_of(RunFolder(folder=Path("run"), run=replace(BASE, model=odd)))
