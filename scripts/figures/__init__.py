@@ -10,15 +10,18 @@ from types import MappingProxyType
 
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.parser import Parser
+from seqarena.common.runs.external import add_code_option
 from seqarena.scripts.figures import (
     depth,
     p1_growth,
+    p1_picture,
     p1_training,
     p2,
     p2_recall,
     p2_runs,
     p3_checkpoint,
     p3_eta,
+    p3_losses,
     p3_pre_norm,
     p3_rates,
     p3_removal,
@@ -34,6 +37,7 @@ FIGURES: Mapping[str, Drawing] = MappingProxyType(
         for each in (
             p1_growth.DRAWING,
             *p1_training.DRAWINGS,
+            p1_picture.DRAWING,
             *p2.DRAWINGS,
             p2_runs.DRAWING,
             p2_recall.DRAWING,
@@ -46,6 +50,7 @@ FIGURES: Mapping[str, Drawing] = MappingProxyType(
             p3_tau.DRAWING,
             p3_removal.DRAWING,
             p3_tau.COMPARISON,
+            p3_losses.DRAWING,
             *depth.DRAWINGS,
         )
     }
@@ -67,7 +72,22 @@ def parser() -> Parser:
     made.add_argument("--wikitext", help="folder or zip of WikiText-2, for depth (default: the bundled text)")
     made.add_argument("--cifar", help="files of CIFAR-10, for P1's trained figures (default: drawn digits)")
     made.add_argument("--checkpoint", type=Path, help="folder of a transformers model, for p3-checkpoint")
-    made.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs, for p2-runs (default: runs)")
+    made.add_argument(
+        "--runs", type=Path, nargs="+", default=[], metavar="FOLDER",
+        help="directories of runs, or folders of them, for p2-runs, p1-picture and p3-losses (default: runs), and for "
+        "P1's trained figures (default: small models are trained)",
+    )  # fmt: skip
+    add_code_option(made)
+    made.add_argument("--layers", type=int, nargs="+", default=[], metavar="LAYER", help="layers of P1's runs, from 1")
+    made.add_argument(
+        "--heads", type=int, nargs="+", default=[], metavar="HEAD",
+        help="one head for all --layers, or one for each, from 1 (default: the first for p1-heads, the mean over heads "
+        "for p1-picture)",
+    )  # fmt: skip
+    made.add_argument(
+        "--pictures", type=int, nargs="+", default=[0, 1, 2, 3], metavar="NUMBER",
+        help="test pictures of p1-picture, from 0 (default: 0 1 2 3)",
+    )  # fmt: skip
     made.add_argument("--data-folder", type=Path, default=Path("data"), help="folder of prepared data (default: data)")
     made.add_argument("--out", type=Path, default=Path("figures"), help="output folder (default: figures)")
     made.add_argument("--json", action="store_true", help="print the findings as one JSON object on the last line")
@@ -100,7 +120,8 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     settings = FigureOptions(
         quick=options.quick, wikitext=options.wikitext, cifar=options.cifar, checkpoint=options.checkpoint,
-        runs=options.runs, data=options.data_folder, trainings=options.out / "trainings",
+        runs=tuple(options.runs), code=tuple(options.code), layers=tuple(options.layers), heads=tuple(options.heads),
+        pictures=tuple(options.pictures), data=options.data_folder, trainings=options.out / "trainings",
     )  # fmt: skip
     for name in ("wikitext", "cifar"):
         if getattr(options, name) == "":

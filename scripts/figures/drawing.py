@@ -23,6 +23,8 @@ KINDS = ("-", "--", "-.", ":")
 MARKS = "osD^vPX*"
 OUTLIERS = 0.99
 """Quantile of a matrix's absolute values at which the colour scale ends; larger ones look alike."""
+RUNS = (Path("runs"),)
+"""Folder of runs that is read if none is named."""
 FEW = 12
 """Maximum number of points that are marked individually."""
 
@@ -66,6 +68,23 @@ class Matrix:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PatchGrid:
+    """Weights on the patches of a picture, enlarged: red positive, blue negative, white zero."""
+
+    title: str
+    values: Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Photo:
+    """A picture. It is drawn, but not listed in the CSV."""
+
+    title: str
+    pixels: Sequence[Sequence[Sequence[float]]]
+    """(rows, columns, 3), from 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """A claim of a paper, or one that begins with "ours:", the result here, and whether they agree."""
 
@@ -78,8 +97,12 @@ class Finding:
 class FigureResult:
     """Panels and findings of a figure."""
 
-    panels: Sequence[Panel | Matrix]
+    panels: Sequence[Panel | Matrix | PatchGrid | Photo]
     findings: Sequence[Finding]
+    shows: str = ""
+    """Sentence in place of the drawing's."""
+    columns: int | None = None
+    """Panels in a row; None: by their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +117,16 @@ class FigureOptions:
     """Files of CIFAR-10; None: drawn digits."""
     checkpoint: Path | None = None
     """Folder of a transformers model, for ``p3-checkpoint``."""
-    runs: Path = Path("runs")
-    """Folder of runs, for ``p2-runs``."""
+    runs: tuple[Path, ...] = ()
+    """Folders of runs. Empty: P1's trained figures train small models, and the others read ``runs``."""
+    code: tuple[str, ...] = ()
+    """Files or modules of the runs' external variants."""
+    layers: tuple[int, ...] = ()
+    """Layers that are drawn from runs, from 1; empty: the figure's default."""
+    heads: tuple[int, ...] = ()
+    """One head for all of these layers, or one for each, from 1; empty: the figure's default."""
+    pictures: tuple[int, ...] = (0, 1, 2, 3)
+    """Test pictures of ``p1-picture``, from 0."""
     data: Path = Path("data")
     """Folder of prepared data."""
     trainings: Path = Path("figures/trainings")
@@ -139,19 +170,29 @@ def save(drawing: Drawing, drawn: FigureResult, folder: Path) -> list[Path]:
 def draw(drawing: Drawing, drawn: FigureResult) -> Figure:
     """Returns the matplotlib figure."""
     many = len(drawn.panels)
-    columns = {4: 2, 8: 4, 10: 4}.get(many, min(6 if many > 12 else 3, many))
+    columns = drawn.columns or {4: 2, 8: 4, 10: 4}.get(many, min(6 if many > 12 else 3, many))
     rows = -(-len(drawn.panels) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.5 * rows + 0.5), layout="constrained")
-    figure.suptitle("\n".join(textwrap.wrap(f"{drawing.source}: {drawing.shows}", 52 * columns)), fontsize=10)
+    figure.suptitle(
+        "\n".join(textwrap.wrap(f"{drawing.source}: {drawn.shows or drawing.shows}", 52 * columns)), fontsize=10
+    )
     grid = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
     labels = [tuple(line.label for line in panel.lines) for panel in drawn.panels if isinstance(panel, Panel)]
     is_shared = len(labels) > 2 and len(set(labels)) == 1
     for axes, panel in zip(grid, drawn.panels, strict=False):
-        if isinstance(panel, Matrix):
-            _matrix(figure, axes, panel)
+        match panel:
+            case Matrix():
+                _matrix(figure, axes, panel)
+            case PatchGrid():
+                _patch_grid(figure, axes, panel)
+            case Photo():
+                axes.imshow(np.asarray(panel.pixels), interpolation="nearest")
+            case Panel():
+                _lines(axes, panel, legend=not is_shared)
+        if isinstance(panel, Panel | Matrix):
+            axes.set(xlabel=panel.x, ylabel=panel.y)
         else:
-            _lines(axes, panel, legend=not is_shared)
-        axes.set(xlabel=panel.x, ylabel=panel.y)
+            axes.set(xticks=[], yticks=[])
         axes.set_title(panel.title, fontsize=9)
     for axes in grid[len(drawn.panels) :]:
         axes.set_visible(False)
@@ -167,6 +208,15 @@ def _matrix(figure: Figure, axes: Axes, matrix: Matrix) -> None:
     largest = float(np.quantile(np.abs(values), OUTLIERS)) or 1.0
     image = axes.imshow(values, cmap="cividis", vmin=-largest, vmax=largest, interpolation="nearest")
     figure.colorbar(image, ax=axes, shrink=0.8, extend="both")
+
+
+def _patch_grid(figure: Figure, axes: Axes, grid: PatchGrid) -> None:
+    """Draws weights without interpolation, from white (0); the scale ends at the largest absolute value."""
+    values = np.asarray(grid.values)
+    largest = float(np.abs(values).max()) or 1.0
+    scale = {"cmap": "RdBu_r", "vmin": -largest} if (values < 0).any() else {"cmap": "Reds", "vmin": 0.0}
+    image = axes.imshow(values, vmax=largest, interpolation="nearest", **scale)  # type: ignore[arg-type]
+    figure.colorbar(image, ax=axes, shrink=0.8)
 
 
 def _lines(axes: Axes, panel: Panel, *, legend: bool) -> None:
@@ -202,9 +252,11 @@ def comma_separated(drawn: FigureResult) -> str:
 
 def _points(drawn: FigureResult) -> Iterator[list[object]]:
     for panel in drawn.panels:
-        if isinstance(panel, Matrix):
+        if isinstance(panel, Matrix | PatchGrid):
+            name = "query" if isinstance(panel, Matrix) else "row"
             for query, row in enumerate(panel.values):
-                yield from ([panel.title, f"query {query}", key, weight, ""] for key, weight in enumerate(row))
+                yield from ([panel.title, f"{name} {query}", key, weight, ""] for key, weight in enumerate(row))
+        if not isinstance(panel, Panel):
             continue
         for line in panel.lines:
             spread = [math.nan] * len(line.x) if line.spread is None else line.spread

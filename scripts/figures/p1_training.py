@@ -3,12 +3,12 @@
 import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig
 from seqarena.common.attention.elementwise import Elementwise
-from seqarena.scripts.figures import vision
+from seqarena.scripts.figures import p1_runs, vision
 from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, Matrix, Panel
 from seqarena.scripts.figures.trainings import cached, curve
 from seqarena.scripts.figures.vision import Pictures, TrainingRecord, Trial
@@ -61,6 +61,8 @@ def _arms(settings: FigureOptions) -> tuple[Records, int]:
 
 def norms(settings: FigureOptions) -> FigureResult:
     """Returns Figures 2 to 5: norms of each layer's attention and of its derivative by the scores."""
+    if settings.runs:
+        return p1_runs.norms(settings)
     courses, layers = _arms(settings)
     panels = [
         Panel(
@@ -138,6 +140,8 @@ def _better(claim: str, ones: list[TrainingRecord], others: list[TrainingRecord]
 
 def heads(settings: FigureOptions) -> FigureResult:
     """Returns Figures 6 and 7: the first head of the first and last layer, means over test pictures."""
+    if settings.runs:
+        return p1_runs.heads(settings)
     courses, layers = _arms(settings)
     panels: list[Matrix] = []
     negative: dict[str, float] = {}
@@ -156,6 +160,8 @@ def heads(settings: FigureOptions) -> FigureResult:
 
 def scales(settings: FigureOptions) -> FigureResult:
     """Returns Figures 1 and 10: the best divisor of x^3 by length, and its effect."""
+    if settings.runs:
+        return p1_runs.scales(settings)
     pictures = vision.load(settings)
     steps, seeds, tried = (10, 1, SCALES[::3]) if settings.quick else (300, 3, SCALES)
     lengths = (16, 64) if settings.quick else tuple(PATCHES)
@@ -216,11 +222,19 @@ def _on_scales(middle: dict[int, float], courses: dict[int, list[list[TrainingRe
     ]  # fmt: skip
 
 
+def _check(of_runs: Callable[[FigureOptions], object]) -> Callable[[FigureOptions], object]:
+    """Returns the check of a figure's inputs: the runs, if folders of runs are named, else the pictures."""
+    return lambda settings: of_runs(settings) if settings.runs else vision.load(settings)
+
+
 DRAWINGS = (
-    Drawing(name="p1-norms", duration="minutes", source="P1, Figures 2 to 5", make=norms, check=vision.load,
+    Drawing(name="p1-norms", duration="minutes", source="P1, Figures 2 to 5 and 11 to 14", make=norms,
+            check=_check(p1_runs.runs_with_norms),
             shows="norms while a small vision transformer trains: several times as large without 1 / sqrt N"),
-    Drawing(name="p1-heads", duration="minutes", source="P1, Figures 6 and 7", make=heads, check=vision.load,
+    Drawing(name="p1-heads", duration="minutes", source="P1, Figures 6 and 7", make=heads,
+            check=_check(p1_runs.runs_with_heads),
             shows="weights of trained heads: yellow positive, blue negative, grey zero"),
-    Drawing(name="p1-scales", duration="20 minutes", source="P1, Figures 1 and 10", make=scales, check=vision.load,
+    Drawing(name="p1-scales", duration="20 minutes", source="P1, Figures 1 and 10", make=scales,
+            check=_check(p1_runs.runs_with_scales),
             shows="the best divisor of x^3, by the length of the sequence"),
 )  # fmt: skip

@@ -15,15 +15,24 @@ from seqarena.common.files import paths_below
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.external import is_reference
 from seqarena.scripts.curves import Curves, read_curves
-from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Finding, Line, MissingError, Panel
+from seqarena.scripts.figures.drawing import (
+    RUNS,
+    Drawing,
+    FigureOptions,
+    FigureResult,
+    Finding,
+    Line,
+    MissingError,
+    Panel,
+)
 
 COMMAND = "seqarena sweep vqa scenes --preset quick --attention softmax dnas hnas --seeds 0 --train.diagnostics"
 Series = dict[str, list[tuple[float, float]]]
 MASS, BOUND, WEIGHT = "smallest key mass", "key mass bound", "hybrid weight"
 
 
-def find_runs(folder: Path) -> tuple[str, dict[str, Curves]]:
-    """Returns the task and preset, and the curves of all runs with diagnostics below a folder, by variant and seed.
+def find_runs(*folders: Path) -> tuple[str, dict[str, Curves]]:
+    """Returns the task and preset, and the curves of all runs with diagnostics below folders, by variant and seed.
 
     Raises:
         MissingError: no such run, runs of different tasks, or two runs of one variant and seed.
@@ -32,7 +41,7 @@ def find_runs(folder: Path) -> tuple[str, dict[str, Curves]]:
     found: dict[str, Curves] = {}
     origin: dict[str, Path] = {}
     tasks: dict[str, Path] = {}
-    for path in (each for each in paths_below(folder) if each.name == "metrics.jsonl"):
+    for path in (each for folder in folders for each in paths_below(folder) if each.name == "metrics.jsonl"):
         curves = read_curves(path.parent)
         if MASS not in curves:
             continue
@@ -46,7 +55,9 @@ def find_runs(folder: Path) -> tuple[str, dict[str, Curves]]:
             )
         found[label], origin[label] = curves, path.parent
     if not found:
-        raise MissingError(f"p2-runs: no run with --train.diagnostics in {folder}; create some: {COMMAND}")
+        raise MissingError(
+            f"p2-runs: no run with --train.diagnostics in {' '.join(map(str, folders))}; create some: {COMMAND}"
+        )
     return next(iter(tasks)), found
 
 
@@ -75,7 +86,7 @@ def _require_whole(curves: Curves, path: Path) -> None:
 def make(settings: FigureOptions) -> FigureResult:
     """Returns the smallest key mass over layers at each evaluation, and u of each layer."""
     lines, panels, findings = [], [], []
-    task, found = find_runs(settings.runs)
+    task, found = find_runs(*(settings.runs or RUNS))
     for label, curves in found.items():
         masses, bounds = curves[MASS], curves[BOUND]
         least, bound_of_all = _least(masses), _least(bounds)
@@ -128,6 +139,7 @@ def _least(layers: Series) -> list[tuple[float, float]]:
 
 
 DRAWING = Drawing(
-    name="p2-runs", source="P2, Figures 1, 3 and 4", make=make, check=lambda settings: find_runs(settings.runs),
+    name="p2-runs", source="P2, Figures 1, 3 and 4", make=make,
+    check=lambda settings: find_runs(*(settings.runs or RUNS)),
     shows="the smallest key mass and u in runs (--runs) with --train.diagnostics",
 )  # fmt: skip

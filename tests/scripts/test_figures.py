@@ -298,10 +298,11 @@ def test_all_are_drawn_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(depth, "QUICK", replace(depth.QUICK, depths=(1,), seeds=(1,), steps=2))
+    monkeypatch.chdir(tmp_path)  # no folder of runs
     command = ["figures", "all", "--quick", "--json", "--out", str(tmp_path), "--data-folder", str(tmp_path / "data")]
-    assert run_command(dispatch, [*command, "--runs", str(tmp_path)]) == 0
+    assert run_command(dispatch, command) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(FIGURES) - set(found) == {"p2-runs", "p3-checkpoint"}  # nothing was given to them
+    assert set(FIGURES) - set(found) == {"p1-picture", "p2-runs", "p3-checkpoint", "p3-losses"}  # nothing was given
     differing = {name for name, findings in found.items() if not all(each["agrees"] for each in findings)}
     assert differing == {"p3-tau", "p3-steps", "p3-eta"}  # as docs/figures.md says
     for name in found:

@@ -204,7 +204,7 @@ def test_runs_are_read_and_said_to_keep_their_bound(tmp_path: Path, capsys: pyte
     a_run(tmp_path / "a", "softmax", 0, [0.5, 1e-5], 0.0, [])
     a_run(tmp_path / "b", "dnas", 0, [0.5, 0.03], 0.02, [])
     a_run(tmp_path / "c", "hnas", 0, [0.5, 0.01], 0.012, [0.5, 0.8])
-    drawn = p2_runs.make(FigureOptions(runs=tmp_path))
+    drawn = p2_runs.make(FigureOptions(runs=(tmp_path,)))
     assert [each.claim.split(":")[0] for each in drawn.findings] == ["Figure 1", "Lemma 1", "Lemma 1", "Figure 3"]
     assert [each.agrees for each in drawn.findings] == [True, True, False, False]
     lines = {line.label: line.y for line in drawn.panels[0].lines}  # type: ignore[union-attr]

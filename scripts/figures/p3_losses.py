@@ -1,0 +1,33 @@
+"""P3's Figure 6: training and validation loss by step, of runs of pictures."""
+
+from seqarena.scripts.curves import Curves
+from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Panel
+from seqarena.scripts.figures.picture_runs import RunFolder, curves_of, find_runs, grouped, mean_line
+
+NAME = "p3-losses"
+
+
+def select(settings: FigureOptions) -> dict[str, list[RunFolder]]:
+    """Returns the runs of each name, one per seed."""
+    return grouped(find_runs(settings, NAME, unfinished=True), NAME, seeds=False)
+
+
+def make(settings: FigureOptions) -> FigureResult:
+    """Returns the losses, means over seeds, up to the last step that all seeds took."""
+    curves = {name: [curves_of(run) for run in runs] for name, runs in select(settings).items()}
+    return FigureResult(panels=loss_panels(curves), findings=[])
+
+
+def loss_panels(curves: dict[str, list[Curves]]) -> list[Panel]:
+    """Returns training and validation loss by step."""
+    return [
+        Panel(title=f"{split} loss", x="step", y="nats",
+              lines=[line for name, seeds in curves.items() if (line := mean_line(name, seeds, "loss", split))])
+        for split in ("training", "validation")
+    ]  # fmt: skip
+
+
+DRAWING = Drawing(
+    name=NAME, source="P3, Figure 6", make=make, check=select,
+    shows="training and validation loss in runs of pictures (--runs), means over seeds",
+)  # fmt: skip
