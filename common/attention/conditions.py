@@ -89,14 +89,9 @@ def triton(inputs: Inputs) -> str | None:
 
 def triton_doubly_normalized(inputs: Inputs, rounds: int) -> str | None:
     """Returns why the Triton kernels of doubly-normalised attention cannot compute a call, or None."""
-    if inputs.dropout or rounds > 1 or inputs.visibility.order != "none":
-        return "the kernels of doubly-normalised attention support no order, no dropout and one iteration only"
+    if rounds > 1 or inputs.visibility.order != "none":
+        return "the kernels of doubly-normalised attention support no order and one iteration only"
     return triton(inputs)
-
-
-def triton_hybrid(inputs: Inputs, rounds: int) -> str | None:
-    """Returns why a Triton kernel and PyTorch's softmax together cannot compute a call, or None."""
-    return triton_doubly_normalized(inputs, rounds) or fused_softmax(inputs)
 
 
 def fused_softmax(inputs: Inputs) -> str | None:

@@ -136,7 +136,7 @@ class DoublyNormalizedKernel(Kernel):
         """Computes the output by the kernels in ``triton/doubly_normalized.py``."""
         from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
-        return attend_doubly_normalized(query, key, value, visibility)
+        return attend_doubly_normalized(query, key, value, visibility, self.active_dropout)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by the two passes of ``fused.py``."""

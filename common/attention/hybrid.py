@@ -11,7 +11,6 @@ from seqarena.common.attention.base import AttentionConfig, Implementation, Kern
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.doubly_normalized import (
     DoublyNormalized,
-    DoublyNormalizedRule,
     doubly_normalized_weights,
 )
 from seqarena.common.attention.fused import fused_doubly_normalized
@@ -22,9 +21,6 @@ from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bounded import Bounded
 from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
-
-DOUBLY = DoublyNormalizedRule()
-"""Rule to test the Triton kernels of the doubly-normalised half; created at import, outside compiled code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +104,8 @@ class HybridKernel(Kernel):
         """Returns the reason why an implementation does not support a call, or None."""
         match implementation:
             case "triton":
-                return conditions.triton_hybrid(inputs, self.rule.rounds) or fault_of(DOUBLY, inputs)
+                reason = conditions.triton_doubly_normalized(inputs, self.rule.rounds)
+                return reason or fault_of(self.rule, inputs)
             case "fused" if self._is_softmax(inputs.visibility):
                 return conditions.fused_softmax(inputs)
             case "fused":
@@ -117,12 +114,11 @@ class HybridKernel(Kernel):
                 return super().limitation(implementation, inputs)
 
     def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Computes the doubly-normalised half by Triton kernels, softmax by PyTorch's function, and mixes both."""
+        """Computes both halves by the Triton kernels of doubly-normalised attention, from the same scores."""
         from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
-        softmax = fused_softmax(query, key, value, visibility, bias, dropout=0.0)
-        doubly = attend_doubly_normalized(query, key, value, visibility)
-        return torch.lerp(softmax.float(), doubly.float(), self.u()).to(value.dtype)
+        mixing = self.u().reshape(-1).expand(query.shape[1])
+        return attend_doubly_normalized(query, key, value, visibility, self.active_dropout, mixing)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by fused passes.

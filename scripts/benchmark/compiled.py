@@ -14,7 +14,8 @@ from seqarena.common.attention.triton.launch import Role, Tiles, tile_width, til
 
 LARGE_SHARED_MEMORY_CAPABILITIES = (90,)
 """Compute capabilities, times ten, of GPUs with 227 KiB of shared memory per block."""
-FLOATS = ("row_scale", "column_lse", "row_lse", "row_sum", "delta", "column_grad", "query_offset", "key_offset")
+FLOATS = ("row_scale", "column_lse", "row_lse", "row_sum", "delta", "column_grad", "query_offset", "key_offset",
+          "softmax_lse", "softmax_delta", "mixing")  # fmt: skip
 BITS = ("row_bits", "key_bits")
 SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit")
 MULTIPLE = 16
@@ -64,7 +65,7 @@ def compile_kernel(
     constants = {name: value for name, value in constants.items() if name in names}
     pointer = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
     types = dict.fromkeys(FLOATS, "*fp32") | dict.fromkeys(BITS, "*i32") | dict.fromkeys(SIZES, "i32")
-    types |= {"scale": "fp32"} | dict.fromkeys(constants, "constexpr")
+    types |= {"scale": "fp32", "kept": "fp32"} | dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, pointer) for name in names}
     sizes = {"rows": length, "keys": length, "width": width, "value_width": width}
     aligned = [

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from seqarena.scripts.benchmark.compiled import CompiledKernel
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+MIXED = {"dnas": False, "hnas": True}
+"""Variants with the kernels of doubly-normalised attention -> whether these compute a mixture with softmax."""
 CAPABILITIES = {"8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90}
 """Compute capabilities of A100, of two later generations, and of H100 and H200."""
 
@@ -68,7 +70,7 @@ def parser() -> Parser:
     parser.add_argument("--precision", nargs="+", default=["bfloat16"], help=f"of {', '.join(PRECISIONS)}")
     parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (default: 64 128)")
     parser.add_argument("--causal", action="store_true", help="causal order, elementwise variants only")
-    parser.add_argument("--drops", action="store_true", help="dropout, elementwise variants only")
+    parser.add_argument("--drops", action="store_true", help="with dropout")
     parser.add_argument("--length", type=int, default=4096, help="only divisibility by 16 matters (default: 4096)")
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
     return parser
@@ -82,8 +84,8 @@ def _parse(arguments: Sequence[str]) -> Any:
         look_up(PRECISIONS, each, "precision")
     require_kernels(options.attention, options.head_dim)
     at_least_one(options, "length")
-    if "dnas" in options.attention and (options.causal or options.drops):
-        raise WrongUseError("--causal, --drops: supported by elementwise variants only; remove dnas from --attention")
+    if options.causal and not MIXED.keys().isdisjoint(options.attention):
+        raise WrongUseError("--causal: supported by elementwise variants only; remove dnas and hnas from --attention")
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
     if INTERPRETED:
@@ -97,19 +99,23 @@ def require_kernels(variants: Sequence[str], widths: Sequence[int]) -> None:
         if not LEAST_WIDTH <= width <= MOST_WIDTH:
             raise WrongUseError(f"--head-dim: expected {LEAST_WIDTH} to {MOST_WIDTH}, found {width}")
     for each in variants:
-        if each != "dnas" and not isinstance(find_attention(each), Elementwise):
-            raise WrongUseError(f"--attention {each}: expected dnas or an elementwise variant; others have no kernels")
+        if each not in MIXED and not isinstance(find_attention(each), Elementwise):
+            raise WrongUseError(
+                f"--attention {each}: expected dnas, hnas or an elementwise variant; others have no kernels"
+            )
 
 
-def kernels_of(variant: str) -> dict["Role", Any]:
-    """Returns the kernels of a variant, in execution order."""
+def kernels_of(variant: str, *, drops: bool = False) -> dict["Role", Any]:
+    """Returns the kernels of a variant, in execution order; ``drops``: with dropout."""
     from seqarena.common.attention.triton import doubly_normalized, elementwise  # noqa: PLC0415  # need Triton
+    from seqarena.common.attention.triton.launch import heavy_roles  # noqa: PLC0415
 
-    if variant == "dnas":
+    if variant in MIXED:
+        forward, keys, queries = heavy_roles(MIXED[variant] or drops)
         return {
-            "columns": doubly_normalized.column_logsumexp, "forward": doubly_normalized.normalized_forward,
-            "keys_and_masses": doubly_normalized.normalized_backward_keys,
-            "queries": doubly_normalized.normalized_backward_queries,
+            "columns": doubly_normalized.column_logsumexp, forward: doubly_normalized.normalized_forward,
+            keys: doubly_normalized.normalized_backward_keys,
+            queries: doubly_normalized.normalized_backward_queries,
         }  # fmt: skip
     return {
         "forward": elementwise.elementwise_forward, "keys": elementwise.elementwise_backward_keys,
@@ -121,11 +127,11 @@ def compiled_of(variant: str, capability: str, precision: str, width: int, optio
     """Returns the statistics of each kernel of a variant."""
     from seqarena.scripts.benchmark.compiled import compile_kernel  # noqa: PLC0415  # needs Triton
 
-    settings: dict[str, Any] = {}
-    if variant != "dnas":
+    settings: dict[str, Any] = {"MIXED": MIXED.get(variant), "DROPS": options.drops}
+    if variant not in MIXED:
         rule: Any = find_attention(variant).build(1).rule
         settings = {"PHI": rule.phi, "POWER": rule.power, "CAUSAL": options.causal, "DROPS": options.drops}
     return [
         compile_kernel(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings, options.length)
-        for role, kernel in kernels_of(variant).items()
+        for role, kernel in kernels_of(variant, drops=options.drops).items()
     ]

@@ -22,7 +22,7 @@ from seqarena.common.files import read_strict_json, write_json
 from seqarena.common.parser import Parser
 from seqarena.common.training.runtime import device_name
 from seqarena.scripts.benchmark.cases import Case, Setting, expressible, forward, refusal, time_run
-from seqarena.scripts.benchmark.kernels import PRECISIONS, kernels_of, require_kernels
+from seqarena.scripts.benchmark.kernels import MIXED, PRECISIONS, kernels_of, require_kernels
 from seqarena.scripts.benchmark.selection import at_least_one
 from seqarena.scripts.tables import render
 
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     rows: list[list[str]] = []
     variants: dict[str, str] = {}
     for each in options.attention:
-        variants.setdefault("dnas" if each == "dnas" else "elementwise", each)
+        variants.setdefault(each if each in MIXED else "elementwise", each)
     for variant, precision, width in itertools.product(variants.values(), options.precision, options.head_dim):
         setting = Setting(
             batch=options.batch, heads=options.heads, head_dim=width, dropout=0.0, padding=0.0, precision=precision,
@@ -108,7 +108,10 @@ def search(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[lis
     found, rows = {}, []
     try:
         for role, kernel in kernels_of(case.variant).items():
-            name, both = launch.name_of(kernel, dtype, setting.head_dim), role not in ("columns", "forward")
+            name, both = (
+                launch.name_of(kernel, role, dtype, setting.head_dim),
+                "forward" not in role and role != "columns",
+            )
             before = launch.choose_tiles(kernel, role, tensors[0], setting.head_dim)
             tried = [before, *itertools.starmap(launch.Tiles, itertools.product(OWN, OTHERS, WARPS, STAGES))]
             times: dict[launch.Tiles, float] = {}

@@ -8,7 +8,7 @@ import warnings
 import torch
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-LEAST_WIDTH, MOST_WIDTH = 16, 128
+LEAST_WIDTH, MOST_WIDTH = 1, 128
 """Minimum and maximum width of a head."""
 
 

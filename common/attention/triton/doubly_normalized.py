@@ -4,6 +4,11 @@ Notation: c_j = logsumexp_i s_ij over real queries (``column_lse``). T_ij = s_ij
 real keys (``row_lse``). The weights are P_ij = exp(T_ij - rho_i). X_ij = exp(T_ij) = P_ij exp(rho_i) is the softmax
 over queries. Tensors are flat, as in ``elementwise.py``; statistics are float32.
 
+With MIXED, the kernels compute hybrid attention, W_ij = u P_ij + (1 - u) S_ij, where S_ij = exp(s_ij - sigma_i) is the
+softmax and sigma_i = logsumexp_j s_ij over real keys (``softmax_lse``). Both halves are made of the same scores. With
+DROPS, weights are dropped by the same function of the seed as in the blockwise engine, and the others multiplied by
+``kept`` = 1 / (1 - dropout).
+
 Beside the matrix products a kernel does as few operations per pair as possible. Logarithms have the base 2, because
 GPUs compute exp2. Padding needs no operations per pair: c_j of a padded key and rho_i of a padded query are ``FAR``, so
 that their weights are 0.
@@ -12,7 +17,15 @@ that their weights are 0.
 import triton
 import triton.language as tl
 
-from seqarena.common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
+from seqarena.common.attention.triton.tiles import (
+    bits_of,
+    block_of,
+    dropout_keeps,
+    load_numbers,
+    load_tile,
+    product,
+    store_tile,
+)
 
 FAR: tl.constexpr = tl.constexpr(1e30)
 """Number subtracted from the scores of hidden pairs; finite, so that the difference of two is not NaN."""
@@ -23,6 +36,29 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 def scores_of(own, others, scale):
     """Returns s_ij of a tile, times log2(e)."""
     return product(own, tl.trans(others)) * (scale * LOG2_E)
+
+
+@triton.jit
+def drop(weights, row_bits, key_bits, limit, kept, DROPS: tl.constexpr):
+    """Returns the weights with some set to 0 and the others multiplied by ``kept``; unchanged without dropout."""
+    if DROPS:
+        weights = tl.where(dropout_keeps(row_bits, key_bits, limit), weights * kept, 0.0)
+    return weights
+
+
+@triton.jit
+def softmax_scores(scores, offset):
+    """Returns the scores with those of padded keys, whose ``offset`` is c_j, hidden."""
+    return tl.where(offset > 0.5 * FAR, -FAR, scores)
+
+
+@triton.jit
+def mixing_of(mixing, head, heads, MIXED: tl.constexpr):
+    """Returns u of a head; 1 for doubly-normalised attention."""
+    if MIXED:
+        return tl.load(mixing + head % heads)
+    else:
+        return 1.0
 
 
 @triton.jit
@@ -52,33 +88,59 @@ def column_logsumexp(
 @triton.jit
 def normalized_forward(
     query, key, value, column_lse, query_offset, out, row_lse,
-    heads, rows, keys, width, value_width, scale,
+    softmax_out, softmax_lse, row_bits, key_bits,
+    heads, rows, keys, width, value_width, scale, limit, kept,
+    MIXED: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Computes sum_j P_ij value_j and rho_i (L N) of a block of queries; 0 and FAR for padded queries."""
+    """Computes sum_j P_ij value_j and rho_i (L N) of a block of queries; 0 and FAR for padded queries.
+
+    With MIXED also sum_j S_ij value_j and sigma_i.
+    """
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
+    own_bits = bits_of(row_bits, head, rows, row, DROPS)[:, None]
     top = tl.full((ROWS,), -FAR, dtype=tl.float32)
     total = tl.zeros((ROWS,), dtype=tl.float32)
     mean = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
+    if MIXED:
+        softmax_top = tl.full((ROWS,), -FAR, dtype=tl.float32)
+        softmax_total = tl.zeros((ROWS,), dtype=tl.float32)
+        softmax_mean = tl.zeros((ROWS, VALUE_WIDTH), dtype=tl.float32)
     for start in range(0, keys, KEYS):
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
         values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        shifted = (
-            scores_of(own, others, scale) - load_numbers(column_lse + head * keys, keys, start, KEYS, FAR)[None, :]
-        )
+        bits = bits_of(key_bits, head, keys, start + tl.arange(0, KEYS), DROPS)[None, :]
+        offset = load_numbers(column_lse + head * keys, keys, start, KEYS, FAR)[None, :]
+        scores = scores_of(own, others, scale)
+        shifted = scores - offset
         higher = tl.maximum(top, tl.max(shifted, 1))
         weights = tl.exp2(shifted - higher[:, None])
         faded = tl.exp2(top - higher)
         total = total * faded + tl.sum(weights, 1)
+        weights = drop(weights, own_bits, bits, limit, kept, DROPS)
         mean = mean * faded[:, None] + product(weights.to(values.dtype), values)
         top = higher
-    offset = load_numbers(query_offset + (head // heads) * rows, rows, first, ROWS, FAR)
-    real = (offset == 0) & (top > -0.5 * FAR)
+        if MIXED:
+            scores = softmax_scores(scores, offset)
+            higher = tl.maximum(softmax_top, tl.max(scores, 1))
+            weights = tl.exp2(scores - higher[:, None])
+            faded = tl.exp2(softmax_top - higher)
+            softmax_total = softmax_total * faded + tl.sum(weights, 1)
+            weights = drop(weights, own_bits, bits, limit, kept, DROPS)
+            softmax_mean = softmax_mean * faded[:, None] + product(weights.to(values.dtype), values)
+            softmax_top = higher
+    query_offsets = load_numbers(query_offset + (head // heads) * rows, rows, first, ROWS, FAR)
+    real = (query_offsets == 0) & (top > -0.5 * FAR)
     tl.store(row_lse + head * rows + row, tl.where(real, top + tl.log2(total), FAR), mask=row < rows)
     mean = tl.where(real[:, None], mean / total[:, None], 0.0)
     store_tile(out + head * rows * value_width, mean, rows, value_width, first, ROWS, VALUE_WIDTH)
+    if MIXED:
+        found = tl.where(real, softmax_top + tl.log2(softmax_total), FAR)
+        tl.store(softmax_lse + head * rows + row, found, mask=row < rows)
+        softmax_mean = tl.where(real[:, None], softmax_mean / softmax_total[:, None], 0.0)
+        store_tile(softmax_out + head * rows * value_width, softmax_mean, rows, value_width, first, ROWS, VALUE_WIDTH)
 
 
 @triton.jit
@@ -96,18 +158,23 @@ def row_products(grad, out, row_lse, delta, row_sum, rows, value_width, ROWS: tl
 @triton.jit
 def normalized_backward_keys(
     query, key, value, grad, column_lse, row_lse, row_sum, delta, grad_key, grad_value, column_grad,
-    rows, keys, width, value_width, scale,
+    softmax_lse, softmax_delta, mixing, row_bits, key_bits,
+    heads, rows, keys, width, value_width, scale, limit, kept,
+    MIXED: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes the gradients of a block of keys and values, and g_j = sum_i dT_ij (L M), minus the gradient of c_j.
 
-    dK_j = scale (sum_i dT_ij q_i - g_j sum_i X_ij q_i): the second sum needs one more product, but no further pass.
-    Tiles have keys as rows, so that weights and their gradients need not be transposed for the products.
+    dK_j = scale (sum_i ds_ij q_i - g_j sum_i X_ij q_i), where ds_ij is dT_ij plus the gradient through S_ij: the second
+    sum needs one more product, but no further pass. Tiles have keys as rows, so that weights and their gradients need
+    not be transposed for the products.
     """
     start, head = block_of(keys, KEYS)
     position = start + tl.arange(0, KEYS)
     own = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
     values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
+    own_bits = bits_of(key_bits, head, keys, position, DROPS)[:, None]
+    u = mixing_of(mixing, head, heads, MIXED)
     offset = load_numbers(column_lse + head * keys, keys, start, KEYS, FAR)[:, None]
     grad_sum = tl.zeros((KEYS,), dtype=tl.float32)
     direct = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
@@ -116,15 +183,26 @@ def normalized_backward_keys(
     for first in range(0, rows, ROWS):
         queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
         grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
+        bits = bits_of(row_bits, head, rows, first + tl.arange(0, ROWS), DROPS)[None, :]
         row_own = load_numbers(row_lse + head * rows, rows, first, ROWS, FAR)
         row_sums = load_numbers(row_sum + head * rows, rows, first, ROWS, 0.0)
         row_delta = load_numbers(delta + head * rows, rows, first, ROWS, 0.0)
-        weights = tl.exp2(scores_of(own, queries, scale) - offset - row_own[None, :])
-        grad_shifted = weights * (product(values, tl.trans(grads)) - row_delta[None, :])
-        grad_sum += tl.sum(grad_shifted, 1)
+        scores = scores_of(own, queries, scale)
+        weights = tl.exp2(scores - offset - row_own[None, :])
+        columns = weights * row_sums[None, :]
+        grad_weights = drop(product(values, tl.trans(grads)), bits, own_bits, limit, kept, DROPS)
+        grad_scores = u * weights * (grad_weights - row_delta[None, :])
+        grad_sum += tl.sum(grad_scores, 1)
+        if MIXED:
+            softmax_own = load_numbers(softmax_lse + head * rows, rows, first, ROWS, FAR)
+            softmax_row_delta = load_numbers(softmax_delta + head * rows, rows, first, ROWS, 0.0)
+            softmax = (1 - u) * tl.exp2(softmax_scores(scores, offset) - softmax_own[None, :])
+            grad_scores += softmax * (grad_weights - softmax_row_delta[None, :])
+            weights = u * weights + softmax
+        weights = drop(weights, bits, own_bits, limit, kept, DROPS)
         values_total += product(weights.to(grads.dtype), grads)
-        direct += product(grad_shifted.to(queries.dtype), queries)
-        mean_query += product((weights * row_sums[None, :]).to(queries.dtype), queries)
+        direct += product(grad_scores.to(queries.dtype), queries)
+        mean_query += product(columns.to(queries.dtype), queries)
     tl.store(column_grad + head * keys + position, grad_sum, mask=position < keys)
     total = (direct - grad_sum[:, None] * mean_query) * scale
     store_tile(grad_key + head * keys * width, total, keys, width, start, KEYS, WIDTH)
@@ -134,23 +212,36 @@ def normalized_backward_keys(
 @triton.jit
 def normalized_backward_queries(
     query, key, value, grad, column_lse, row_lse, row_sum, delta, column_grad, grad_query,
-    rows, keys, width, value_width, scale,
+    softmax_lse, softmax_delta, mixing, row_bits, key_bits,
+    heads, rows, keys, width, value_width, scale, limit, kept,
+    MIXED: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Computes dq_i = scale sum_j P_ij (dP_ij - delta_i - exp(rho_i) g_j) k_j; 0 for padded queries."""
+    """Computes dq_i = scale sum_j (ds_ij - X_ij g_j) k_j; 0 for padded queries."""
     first, head = block_of(rows, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
     grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
-    row_own = load_numbers(row_lse + head * rows, rows, first, ROWS, FAR)
-    row_delta = load_numbers(delta + head * rows, rows, first, ROWS, 0.0)
-    row_sums = load_numbers(row_sum + head * rows, rows, first, ROWS, 0.0)
+    own_bits = bits_of(row_bits, head, rows, first + tl.arange(0, ROWS), DROPS)[:, None]
+    u = mixing_of(mixing, head, heads, MIXED)
+    row_own = load_numbers(row_lse + head * rows, rows, first, ROWS, FAR)[:, None]
+    row_delta = load_numbers(delta + head * rows, rows, first, ROWS, 0.0)[:, None]
+    row_sums = load_numbers(row_sum + head * rows, rows, first, ROWS, 0.0)[:, None]
+    if MIXED:
+        softmax_own = load_numbers(softmax_lse + head * rows, rows, first, ROWS, FAR)[:, None]
+        softmax_row_delta = load_numbers(softmax_delta + head * rows, rows, first, ROWS, 0.0)[:, None]
     total = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     for start in range(0, keys, KEYS):
         others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
         values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
-        offset = load_numbers(column_lse + head * keys, keys, start, KEYS, FAR)
-        grad_sum = load_numbers(column_grad + head * keys, keys, start, KEYS, 0.0)
-        weights = tl.exp2(scores_of(own, others, scale) - offset[None, :] - row_own[:, None])
-        grad_weights = product(grads, tl.trans(values)) - row_delta[:, None] - row_sums[:, None] * grad_sum[None, :]
-        total += product((weights * grad_weights).to(others.dtype), others)
+        bits = bits_of(key_bits, head, keys, start + tl.arange(0, KEYS), DROPS)[None, :]
+        offset = load_numbers(column_lse + head * keys, keys, start, KEYS, FAR)[None, :]
+        grad_sum = load_numbers(column_grad + head * keys, keys, start, KEYS, 0.0)[None, :]
+        scores = scores_of(own, others, scale)
+        weights = tl.exp2(scores - offset - row_own)
+        grad_weights = drop(product(grads, tl.trans(values)), own_bits, bits, limit, kept, DROPS)
+        grad_scores = weights * (u * (grad_weights - row_delta) - row_sums * grad_sum)
+        if MIXED:
+            softmax = (1 - u) * tl.exp2(softmax_scores(scores, offset) - softmax_own)
+            grad_scores += softmax * (grad_weights - softmax_row_delta)
+        total += product(grad_scores.to(others.dtype), others)
     store_tile(grad_query + head * rows * width, total * scale, rows, width, first, ROWS, WIDTH)

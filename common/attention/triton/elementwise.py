@@ -12,7 +12,15 @@ without it may overflow.
 import triton
 import triton.language as tl
 
-from seqarena.common.attention.triton.tiles import block_of, load_numbers, load_tile, product, store_tile
+from seqarena.common.attention.triton.tiles import (
+    bits_of,
+    block_of,
+    dropout_keeps,
+    load_numbers,
+    load_tile,
+    product,
+    store_tile,
+)
 
 ROOT_OF_HALF: tl.constexpr = tl.constexpr(0.7071067811865476)
 ROOT_OF_TWO_PI: tl.constexpr = tl.constexpr(2.5066282746310002)
@@ -74,14 +82,6 @@ def power(values, POWER: tl.constexpr):
 
 
 @triton.jit
-def dropout_keeps(row_bits, key_bits, limit):
-    """Returns which weights dropout keeps: the same function of the bits as ``Call.dropout_mask``."""
-    mixed = (row_bits ^ key_bits) * 0x7FEB352D
-    mixed = (mixed ^ (mixed >> 15)) * -2073254261
-    return limit - (mixed >> 1) < 0
-
-
-@triton.jit
 def mask_weights(weights, row, position, row_bits, key_bits, memory, limit, HIDES: tl.constexpr, DROPS: tl.constexpr):
     """Sets weights to 0 at later keys and where dropout drops them; ``row`` and ``position`` are broadcast."""
     if HIDES:
@@ -98,15 +98,6 @@ def visible_keys(first, keys, memory, ROWS: tl.constexpr, KEYS: tl.constexpr, CA
         return tl.minimum(keys, memory + first + 1) // KEYS * KEYS, tl.minimum(keys, memory + first + ROWS)
     else:
         return keys, keys
-
-
-@triton.jit
-def bits_of(bits, head, length, position, DROPS: tl.constexpr):
-    """Returns the random bits of positions for dropout; an unused value without dropout."""
-    if DROPS:
-        return tl.load(bits + head * length + position, mask=position < length, other=0)
-    else:
-        return position
 
 
 @triton.jit

@@ -15,10 +15,13 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.files import read_strict_json
 from seqarena.common.training.runtime import TILES, device_name
 
-Role = Literal["forward", "columns", "keys", "keys_and_masses", "queries"]
-"""Task of a kernel: output, column logsumexps, gradients of keys and values (and of logsumexps), or of queries."""
+Role = Literal[
+    "forward", "columns", "keys", "keys_and_masses", "queries", "forward_heavy", "keys_heavy", "queries_heavy"
+]
+"""Task of a kernel: output, column logsumexps, gradients of keys and values (and of logsumexps), or of queries. heavy:
+of doubly-normalised attention with dropout, and of hybrid attention, which need more registers."""
 ROLES: tuple[Role, ...] = get_args(Role)
-BY_ROWS = ("forward", "queries")
+BY_ROWS = ("forward", "queries", "forward_heavy", "queries_heavy")
 """Roles whose programs process a block of rows each; programs of other roles process a block of keys."""
 
 
@@ -48,6 +51,9 @@ TABLE: dict[tuple[int, bool], dict[Role, tuple[Tiles, Tiles]]] = {
         "keys": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3)),
         "keys_and_masses": (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 3)),
         "queries": (Tiles(128, 64, 4, 3), Tiles(128, 64, 8, 3)),
+        "forward_heavy": (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),
+        "keys_heavy": (Tiles(128, 32, 8, 2), Tiles(64, 32, 8, 2)),
+        "queries_heavy": (Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3)),
     },
     (2, False): {
         "forward": (Tiles(128, 64, 4, 2), Tiles(128, 32, 4, 2)),
@@ -55,8 +61,16 @@ TABLE: dict[tuple[int, bool], dict[Role, tuple[Tiles, Tiles]]] = {
         "keys": (Tiles(64, 32, 4, 2), Tiles(64, 64, 8, 2)),
         "keys_and_masses": (Tiles(64, 32, 4, 2), Tiles(64, 64, 8, 2)),
         "queries": (Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 2)),
+        "forward_heavy": (Tiles(128, 64, 8, 3), Tiles(128, 32, 8, 2)),
+        "keys_heavy": (Tiles(128, 32, 8, 2), Tiles(64, 32, 8, 2)),
+        "queries_heavy": (Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2)),
     },
-    (4, True): dict.fromkeys(ROLES, (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2))),
+    (4, True): dict.fromkeys(ROLES, (Tiles(64, 32, 4, 2), Tiles(64, 32, 4, 2)))
+    | {
+        "forward_heavy": (Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 2)),
+        "keys_heavy": (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 2)),
+        "queries_heavy": (Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 2)),
+    },
     (4, False): dict.fromkeys(ROLES, (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 2)))
     | {"forward": (Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 2))},
 }
@@ -69,6 +83,11 @@ OVERRIDES: dict[str, Tiles] = {}
 """Tiles by name that override all others; set while ``seqarena benchmark tiles`` measures them."""
 
 
+def heavy_roles(heavy: bool) -> tuple[Role, Role, Role]:
+    """Returns the roles of forward, keys and queries of doubly-normalised attention."""
+    return ("forward_heavy", "keys_heavy", "queries_heavy") if heavy else ("forward", "keys_and_masses", "queries")
+
+
 def tile_width(width: int) -> int:
     """Returns the width of a tile: the next power of two, at least 16."""
     return max(16, 1 << (width - 1).bit_length())
@@ -79,9 +98,10 @@ def tiles_of(role: Role, element_size: int, width: int, *, large_shared_memory: 
     return TABLE[element_size, large_shared_memory][role][width > WIDTHS[0]]
 
 
-def name_of(kernel: Any, dtype: torch.dtype, width: int) -> str:
+def name_of(kernel: Any, role: Role, dtype: torch.dtype, width: int) -> str:
     """Returns the name of a kernel's tiles in a file."""
-    return f"{kernel.fn.__name__} {str(dtype).removeprefix('torch.')} {tile_width(width)}"
+    name = f"{kernel.fn.__name__} {str(dtype).removeprefix('torch.')} {tile_width(width)}"
+    return f"{name} heavy" if role.endswith("_heavy") else name
 
 
 @functools.cache
@@ -119,7 +139,7 @@ def has_large_shared_memory(device: torch.device) -> bool:
 
 def choose_tiles(kernel: Any, role: Role, query: Tensor, width: int) -> Tiles:
     """Returns the tiles of a kernel for tensors like ``query``; ``width`` is the larger of both head widths."""
-    name, file = name_of(kernel, query.dtype, width), os.environ.get(TILES)
+    name, file = name_of(kernel, role, query.dtype, width), os.environ.get(TILES)
     if name in OVERRIDES:
         return OVERRIDES[name]
     found = read_tiles(Path(file), device_name(query.device)).get(name) if file else None

@@ -13,8 +13,22 @@ from torch import Tensor
 from seqarena.common.attention.activations import ElementwiseRule
 from seqarena.common.attention.tiles import Call
 from seqarena.common.attention.triton import doubly_normalized, elementwise
-from seqarena.common.attention.triton.launch import Role, run, tile_width
+from seqarena.common.attention.triton.launch import Role, heavy_roles, run, tile_width
 from seqarena.common.attention.visibility import Visibility
+
+
+def dropout_of(query: Tensor, key: Tensor, seed: Tensor, dropout: float) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """Returns the random bits of rows and keys for dropout, and the kernels' settings of dropout."""
+    (batch, heads, rows, _), keys = query.shape, key.shape[2]
+    if not dropout:
+        return (torch.zeros(1, dtype=torch.int32, device=query.device),) * 2, {"limit": 0, "kept": 1.0, "DROPS": False}
+    bits = Call.bits_of(int(seed), batch * heads, (rows, keys), query.device)
+    return bits, {"limit": Call.limit_of(dropout), "kept": 1 / (1 - dropout), "DROPS": True}
+
+
+def seed_of(dropout: float, device: torch.device) -> Tensor:
+    """Returns a random seed of dropout, a CPU tensor; an unused one without dropout."""
+    return torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64, device=device)
 
 
 class ElementwiseCall(NamedTuple):
@@ -36,18 +50,12 @@ class ElementwiseCall(NamedTuple):
 
     def launcher(self) -> Callable[..., None]:
         """Returns a function that launches a kernel on tensors."""
-        (batch, heads, rows, _), keys = self.query.shape, self.key.shape[2]
-        drops, device = self.dropout > 0, self.query.device
-        bits = (
-            Call.bits_of(int(self.seed), batch * heads, (rows, keys), device) if drops
-            else (torch.zeros(1, dtype=torch.int32, device=device),) * 2
-        )  # fmt: skip
-        limit = Call.limit_of(self.dropout) if drops else 0
+        bits, settings = dropout_of(self.query, self.key, self.seed, self.dropout)
 
         def launch(kernel: Any, role: Role, *tensors: Tensor) -> None:
             run(
                 kernel, role, self.query, self.value, (*tensors, self.row_scale, *bits), memory=self.memory,
-                limit=limit, PHI=self.phi, POWER=self.power, CAUSAL=self.causal, DROPS=drops,
+                PHI=self.phi, POWER=self.power, CAUSAL=self.causal, **settings,
             )  # fmt: skip
 
         return launch
@@ -61,7 +69,7 @@ def attend_elementwise(
     scale = (counts > 0) / rule.row_divisor(counts) / (1 - dropout)
     if rule.phi == "x":  # for which the kernels do not scale the scores
         scale = scale * query.shape[3] ** (-0.5 * rule.power)
-    seed = torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64, device=query.device)
+    seed = seed_of(dropout, query.device)
     query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
     output: Tensor = elementwise_forward(
         query, key, value, scale, seed, dropout, rule.phi, rule.power, visibility.order == "causal",
@@ -128,8 +136,13 @@ ROWS_OF_PRODUCTS = 64
 """Rows per program of ``row_products``, which is bound by memory."""
 
 
-def attend_doubly_normalized(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
-    """Computes doubly-normalised attention without an order; 0 for padded queries."""
+def attend_doubly_normalized(
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, dropout: float, mixing: Tensor | None = None
+) -> Tensor:
+    """Computes doubly-normalised attention without an order; 0 for padded queries. Same dropout mask as the engine.
+
+    ``mixing``: u of each head (H), for hybrid attention, whose halves are computed from the same scores.
+    """
     (batch, _, rows, _), keys = query.shape, key.shape[2]
     offsets = [
         torch.zeros(batch, length, device=query.device) if mask is None
@@ -137,85 +150,125 @@ def attend_doubly_normalized(query: Tensor, key: Tensor, value: Tensor, visibili
         for mask, length in ((visibility.query_real, rows), (visibility.key_real, keys))
     ]  # fmt: skip
     query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
-    output: Tensor = doubly_normalized_forward(query, key, value, *offsets)[0]
+    u = query.new_zeros(0, dtype=torch.float32) if mixing is None else mixing.float()
+    output: Tensor = doubly_normalized_forward(
+        query, key, value, u, seed_of(dropout, query.device), *offsets, dropout, mixing is not None
+    )[0]
     return output
 
 
 @torch.library.custom_op("seqarena::triton_doubly_normalized", mutates_args=())
 def doubly_normalized_forward(
-    query: Tensor, key: Tensor, value: Tensor, query_offset: Tensor, key_offset: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the output (B H N E) in the dtype of ``value``; c_j (B H M) and rho_i (B H N) times log2(e), float32.
+    query: Tensor, key: Tensor, value: Tensor, mixing: Tensor, seed: Tensor, query_offset: Tensor, key_offset: Tensor,
+    dropout: float, mixed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Returns the output (B H N E) in the dtype of ``value``, and intermediate results for the gradients.
+
+    These are c_j (B H M) and rho_i (B H N) times log2(e), float32; and if ``mixed``, the outputs of both halves, and
+    sigma_i as rho_i.
 
     Args:
         query: B H N D; padding is 0, also in keys and values.
         key: B H M D.
         value: B H M E.
+        mixing: u of each head (H), float32, if ``mixed``.
+        seed: Seed of dropout; a CPU tensor.
         query_offset: 0 for real queries, ``FAR`` for padding; (B, N), float32.
         key_offset: The same for keys; (B, M).
+        dropout: Probability of dropping a weight.
+        mixed: Whether the attention is hybrid.
     """
-    query, key, value, query_offset, key_offset = (
-        each.contiguous() for each in (query, key, value, query_offset, key_offset)
+    query, key, value, mixing, query_offset, key_offset = (
+        each.contiguous() for each in (query, key, value, mixing, query_offset, key_offset)
     )
-    out = value.new_empty(*query.shape[:3], value.shape[3])
-    column_lse = query.new_empty(key.shape[:3], dtype=torch.float32)
-    row_lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    column_arguments, row_arguments = (
+    out, column_lse, row_lse, doubly, softmax, softmax_lse = _results(query, key, value, mixed)
+    bits, settings = dropout_of(query, key, seed, dropout)
+    run(
+        doubly_normalized.column_logsumexp, "columns", query, value,
         (query, key, query_offset, key_offset, column_lse),
-        (query, key, value, column_lse, query_offset, out, row_lse),
+    )  # fmt: skip
+    run(
+        doubly_normalized.normalized_forward, heavy_roles(mixed or dropout > 0)[0], query, value,
+        (query, key, value, column_lse, query_offset, doubly if mixed else out, row_lse, softmax, softmax_lse, *bits),
+        MIXED=mixed, **settings,
+    )  # fmt: skip
+    if mixed:
+        out.copy_(torch.lerp(softmax.float(), doubly.float(), mixing[:, None, None]))
+    return out, column_lse, row_lse, doubly, softmax, softmax_lse
+
+
+def _results(query: Tensor, key: Tensor, value: Tensor, mixed: bool) -> tuple[Tensor, ...]:
+    """Returns empty results of ``doubly_normalized_forward``; without a mixture its last three have no elements."""
+    rows = query.shape[:3]
+    halves, half_rows = (*rows, value.shape[3]) if mixed else (0,), rows if mixed else (0,)
+    return (
+        value.new_empty(*rows, value.shape[3]),
+        query.new_empty(key.shape[:3], dtype=torch.float32),
+        query.new_empty(rows, dtype=torch.float32),
+        value.new_empty(halves),
+        value.new_empty(halves),
+        query.new_empty(half_rows, dtype=torch.float32),
     )
-    run(doubly_normalized.column_logsumexp, "columns", query, value, column_arguments)
-    run(doubly_normalized.normalized_forward, "forward", query, value, row_arguments)
-    return out, column_lse, row_lse
 
 
 @torch.library.custom_op("seqarena::triton_doubly_normalized_backward", mutates_args=())
 def doubly_normalized_backward(
-    grad: Tensor, out: Tensor, column_lse: Tensor, row_lse: Tensor, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Returns the gradients of query, key and value."""
-    query, key, value = (each.contiguous() for each in (query, key, value))
+    grad: Tensor, out: Tensor, column_lse: Tensor, row_lse: Tensor, doubly: Tensor, softmax: Tensor,
+    softmax_lse: Tensor, query: Tensor, key: Tensor, value: Tensor, mixing: Tensor, seed: Tensor, dropout: float,
+    mixed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Returns the gradients of query, key, value and the mixing weights."""
+    query, key, value, mixing = (each.contiguous() for each in (query, key, value, mixing))
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
     grad, column_grad = grad.contiguous(), torch.empty_like(column_lse)
+    delta, row_sum = _row_products(grad, doubly if mixed else out, row_lse)
+    softmax_delta = _row_products(grad, softmax, softmax_lse)[0] if mixed else softmax_lse
+    bits, settings = dropout_of(query, key, seed, dropout)
+    inputs = (query, key, value, grad, column_lse, row_lse, row_sum, delta)
+    more = (softmax_lse, softmax_delta, mixing, *bits)
+    _, keys_role, queries_role = heavy_roles(mixed or dropout > 0)
+    for kernel, role, results in (
+        (doubly_normalized.normalized_backward_keys, keys_role, (grad_key, grad_value, column_grad)),
+        (doubly_normalized.normalized_backward_queries, queries_role, (column_grad, grad_query)),
+    ):
+        run(kernel, role, query, value, (*inputs, *results, *more), MIXED=mixed, **settings)
+    grad_mixing = (delta - softmax_delta).sum(dim=(0, 2)) if mixed else torch.empty_like(mixing)
+    return grad_query, grad_key, grad_value, grad_mixing
+
+
+def _row_products(grad: Tensor, out: Tensor, row_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns grad_i . out_i and exp(rho_i) of each row."""
     delta, row_sum = torch.empty_like(row_lse), torch.empty_like(row_lse)
-    (*heads, rows), width = row_lse.shape, value.shape[3]
+    (*heads, rows), width = row_lse.shape, out.shape[3]
     blocks = triton.cdiv(rows, ROWS_OF_PRODUCTS)
-    with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+    with torch.cuda.device_of(grad):  # type: ignore[no-untyped-call]
         doubly_normalized.row_products[(blocks * heads[0] * heads[1],)](
             grad, out, row_lse, delta, row_sum, rows, width, ROWS=ROWS_OF_PRODUCTS, VALUE_WIDTH=tile_width(width)
         )
-    inputs = (query, key, value, grad, column_lse, row_lse, row_sum, delta)
-    key_arguments, query_arguments = (*inputs, grad_key, grad_value, column_grad), (*inputs, column_grad, grad_query)
-    run(doubly_normalized.normalized_backward_keys, "keys_and_masses", query, value, key_arguments)
-    run(doubly_normalized.normalized_backward_queries, "queries", query, value, query_arguments)
-    return grad_query, grad_key, grad_value
+    return delta, row_sum
 
 
 @doubly_normalized_forward.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        value.new_empty(*query.shape[:3], value.shape[3]),
-        query.new_empty(key.shape[:3], dtype=torch.float32),
-        query.new_empty(query.shape[:3], dtype=torch.float32),
-    )
+def _(query: Tensor, key: Tensor, value: Tensor, *settings: Any) -> tuple[Tensor, ...]:
+    return _results(query, key, value, settings[-1])
 
 
 @doubly_normalized_backward.register_fake
-def _(_grad: Tensor, _out: Tensor, _mass: Tensor, _row_sum: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    query, key, value = inputs[:3]
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+def _(*given: Any) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(each) for each in given[7:11])
 
 
-def _setup_doubly_normalized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*output, *inputs[:3])
+def _setup_doubly_normalized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output, *inputs[:5])
+    ctx.settings = inputs[7:]
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
 def _doubly_normalized_backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
-        return (None,) * 5
-    return *doubly_normalized_backward(grad, *ctx.saved_tensors), None, None
+        return (None,) * 9
+    return *doubly_normalized_backward(grad, *ctx.saved_tensors, *ctx.settings), *([None] * 5)
 
 
 doubly_normalized_forward.register_autograd(_doubly_normalized_backward, setup_context=_setup_doubly_normalized)

@@ -94,14 +94,21 @@ def examples(
             for each, width in ((rows, widths[0]), (keys, widths[0]), (keys, widths[1]))
         ]
         wide = [each.detach().double().requires_grad_() for each in qkv]
+        # u of hybrid attention, the mixture that reads scores too
+        u = [torch.full((1, 1, 1), 0.3, device=device).requires_grad_()] if rule.rounds and rule.reads_scores else []
+        wide_u = [each.detach().double().requires_grad_() for each in u]
         torch.manual_seed(1)
         ours = (
-            operators.attend_doubly_normalized(qkv[0], qkv[1], qkv[2], visibility) if rule.rounds
+            operators.attend_doubly_normalized(
+                qkv[0], qkv[1], qkv[2], visibility, dropout, u[0].reshape(-1).expand(2) if u else None
+            ) if rule.rounds
             else operators.attend_elementwise(cast("Any", rule), qkv[0], qkv[1], qkv[2], visibility, dropout)
         )  # fmt: skip
         torch.manual_seed(1)
-        theirs, _ = attend_blockwise(rule, wide[0], wide[1], wide[2], visibility, dropout=dropout)
+        theirs, _ = attend_blockwise(
+            rule, wide[0], wide[1], wide[2], visibility, mixing_weight=wide_u[0] if u else None, dropout=dropout
+        )
         weight = torch.randn_like(ours)
-        grad_ours = torch.autograd.grad(ours, qkv, weight)
-        grad_theirs = torch.autograd.grad(theirs, wide, weight.double())
+        grad_ours = torch.autograd.grad(ours, [*qkv, *u], weight)
+        grad_theirs = torch.autograd.grad(theirs, [*wide, *wide_u], weight.double())
         return list(zip([ours, *grad_ours], [theirs, *grad_theirs], strict=True))

@@ -46,6 +46,23 @@ def block_of(length, SIZE: tl.constexpr):
 
 
 @triton.jit
+def dropout_keeps(row_bits, key_bits, limit):
+    """Returns which weights dropout keeps: the same function of the bits as ``Call.dropout_mask``."""
+    mixed = (row_bits ^ key_bits) * 0x7FEB352D
+    mixed = (mixed ^ (mixed >> 15)) * -2073254261
+    return limit - (mixed >> 1) < 0
+
+
+@triton.jit
+def bits_of(bits, head, length, position, DROPS: tl.constexpr):
+    """Returns the random bits of positions for dropout; an unused value without dropout."""
+    if DROPS:
+        return tl.load(bits + head * length + position, mask=position < length, other=0)
+    else:
+        return position
+
+
+@triton.jit
 def product(left, right):
     """Returns the matrix product with float32 sums.
 
