@@ -197,7 +197,7 @@ class LocalPatchInteraction(nn.Module):
     def forward(self, hidden: Hidden) -> Hidden:
         """Returns the output; same shape as ``hidden``, the patches of a square row by row."""
         side = math.isqrt(hidden.shape[1])
-        grid = hidden.transpose(1, 2).unflatten(2, (side, side))
+        grid = hidden.transpose(1, 2).reshape(*hidden.shape[::2], side, side)
         mixed: Tensor = self.second(self.norm(F.gelu(self.first(grid))))
         return mixed.flatten(2).transpose(1, 2)
 
