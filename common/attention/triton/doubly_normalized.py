@@ -144,15 +144,19 @@ def normalized_forward(
 
 
 @triton.jit
-def row_products(grad, out, row_lse, delta, row_sum, rows, value_width, ROWS: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Computes delta_i = grad_i . out_i (L N) and exp(rho_i) of a block of queries; exp(rho_i) is 0 for padding."""
+def row_products(
+    grad, out, row_lse, delta, row_sum, rows, value_width,
+    SUMS: tl.constexpr, ROWS: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Computes delta_i = grad_i . out_i (L N), and with SUMS exp(rho_i), of a block of queries; both 0 for padding."""
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH).to(tl.float32)
     outs = load_tile(out + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH).to(tl.float32)
     tl.store(delta + head * rows + row, tl.sum(grads * outs, 1), mask=row < rows)
-    own = load_numbers(row_lse + head * rows, rows, first, ROWS, FAR)
-    tl.store(row_sum + head * rows + row, tl.exp2(tl.where(own < 0.5 * FAR, own, -FAR)), mask=row < rows)
+    if SUMS:
+        own = load_numbers(row_lse + head * rows, rows, first, ROWS, FAR)
+        tl.store(row_sum + head * rows + row, tl.exp2(tl.where(own < 0.5 * FAR, own, -FAR)), mask=row < rows)
 
 
 @triton.jit

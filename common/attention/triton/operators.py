@@ -221,8 +221,8 @@ def doubly_normalized_backward(
     query, key, value, mixing = (each.contiguous() for each in (query, key, value, mixing))
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
     grad, column_grad = grad.contiguous(), torch.empty_like(column_lse)
-    delta, row_sum = _row_products(grad, doubly if mixed else out, row_lse)
-    softmax_delta = _row_products(grad, softmax, softmax_lse)[0] if mixed else softmax_lse
+    delta, row_sum = _row_products(grad, doubly if mixed else out, row_lse, sums=True)
+    softmax_delta = _row_products(grad, softmax, softmax_lse, sums=False)[0] if mixed else softmax_lse
     bits, settings = dropout_of(query, key, seed, dropout)
     inputs = (query, key, value, grad, column_lse, row_lse, row_sum, delta)
     more = (softmax_lse, softmax_delta, mixing, *bits)
@@ -236,15 +236,16 @@ def doubly_normalized_backward(
     return grad_query, grad_key, grad_value, grad_mixing
 
 
-def _row_products(grad: Tensor, out: Tensor, row_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns grad_i . out_i and exp(rho_i) of each row."""
+def _row_products(grad: Tensor, out: Tensor, row_lse: Tensor, *, sums: bool) -> tuple[Tensor, Tensor]:
+    """Returns grad_i . out_i, and if ``sums`` exp(rho_i), of each row. That of softmax's sigma_i would overflow."""
     delta, row_sum = torch.empty_like(row_lse), torch.empty_like(row_lse)
     (*heads, rows), width = row_lse.shape, out.shape[3]
     blocks = triton.cdiv(rows, ROWS_OF_PRODUCTS)
     with torch.cuda.device_of(grad):  # type: ignore[no-untyped-call]
         doubly_normalized.row_products[(blocks * heads[0] * heads[1],)](
-            grad, out, row_lse, delta, row_sum, rows, width, ROWS=ROWS_OF_PRODUCTS, VALUE_WIDTH=tile_width(width)
-        )
+            grad, out, row_lse, delta, row_sum, rows, width,
+            SUMS=sums, ROWS=ROWS_OF_PRODUCTS, VALUE_WIDTH=tile_width(width),
+        )  # fmt: skip
     return delta, row_sum
 
 
