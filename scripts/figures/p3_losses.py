@@ -1,4 +1,4 @@
-"""P3's Figure 6: training and validation loss by step, of runs of pictures."""
+"""P3's Figure 6: loss by step, of runs of pictures; of the validation set, where P3 draws the test set's."""
 
 from seqarena.scripts.curves import Curves
 from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Panel

@@ -3,10 +3,10 @@
 # pre-norm and de-escalated post-norm. Three seeds.
 #
 # Data: CIFAR-10, from the hub, or --data.path cifar-10-python.tar.gz.
-# Cost: estimated, not run on a GPU. 3.1e9 operations per picture, 6.2e16 per run, 25 minutes on one H100 at 45 T/s, a
+# Cost: estimated, not run on a GPU. 1.0e10 operations per picture, 6.7e16 per run, 25 minutes on one H100 at 45 T/s, a
 #   guess; nine runs, 4 hours.
-# Printed: curves of training and test loss, means of at least three trials; we know of no numbers and no
-#   claim beyond them. Expected here: no number. seqarena curves draws the losses of the runs.
+# Printed: curves of training and test loss, means of at least three trials; we know of no numbers and no claim beyond
+#   them. Expected here: no number. seqarena curves draws the losses of the runs.
 # Departs: 45,000 training pictures, since 5,000 are held out; the curve of the validation set in place of the test
 #   set's. The classifier reads a class token, because the mean over tokens is 0 after a final de-escalation. We do not
 #   know P3's dropout (here 0), initial weights and pooling, and the activation of its ViT (here GELU; ReLU by default in
