@@ -114,12 +114,13 @@ def test_a_slow_implementation_on_a_gpu_is_told_once(monkeypatch: pytest.MonkeyP
     class OnGpu(torch.Tensor):
         is_cuda = True  # type: ignore[assignment]
 
-    def said(name: str, **changes: Any) -> list[str]:
+    def said(name: str, width: int = 4, visibility: Visibility = PLAIN, **changes: Any) -> list[str]:
         told: list[str] = []
         monkeypatch.setattr("seqarena.common.attention.base.warn_once", told.append)
-        query, others = torch.randn(1, 2, 200, 4).as_subclass(OnGpu), torch.randn(2, 1, 2, 200, 4)
-        find_attention(name).build(heads=2, **changes)(query, *others, PLAIN)
+        query, others = torch.randn(1, 2, 200, width).as_subclass(OnGpu), torch.randn(2, 1, 2, 200, width)
+        find_attention(name).build(heads=2, **changes)(query, *others, visibility)
         return told
 
+    assert said("x3", width=144) == ["heads are 144 and 144 wide, expected 1 to 128"]
     assert "one iteration only" in said("dnas", visibility=Visibility(order="causal"))[0]
     assert said("x1") == said("softmax") == said("softmax", dropout=0.1) == []
