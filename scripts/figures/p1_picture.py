@@ -57,13 +57,14 @@ def make(settings: FigureOptions) -> FigureResult:
         photo = Photo(title=f"test picture {number}, class {label}", pixels=pixels[row].permute(1, 2, 0).tolist())
         panels += [photo, *(column[row] for column in columns)]
     has_class_token = [grid_of(run)[1] for run in runs.values()]
-    asking = "the class token"
-    if not all(has_class_token):
-        asking = f"{'' if not any(has_class_token) else asking + ', or of '}all patches (mean over queries)"
-        asking += " in models without a class token"
+    origin = "the class token"
+    if not any(has_class_token):
+        origin = "all patches (their mean; the models have no class token)"
+    elif not all(has_class_token):
+        origin += " (in models without one: from all patches, their mean)"
     return FigureResult(
         panels=panels, findings=[], columns=1 + len(columns),
-        shows=f"attention weights of {asking} on each patch; red positive, blue negative, white zero",
+        shows=f"attention from {origin} to each patch; red positive, blue negative, white zero",
     )  # fmt: skip
 
 

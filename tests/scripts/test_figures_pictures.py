@@ -141,9 +141,9 @@ def test_without_a_class_token_the_mean_over_queries_is_drawn(runs: Path) -> Non
     drawn = p1_picture.make(options(runs, "mean", pictures=(0,)))
     expected = softmax_of_last_layer(runs, "mean", (0,)).mean(dim=(1, 2)).view(4, 4)
     torch.testing.assert_close(torch.tensor(drawn.panels[1].values), expected)  # type: ignore[union-attr]
-    assert "all patches (mean over queries) in models without a class token" in drawn.shows
+    assert "from all patches (their mean; the models have no class token) to" in drawn.shows
     both = p1_picture.make(options(runs, "mean", "softmax", pictures=(0,)))
-    assert "the class token, or of all patches (mean over queries)" in both.shows
+    assert "the class token (in models without one: from all patches, their mean) to" in both.shows
     assert [each.title.split("\n")[0] for each in both.panels[1:]] == ["softmax, 16 tokens", "softmax, 17 tokens"]
 
 
