@@ -39,8 +39,8 @@ QUICK = Preset(
         train=Train(steps=2_500, batch_size=64, eval_every=500),
     ),
     source="ours: a small vision transformer on drawn digits of 16 x 16 pixels in random colours, 16 patches",
-    expected="not measured yet",
-    cost="about a minute on 2 CPU cores",
+    expected="softmax 59 % (seed 0); nearest training picture 22 %, colours 11 %, majority 8 %",
+    cost="one to two minutes on 2 CPU cores",
     comparable=False,
     data="drawn digits; digit, size and position are in one split only; 8,000 / 1,000 / 1,000; no licence needed",
 )  # fmt: skip
@@ -59,7 +59,7 @@ HOUR = Preset(
         train=Train(steps=2_000, batch_size=64, eval_every=500),
     ),
     source="ours: a small vision transformer with 64 patches, 3 epochs",
-    expected="not measured yet",
+    expected="softmax 57 %, dnas 57 %, x3 and x3-14 53 %, x1-14 52 % (3 seeds); nearest training picture 38 %",
     cost="five minutes on one CPU core",
     comparable=False,
 )  # fmt: skip
@@ -73,8 +73,8 @@ DEEP = Preset(
         train=Train(steps=1_000, batch_size=64, eval_every=250),
     ),
     source="ours: a narrow vision transformer of 24 layers with 16 patches, 1.4 epochs, for comparing norms",
-    expected="not measured yet",
-    cost="five minutes on one CPU core",
+    expected="pre 38 %, post 37 %, deescalated 42 % (3 seeds); nearest training picture 38 %",
+    cost="three minutes on one CPU core",
     comparable=False,
 )
 
