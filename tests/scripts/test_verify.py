@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention import ATTENTIONS, PAPERS
 from seqarena.common.errors import run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.scripts.verify import CHECKS, verify
@@ -47,7 +47,10 @@ def test_a_config_that_is_no_json_is_named() -> None:
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_the_variants_of_the_table_pass(name: str) -> None:
-    assert failed(Subject(name=name, config=ATTENTIONS[name])) == {}
+    """Graphs and dropout of the papers' variants are tested in ``tests/common/attention``, to a smaller tolerance."""
+    elsewhere = ("compilation", "dropout") if name in PAPERS else ()
+    checks = tuple(each for each in UNTIMED if each not in elsewhere)
+    assert failed(Subject(name=name, config=ATTENTIONS[name]), checks) == {}
 
 
 def test_the_command_shows_a_table_and_fails_if_a_check_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -264,7 +264,7 @@ def test_a_bias_that_does_not_fit_is_refused(bias: torch.Tensor) -> None:
 
 
 @pytest.mark.unhooked
-@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if "-" not in each[0]])
+@pytest.mark.parametrize(("name", "order"), [each for each in VARIANTS if "-" not in each[0] or each[0] == "x3-14"])
 def test_one_graph_under_compile(name: str, order: str) -> None:
     kernel = ATTENTIONS[name].build(heads=2)
     each = case(order, dtype=torch.float32)
