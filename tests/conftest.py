@@ -27,6 +27,8 @@ def check(*, typechecker: Any) -> Any:
 
         @functools.wraps(kind)
         def call(*arguments: Any, **named: Any) -> Any:
+            if not checks_shapes:
+                return kind(*arguments, **named)
             with jaxtyped("context"):
                 return checked(*arguments, **named)
 
@@ -41,6 +43,8 @@ def has_shapes(kind: Any) -> bool:
     return any(isinstance(each, str) or "jaxtyping." in str(each) for each in hints)
 
 
+checks_shapes = True
+"""Whether the functions that the hook decorated check shapes."""
 jaxtyped = jaxtyping.jaxtyped
 jaxtyping.jaxtyped = check
 
@@ -57,3 +61,12 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unchecked_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns the checks of shapes off, for tests that train a model so long that the checks take a quarter of the time.
+
+    Other tests call the same functions with checks.
+    """
+    monkeypatch.setattr("tests.conftest.checks_shapes", False)

@@ -28,3 +28,12 @@ def test_right_shapes_pass_and_every_call_has_its_own_axes() -> None:
 
     for queries, keys in ((4, 6), (1, 2)):
         assert as_key(torch.zeros(2, 3, queries, 5), torch.zeros(2, 3, keys, 5)).shape[2] == keys
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_test_may_turn_the_check_off() -> None:
+    @check(typechecker=beartype.beartype)
+    def as_key(query: Query, key: Key) -> Key:
+        return key
+
+    assert as_key(torch.zeros(3), torch.zeros(4)).shape == (4,)

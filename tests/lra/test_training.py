@@ -193,6 +193,7 @@ def test_legacy_drops_the_tail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attention", ["softmax", "dnas", "hnas", "x3"])
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_it_learns(tmp_path: Path, attention: str) -> None:
     """One operator over a few digits: far above the majority class and the root operator in a few seconds."""
     data = ListOps(train=2_000, validation=100, test=400, longer_than=3, shorter_than=7, max_depth=2, max_arguments=4)

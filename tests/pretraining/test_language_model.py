@@ -146,6 +146,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(
     assert all(one[name].equal(other[name]) for name in one)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_it_learns_and_says_how_it_was_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tiny(tmp_path)
     run = replace(run, train=replace(run.train, steps=120, eval_every=60, diagnostics=True))

@@ -67,6 +67,7 @@ def measure(run: Run, folder: Path, out: Path) -> Result:
     return execute(PACKAGE, here(run, folder), Session(out=out, data=folder / "data"))
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_it_learns_what_follows_what(folder: Path, tmp_path: Path) -> None:
     """Far below the frequencies' loss, and which segment stands in front."""
     model = replace(RUN.model, dropout=0.0, attention_dropout=0.0, dim=32)

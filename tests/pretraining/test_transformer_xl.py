@@ -370,9 +370,11 @@ def advantage(norm: NormConfig, attention: str = "softmax", *, kinds: int = 8, l
     ("norm", "attention"), [(NORMS["post"], "dnas"), (RUNNING, "softmax"), (Deescalated(mean="prefix"), "x3")],
     ids=lambda each: each if isinstance(each, str) else norm_name(each),
 )  # fmt: skip
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_no_causal_form_learns_what_cannot_be_known(norm: NormConfig, attention: str) -> None:
     assert advantage(norm, attention) < 0.005
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_the_mean_over_the_segment_learns_it_by_looking_ahead() -> None:
     assert advantage(Deescalated(leaky=True)) > 0.1

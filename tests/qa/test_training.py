@@ -67,6 +67,7 @@ def checkpoint(folder: Path, attention: str = "softmax", words: list[str] | None
     return str(folder)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
     """Two things of the right kind stand in each paragraph: half are right by chance once kinds are known."""
     model = replace(TINY, dim=32, heads=4, ffn_dim=32, dropout=0.0, attention_dropout=0.0)
@@ -88,6 +89,7 @@ def test_it_learns_which_kind_of_word_answers(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "outputs" / "nbest_predictions.json").read_text())["dev-0"]) > 1
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_it_learns_what_follows(tmp_path: Path) -> None:
     model = replace(TINY, dim=32, heads=4, ffn_dim=64, dropout=0.0, attention_dropout=0.0)
     run = replace(RUNS["mnli"], model=model, data=replace(RUNS["mnli"].data, generated=4_000),

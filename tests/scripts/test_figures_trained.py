@@ -50,6 +50,7 @@ def test_u_is_judged_by_the_figure_of_its_task() -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax", "x3", "dnas"])
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_the_vision_transformer_tells_stripes_apart(stripes: Pictures, name: str) -> None:
     trial = replace(TRIAL, attention=find_attention(name), patch=(8, 8))
     course = vision.train(trial, stripes)

@@ -46,6 +46,7 @@ def measure(run: Run, folder: Path) -> tuple[Result, Path]:
     return execute(PACKAGE, run, session), run_folder(run, "summarization", session.runs, PACKAGE.sources(run))
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_it_learns_to_copy_and_to_leave_out(tmp_path: Path) -> None:
     """A hundred and fifty steps beat the first words and the best constant headline."""
     run = replace(

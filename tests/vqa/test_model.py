@@ -330,6 +330,7 @@ def test_models_that_cannot_be_are_refused(model: Model, words: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax", "dnas", "x3"])
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_an_answerer_learns_colours_that_are_there(name: str, tmp_path: Path) -> None:
     """Every variant fits a few scenes' questions by heart."""
     accelerator = make_accelerator("float32")
