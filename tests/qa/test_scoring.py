@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.qa import official
 from seqarena.qa.data.squad import from_json
-from seqarena.qa.metric import SquadMetric
 from seqarena.qa.scoring import best_threshold, exact_match, f1, normalize, score, summary_one, summary_two
 from tests.qa.questions import asked, squad, written
 
@@ -216,6 +215,8 @@ def test_ties_of_thresholds_are_broken_by_the_official_last_bit() -> None:
 
 
 def test_as_a_metric_of_the_evaluate_library() -> None:
+    from seqarena.qa.metric import SquadMetric  # noqa: PLC0415  # takes four seconds
+
     references = [{"id": "a", "answers": {"text": ["the Paris"], "answer_start": [3]}},
                   {"id": "b", "answers": {"text": [], "answer_start": []}}]  # fmt: skip
     predictions = [{"id": "a", "prediction_text": "Paris", "no_answer_probability": 0.1},
