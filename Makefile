@@ -16,7 +16,7 @@ quickstart: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not extras and not unhooked" --jaxtyping-packages=seqarena,beartype.beartype
-	$(BIN)/python -m pytest -m "unhooked and not extras" $$(grep -rl --include='test_*.py' 'mark\.unhooked' tests)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "unhooked and not extras" $$(grep -rl --include='test_*.py' 'mark\.unhooked' tests)
 
 test-extras: $(EXTRAS)
 	$(BIN)/python -m pytest -m "extras and not interpreted"

@@ -25,6 +25,7 @@ from seqarena.scripts.seqarena import dispatch
 from tests.interruption import start, stops_after
 from tests.lra.test_training import TINY, TINY_FIELDS, measure
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # tests/lra/test_training.py checks them on the same runs
 LONGER = replace(
     TINY,
     train=replace(TINY.train, steps=40, eval_every=10, checkpoint_seconds=0.0),
