@@ -43,8 +43,7 @@ def test_forward_mode_is_the_transpose_of_reverse_mode(name: str, order: str) ->
         gradients = torch.autograd.grad(attend(*leaves), leaves, direction)
         wanted = sum((one * other).sum() for one, other in zip(gradients, tangents, strict=True))
         torch.testing.assert_close((found * direction).sum(), wanted, rtol=1e-9, atol=1e-9)
-    if "-" not in name or name == "x3-14":  # other numbers for the scale give the same graph
-        torch.testing.assert_close(torch.func.linearize(attend, *tensors)[1](*tangents), found)
+    torch.testing.assert_close(torch.func.linearize(attend, *tensors)[1](*tangents), found)
     with forward_ad.dual_level():
         duals = [forward_ad.make_dual(*pair) for pair in zip(tensors, tangents, strict=True)]
         torch.testing.assert_close(forward_ad.unpack_dual(attend(*duals)).tangent, found)
