@@ -100,7 +100,8 @@ def _references(parts: RowParts, by_row: ByRow, baseline: str) -> list[RowParts]
     candidates = [counterpart]
     if without_version(parts) == counterpart:
         candidates = [tuple(part for part in counterpart if part[0] != "norm"), own]
-        # If no row has the preset's norm: the first baseline of this depth, among those with most seeds.
+    if without_version(parts) == counterpart and not any(each in versions for each in candidates):
+        # No row has the preset's norm: the first baseline of this depth, among those with most seeds.
         layers = by_row[parts][0].layers
         plain = [row for row in by_row if row[0] == own[0] and {part for part, _ in row[1:]} <= {"norm", LAYERS}]
         alike = [row for row in plain if by_row[row] and by_row[row][0].layers == layers]

@@ -168,6 +168,18 @@ def test_rows_are_compared_under_the_same_norm_and_depth() -> None:
     assert found == pytest.approx({"softmax, post": 20, "dnas, post": 5, "x3": 5})
 
 
+def test_the_row_of_the_presets_norm_is_not_compared_with_another_norm() -> None:
+    """It is their baseline: the same difference would be shown twice and corrected for twice."""
+    found = [
+        replace(result("softmax", seed, right), row=row_of_name(f"softmax{norm}"), norm=norm or "pre")
+        for norm, right in ((", deescalated", 70), ("", 50), (", post", 60)) for seed in range(3)
+    ]  # fmt: skip
+    rows = {row.name: row for row in only(tables(found, [], "softmax")).rows}
+    assert rows["softmax"].comparison is None
+    assert rows["softmax"].p_corrected is None
+    assert {rows[name].against for name in ("softmax, post", "softmax, deescalated")} == {"softmax"}
+
+
 def test_norms_are_compared_at_their_own_depth() -> None:
     """Where no row is of the preset's depth; and a figure published of a whole row's name is shown beside it."""
     made = [
