@@ -7,7 +7,7 @@ picture has its own, as in AutoAugment (Cubuk et al. 2019) and RandAugment (Cubu
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,6 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Labels, PerClass, Pixels
 from seqarena.common.training.runtime import seed_torch
 from seqarena.lra.pictures.data import PictureBatch
-
-if TYPE_CHECKING:
-    from kornia.augmentation.auto.operations.base import OperationBase
 
 SHEAR = 16.7 / 54
 """AutoAugment shears by at most atan(0.3) = 16.7 degrees, kornia by 0.3 x 180 = 54."""
@@ -146,16 +143,13 @@ def _auto_augment(policy: str) -> Sequence[nn.Module]:
     return [PolicySequential(*(_operation(ops, *each) for each in steps)) for steps in named]
 
 
-def _operation(ops: Any, name: str, probability: float, magnitude: int | None) -> "OperationBase":
+def _operation(ops: Any, name: str, probability: float, magnitude: int | None) -> Any:
     """Returns an operation of AutoAugment with the angle of a shear as in the paper."""
     operation = getattr(ops, name)(probability, magnitude)
     if not name.startswith("shear"):
-        return operation  # type: ignore[no-any-return]
+        return operation
     low, high = operation.magnitude_range
-    sheared: OperationBase = type(operation)(
-        None, probability, magnitude_range=(low * SHEAR, high * SHEAR), symmetric_megnitude=False
-    )
-    return sheared
+    return type(operation)(None, probability, magnitude_range=(low * SHEAR, high * SHEAR), symmetric_megnitude=False)
 
 
 @cache

@@ -175,7 +175,7 @@ def _checksum(splits: PictureSplits) -> str:
     return digest.hexdigest()
 
 
-def numbered(pictures: Iterable[npt.NDArray[np.uint8]], labels: Iterable[int]) -> Iterator[Picture]:
+def numbered(pictures: Iterable[npt.NDArray[np.uint8]], labels: Iterable[int | np.integer[Any]]) -> Iterator[Picture]:
     """Yields pictures whose keys are hashes of their pixels."""
     for pixels, label in zip(pictures, labels, strict=True):
         key = hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=KEY).digest()
