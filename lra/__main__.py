@@ -7,7 +7,6 @@ import seqarena.lra
 from seqarena.common.runs.cli import main
 from seqarena.common.runs.package import Package
 from seqarena.lra.pictures import presets as picture_presets
-from seqarena.lra.pictures import tasks as picture_tasks
 from seqarena.lra.pictures import trainer as picture_trainer
 from seqarena.lra.pictures.run import PictureRun
 from seqarena.lra.presets import PRESETS
@@ -18,7 +17,7 @@ from seqarena.lra.trainer import assemble
 PACKAGE = Package(
     name="lra",
     title=str(seqarena.lra.__doc__),
-    tasks=MappingProxyType({**TASKS, **picture_tasks.TASKS}),
+    tasks=TASKS,
     presets={**PRESETS, **picture_presets.PRESETS},
     assemblies=MappingProxyType({Run: assemble, PictureRun: picture_trainer.assemble}),
 )

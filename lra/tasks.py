@@ -1,10 +1,11 @@
-"""The record of each task of Long Range Arena."""
+"""The record of each task."""
 
 from dataclasses import replace
 from types import MappingProxyType
 
 from seqarena.common.runs.tasks import Task
 from seqarena.lra import checksums
+from seqarena.lra.pictures import tasks as pictures
 from seqarena.lra.published import PUBLISHED
 
 IMDB = "no formal licence (cite Maas et al. 2011); read from your copy or the hub, never shipped"
@@ -138,6 +139,8 @@ PATHX = replace(
     published=PUBLISHED["pathx"],
 )
 
-TASKS = MappingProxyType(
+SEQUENCE_TASKS = MappingProxyType(
     {task.name: task for task in (LISTOPS, TEXT, TEXT_LEGACY, RETRIEVAL, RETRIEVAL_IMDB, IMAGE, PATHFINDER, PATHX)}
 )
+"""The tasks of Long Range Arena, and ours beside them."""
+TASKS = MappingProxyType({**SEQUENCE_TASKS, **pictures.TASKS})

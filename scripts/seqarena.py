@@ -32,7 +32,7 @@ def overview() -> str:
     for package in PACKAGES:
         tasks = importlib.import_module(f"seqarena.{package}.tasks").TASKS.values()
         title = str(importlib.import_module(f"seqarena.{package}").__doc__).rstrip(".\n")
-        packages += [f"\n{package}: {title}", *(f"  {task.name:<14} {task.title}" for task in tasks)]
+        packages += [f"\n{package}: {title}", *(f"  {task.name:<15} {task.title}" for task in tasks)]
     return (
         "usage: seqarena PACKAGE TASK [--attention A] [--norm N] [--preset P] [--seed S] [--FIELD VALUE ...]\n"
         "       seqarena COMMAND ...\n"

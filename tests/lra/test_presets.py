@@ -14,7 +14,7 @@ from seqarena.lra.data.pathfinder.small import SmallPathfinder
 from seqarena.lra.model import Classifier
 from seqarena.lra.presets import PRESETS
 from seqarena.lra.run import Legacy
-from seqarena.lra.tasks import TASKS
+from seqarena.lra.tasks import SEQUENCE_TASKS as TASKS
 
 EVERY = [(task, name) for task, presets in PRESETS.items() for name in presets]
 
