@@ -93,6 +93,7 @@ def test_state_space_is_its_recurrence(bidirectional: bool) -> None:
     torch.testing.assert_close(mixer(hidden, Visibility()), expected)
 
 
+@pytest.mark.unhooked
 @pytest.mark.parametrize("name", MIXERS)
 def test_one_graph_of_any_length(name: str) -> None:
     mixer, hidden = made(ATTENTIONS[name]), torch.randn(2, 9, 8, dtype=torch.float64)
