@@ -75,7 +75,7 @@ class ClassFolders(PictureData):
         import datasets  # noqa: PLC0415  # takes a second, and most tasks never need it
 
         source, split = self.path or self.hub, self.hub_splits[part]
-        rows = hub_rows(source, None, split, f"--data.path accepts a folder or a zip archive with {'/, '.join(PARTS)}/")
+        rows = hub_rows(source, None, split, "--data.path accepts a folder or a zip archive with train/ and val/")
         if not {"image", "label"} <= set(rows.column_names):
             raise BadDataError(f"{source}: expected columns image and label, found {', '.join(rows.column_names)}")
         for number, row in enumerate(rows.cast_column("image", datasets.Image(decode=False))):
