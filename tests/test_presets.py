@@ -9,14 +9,17 @@ from seqarena.common.attention import PAPERS
 from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.run import changed_from, row_name, row_of, settings
+from seqarena.lra.pictures.library import LibraryConfig
 from seqarena.pretraining.wikitext.run import LanguageRun
 from seqarena.scripts.packages import PACKAGES, find_package
 
 EVERY = [
-    (package.name, task, name)
+    pytest.param(
+        package.name, task, name, marks=pytest.mark.extras if isinstance(preset.run.model, LibraryConfig) else ()
+    )
     for package in map(find_package, PACKAGES)
     for task in package.tasks
-    for name in package.presets[task]
+    for name, preset in package.presets[task].items()
 ]
 
 

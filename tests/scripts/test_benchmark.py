@@ -1,5 +1,7 @@
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,11 @@ from seqarena.common.data.tokenization import word_tokenizer
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.families import BERT
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
+from seqarena.common.model.norms import NORMS
+from seqarena.lra.pictures.augmentation import Augmentation
+from seqarena.lra.pictures.data import PictureBatch
+from seqarena.lra.pictures.presets import SMALL as SMALL_PICTURES
+from seqarena.lra.pictures.trainer import loss as picture_loss
 from seqarena.lra.presets import PRESETS
 from seqarena.pretraining.data.batches import MaskedBatch
 from seqarena.pretraining.masking import NONE
@@ -31,6 +38,7 @@ from seqarena.scripts.benchmark.cases import (
     softmax_backends,
 )
 from seqarena.scripts.benchmark.transformers import forwards
+from tests.lra.pictures.test_model import in_the_library
 from tests.qa.questions import written
 
 SMALL = "attention --lengths 16 64 --batch 1 --head-dim 4 --repeats 2".split()
@@ -263,3 +271,27 @@ def test_transformer_xl_beside_the_published_formulation(capsys: pytest.CaptureF
     assert "same length, 10 streams" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(WrongUseError, match="expected a task of Transformer-XL"):
         run(["transformer-xl", "--task", "mlm", "--preset", "quick"])
+
+
+@pytest.mark.extras
+def test_the_loss_of_a_vision_transformer_of_transformers_is_ours() -> None:
+    config = replace(SMALL_PICTURES, side=8, dim=8, heads=2, ffn_dim=12, layers=2)
+    torch.manual_seed(0)
+    model = config.build()
+    loss_of_pictures = partial(picture_loss, Augmentation(mixup=0.3), 10)
+    baselines = forwards(model, config, config.longest, loss_of_pictures)
+    classifier, whole = baselines["transformers"]
+    weights = in_the_library(model.state_dict(), 4)
+    classifier.model.load_state_dict(weights)  # type: ignore[union-attr, operator]
+    batch = PictureBatch(
+        pictures=torch.randint(0, 256, (3, 3, 8, 8), dtype=torch.uint8), labels=torch.tensor([1, 2, 3]),
+        seeds=torch.arange(3), tokens=torch.full((3,), config.longest),
+    )  # fmt: skip
+    with torch.no_grad():
+        assert float(whole(batch)) == pytest.approx(float(loss_of_pictures(model, batch)), abs=1e-5)
+        alone = [float(baselines[name][1](batch)) for name in ("encoder alone", "encoder alone, transformers")]
+        assert alone[0] == pytest.approx(alone[1], abs=1e-5)
+    changed: list[dict[str, Any]] = [{"norm": NORMS["post"]}, {"pooling": "mean"}, {"query_key_norm": True}]
+    for changes in changed:
+        with pytest.raises(WrongUseError, match="library's ViT has pre-norm, a class token and biases only"):
+            forwards(model, replace(config, **changes), config.longest, loss_of_pictures)

@@ -15,6 +15,7 @@ from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.pictures import trainer
 from seqarena.lra.pictures.augmentation import Augmentation
 from seqarena.lra.pictures.data.drawn import DrawnDigits
+from seqarena.lra.pictures.library import LibraryConfig
 from seqarena.lra.pictures.presets import PRESETS
 from seqarena.lra.pictures.run import PictureRun
 from tests.interruption import stops_after
@@ -94,7 +95,14 @@ def test_a_length_pool_is_refused() -> None:
         replace(TINY, train=replace(TINY.train, length_pool=8)).check()
 
 
-@pytest.mark.parametrize(("task", "name"), [(task, name) for task, some in PRESETS.items() for name in some])
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        pytest.param(task, name, marks=pytest.mark.extras if isinstance(preset.run.model, LibraryConfig) else ())
+        for task, some in PRESETS.items()
+        for name, preset in some.items()
+    ],
+)
 def test_every_preset_is_complete(task: str, name: str) -> None:
     run = PRESETS[task][name].run
     run.check()
