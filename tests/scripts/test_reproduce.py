@@ -110,7 +110,10 @@ def test_a_script_runs_from_end_to_end(name: str, tmp_path: Path, data: Path) ->
     assert "diverged" not in told.stdout
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.extras if name == "p1_table2" else ()) for name in NAMES],  # transformers
+)
 def test_at_the_size_of_the_paper_the_commands_are_runs(name: str, tmp_path: Path) -> None:
     """A stand-in writes down what it is asked for, and a plan of two pretrainings where one is asked for."""
     plan = tmp_path / "plan.json"
