@@ -112,14 +112,14 @@ def test_without_a_gpu_nothing_is_measured(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["tiles", "--attention", "softmax"], "--attention softmax: expected dnas or an elementwise variant"),
+        (["tiles", "--attention", "softmax"], "--attention softmax: expected dnas, hnas or an elementwise variant"),
         (["tiles", "--head-dim", "0"], "--head-dim: expected 1 to 128, found 0"),
         (["tiles", "--precision", "float64"], "unknown precision 'float64'"),
         (["tiles", "--length", "0"], "--length: expected at least 1, found 0"),
         (["tiles", "--out", "."], "--out .: expected a file of this command"),
         (["kernels", "--capability", "9"], "unknown capability '9'; nearest: 9.0"),
         (["kernels", "--causal"], "--causal: supported by elementwise variants only"),
-        (["kernels", "--attention", "hnas"], "--attention hnas: expected dnas or"),
+        (["kernels", "--attention", "recency"], "--attention recency: expected dnas, hnas or"),
         (["kernels"], "TRITON_INTERPRET=1 is set, but the interpreter does not compile"),
     ],
 )
