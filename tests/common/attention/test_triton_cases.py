@@ -163,7 +163,9 @@ def test_operators_take_tensors_as_they_come(name: str, tried: dict[str, Any]) -
 
     def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
         if name == "dnas":
-            out = operators.doubly_normalized_forward(*given, torch.zeros(2, 20), torch.zeros(2, 20))[0]
+            out = operators.doubly_normalized_forward(
+                *given, torch.ones(2), torch.tensor(0), torch.zeros(2, 20), torch.zeros(2, 20), 0.0, False
+            )[0]
         else:
             out = operators.elementwise_forward(
                 *given, torch.ones(1, 20).expand(2, 20), torch.tensor(0), 0.0, "x", 3, False, 0
@@ -192,9 +194,10 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
     assert "segments and windows are not supported" in str(
         conditions.triton(Inputs(query, key, value, Visibility(order="causal", window=4), None, 0.0))
     )
-    assert "16 and 8 wide" in str(conditions.triton(Inputs(query, key, value[..., :8], Visibility(), None, 0.0)))
+    wide = value[..., :1].expand(-1, -1, -1, 257)
+    assert "16 and 257 wide" in str(conditions.triton(Inputs(query, key, wide, Visibility(), None, 0.0)))
     hnas = find_attention("hnas").build(heads=2)
-    assert hnas.compute("triton", query, key, value, Visibility()) is None  # softmax is PyTorch's own
+    assert hnas.compute("triton", query, key, value, Visibility()) is not None
     assert hnas.compute("triton", query, key, key, Visibility(order="ordered_queries")) is None
     twice = type(find_attention("dnas"))(iterations=2).build(heads=2)  # type: ignore[call-arg]
     assert twice.compute("triton", query, key, value, Visibility()) is None
