@@ -22,11 +22,11 @@ WIKIPEDIA = "wikimedia/wikipedia:20231101.en"
 
 def _preset(
     run: Run, source: str, expected: str, departures: str = "", cost: str | None = None, data: str | None = None,
-    chosen_by: str | None = None,
+    data_name: str = "", chosen_by: str | None = None,
 ) -> Preset[Run]:  # fmt: skip
     return Preset(
         run=run, source=source, departures=departures, expected=expected, cost=cost or estimate(run), comparable=False,
-        data=data, chosen_by=chosen_by,
+        data=data, data_name=data_name, chosen_by=chosen_by,
     )  # fmt: skip
 
 
@@ -44,6 +44,7 @@ QUICK = _preset(
     "ours: a small pre-norm BERT on the bundled King James Bible, n-gram masking",
     "softmax 18 %, dnas, hnas 20 % (3 seeds, sd 1 to 3); most frequent token 7 %, after its neighbour 17 %",
     cost="about a minute on 2 CPU cores",
+    data_name="the King James Bible",
     data="the King James Bible, bundled, in the public domain (common/data/corpus); chapters 90 / 5 / 5 %",
 )  # fmt: skip
 BERT_BASE = _preset(
@@ -120,6 +121,7 @@ FURTHER = _preset(
     "no published figure: it depends on the text",
     "10,000 steps with warm-up over a tenth (their demonstration: 20 steps, warm-up over 10; they recommend 10,000 or "
     "more); masks redrawn in every epoch (theirs: five masked copies of the data)",
+    data_name="text of your own",
     data="text of your own (--data.path, --data.hub); without one the bundled King James Bible",
     chosen_by="model.init",
 )  # fmt: skip

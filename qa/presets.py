@@ -93,6 +93,7 @@ def _quick(task: str, data: Data, steps: int, lr: float, expected: str, **change
         expected=expected,
         cost="about a minute on 2 CPU cores",
         comparable=False,
+        data_name="generated sentences" if isinstance(data, Mnli) else "a generated world",
         data=(
             "pairs of generated sentences with proved labels (qa/data/entailment.py)" if isinstance(data, Mnli)
             else "a generated small world (qa/data/world.py)"

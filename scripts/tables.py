@@ -1,37 +1,85 @@
 """Renders a table of strings for the terminal, Markdown or LaTeX."""
 
 import io
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 from rich.box import ASCII, HEAVY_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 Rows = Sequence[Sequence[str]]
+LONGEST_NAME, LONGEST_NOTE = 30, 118
+STYLES = {"▲": "green", "▼": "red", "✕": "red"}
+"""First character of a cell -> its style in the terminal."""
+PLAIN_MARKS = str.maketrans("▲▼○✕", "+-=x")
 LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {letter: f"${letter}$" for letter in "<>|"}
+    | {"▲": r"$\uparrow$", "▼": r"$\downarrow$", "○": r"$\circ$", "✕": r"$\times$"}
     | {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
 )
 
 
 def terminal(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:
-    """Returns a table of box-drawing characters, as wide as the terminal."""
-    box = HEAVY_HEAD if "utf" in (sys.stdout.encoding or "").lower() else ASCII
-    table = Table(title=escape(title), title_justify="left", title_style="bold", box=box)
-    for number, heading in enumerate(headings):
-        table.add_column(escape(heading), justify="left" if number == 0 else "right", overflow="fold")
+    """Returns a table of box-drawing characters. Cells are not wrapped, except long ones of the first column."""
+    is_plain = "utf" not in (sys.stdout.encoding or "").lower()
+    table = Table(box=ASCII if is_plain else HEAVY_HEAD)
+    widths = _widths(headings, rows)
+    for number, (heading, width) in enumerate(zip(headings, widths, strict=True)):
+        justify: Literal["left", "right"] = "left" if number == 0 else "right"
+        table.add_column(escape(heading), justify=justify, overflow="fold", width=width)
     for row in rows:
-        table.add_row(*map(escape, row))
-    console = Console(file=io.StringIO(), width=max(Console().width, 118))
+        table.add_row(*(Text(cell, STYLES.get(cell[:1], "")) for cell in row))
+    console = Console(file=io.StringIO(), width=table_width(widths), force_terminal=sys.stdout.isatty() or None)
+    limit = terminal_width() or LONGEST_NOTE
+    console.print(Text(title, "bold"), width=limit)
     console.print(table)
     for note in notes:
-        console.print(note, markup=False, highlight=False)
+        console.print(note, markup=False, highlight=False, width=limit)
     shown = console.file
-    return shown.getvalue() if isinstance(shown, io.StringIO) else ""
+    text = shown.getvalue() if isinstance(shown, io.StringIO) else ""
+    return text.translate(PLAIN_MARKS) if is_plain else text
+
+
+def terminal_width() -> int | None:
+    """Returns the number of columns of the terminal, or COLUMNS of the environment; None in a file or pipe."""
+    if os.environ.get("COLUMNS") or sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def _widths(headings: Sequence[str], rows: Rows) -> list[int]:
+    """Returns the width of each column: without a line break, as far as the terminal allows it."""
+    limit, widths = terminal_width(), least_widths(headings, rows)
+    for index, heading in enumerate(headings):
+        whole = max(len(heading), *(len(row[index]) for row in rows)) if rows else len(heading)
+        if limit is None or table_width([*widths[:index], whole, *widths[index + 1 :]]) <= limit:
+            widths[index] = whole
+    return widths
+
+
+def least_widths(headings: Sequence[str], rows: Rows) -> list[int]:
+    """Returns the width of each column below which a cell, or a word of a heading, would be broken.
+
+    A cell of the first column may be broken after ``LONGEST_NAME`` characters.
+    """
+    widths = [
+        max(*(len(row[index]) for row in rows), *map(len, heading.split() or [""])) if rows else len(heading)
+        for index, heading in enumerate(headings)
+    ]
+    return [min(widths[0], LONGEST_NAME), *widths[1:]]
+
+
+def table_width(widths: Sequence[int]) -> int:
+    """Returns the width of a table in the terminal, with borders, from those of its columns."""
+    return sum(widths) + 3 * len(widths) + 1
 
 
 def markdown(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[str]) -> str:

@@ -95,7 +95,13 @@ QUICK = Preset(
 PRESETS: Mapping[str, Mapping[str, Preset[Run]]] = MappingProxyType(
     {
         "gigaword": MappingProxyType(
-            {each.run.preset: each for each in (replace(QUICK, run=replace(QUICK.run, task="gigaword")), *PAPERS)}
+            {
+                each.run.preset: each
+                for each in (
+                    replace(QUICK, run=replace(QUICK.run, task="gigaword"), data_name="generated sentences"),
+                    *PAPERS,
+                )
+            }
         ),
         "wire": MappingProxyType({"quick": QUICK}),
     }

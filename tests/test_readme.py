@@ -29,7 +29,7 @@ from seqarena.pretraining.wikitext import perplexity
 from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
 from seqarena.pretraining.wikitext.run import LanguageRun
 from seqarena.qa import official
-from seqarena.scripts import curves, figures, leaderboard, prepare, report, sweep
+from seqarena.scripts import curves, figures, leaderboard, prepare, price, report, sweep
 from seqarena.scripts.benchmark import (
     attention,
     headlines,
@@ -153,10 +153,11 @@ def test_every_command_parses(line: str, own_file: Path, monkeypatch: pytest.Mon
         assert READERS[rest[0]].parser().parse_args(rest[1:])
     elif tuple(rest[:2]) in PARSERS:
         assert rest[2:] == [] or PARSERS[rest[0], rest[1]](rest[2:])
-    elif rest[0] == "benchmark":
-        parser = {"step": step, "profile": step_profile}[rest[1]].parser()
-        if rest[2:]:
-            options, fields = parser.parse_known_args(rest[2:])
+    elif rest[0] in ("benchmark", "price"):
+        parser = price.parser() if rest[0] == "price" else {"step": step, "profile": step_profile}[rest[1]].parser()
+        words = rest[1:] if rest[0] == "price" else rest[2:]
+        if words:
+            options, fields = parser.parse_known_args(words)
             assert chosen(options, None, fields, "test")
             assert all(map(find_attention, getattr(options, "attention", None) or []))
     elif rest[0] == "figures":

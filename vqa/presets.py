@@ -65,6 +65,7 @@ VQA2 = (
         expected="per cent: softmax 77.6, dnas 82.6, hnas 82.7; three seeds",
         cost="a minute on one core, plus half a minute to write and read the files",
         comparable=False,
+        data_name="generated scenes",
         data="generated scenes in the official formats (vqa/data/written.py)",
     ),
     Preset(

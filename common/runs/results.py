@@ -92,7 +92,7 @@ class Result:
     def write(self, folder: Path) -> None:
         """Writes ``result.json`` with its seal, atomically."""
         values = asdict(self)
-        write_json(folder / "result.json", values | {SEAL: _seal(values)})
+        write_json(folder / "result.json", values | {SEAL: seal(values)})
 
     @staticmethod
     def read(folder: Path) -> "Result | None":
@@ -117,7 +117,7 @@ class Result:
             raise BadDataError(f"{path}: not readable as JSON ({error}); delete it to measure again") from error
         known = {each.name for each in fields(Result)}
         number = values.get("format") if isinstance(values, dict) else None
-        if number in range(2, FORMAT + 1) and values.pop(SEAL, None) != _seal(found):
+        if number in range(2, FORMAT + 1) and values.pop(SEAL, None) != seal(found):
             raise BadDataError(
                 f"{path}: was edited after it was written (its seal is broken); delete it to measure again"
             )
@@ -126,7 +126,7 @@ class Result:
             kind = type(values).__name__ if number is None else number
             raise BadDataError(f"{path}: not a seqarena result of format 1 to {FORMAT} (format found: {kind})")
         hints = typing.get_type_hints(Result)
-        wrong = next((name for name in sorted(known) if not _fits(hints[name], values[name])), None)
+        wrong = next((name for name in sorted(known) if not fits(hints[name], values[name])), None)
         if wrong is not None:
             expected = hints[wrong].__name__ if isinstance(hints[wrong], type) else hints[wrong]
             raise BadDataError(
@@ -218,17 +218,18 @@ def _part(words: str, norm: str) -> tuple[str, str]:
     return ("norm" if words == norm else MODEL), words
 
 
-def _seal(values: dict[str, Any]) -> str:
+def seal(values: dict[str, Any]) -> str:
+    """Returns a hash of a file's values, by which edits are noticed."""
     unsealed = {name: value for name, value in values.items() if name != SEAL}
     return hashlib.sha256(json.dumps(unsealed, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _fits(hint: Any, value: Any) -> bool:
+def fits(hint: Any, value: Any) -> bool:
     """Returns whether a JSON value has the type of a field, including the values inside it."""
     origin = typing.get_origin(hint) or hint
     inner = tuple(each for each in typing.get_args(hint) if each is not ...)
     if origin in (Literal, types.UnionType):
-        return value in inner if origin is Literal else any(_fits(each, value) for each in inner)
+        return value in inner if origin is Literal else any(fits(each, value) for each in inner)
     if origin in (Any, float):
         return origin is Any or (type(value) in (int, float) and abs(value) <= LARGEST)
     if type(value) is not origin:
@@ -236,7 +237,7 @@ def _fits(hint: Any, value: Any) -> bool:
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     if inner[-1:] == (float,):  # thousands of scores
         return {type(each) for each in items} <= {int, float} and max(map(abs, items), default=0) <= LARGEST
-    return all(_fits(inner[-1], each) for each in items)
+    return all(fits(inner[-1], each) for each in items)
 
 
 def read_results(folder: Path) -> tuple[dict[Path, Result], list[str]]:

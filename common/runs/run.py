@@ -125,6 +125,8 @@ class Preset(Generic[AnyRun_co]):
     """The field that selects this preset when it is set and no preset is named."""
     data: str | None = None
     """Source and splits of its data, if they differ from the task's."""
+    data_name: str = ""
+    """Name of its data in titles, if they are not the task's own. No published figure is shown beside them."""
 
 
 def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, Any]]:
@@ -202,7 +204,8 @@ def _in_words(part: str, value: str) -> str:
     return value
 
 
-def task_title(task: Task, preset: str, changed: Mapping[str, Any]) -> str:
-    """Returns the heading of a protocol: task, version, preset, and the fields that differ from the preset."""
+def task_title(task: Task, preset: str, data_name: str, changed: Mapping[str, Any]) -> str:
+    """Returns the heading of a protocol: task, version, preset, name of other data, and changed fields."""
+    data = f" ({data_name})" if data_name else ""
     modified = f", modified: {', '.join(f'{path}={new}' for path, (_, new) in changed.items())}" if changed else ""
-    return f"{task.package} {task.name} (version {task.version}), preset {preset}{modified}"
+    return f"{task.package} {task.name} (version {task.version}), preset {preset}{data}{modified}"

@@ -42,6 +42,7 @@ QUICK = Preset(
     expected="softmax 59 % (seed 0); nearest training picture 22 %, colours 11 %, majority 8 %",
     cost="one to two minutes on 2 CPU cores",
     comparable=False,
+    data_name="drawn digits",
     data="drawn digits; digit, size and position are in one split only; 8,000 / 1,000 / 1,000; no licence needed",
 )  # fmt: skip
 

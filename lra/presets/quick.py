@@ -54,10 +54,10 @@ def _with_large_embeddings(run: Run) -> Run:
     )
 
 
-def _preset(run: Run, source: str, data: str, expected: str) -> Preset[Run]:
+def _preset(run: Run, data_name: str, source: str, data: str, expected: str) -> Preset[Run]:
     return Preset(
         run=run, source=f"ours: {source}", expected=expected, cost="about a minute on 2 CPU cores", comparable=False,
-        data=data,
+        data=data, data_name=data_name,
     )  # fmt: skip
 
 
@@ -69,30 +69,35 @@ def _for_task(preset: Preset[Run], task: str, data: Data | None = None) -> Prese
 BOOK = "the King James Bible, bundled, in the public domain (common/data/corpus)"
 LISTOPS = _preset(
     short("listops", "quick", ListOps(longer_than=4, shorter_than=31, max_depth=4, max_arguments=5), positions=32),
+    "short expressions",
     "expressions of 5 to 30 symbols, 4 levels, at most 5 arguments",
     "generated; expressions distinct under reordering of arguments, 96,000 / 2,000 / 2,000; no licence needed",
     "softmax 47 % (seed 0); root operator 24 %, nearest training expression 23 %, majority 11 %",
 )
 TEXT = _preset(
     short("text", "quick", Book(), positions=128, steps=800),
+    "passages of the bundled book",
     "passages of 128 bytes of the bundled book: from its first half or its second?",
     f"{BOOK}; train: 80 % of its chapters; validation, test: 10 % each",
     "softmax 64 % (seed 0); bag of bytes 64 %, of byte pairs 69 %, nearest training text 77 %",
 )
 RETRIEVAL = _preset(
     _with_large_embeddings(short("retrieval", "quick", Chapters(), positions=128, steps=700)),
+    "pairs of passages of the bundled book",
     "pairs of passages of 128 bytes of the bundled book: of one chapter?",
     f"{BOOK}; train: 80 % of its chapters; validation, test: 10 % each",
     "softmax 56 % (seed 0); majority 50 %, shared words 64 %, nearest training pair 54 %",
 )
 IMAGE = _preset(
     short("image", "quick", Digits(), positions=144),
+    "drawn digits",
     "drawn digits of 12 x 12 pixels, with noise",
     "drawn by our generator; no digit of the same height and position is in two splits; no licence needed",
     "softmax 52 % (seed 0); brightness 16 %, nearest training image 30 %",
 )
 PATHFINDER = _preset(
     _with_large_embeddings(short("pathfinder", "quick", SmallPathfinder(), positions=196)),
+    "14 x 14 pixels",
     "our generator at 14 x 14 pixels, contours of 3 dashes, no distractors; marker positions do not predict the label",
     "generated; no pair of marker positions in two splits; 16,000 / 2,000 / 2,000; no licence needed",
     "softmax 80 % (seed 0); majority 50 %, nearest training image 44 %",

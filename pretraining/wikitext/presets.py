@@ -40,6 +40,7 @@ def _quick(task: str) -> Preset[LanguageRun]:
         expected="softmax 3.68 nats (perplexity 40), hnas 3.70, dnas 3.75 (3 seeds, sd up to 0.005); bigram 4.16",
         cost="80 seconds on 2 CPU cores",
         comparable=False,
+        data_name="the King James Bible",
         data="the King James Bible, bundled, in the public domain (common/data/corpus), words and punctuation apart; "
         "words with fewer than 3 occurrences replaced by <unk>; chapters 90 / 5 / 5 %",
     )

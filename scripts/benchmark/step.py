@@ -6,12 +6,14 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from torch import nn
 
 from seqarena.common.attention.base import Kernel
 from seqarena.common.model.transformer import EncoderConfig, ModelConfig
@@ -50,8 +52,20 @@ class Measurement:
     precision: str
 
 
-def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int, kind: str) -> Measurement:
-    """Times a run's loss over ``repeats`` different batches, after two warm-up steps.
+@dataclass(frozen=True, kw_only=True)
+class TimedStep:
+    """A run's model with batches, ready to be timed; both functions take the index of a batch."""
+
+    forward: Callable[[int], None]
+    training: Callable[[int], None]
+    """Forward and backward."""
+    model: nn.Module
+    idle_memory_bytes: int
+    accelerator: Accelerator
+
+
+def timed_step(package: str, run: BaseRun, data: Path, repeats: int, kind: str) -> TimedStep:
+    """Builds a run's model and ``repeats`` different batches.
 
     ``kind``: ``OURS``, or a baseline: ``PADDED``, all sequences padded to the model's maximum length;
     ``FULL_MATRIX``, the same with the attention formula on the full matrix; or a name of ``forwards``.
@@ -87,27 +101,36 @@ def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int
             torch.autograd.backward(loss)
         model.zero_grad()
 
-    return Measurement(
-        attention=attention if kind == OURS else f"{attention}, {kind}",
-        forward_seconds=_mean(forward_only, repeats, accelerator.device),
-        training_seconds=_mean(training, repeats, accelerator.device),
-        peak_memory_bytes=peak_memory_bytes(accelerator.device),
-        idle_memory_bytes=idle,
-        device=device_name(accelerator.device),
-        precision=precision_name(accelerator),
+    return TimedStep(
+        forward=forward_only, training=training, model=model, idle_memory_bytes=idle, accelerator=accelerator
     )
 
 
-def _mean(call: Callable[[int], object], repeats: int, device: torch.device) -> float:
-    seconds = []
-    for step in range(-2, repeats):
+def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int, kind: str) -> Measurement:
+    """Times a run's loss over ``repeats`` different batches, after two warm-up steps; ``kind``: of ``timed_step``."""
+    step = timed_step(package, run, data, repeats, kind)
+    device = step.accelerator.device
+    return Measurement(
+        attention=attention if kind == OURS else f"{attention}, {kind}",
+        forward_seconds=statistics.fmean(seconds(step.forward, range(-2, repeats), device)[2:]),
+        training_seconds=statistics.fmean(seconds(step.training, range(-2, repeats), device)[2:]),
+        peak_memory_bytes=peak_memory_bytes(device),
+        idle_memory_bytes=step.idle_memory_bytes,
+        device=device_name(device),
+        precision=precision_name(step.accelerator),
+    )
+
+
+def seconds(call: Callable[[int], None], batches: Iterable[int], device: torch.device) -> list[float]:
+    """Returns the time of ``call`` for each batch."""
+    found = []
+    for batch in batches:
         start = time.perf_counter()
-        call(step)
+        call(batch)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        if step >= 0:
-            seconds.append(time.perf_counter() - start)
-    return statistics.fmean(seconds)
+        found.append(time.perf_counter() - start)
+    return found
 
 
 def measure_twice(

@@ -20,6 +20,12 @@ def parser() -> Parser:
     )
     made.add_argument("--format", default="terminal", choices=[*FORMATS], help="output format (default: terminal)")
     made.add_argument("--json", action="store_true", help="print one JSON object on the last line")
+    made.add_argument(
+        "--columns",
+        nargs="+",
+        metavar="COLUMN",
+        help="columns of each table (default: those that fit the terminal), such as mean vs p sd seeds",
+    )
     made.add_argument("--side-by-side", action="store_true", help="one table per package, with a column per task")
     return made
 
@@ -30,6 +36,10 @@ def run(arguments: Sequence[str]) -> int:
     from seqarena.scripts.leaderboard.output import print_tables  # noqa: PLC0415  # slow; --help does not need it
 
     print_tables(
-        options.runs, options.baseline, "json" if options.json else options.format, side_by_side=options.side_by_side
+        options.runs,
+        options.baseline,
+        "json" if options.json else options.format,
+        options.columns,
+        side_by_side=options.side_by_side,
     )
     return 0

@@ -4,16 +4,22 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from seqarena.common.runs.metrics import FEWEST_SEEDS, Comparison
-from seqarena.common.runs.tasks import Published, Unit
-from seqarena.scripts.leaderboard.rows import Row, count_seeds, number, with_unit
+from seqarena.common.runs.tasks import Published
+from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS
+from seqarena.scripts.leaderboard.rows import Row, count_seeds, detectable_by_seeds, number, with_unit
 from seqarena.scripts.leaderboard.table import Table
+from seqarena.scripts.leaderboard.verdict import MARKS, verdict_of
+from seqarena.scripts.price.record import ratio_text
+
+DETECTABLE = "a true difference of this size would be shown about four times in five"
 
 
-def _difference(comparison: Comparison | None, unit: Unit) -> str:
+def _difference(row: Row, table: Table) -> str:
+    comparison, unit = row.comparison, table.unit
     if comparison is None:
         return ""
-    shown = number(comparison.difference, unit, "+")
+    mark = MARKS[verdict_of(row, higher_is_better=table.higher_is_better)]
+    shown = f"{mark} {number(comparison.difference, unit, '+')}".strip()
     if comparison.seeds < FEWEST_SEEDS:
         return f"{shown} ({count_seeds(comparison.seeds)})"
     if comparison.low is None or comparison.high is None:
@@ -28,8 +34,19 @@ def _metrics(table: Table) -> list[str]:
 def headings(table: Table) -> list[str]:
     """Returns the headings of a table's columns."""
     beside = (metric.replace("_", " ") for metric in _metrics(table))
-    return ["variant", "mean", "sd", *beside, "seeds", f"vs {table.baseline} [95 %]", "p (Holm)", "parameters",
-            "tokens/s", "memory"]  # fmt: skip
+    prices = [f"time / {table.baseline}", f"memory / {table.baseline}"] if _has_prices(table) else []
+    return ["variant", "mean", "sd", *beside, "seeds", f"vs {table.baseline} [95 %]", "p (Holm)", *prices, "parameters"]
+
+
+def _has_prices(table: Table) -> bool:
+    return any(row.price for row in table.rows)
+
+
+def _price_cells(row: Row, table: Table) -> list[str]:
+    if not _has_prices(table):
+        return []
+    price = row.price
+    return ["", ""] if price is None else [ratio_text(price), f"{price.memory:.2f}"]
 
 
 def cells(row: Row, table: Table) -> list[str]:
@@ -46,11 +63,10 @@ def cells(row: Row, table: Table) -> list[str]:
         "" if row.deviation is None else number(row.deviation, unit),
         *("" if name not in row.secondary else with_unit(row.secondary[name][0], unit) for name in _metrics(table)),
         seeds,
-        _difference(row.comparison, unit),
+        _difference(row, table),
         "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",
+        *_price_cells(row, table),
         "" if row.parameters is None else f"{row.parameters:,}",
-        "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",
-        "" if row.peak_memory_bytes is None else f"{row.peak_memory_bytes / 2**20:,.0f} MiB",
     ]  # fmt: skip
 
 
@@ -58,15 +74,19 @@ def orders(row: Row, table: Table) -> list[float | int | str | None]:
     """Returns the sort key of each of a row's cells; None sorts last."""
     beside = (row.secondary.get(metric, (None, None))[0] for metric in _metrics(table))
     difference = None if row.comparison is None else row.comparison.difference
-    return [row.name, row.mean, row.deviation, *beside, len(row.seeds), difference, row.p_corrected, row.parameters,
-            row.tokens_per_second, row.peak_memory_bytes]  # fmt: skip
+    prices = [row.price.time, row.price.memory] if row.price else [None, None] if _has_prices(table) else []
+    return [row.name, row.mean, row.deviation, *beside, len(row.seeds), difference, row.p_corrected, *prices,
+            row.parameters]  # fmt: skip
 
 
 def shown_figures(table: Table, figures: Sequence[Published] | None = None) -> list[Published]:
-    """Returns the published figures to show: all if the data are comparable, else those of the table's own variants.
+    """Returns the published figures to show: none beside other data than the task's, all beside comparable runs.
 
-    ``figures``: those of another metric; None: those of the main metric.
+    Beside runs with other settings only those of the table's own variants are shown. ``figures``: those of another
+    metric; None: those of the main metric.
     """
+    if table.is_other_data:
+        return []
     rows = {name for row in table.rows for name in (row.name, re.split(r"[,\[]", row.name)[0])} | {table.baseline}
     return [
         figure
@@ -77,7 +97,8 @@ def shown_figures(table: Table, figures: Sequence[Published] | None = None) -> l
 
 def footnotes(table: Table) -> list[str]:
     """Returns the notes below a table."""
-    notes = []
+    sizes = [f"{number(size, table.unit)} with {count}" for count, size in detectable_by_seeds(table.rows).items()]
+    notes = [f"{DETECTABLE}, by number of seeds: {', '.join(sizes)}"] if sizes else []
     for kind, scores in (("floors", table.floors), ("ceilings", table.ceilings)):
         if scores:
             listed = ", ".join(f"{name} {with_unit(value, table.unit)}" for name, value in scores.items())
@@ -89,12 +110,13 @@ def footnotes(table: Table) -> list[str]:
         listed = ", ".join(f"{figure.name} {with_unit(figure.value, table.unit)}" for figure in figures)
         notes.append(f"published: {listed} ({source})")
     if shown and not table.comparable:
-        notes.append("published figures: measured on other data or with other settings")
+        notes.append("published figures: measured with other settings")
     if any(row.comparison and row.comparison.seeds < FEWEST_SEEDS for row in table.rows):
         notes.append(
             f"differences over fewer than {FEWEST_SEEDS} seeds in common: the variance over seeds is unknown, so no "
             "interval and no p"
         )
+    notes += table.prices
     if table.devices:
         notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")
     if table.measured:

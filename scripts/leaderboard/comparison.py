@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 
 from seqarena.common.errors import BadDataError
-from seqarena.common.runs.metrics import FEWEST_SEEDS, Comparison, holm, paired_comparison
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import LAYERS, OTHER_ATTENTIONS, VERSION, RowParts, row_name
 from seqarena.common.runs.sources import short_list
+from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, MORE_SEEDS, holm, noise_of, paired_comparison
 from seqarena.scripts.leaderboard.protocol import Group
 from seqarena.scripts.leaderboard.remarks import is_earlier, without_version
 from seqarena.scripts.leaderboard.rows import Row
 
 ByRow = Mapping[RowParts, Sequence[Result]]
+Scores = list[Sequence[float]]
+"""Per seed, the scores of all test examples."""
 
 
 def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list[Row], ByRow]:
@@ -43,8 +45,9 @@ def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list
         if "" in reasons:
             against = versions[reasons.index("")]
             row.against = row_name(against)
-            row.comparison = _compare(by_row[row.parts], by_row[against])
-            if row.comparison is None and row.mean is not None:
+            mine, theirs = _paired_scores(by_row[row.parts], by_row[against])
+            row.comparison = paired_comparison(mine, theirs) if mine else None
+            if not mine and row.mean is not None:
                 row.not_compared = f"no finished seed in common with {row.against}"
         elif reasons:
             row.not_compared = reasons[0]
@@ -137,13 +140,11 @@ def _is_of(parts: RowParts, baseline: str) -> bool:
     return parts[0] == ("attention", baseline) and not any(part in OTHER_ATTENTIONS for part, _ in parts)
 
 
-def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Comparison | None:
-    """Returns the paired comparison over the common seeds, or None if there are none."""
+def _paired_scores(variant: Sequence[Result], baseline: Sequence[Result]) -> tuple[Scores, Scores]:
+    """Returns the scores of both, paired by the seeds that both have; without one, two empty lists."""
     mine = {result.seed: result.example_scores for result in variant if result.score is not None}
     theirs = {result.seed: result.example_scores for result in baseline if result.score is not None}
     common = sorted(set(mine) & set(theirs))
-    if not common:
-        return None
     for seed in common:
         if len(mine[seed]) != len(theirs[seed]):
             raise BadDataError(
@@ -151,11 +152,11 @@ def _compare(variant: Sequence[Result], baseline: Sequence[Result]) -> Compariso
                 f"{len(mine[seed]):,} and {len(theirs[seed]):,} test examples of the same data; one of the files was "
                 "changed"
             )
-    return paired_comparison([mine[seed] for seed in common], [theirs[seed] for seed in common])
+    return [mine[seed] for seed in common], [theirs[seed] for seed in common]
 
 
 def _correct(rows: Sequence[Row], by_row: Mapping[str, Sequence[Result]]) -> None:
-    """Sets Holm's p-values of the rows of one family that have at least three seeds in common with their reference.
+    """Sets Holm's p-values and detectable differences of the rows with three seeds in common with their baseline.
 
     Diverged runs count towards these seeds. A row that lacks a p-value because of them enters Holm's method with p =
     1. A larger p never reduces the others, so a diverged run cannot improve any other row.
@@ -167,3 +168,7 @@ def _correct(rows: Sequence[Row], by_row: Mapping[str, Sequence[Result]]) -> Non
         counted, p_values, holm([1.0 if own is None else own for own in p_values]), strict=True
     ):
         row.p_corrected = None if own is None else p_value
+        noise = noise_of(*_paired_scores(by_row[row.name], by_row[row.against])) if own is not None else None
+        if noise is not None:
+            counts = (noise.seeds, *(each for each in MORE_SEEDS if each > noise.seeds))
+            row.detectable = {each: noise.with_seeds(each).detectable(len(counted)) for each in counts}

@@ -11,13 +11,16 @@ from typing import Any
 
 from seqarena.common.attention import ALIASES
 from seqarena.common.errors import look_up
-from seqarena.common.runs.metrics import Comparison
 from seqarena.scripts.leaderboard import BASELINE
 from seqarena.scripts.leaderboard import side_by_side as joined_tables
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings
+from seqarena.scripts.leaderboard.columns import blocks, fitting, named, only
+from seqarena.scripts.leaderboard.overview import Overview, overview_of, overview_text
+from seqarena.scripts.leaderboard.paired import Comparison
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.rows import Row
 from seqarena.scripts.leaderboard.table import Table, tables
+from seqarena.scripts.leaderboard.verdict import LEGEND
 from seqarena.scripts.tables import render
 
 FORMULA = tuple("=+-@")
@@ -42,14 +45,18 @@ def load_tables(runs: Path, baseline: str) -> list[Table]:
         )
     for message in found.duplicates:
         print(message, file=sys.stderr)
-    return tables(list(found.results.values()), found.missing, baseline)
+    return tables(list(found.results.values()), found.missing, baseline, found.prices)
 
 
-def print_tables(runs: Path, baseline: str, form: str, *, side_by_side: bool) -> None:
-    """Prints ``load_tables`` in a format, one of ``FORMATS``."""
+def print_tables(
+    runs: Path, baseline: str, form: str, wanted: Sequence[str] | None = None, *, side_by_side: bool = False
+) -> None:
+    """Prints ``load_tables`` in a format, one of ``FORMATS``; ``wanted``: columns, None for all that fit."""
     made = load_tables(runs, baseline)
+    overview = overview_of(made)
     if form == "json":
-        print(json.dumps({"tables": [dataclasses.asdict(table) for table in made]}, allow_nan=False))
+        joined = None if overview is None else dataclasses.asdict(overview)
+        print(json.dumps({"overview": joined, "tables": [dataclasses.asdict(each) for each in made]}, allow_nan=False))
         return
     if form == "csv":
         print(comma_separated(made), end="")
@@ -58,9 +65,36 @@ def print_tables(runs: Path, baseline: str, form: str, *, side_by_side: bool) ->
         for title, columns, rows, notes in joined_tables.join(made):
             print(render(title, columns, rows, notes, form))
         return
-    for table in made:
-        rows = [cells(row, table) for row in table.rows]
-        print(render(table.title, headings(table), rows, footnotes(table), form))
+    shown = [] if overview is None else [_overview(overview, made, form)]
+    print("\n".join([*shown, *(_one(table, wanted, form, with_legend=overview is None) for table in made)]))
+
+
+def _overview(overview: Overview, made: Sequence[Table], form: str) -> str:
+    title, columns, rows, notes = overview_text(overview, made)
+    if form != "terminal":
+        return render(title, columns, rows, notes, form)
+    parts = blocks(columns, rows, fixed=1)
+    last = len(parts) - 1
+    return "".join(
+        render(
+            title if at == 0 else f"{title} (continued)", own_columns, [row for row in own_rows if any(row[1:])],
+            notes if at == last else (), form,
+        )
+        for at, (own_columns, own_rows) in enumerate(parts)
+    )  # fmt: skip
+
+
+def _one(table: Table, wanted: Sequence[str] | None, form: str, *, with_legend: bool) -> str:
+    columns, rows, notes = headings(table), [cells(row, table) for row in table.rows], footnotes(table)
+    if with_legend and any(row.comparison for row in table.rows):
+        notes = [LEGEND, *notes]
+    if wanted is not None:
+        columns, rows = only(columns, rows, named(columns, wanted))
+    elif form == "terminal":
+        (columns, rows), dropped = fitting(columns, rows)
+        if dropped:
+            notes = [*notes, f"columns that do not fit this terminal: {', '.join(dropped)} (see --columns)"]
+    return render(table.title, columns, rows, notes, form)
 
 
 def _no_formula(value: Any) -> Any:

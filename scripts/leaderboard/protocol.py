@@ -44,7 +44,7 @@ def protocol_of(result: Result) -> Protocol:
     """Returns the protocol of a result."""
     return Protocol(
         package=result.package, task=result.task, preset=result.preset,
-        settings=_settings(result.package, result.task, result.run, result.config_version),
+        settings=settings_json(result.package, result.task, result.run, result.config_version),
         task_version=result.task_version, data_checksum=result.data_checksum,
         precision=result.environment.get("precision"), changed=result.changed, pretraining=_pretraining(result.run),
     )  # fmt: skip
@@ -54,7 +54,7 @@ def planned_protocol(entry: Mapping[str, Any]) -> Protocol:
     """Returns the protocol of a sweep plan's entry, as far as it is known before the data are read."""
     return Protocol(
         package=entry["package"], task=entry["task"], preset=entry["preset"],
-        settings=_settings(entry["package"], entry["task"], entry["run"], entry["config_version"]),
+        settings=settings_json(entry["package"], entry["task"], entry["run"], entry["config_version"]),
         changed=entry["changed"], pretraining=_pretraining(entry["run"]),
     )  # fmt: skip
 
@@ -95,7 +95,8 @@ def _presets(package: str, task: str) -> Mapping[str, Preset[BaseRun]]:
     return find_package(package).presets.get(task, {}) if package in PACKAGES else {}
 
 
-def _settings(package: str, task: str, run: Mapping[str, Any], config_version: int) -> str:
+def settings_json(package: str, task: str, run: Mapping[str, Any], config_version: int) -> str:
+    """Returns the settings of a run as JSON, equal for all runs of a protocol."""
     kind = run_class(package, task)
     known = _universal(run) if kind is None else settings(kind, run, config_version)
     return json.dumps([package, known], sort_keys=True)

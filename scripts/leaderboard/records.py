@@ -14,6 +14,7 @@ from seqarena.common.runs.run import BaseRun, RowParts, row_name
 from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of
 from seqarena.scripts.leaderboard.remarks import separate_versions, version
 from seqarena.scripts.packages import PACKAGES, find_package
+from seqarena.scripts.price.record import PriceRecord, read_prices
 
 PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": tuple,
            "seed": int, "config_version": int, "command": str}  # fmt: skip
@@ -95,6 +96,8 @@ class Measurements:
     """One per (protocol, row, sources, seed)."""
     missing: list[dict[str, Any]]
     """Entries of sweep plans whose run has no result."""
+    prices: list[PriceRecord]
+    """Records of ``seqarena price``, the newest first."""
     problems: list[str]
     """Skipped files, each with the reason."""
     duplicates: list[str]
@@ -123,7 +126,10 @@ def measurements(folder: Path) -> Measurements:
         skipped = f" ({len(problems)} files were skipped: {problems[0]})" if problems else ""
         raise WrongUseError(f"no results below {folder}{skipped}; run seqarena quickstart for first results")
     kept, duplicates = newest(results)
-    return Measurements(results=kept, missing=missing, problems=problems, duplicates=duplicates)
+    prices, damaged = read_prices(folder)
+    return Measurements(
+        results=kept, missing=missing, prices=prices, problems=[*problems, *damaged], duplicates=duplicates
+    )
 
 
 def _other_lengths(results: Mapping[Path, Result]) -> dict[Path, str]:

@@ -1,10 +1,14 @@
 """A row of a leaderboard: one variant under one protocol, as numbers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from seqarena.common.runs.metrics import Comparison
+import numpy as np
+
 from seqarena.common.runs.run import RowParts
 from seqarena.common.runs.tasks import Unit
+from seqarena.scripts.leaderboard.paired import Comparison
+from seqarena.scripts.price.record import PriceRatio
 
 
 def number(value: float, unit: Unit, form: str = "") -> str:
@@ -48,8 +52,25 @@ class Row:
     """Comparison with that row over the common seeds."""
     p_corrected: float | None = None
     """p-value with Holm's correction over the rows of the table; earlier versions are corrected separately."""
+    detectable: dict[int, float] = field(default_factory=dict)
+    """Number of seeds -> true difference that a comparison over so many shows about four times in five.
+
+    Estimated from the spread of this row: for its own seeds, and for ``MORE_SEEDS``.
+    """
+    price: PriceRatio | None = None
+    """Price beside the baseline, if it was measured."""
     parameters: int | None = None
     tokens_per_second: float | None = None
-    """Median over seeds."""
+    """Median over seeds, of runs that may have shared the machine with anything; not in printed tables."""
     peak_memory_bytes: int | None = None
     """Largest over seeds."""
+
+
+def detectable_by_seeds(rows: Sequence[Row]) -> dict[int, float]:
+    """Returns number of seeds -> detectable difference of a table, fewest seeds first.
+
+    It is the root mean square over the rows, because an average of estimated variances is not biased.
+    """
+    counts = sorted({count for row in rows for count in row.detectable})
+    found = {count: [row.detectable[count] for row in rows if count in row.detectable] for count in counts}
+    return {count: float(np.sqrt(np.mean(np.square(values)))) for count, values in found.items()}

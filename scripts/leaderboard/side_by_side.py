@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Sequence
 
-from seqarena.common.runs.metrics import FEWEST_SEEDS
 from seqarena.scripts.leaderboard.cells import shown_figures
+from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, SIGNIFICANT
 from seqarena.scripts.leaderboard.rows import Row, number
 from seqarena.scripts.leaderboard.table import Table
+from seqarena.scripts.packages import PACKAGES, find_package
 
-SIGNIFICANT = 0.05
 JoinedTable = tuple[str, list[str], list[list[str]], list[str]]
 """Title, headings, rows, notes."""
 
@@ -16,7 +16,7 @@ JoinedTable = tuple[str, list[str], list[list[str]], list[str]]
 def join(tables: Sequence[Table]) -> list[JoinedTable]:
     """Returns one table per package, preset and pretraining; a second protocol of a task goes to a further table."""
     groups: dict[tuple[str, str, str], list[list[Table]]] = {}
-    for table in tables:
+    for table in sorted(tables, key=_task_order):
         lists = groups.setdefault((table.package, table.preset, table.pretraining), [])
         free = next((some for some in lists if all(each.task != table.task for each in some)), None)
         if free is None:
@@ -24,6 +24,14 @@ def join(tables: Sequence[Table]) -> list[JoinedTable]:
         else:
             free.append(table)
     return [_join_tables(*key, some) for key, lists in groups.items() for some in lists]
+
+
+def _task_order(table: Table) -> tuple[int, int]:
+    """Returns the positions of a table's package and task in the lists of both; unknown ones come last."""
+    if table.package not in PACKAGES:
+        return len(PACKAGES), 0
+    tasks = list(find_package(table.package).tasks)
+    return PACKAGES.index(table.package), tasks.index(table.task) if table.task in tasks else len(tasks)
 
 
 def _join_tables(package: str, preset: str, pretraining: str, tables: Sequence[Table]) -> JoinedTable:
@@ -56,8 +64,8 @@ def _join_tables(package: str, preset: str, pretraining: str, tables: Sequence[T
             f"* the first metric differs from that of {tables[0].baseline} with p < {SIGNIFICANT} (Holm), over at "
             f"least {FEWEST_SEEDS} seeds"
         )
-    if not all(table.comparable for table in tables):
-        notes.append("published figures: measured on other data or with other settings")
+    if any(figures) and not all(table.comparable for table in tables):
+        notes.append("published figures: measured with other settings")
     notes += [f"{table.task}: {remark}" for table in tables for remark in table.remarks]
     start = f", from the pretraining {pretraining}" if pretraining else ""
     return f"{package}, preset {preset}{start}", headings, rows, notes

@@ -10,9 +10,12 @@ from seqarena.common.runs.roles import Role, json_fields, role_at
 from seqarena.common.runs.run import task_title
 from seqarena.common.runs.tasks import Published, Task, Unit
 from seqarena.scripts.leaderboard.comparison import rows_of
+from seqarena.scripts.leaderboard.prices import add_prices
 from seqarena.scripts.leaderboard.protocol import Group, Protocol, groups
 from seqarena.scripts.leaderboard.remarks import remarks
 from seqarena.scripts.leaderboard.rows import Row
+from seqarena.scripts.leaderboard.verdict import verdict_of
+from seqarena.scripts.price.record import PriceRecord
 
 
 @dataclass(kw_only=True)
@@ -42,18 +45,31 @@ class Table:
     """Published figures of the task's other metrics."""
     comparable: bool
     """Whether the published figures were measured on the same data and settings."""
+    is_other_data: bool
+    """Whether the data are not the task's own, so that no published figure belongs beside them."""
+    prices: list[str]
+    """Conditions under which prices were measured."""
     devices: list[str]
     remarks: list[str]
     """Differences between the results of the table, and the plans of missing runs."""
 
 
-def tables(results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str) -> list[Table]:
-    """Returns one table per protocol."""
-    return [table_of(group, baseline) for group in groups(results, missing)]
+def tables(
+    results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str, prices: Sequence[PriceRecord] = ()
+) -> list[Table]:
+    """Returns one table per protocol, in the order of ``evidence``."""
+    return sorted((table_of(group, baseline, prices) for group in groups(results, missing)), key=evidence)
 
 
-def table_of(group: Group, baseline: str) -> Table:
-    """Returns the table of a group, with a row per variant, each compared with the baseline."""
+def evidence(table: Table) -> tuple[int, int, int]:
+    """Returns the sort key of a table: first those that show most differences, then those with most tests and seeds."""
+    verdicts = [verdict_of(row, higher_is_better=table.higher_is_better) for row in table.rows]
+    shown = verdicts.count("better") + verdicts.count("worse")
+    return -shown, -(shown + verdicts.count("no difference shown")), -sum(len(row.seeds) for row in table.rows)
+
+
+def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) -> Table:
+    """Returns the table of a group, with a row per variant, each compared with the baseline, and its price."""
     protocol, some = group.protocol, next(iter(group.results), None)
     task = protocol.record
     secondary = task.secondary if task else ()
@@ -82,6 +98,8 @@ def table_of(group: Group, baseline: str) -> Table:
             name: _beside(task.published_secondary.get(name, ()), protocol.preset) for name in secondary if task
         },
         comparable=_is_comparable(protocol, some),
+        is_other_data=_has_other_data(protocol),
+        prices=add_prices(rows, protocol, prices, baseline),
         devices=sorted({result.device for result in group.results}),
         remarks=[*remarks(by_row, rows), *plan_remarks],
     )
@@ -95,7 +113,8 @@ def _beside(figures: Sequence[Published], preset: str) -> list[Published]:
 def _title(protocol: Protocol, task: Task | None) -> str:
     if task is None:
         return f"{protocol.package} {protocol.task}, preset {protocol.preset}"
-    title = task_title(task, protocol.preset, protocol.changed)
+    preset = protocol.preset_record
+    title = task_title(task, protocol.preset, preset.data_name if preset else "", protocol.changed)
     if protocol.task_version not in (None, task.version):
         title += f" [these results: version {protocol.task_version}]"
     if _is_other_data(protocol):
@@ -112,6 +131,12 @@ def _scoring(result: Result | None, protocol: Protocol) -> str:
         return from_json(type(preset.run), result.run).measured
     except ValueError:
         return ""
+
+
+def _has_other_data(protocol: Protocol) -> bool:
+    preset = protocol.preset_record
+    stands_in = preset is not None and preset.data_name != ""
+    return stands_in or _is_other_data(protocol) or any(path.startswith("data.") for path in protocol.changed)
 
 
 def _is_comparable(protocol: Protocol, result: Result | None) -> bool:

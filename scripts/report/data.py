@@ -14,7 +14,7 @@ from seqarena.common.runs.results import Result
 from seqarena.scripts.curves import Curves, read_curves
 from seqarena.scripts.leaderboard.protocol import Group, groups
 from seqarena.scripts.leaderboard.records import measurements
-from seqarena.scripts.leaderboard.table import Table, table_of
+from seqarena.scripts.leaderboard.table import Table, evidence, table_of
 from seqarena.scripts.packages import PACKAGES, find_package
 
 KEY_MASSES = Path(OUTPUTS) / "key_masses.json"
@@ -75,10 +75,10 @@ def gather(folder: Path, baseline: str) -> ReportData:
     problems = list(found.problems)
     folders = {id(result): path for path, result in found.results.items()}
     views = [
-        _view(table_of(group, baseline), group, folder, folders, problems)
+        _view(table_of(group, baseline, found.prices), group, folder, folders, problems)
         for group in groups(list(found.results.values()), found.missing)
     ]
-    views.sort(key=lambda view: PACKAGES.index(view.table.package) if view.table.package in PACKAGES else 99)
+    views.sort(key=lambda view: evidence(view.table))
     return ReportData(folder=folder, views=views, problems=problems, remarks=found.duplicates)
 
 

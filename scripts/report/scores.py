@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from seqarena.common.runs.metrics import FEWEST_SEEDS
 from seqarena.scripts.leaderboard.cells import shown_figures
+from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS
 from seqarena.scripts.leaderboard.rows import Row
 from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.report.chart import COLOURS, REFERENCE, Chart, colour, label, percent, scaled, short

@@ -1,6 +1,6 @@
 """Each comparison of a table as a sentence."""
 
-from seqarena.common.runs.metrics import FEWEST_SEEDS
+from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS
 from seqarena.scripts.leaderboard.remarks import without_version
 from seqarena.scripts.leaderboard.rows import Row, count_seeds, number
 from seqarena.scripts.leaderboard.table import Table

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.errors import run_command
 from seqarena.common.runs.config import to_json
-from seqarena.common.runs.results import SEAL, Result, _seal
+from seqarena.common.runs.results import SEAL, Result, seal
 from seqarena.lra.presets import PRESETS
 from seqarena.scripts.leaderboard import FORMATS
 from seqarena.scripts.seqarena import dispatch
@@ -76,7 +76,7 @@ def changed(values: dict[str, Any], place: Place, value: Any) -> dict[str, Any]:
 def sealed(values: dict[str, Any]) -> dict[str, Any]:
     """Returns what a result file holds whose author knows how it is sealed."""
     try:
-        return values | {SEAL: _seal(values)}
+        return values | {SEAL: seal(values)}
     except RecursionError:
         return values
 

@@ -1,0 +1,162 @@
+"""Joins all tables into one: the difference of each variant from the baseline in each task, with its verdict."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seqarena.common.runs.tasks import Unit
+from seqarena.scripts.leaderboard.cells import DETECTABLE
+from seqarena.scripts.leaderboard.remarks import is_earlier
+from seqarena.scripts.leaderboard.rows import Row, detectable_by_seeds, number, with_unit
+from seqarena.scripts.leaderboard.table import Table
+from seqarena.scripts.leaderboard.verdict import LEGEND, MARKS, Verdict, verdict_of
+
+FEWEST_TABLES = 2
+"""Minimum tables with a comparison for an overview."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverviewCell:
+    """One variant in one task."""
+
+    verdict: Verdict
+    difference: float | None
+    """From the baseline; None if it is not compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverviewColumn:
+    """One table: a task under one protocol."""
+
+    name: str
+    """Task and preset, with a number if several tables have both in common."""
+    place: int
+    """Index of the table among all tables."""
+    baseline_mean: float | None
+    detectable: float | None
+    """True difference that a comparison over the table's seeds shows about four times in five."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """Verdicts of all variants in all tasks that have a comparison."""
+
+    baseline: str
+    columns: list[OverviewColumn]
+    rows: dict[str, list[OverviewCell | None]]
+    """Variant -> a cell per column, None without results. Most wins less losses first, then most columns."""
+    times: dict[str, list[float]]
+    """Variant -> time of a step divided by the baseline's, in each task where its price was measured."""
+    left_out: list[str]
+    """Names of tables without a comparison."""
+
+
+def overview_of(tables: Sequence[Table]) -> Overview | None:
+    """Returns the overview of tables; None if fewer than ``FEWEST_TABLES`` have a comparison."""
+    names = _names(tables)
+    shown = [place for place, table in enumerate(tables) if any(row.comparison for row in _current(table))]
+    if len(shown) < FEWEST_TABLES:
+        return None
+    cells = [_cells(tables[place]) for place in shown]
+    variants = dict.fromkeys(name for column in cells for name in column)
+    rows = {name: [column.get(name) for column in cells] for name in variants}
+    return Overview(
+        baseline=tables[0].baseline,
+        columns=[_column(tables[place], names[place], place) for place in shown],
+        rows=dict(sorted(rows.items(), key=lambda item: _rank(item[1]))),
+        times={name: _times([tables[place] for place in shown], name) for name in variants},
+        left_out=[name for place, name in enumerate(names) if place not in shown],
+    )
+
+
+def _current(table: Table) -> list[Row]:
+    """Returns the rows of a table without those measured by earlier versions of the sources."""
+    return [row for row in table.rows if not is_earlier(row.parts)]
+
+
+def _names(tables: Sequence[Table]) -> list[str]:
+    plain = [f"{table.task} {table.preset}" for table in tables]
+    counts, seen = Counter(plain), Counter[str]()
+    names = []
+    for name in plain:
+        seen[name] += 1
+        names.append(f"{name} #{seen[name]}" if counts[name] > 1 else name)
+    return names
+
+
+def _cells(table: Table) -> dict[str, OverviewCell]:
+    return {
+        row.name: OverviewCell(
+            verdict=verdict_of(row, higher_is_better=table.higher_is_better),
+            difference=row.comparison.difference if row.comparison else None,
+        )
+        for row in _current(table)
+        if row.comparison or row.not_compared or row.mean is None
+    }
+
+
+def _times(tables: Sequence[Table], name: str) -> list[float]:
+    return [row.price.time for table in tables for row in _current(table) if row.name == name and row.price]
+
+
+def _column(table: Table, name: str, place: int) -> OverviewColumn:
+    rows = _current(table)
+    return OverviewColumn(
+        name=name, place=place,
+        baseline_mean=next((row.mean for row in rows if row.name == table.baseline), None),
+        detectable=next(iter(detectable_by_seeds(rows).values()), None),
+    )  # fmt: skip
+
+
+def wins_and_losses(cells: Sequence[OverviewCell | None]) -> tuple[int, int]:
+    """Returns the numbers of tasks in which a variant is better, and worse, than the baseline."""
+    verdicts = [cell.verdict for cell in cells if cell]
+    return verdicts.count("better"), verdicts.count("worse")
+
+
+def _rank(cells: Sequence[OverviewCell | None]) -> tuple[int, int]:
+    wins, losses = wins_and_losses(cells)
+    return losses - wins, sum(cell is None for cell in cells)
+
+
+def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, list[str], list[list[str]], list[str]]:
+    """Returns title, headings, rows and notes of an overview."""
+    units = [tables[column.place].unit for column in overview.columns]
+    both = list(zip(overview.columns, units, strict=True))
+    means = ["" if each.baseline_mean is None else with_unit(each.baseline_mean, unit) for each, unit in both]
+    sizes = ["" if each.detectable is None else number(each.detectable, unit) for each, unit in both]
+    rows = [
+        [f"{overview.baseline}, mean", "", "", *means],
+        *([name, _total(cells), _time_range(overview.times[name]), *map(_cell, cells, units)]
+          for name, cells in overview.rows.items()),
+        ["detectable difference", "", "", *sizes],
+    ]  # fmt: skip
+    headings = ["variant", "total", f"time / {overview.baseline}", *(column.name for column in overview.columns)]
+    notes = [LEGEND, f"detectable: {DETECTABLE}"]
+    if not any(overview.times.values()):
+        headings, rows = [*headings[:2], *headings[3:]], [[*row[:2], *row[3:]] for row in rows]
+        notes.append("what a variant costs: seqarena price measures it")
+    if overview.left_out:
+        notes.append(f"without a comparison: {', '.join(overview.left_out)}")
+    lower = [column.name for column in overview.columns if not tables[column.place].higher_is_better]
+    if lower:
+        notes.append(f"lower is better: {', '.join(lower)}")
+    return f"Overview: difference from {overview.baseline}", headings, rows, notes
+
+
+def _total(cells: Sequence[OverviewCell | None]) -> str:
+    counts = zip(wins_and_losses(cells), "▲▼", strict=True)
+    return " ".join(f"{count}{mark}" for count, mark in counts if count)
+
+
+def _time_range(times: Sequence[float]) -> str:
+    ends = [f"{time:.2f}" for time in (min(times), max(times))] if times else []
+    return " to ".join(dict.fromkeys(ends))
+
+
+def _cell(cell: OverviewCell | None, unit: Unit) -> str:
+    if cell is None:
+        return ""
+    if cell.difference is None:
+        return cell.verdict
+    return f"{MARKS[cell.verdict]} {number(cell.difference, unit, '+')}".strip()

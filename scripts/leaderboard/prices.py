@@ -1,0 +1,46 @@
+"""Adds measured prices (``seqarena price``) to the rows of a table, as ratios to the baseline."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from seqarena.common.runs.run import RowParts, row_name
+from seqarena.scripts.leaderboard.protocol import Protocol, settings_json
+from seqarena.scripts.leaderboard.remarks import without_version
+from seqarena.scripts.leaderboard.rows import Row
+from seqarena.scripts.price.record import PriceRecord
+
+
+def add_prices(rows: Sequence[Row], protocol: Protocol, records: Sequence[PriceRecord], baseline: str) -> list[str]:
+    """Sets the price of each row from the newest record that has it beside its baseline; returns the conditions."""
+    own = [each for each in records if _settings(each) == protocol.settings]
+    used: dict[int, PriceRecord] = {}
+    for row in rows:
+        parts = without_version(row.parts)
+        against = _baseline(parts, baseline)
+        for record in own:
+            row.price = record.ratio(parts, against)
+            if row.price is not None:
+                used[id(record)] = record
+                break
+    return [conditions(each) for each in used.values()]
+
+
+def _settings(record: PriceRecord) -> str:
+    return settings_json(record.package, record.task, record.run, record.config_version)
+
+
+def _baseline(parts: RowParts, baseline: str) -> RowParts:
+    """Returns the row of the baseline with the same norm and depth; for that row, the one of the preset's norm."""
+    same = (("attention", baseline), *(part for part in parts if part[0] != "attention"))
+    return (("attention", baseline),) if parts == same else same
+
+
+def conditions(record: PriceRecord) -> str:
+    """Returns what a record measured and where, as a note."""
+    rounds, seconds = len(record.prices[0].training_seconds), median(record.prices[0].training_seconds)
+    where = f"{record.environment.get('device')}, {record.environment.get('precision')}, {record.measured_at[:10]}"
+    return (
+        f"price: time of forward and backward (smallest to largest of {rounds} rounds in turns; {1000 * seconds:,.1f} "
+        f"ms for {row_name(record.prices[0].row)}) and peak memory; {where}, load "
+        f"{' to '.join(f'{each:.1f}' for each in record.load)}"
+    )

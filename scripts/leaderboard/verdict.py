@@ -1,0 +1,29 @@
+"""Verdict of a row against its baseline: whether the table shows a difference, and in which direction."""
+
+from typing import Literal
+
+from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, SIGNIFICANT
+from seqarena.scripts.leaderboard.rows import Row
+
+Verdict = Literal["better", "worse", "no difference shown", "too few seeds", "not compared", "diverged", "missing"]
+MARKS: dict[Verdict, str] = {
+    "better": "▲", "worse": "▼", "no difference shown": "○", "too few seeds": "?", "not compared": "", "diverged": "✕",
+    "missing": "",
+}  # fmt: skip
+LEGEND = (
+    f"▲ better, ▼ worse: p < {SIGNIFICANT} after Holm's correction within a task; ○ no difference shown; "
+    f"? fewer than {FEWEST_SEEDS} seeds, no test"
+)
+
+
+def verdict_of(row: Row, *, higher_is_better: bool) -> Verdict:
+    """Returns the verdict of a row; "not compared" also for the baseline itself."""
+    if row.mean is None:
+        return "diverged" if row.diverged else "missing"
+    if row.comparison is None:
+        return "not compared"
+    if row.comparison.seeds < FEWEST_SEEDS:
+        return "too few seeds"
+    if row.p_corrected is None or row.p_corrected >= SIGNIFICANT:
+        return "no difference shown"
+    return "better" if (row.comparison.difference > 0) == higher_is_better else "worse"

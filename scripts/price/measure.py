@@ -1,0 +1,106 @@
+"""Times the training steps of several variants in turns, each in a process of its own."""
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.pool import Pool
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from seqarena.common.attention.base import Kernel
+from seqarena.common.runs.run import BaseRun, RowParts
+from seqarena.common.training.runtime import environment, peak_memory_bytes
+from seqarena.common.training.workers import exit_with_parent
+from seqarena.scripts.benchmark.step import OURS, TimedStep, seconds, timed_step
+from seqarena.scripts.price.record import Price
+
+WARM_UP = 2
+_steps: list[TimedStep] = []
+"""In a worker: its variant's step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """Median seconds of one variant's steps in one round."""
+
+    forward_seconds: float
+    training_seconds: float
+    peak_memory_bytes: int
+
+
+def measure(
+    package: str, variants: Sequence[tuple[RowParts, BaseRun]], data: Path, rounds: int, steps: int
+) -> tuple[list[Price], dict[str, Any], list[float]]:
+    """Returns the price of each variant, the environment, and the machine's load before and after.
+
+    In each round every variant computes ``steps`` steps on the same batches, in an order that is reversed from round to
+    round. A ratio of two variants in one round is therefore hardly affected by other programs and by changes of the
+    clock.
+    """
+    load = [os.getloadavg()[0]]
+    with contextlib.ExitStack() as stack:
+        pools = [stack.enter_context(_worker(package, run, data, steps)) for _, run in variants]
+        started = [pool.apply(_warm_up, (steps,)) for pool in pools]
+        found: list[list[Round]] = [[] for _ in variants]
+        for number in range(rounds):
+            print(f"round {number + 1} of {rounds}", file=sys.stderr)
+            order = range(len(pools)) if number % 2 == 0 else reversed(range(len(pools)))
+            for index in order:
+                found[index].append(pools[index].apply(_round, (steps,)))
+    prices = [
+        Price(
+            row=row,
+            forward_seconds=[each.forward_seconds for each in own],
+            training_seconds=[each.training_seconds for each in own],
+            peak_memory_bytes=own[-1].peak_memory_bytes,
+            implementations=implementations,
+        )
+        for (row, _), own, (implementations, _) in zip(variants, found, started, strict=True)
+    ]
+    return prices, started[0][1], [*load, os.getloadavg()[0]]
+
+
+@contextlib.contextmanager
+def _worker(package: str, run: BaseRun, data: Path, batches: int) -> Iterator[Pool]:
+    with multiprocessing.get_context("spawn").Pool(1, _start, (package, run, data, batches)) as pool:
+        yield pool
+
+
+def _start(package: str, run: BaseRun, data: Path, batches: int) -> None:
+    exit_with_parent()
+    _steps.append(timed_step(package, run, data, batches, OURS))
+
+
+def _warm_up(batches: int) -> tuple[list[str], dict[str, Any]]:
+    """Computes the first steps; returns the implementations that computed attention, and the environment."""
+    (step,) = _steps
+    chosen: set[str] = set()
+    kernels = [module for module in step.model.modules() if isinstance(module, Kernel)]
+    for kernel in kernels:
+        kernel._choose = functools.partial(_recorded, kernel, chosen)  # type: ignore[method-assign]
+    seconds(step.training, range(1), step.accelerator.device)
+    for kernel in kernels:
+        del kernel._choose
+    seconds(step.training, range(1, max(WARM_UP, batches)), step.accelerator.device)
+    return sorted(chosen), environment(step.accelerator)
+
+
+def _recorded(kernel: Kernel, chosen: set[str], *inputs: Any) -> Any:
+    implementation = type(kernel)._choose(kernel, *inputs)
+    chosen.add(implementation)
+    return implementation
+
+
+def _round(batches: int) -> Round:
+    (step,) = _steps
+    device = step.accelerator.device
+    return Round(
+        training_seconds=median(seconds(step.training, range(batches), device)),
+        forward_seconds=median(seconds(step.forward, range(batches), device)),
+        peak_memory_bytes=peak_memory_bytes(device),
+    )

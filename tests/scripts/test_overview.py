@@ -1,0 +1,118 @@
+"""The overview over several tasks, verdicts, and the columns that fit a terminal."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.results import Result
+from seqarena.scripts import leaderboard
+from seqarena.scripts.leaderboard.columns import blocks, fitting
+from seqarena.scripts.leaderboard.overview import overview_of, overview_text
+from seqarena.scripts.leaderboard.rows import detectable_by_seeds
+from seqarena.scripts.leaderboard.table import tables
+from tests.scripts.results import result, run
+
+WINNER, LOSER, NOISE = (130, 131, 133), (30, 31, 29), (95, 108, 97)
+"""Correct answers of three seeds. The baseline has 100, 101 and 99."""
+
+
+def results(task_seeds: int = 3) -> list[Result]:
+    made = []
+    for preset in ("quick", "hour"):
+        for name, correct in (("softmax", (100, 101, 99)), ("dnas", WINNER), ("x3", LOSER), ("hnas", NOISE)):
+            made += [
+                replace(result(name, seed, correct[seed]), preset=preset, run=run(name, preset, 1000, seed))
+                for seed in range(task_seeds)
+            ]
+    return made
+
+
+def test_a_winner_a_loser_and_noise_are_told_apart() -> None:
+    made = tables(results(), [], "softmax")
+    overview = overview_of(made)
+    assert overview is not None
+    assert [column.name for column in overview.columns] == ["listops quick", "listops hour"]
+    assert {name: [cell.verdict for cell in cells if cell] for name, cells in overview.rows.items()} == {
+        "dnas": ["better", "better"], "hnas": ["no difference shown"] * 2, "x3": ["worse", "worse"],
+    }  # fmt: skip
+    assert list(overview.rows) == ["dnas", "hnas", "x3"]
+    _, headings, rows, notes = overview_text(overview, made)
+    assert headings == ["variant", "total", "listops quick", "listops hour"]
+    assert rows[0] == ["softmax, mean", "", "50.00 %", "50.00 %"]
+    assert [row[1] for row in rows[1:4]] == ["2▲", "", "2▼"]
+    assert rows[1][2:] == ["▲ +15.67", "▲ +15.67"]
+    assert rows[-1][0] == "detectable difference"
+    assert "▲ better" in notes[0]
+
+
+def test_what_a_table_could_have_shown_shrinks_with_seeds() -> None:
+    sizes = detectable_by_seeds(tables(results(), [], "softmax")[0].rows)
+    assert list(sizes) == [3, 5, 10, 20]
+    assert sizes[3] > sizes[5] > sizes[10] > sizes[20] > 0
+
+
+def test_two_seeds_have_no_verdict() -> None:
+    overview = overview_of(tables(results(2), [], "softmax"))
+    assert overview is not None
+    assert {cell.verdict for cells in overview.rows.values() for cell in cells if cell} == {"too few seeds"}
+    assert all(column.detectable is None for column in overview.columns)
+
+
+def test_lower_is_better_for_losses() -> None:
+    made = [replace(table, higher_is_better=False) for table in tables(results(), [], "softmax")]
+    overview = overview_of(made)
+    assert overview is not None
+    assert list(overview.rows) == ["x3", "hnas", "dnas"]
+
+
+def test_one_task_needs_no_overview() -> None:
+    assert overview_of(tables([result("dnas", 0, 50), result("softmax", 0, 50)], [], "softmax")) is None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for each in results():
+        place = tmp_path / f"{each.attention}{each.preset}{each.seed}"
+        place.mkdir()
+        each.write(place)
+    return tmp_path
+
+
+def test_printed_lines_fit_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    leaderboard.run(["--runs", str(folder)])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "columns that do not fit this terminal: " in " ".join(shown.split())
+    assert "15.67" in shown
+    leaderboard.run(["--runs", str(folder), "--json"])
+    assert list(json.loads(capsys.readouterr().out)) == ["overview", "tables"]
+
+
+def test_columns_are_chosen_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leaderboard.run(["--runs", str(folder), "--format", "markdown", "--columns", "vs", "p"])
+    assert "| variant | vs softmax [95 %] | p (Holm) |" in capsys.readouterr().out
+    with pytest.raises(WrongUseError, match="unknown column 'meen'"):
+        leaderboard.run(["--runs", str(folder), "--columns", "meen"])
+    assert capsys.readouterr().out == ""
+
+
+def test_blocks_repeat_the_first_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    headings, rows = ["variant", "one", "two", "three"], [["a", "1" * 8, "2" * 8, "3" * 8]]
+    monkeypatch.setenv("COLUMNS", "34")
+    assert [part[0] for part in blocks(headings, rows, fixed=1)] == [["variant", "one", "two"], ["variant", "three"]]
+    monkeypatch.setenv("COLUMNS", "10")  # each block has at least one column
+    assert [part[0][1:] for part in blocks(headings, rows, fixed=1)] == [["one"], ["two"], ["three"]]
+
+
+def test_the_mean_and_the_difference_are_dropped_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    headings = ["variant", "mean", "sd", "rouge 2", "seeds", "vs softmax [95 %]", "p (Holm)", "parameters"]
+    monkeypatch.setenv("COLUMNS", "20")
+    (kept, rows), dropped = fitting(headings, [["x"] * 8])
+    assert (kept, rows) == (["variant", "mean", "vs softmax [95 %]"], [["x"] * 3])
+    assert dropped == ["sd", "rouge 2", "seeds", "p (Holm)", "parameters"]

@@ -1,0 +1,140 @@
+"""Records of prices: measured in turns, read with suspicion, and shown beside the scores of the same protocol."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.config import to_json
+from seqarena.common.runs.roles import CONFIG_VERSION
+from seqarena.common.runs.run import BaseRun
+from seqarena.lra.presets import PRESETS
+from seqarena.scripts import leaderboard, price
+from seqarena.scripts.leaderboard.cells import footnotes, headings
+from seqarena.scripts.leaderboard.overview import overview_of, overview_text
+from seqarena.scripts.leaderboard.table import tables
+from seqarena.scripts.price import measure
+from seqarena.scripts.price.record import FORMAT, Price, PriceRecord, read_price, read_prices
+from tests.scripts.results import only, result
+
+QUICK: BaseRun = PRESETS["listops"]["quick"].run
+SOFTMAX, DNAS = (("attention", "softmax"),), (("attention", "dnas"),)
+TINY = ("lra listops --rounds 2 --steps 1 --model.dim 8 --model.heads 2 --model.ffn-dim 8 --train.batch-size 2").split()
+
+
+def record(**changes: Any) -> PriceRecord:
+    prices = [
+        Price(row=row, forward_seconds=[1.0] * 3, training_seconds=seconds, peak_memory_bytes=memory,
+              implementations=["fused"])
+        for row, seconds, memory in ((SOFTMAX, [1.0, 2.0, 4.0], 100), (DNAS, [1.5, 4.0, 6.0], 150))
+    ]  # fmt: skip
+    made = PriceRecord(
+        format=FORMAT, package="lra", task="listops", preset="quick", run=to_json(QUICK), config_version=CONFIG_VERSION,
+        prices=prices, environment={"device": "a CPU", "precision": "float32"}, load=[0.5, 1.0],
+        command="seqarena price", measured_at="2026-01-02T03:04:05+00:00",
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def test_a_ratio_is_of_the_same_round() -> None:
+    """Another program that slows one round to a quarter moves neither the median nor the range much."""
+    found = record().ratio(DNAS, SOFTMAX)
+    assert found is not None
+    assert (found.time, found.least, found.most, found.memory) == (1.5, 1.5, 2.0, 1.5)
+    assert record().ratio((("attention", "x3"),), SOFTMAX) is None
+
+
+def test_a_record_is_read_as_written(tmp_path: Path) -> None:
+    path = record().write(tmp_path)
+    assert read_price(path) == record()
+    later = record(measured_at="2026-01-03T00:00:00+00:00")
+    later.write(tmp_path / "more")
+    assert read_prices(tmp_path) == ([later, record()], [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("1.5", "0.5", "edited"),
+        ('"format": 1', '"format": 2', "not a record"),
+        ("{", "[", "not readable as JSON"),
+    ],
+)
+def test_an_edited_record_is_skipped(tmp_path: Path, before: str, after: str, message: str) -> None:
+    path = record().write(tmp_path)
+    path.write_text(path.read_text().replace(before, after, 1))
+    with pytest.raises(BadDataError, match=message):
+        read_price(path)
+    found, problems = read_prices(tmp_path)
+    assert (found, len(problems)) == ([], 1)
+
+
+@pytest.mark.parametrize("seconds", [[], [1.0, -1.0], [1.0]])
+def test_impossible_prices_are_refused(tmp_path: Path, seconds: list[float]) -> None:
+    prices = record().prices
+    path = record(prices=[prices[0], replace(prices[1], training_seconds=seconds)]).write(tmp_path)
+    with pytest.raises(BadDataError, match=r"without a positive time|rounds differ"):
+        read_price(path)
+
+
+def test_prices_stand_beside_scores_of_the_same_protocol_only() -> None:
+    scores = [result(name, seed, 50 + seed, run=to_json(QUICK)) for name in ("softmax", "dnas") for seed in range(3)]
+    table = only(tables(scores, [], "softmax", [record()]))
+    assert {row.name: row.price.time for row in table.rows if row.price} == {"softmax": 1.0, "dnas": 1.5}
+    assert "time / softmax" in headings(table)
+    assert any("a CPU" in note and "load 0.5 to 1.0" in note for note in footnotes(table))
+    longer = to_json(QUICK)
+    longer["train"]["batch_size"] += 1
+    other = only(tables(scores, [], "softmax", [record(run=longer)]))
+    assert not any(row.price for row in other.rows)
+    assert "tokens/s" not in headings(other)  # speeds of runs, which may have shared the machine
+    newer = replace(record().prices[1], training_seconds=[3.0, 6.0, 12.0])
+    found = only(tables(scores, [], "softmax", [record(prices=[record().prices[0], newer]), record()]))
+    assert [row.price.time for row in found.rows if row.price] == [1.0, 3.0]  # the first record is the newest
+
+
+def test_the_overview_has_the_price() -> None:
+    scores = [result(name, seed, 50 + seed, run=to_json(QUICK)) for name in ("softmax", "dnas") for seed in range(3)]
+    made = [*tables(scores, [], "softmax", [record()]), *tables(scores, [], "softmax")]
+    overview = overview_of(made)
+    assert overview is not None
+    _, columns, rows, _ = overview_text(overview, made)
+    assert columns[2] == "time / softmax"
+    assert rows[1][:3] == ["dnas", "", "1.50"]
+
+
+def test_a_worker_times_steps_and_names_the_implementation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = replace(QUICK, model=replace(QUICK.model, layers=1, dim=8, heads=2, ffn_dim=8))  # type: ignore[call-arg]
+    monkeypatch.setattr(measure, "exit_with_parent", lambda: None)
+    monkeypatch.setattr(measure, "_steps", [])
+    measure._start("lra", tiny, tmp_path, 2)
+    chosen, environment = measure._warm_up(2)
+    assert chosen == ["fused"]
+    assert environment["precision"] == "float32"
+    found = measure._round(2)
+    assert min(found.training_seconds, found.forward_seconds, found.peak_memory_bytes) > 0
+
+
+def test_a_variant_given_twice_is_refused() -> None:
+    with pytest.raises(WrongUseError, match="softmax is given twice"):
+        price.run([*TINY, "--attention", "softmax", "softmax"])
+    with pytest.raises(WrongUseError, match="--rounds: expected at least 1"):
+        price.run([*TINY, "--rounds", "0"])
+
+
+@pytest.mark.extras
+def test_prices_are_measured_and_found_by_the_leaderboard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = ["--runs", str(tmp_path / "runs"), "--data-folder", str(tmp_path / "data")]
+    assert price.run([*TINY, "--attention", "softmax", "dnas", "--norm", "pre", "post", *folders, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [each["row"] for each in shown["prices"]] == [
+        [["attention", "softmax"]], [["attention", "softmax"], ["norm", "post"]],
+        [["attention", "dnas"]], [["attention", "dnas"], ["norm", "post"]],
+    ]  # fmt: skip
+    assert [each["implementations"] for each in shown["prices"]] == [["fused"]] * 2 + [["blockwise"]] * 2
+    assert len(read_prices(tmp_path / "runs")[0]) == 1
+    with pytest.raises(WrongUseError, match="no results"):  # a price alone is no result
+        leaderboard.run(["--runs", str(tmp_path / "runs")])
