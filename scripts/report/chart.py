@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqarena.common.runs.tasks import Unit
+from seqarena.scripts.leaderboard.verdict import Verdict
 
 COLOURS = ("#0a7cc4", "#d55e00", "#009e73", "#c2629a", "#c98a00", "#7b6fd0", "#8a8a8a", "#a0522d")
 """Colours of rows, distinguishable for colour-blind readers on white and on black."""
 REFERENCE = "#8a8a8a"
+SYMBOLS: dict[Verdict, str] = {
+    "better": "triangle-up", "worse": "triangle-down", "no difference shown": "circle-open",
+    "too few seeds": "x-thin-open",
+}  # fmt: skip
+"""Plotly's symbol of a verdict, as the mark that tables print."""
 LONGEST = 36
 """Maximum length of a name beside a chart."""
 
@@ -34,6 +40,11 @@ class Chart:
 def colour(number: int) -> str:
     """Returns the colour of a row by its index."""
     return COLOURS[number % len(COLOURS)]
+
+
+def row_group(name: str) -> str:
+    """Returns the legend group of a row's traces. The page hides traces with ``meta.row`` when it hides that row."""
+    return f"row {name}"
 
 
 def label(name: str) -> str:

@@ -16,6 +16,7 @@ from seqarena.scripts.leaderboard.protocol import Group, groups
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.table import Table, evidence, table_of
 from seqarena.scripts.packages import PACKAGES, find_package
+from seqarena.scripts.report.chart import colour
 
 KEY_MASSES = Path(OUTPUTS) / "key_masses.json"
 """File of key masses in the outputs of vqa's runs."""
@@ -46,6 +47,8 @@ class View:
 
     table: Table
     runs: dict[str, list[ReportRun]]
+    colours: Mapping[str, str]
+    """Name of a row -> its colour, the same in all protocols of a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +77,20 @@ def gather(folder: Path, baseline: str) -> ReportData:
     found = measurements(folder)
     problems = list(found.problems)
     folders = {id(result): path for path, result in found.results.items()}
+    colours: dict[str, str] = {}
     views = [
-        _view(table_of(group, baseline, found.prices), group, folder, folders, problems)
+        _view(table_of(group, baseline, found.prices), group, folder, folders, problems, colours)
         for group in groups(list(found.results.values()), found.missing)
     ]
     views.sort(key=lambda view: evidence(view.table))
+    for name in dict.fromkeys(row.name for view in views for row in view.table.rows):
+        colours[name] = colour(len(colours))
     return ReportData(folder=folder, views=views, problems=problems, remarks=found.duplicates)
 
 
-def _view(table: Table, group: Group, root: Path, folders: Mapping[int, Path], problems: list[str]) -> View:
+def _view(
+    table: Table, group: Group, root: Path, folders: Mapping[int, Path], problems: list[str], colours: dict[str, str]
+) -> View:
     names = {row.parts: row.name for row in table.rows}
     runs: dict[str, list[ReportRun]] = {name: [] for name in names.values()}
     for result in sorted(group.results, key=lambda each: each.seed):
@@ -90,7 +98,7 @@ def _view(table: Table, group: Group, root: Path, folders: Mapping[int, Path], p
     for entry in sorted(group.missing, key=lambda each: each["seed"]):
         nothing = ReportRun(folder=entry["folder"], result=None, planned=entry, curves={}, maps=[], masses={}, edges=[])
         runs[names[entry["row"]]].append(nothing)
-    return View(table=table, runs=runs)
+    return View(table=table, runs=runs, colours=colours)
 
 
 def _load_run(path: Path, root: Path, result: Result, problems: list[str]) -> ReportRun:

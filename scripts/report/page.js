@@ -98,10 +98,22 @@ async function drawing(plot) {
     const [plotly, { charts }] = await Promise.all([library(), values()]);
     const { data, layout } = charts[plot.dataset.chart];
     await plotly.newPlot(plot, data, whole(layout), CONFIG);
+    follow(plot);
     if (data[0]?.type !== "heatmap") plot.before(legend(plot, data));
   } catch (error) {
     plot.replaceChildren(element("p", `This chart could not be drawn: ${error}`, "failed"));
   }
+}
+
+// Hides the lines and points of rows that the filter hides.
+function follow(plot) {
+  const section = plot.closest(".protocol");
+  if (!section || !plot.data) return;
+  const bodies = [...section.querySelectorAll("tbody")];
+  const hidden = new Set(bodies.filter((body) => body.hidden).map((body) => body.dataset.name));
+  const own = plot.data.map((trace, number) => [trace, number]).filter(([trace]) => trace.meta?.row !== undefined);
+  const visible = own.map(([trace]) => !hidden.has(trace.meta.row.toLowerCase()));
+  if (own.length) window.Plotly.restyle(plot, { visible }, own.map(([, number]) => number));
 }
 
 const drawn = new Map();
@@ -238,6 +250,7 @@ function filter() {
       shown += !body.hidden;
     }
     section.hidden = !chosen || shown === 0;
+    section.querySelectorAll(".plot").forEach(follow);
     if (!section.hidden) rows += shown;
   }
   const total = document.querySelectorAll(".protocol tbody").length;

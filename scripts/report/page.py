@@ -14,9 +14,12 @@ import plotly.offline
 from seqarena.common.files import write_atomically
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings, orders
 from seqarena.scripts.leaderboard.remarks import version
+from seqarena.scripts.leaderboard.verdict import verdict_of
 from seqarena.scripts.report.chart import Chart
 from seqarena.scripts.report.data import ReportData, ReportRun, View, differences, of_status
-from seqarena.scripts.report.scores import comparisons, price, scores
+from seqarena.scripts.report.overview import SHADES, contents, heat_map
+from seqarena.scripts.report.prices import all_prices, prices
+from seqarena.scripts.report.scores import comparisons, scores
 from seqarena.scripts.report.training import LAYERED, curves, layered, maps, masses, shares
 from seqarena.scripts.report.words import sentences
 
@@ -48,6 +51,10 @@ def build(gathered: ReportData, speed: Sequence[Chart], made: dict[str, Any]) ->
         runs += [[_run(run) for run in view.runs[row.name]] for row in view.table.rows]
     placed = _chart_slots(speed, len(charts))
     charts += speed
+    tables = [view.table for view in gathered.views]
+    joined = [each for each in [all_prices(gathered.views)] if each is not None and len(tables) > 1]
+    first = _chart_slots(joined, len(charts))
+    charts += joined
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -61,6 +68,9 @@ def build(gathered: ReportData, speed: Sequence[Chart], made: dict[str, Any]) ->
         folder=str(gathered.folder),
         problems=gathered.problems,
         remarks=gathered.remarks,
+        overview=heat_map(tables),
+        overview_charts=first,
+        contents=contents(tables),
         sections=sections,
         speed=placed,
         **made,
@@ -77,9 +87,9 @@ def charts_of(whole: View, points: int, most_maps: int) -> list[Chart]:
     metric = table.metric.replace("_", " ")
     mapped = [(name, next((run for run in runs if run.maps), None)) for name, runs in view.runs.items()]
     made = [
-        scores(table, view.runs),
-        comparisons(table),
-        price(table),
+        scores(view),
+        comparisons(view),
+        prices(view),
         curves(view, metric, "validation", f"{metric} on the validation set", points, table.unit),
         curves(view, "loss", "training", "training loss", points, "nats"),
         *_first([shares(name, runs, points) for name, runs in view.runs.items()], MOST_ROWS_INSIDE),
@@ -118,18 +128,36 @@ def _chart_slots(charts: Sequence[Chart], first: int) -> list[dict[str, Any]]:
 
 def _section(view: View, first: int) -> dict[str, Any]:
     table = view.table
+    columns = headings(table)
+    order = sorted(range(len(columns)), key=lambda index: _importance(columns[index]))
     return {
         "title": table.title,
-        "package": table.package,
-        "headings": headings(table),
+        "headings": [columns[index] for index in order],
         "rows": [
-            {"name": row.name, "cells": list(zip(cells(row, table), orders(row, table), strict=True)),
-             "runs": first + at, "incomplete": bool(row.diverged or row.missing)}
-            for at, row in enumerate(table.rows)
+            {"name": row.name, "cells": [_cell(cells(row, table)[at], orders(row, table)[at], columns[at])
+                                         for at in order],
+             "shade": SHADES.get(verdict_of(row, higher_is_better=table.higher_is_better), ""),
+             "runs": first + number, "incomplete": bool(row.diverged or row.missing)}
+            for number, row in enumerate(table.rows)
         ],
         "words": sentences(table),
         "remarks": table.remarks,  # shown above the fold
         "notes": footnotes(replace(table, remarks=[])),
+    }  # fmt: skip
+
+
+def _importance(heading: str) -> int:
+    """Returns the place of a column on the page, where a phone shows the first three."""
+    first = ("variant", "mean", "vs ", "p (", "seeds", "sd", "time /", "memory /")
+    return next((place for place, start in enumerate(first) if heading.startswith(start)), len(first))
+
+
+def _cell(text: str, order: float | int | str | None, heading: str) -> dict[str, Any]:
+    """Returns a cell for the template; a difference is separated from its interval, which a phone puts below it."""
+    is_difference = heading.startswith("vs ")
+    value, bracket, interval = text.partition(" [") if is_difference else (text, "", "")
+    return {
+        "text": value, "interval": f"{bracket.strip()}{interval}", "order": order, "is_difference": is_difference,
     }  # fmt: skip
 
 

@@ -1,17 +1,24 @@
-"""Charts of scores: means with intervals, differences from the baseline, score against speed."""
+"""Charts of scores: means with intervals, differences from the baseline."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.leaderboard.cells import shown_figures
-from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS
-from seqarena.scripts.leaderboard.rows import Row
+from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, Comparison
+from seqarena.scripts.leaderboard.rows import Row, with_unit
 from seqarena.scripts.leaderboard.table import Table
-from seqarena.scripts.report.chart import COLOURS, REFERENCE, Chart, colour, label, percent, scaled, short
-from seqarena.scripts.report.data import ReportRun
+from seqarena.scripts.leaderboard.verdict import verdict_of
+from seqarena.scripts.report.chart import REFERENCE, SYMBOLS, Chart, label, percent, row_group, scaled, short
+from seqarena.scripts.report.data import View
+
+REACH = 0.12
+"""How far an axis is extended for a reference line, as a part of the range of the scores."""
+CLOSE = 0.03
+"""References closer than this part of the axis share a label."""
 
 
 def interval(values: Sequence[float]) -> float | None:
@@ -24,74 +31,100 @@ def interval(values: Sequence[float]) -> float | None:
     return float(half)
 
 
-def scores(table: Table, runs: dict[str, list[ReportRun]]) -> Chart:
-    """Returns means with intervals, the score of every seed, floors and published figures."""
-    references = [(f"floor: {name}", value) for name, value in table.floors.items()]
-    references += [(f"ceiling: {name}", value) for name, value in table.ceilings.items()]
-    references += [("chance", table.chance)] if table.chance is not None else []
-    references += [(f"{each.name}: {each.source}", each.value) for each in shown_figures(table)]
-    seeds = [
-        (place, scaled(run.result.score, table.unit), f"{short(row.name)}, seed {run.result.seed}")
-        for place, row in enumerate(table.rows) for run in runs[row.name]
-        if run.result is not None and run.result.score is not None
-    ]  # fmt: skip
-    means = [(place, row, scaled(row.mean, table.unit)) for place, row in enumerate(table.rows) if row.mean is not None]
-    halves = [interval([score for at, score, _ in seeds if at == place]) for place, _, _ in means]
-    mean_points = [
-        (place, mean, _mean_label(row, mean, half)) for (place, row, mean), half in zip(means, halves, strict=True)
-    ]
-    places = range(len(table.rows), len(table.rows) + len(references))
-    reference_points = [
-        (place, scaled(value, table.unit), name) for place, (name, value) in zip(places, references, strict=True)
-    ]
-    data = [
-        _points("single seeds", seeds, "%{x:.2f}, %{text}", {"size": 6, "color": REFERENCE, "opacity": 0.7}),
-        _points(
-            "mean, 95 % interval over seeds", mean_points, "%{text}",
-                {"size": 9, "symbol": "diamond", "color": COLOURS[0]},
+def scores(view: View) -> Chart | None:
+    """Returns the seeds' scores and their means with intervals; references are lines, which hardly widen the axis.
+
+    None if no run has a score.
+    """
+    table = view.table
+    data: list[dict[str, Any]] = []
+    shown: list[float] = []
+    for place, row in enumerate(table.rows):
+        seeds = [
+            (scaled(run.result.score, table.unit), f"{short(row.name)}, seed {run.result.seed}")
+            for run in view.runs[row.name] if run.result is not None and run.result.score is not None
+        ]  # fmt: skip
+        if row.mean is None or not seeds:
+            continue
+        mean, half = scaled(row.mean, table.unit), interval([score for score, _ in seeds])
+        shown += [score for score, _ in seeds] + ([] if half is None else [mean - half, mean + half])
+        colour = view.colours[row.name]
+        each_seed = [(score, place, text) for score, text in seeds]
+        data.append(points(row, each_seed, "%{x:.2f}, %{text}", {"size": 6, "color": colour, "opacity": 0.55}))
+        text = f"{short(row.name)}: {mean:.2f}" + ("" if half is None else f" ± {half:.2f}")
+        mark = {"size": 10, "symbol": "diamond", "color": colour}
+        data.append(
+            points(row, [(mean, place, text)], "%{text}", mark)
+            | {"error_x": {"type": "data", "thickness": 2, "width": 5, "color": colour, "array": [half or 0.0]}}
         )
-        | {"error_x": {"type": "data", "thickness": 2, "width": 5, "color": COLOURS[0],
-                       "array": [half or 0.0 for half in halves]}},
-        _points(
-            "floors, ceilings, published figures", reference_points, "%{text}: %{x:.2f}",
-            {"size": 11, "symbol": "line-ns-open", "color": COLOURS[1], "line": {"width": 2}},
-        )
-        | {"legendgroup": "references"},
-        _uprights([value for _, value, _ in reference_points], len(table.rows) + len(reference_points)),
-    ]  # fmt: skip
-    labels = [_row_label(row) for row in table.rows] + [short(name) for name, _ in references]
-    ends = [mean + sign * half for (_, _, mean), half in zip(means, halves, strict=True) for sign in (-1, 1)
-            if half is not None]  # fmt: skip
-    shown = [*(value for _, value, _ in (*seeds, *reference_points)), *ends]
-    margin = 0.04 * (max(shown) - min(shown)) or 1.0 if shown else 0.0
+    if not data:
+        return None
+    low, high = min(shown), max(shown)
+    span = high - low or 1.0
+    near, far = _near_and_far(table, low - REACH * span, high + REACH * span)
+    low, high = (min([low, *near.values()]) - 0.04 * span, max([high, *near.values()]) + 0.04 * span)
     layout = {
-        "xaxis": {"title": {"text": f"{table.metric.replace('_', ' ')} on the test set{percent(table.unit)}"}}
-        | ({"range": [min(shown) - margin, max(shown) + margin]} if shown else {}),
-        "yaxis": _rows(labels),
+        "xaxis": {
+            "title": {"text": f"{table.metric.replace('_', ' ')} on the test set{percent(table.unit)}"},
+            "range": [low, high],
+        },
+        "yaxis": _rows([_row_label(row) for row in table.rows]),
+        **_reference_lines(near, high - low),
     }
     notes = [
+        "Points: seeds. Diamonds: means with 95 % intervals over seeds.",
         "" if table.higher_is_better else "Lower is better.",
-        ""
-        if table.comparable or not shown_figures(table)
-        else "Published figures: measured on other data or settings.",
+        "Published figures: measured with other settings." if shown_figures(table) and not table.comparable else "",
+        f"Beyond the axis: {', '.join(far)}." if far else "",
     ]
     return Chart(
-        title="Scores", data=data, layout=layout, height=80 + 22 * len(labels), is_wide=True,
+        title="Scores", data=data, layout=layout, height=80 + 22 * len(table.rows) + (70 if near else 0), is_wide=True,
         note=" ".join(note for note in notes if note),
     )  # fmt: skip
 
 
-def _points(name: str, points: Sequence[tuple[int, float, str]], hover: str, marker: dict[str, Any]) -> dict[str, Any]:
-    """Returns points at (value, row index), with their hover texts."""
+def _near_and_far(table: Table, low: float, high: float) -> tuple[dict[str, float], list[str]]:
+    """Returns the references between ``low`` and ``high``, and the others in words."""
+    found = [(f"floor: {name}", value) for name, value in table.floors.items()]
+    found += [(f"ceiling: {name}", value) for name, value in table.ceilings.items()]
+    found += [("chance", table.chance)] if table.chance is not None else []
+    found += [(f"{each.name}: {each.source}", each.value) for each in shown_figures(table)]
+    near = {name: scaled(value, table.unit) for name, value in found if low <= scaled(value, table.unit) <= high}
+    return near, [f"{name} {with_unit(value, table.unit)}" for name, value in found if name not in near]
+
+
+def _reference_lines(references: Mapping[str, float], width: float) -> dict[str, Any]:
+    """Returns dotted lines through all rows with labels above; lines close to each other share a label."""
+    groups: list[tuple[float, list[str]]] = []
+    for name, value in sorted(references.items(), key=lambda each: each[1]):
+        if groups and value - groups[-1][0] < CLOSE * width:
+            groups[-1][1].append(name)
+        else:
+            groups.append((value, [name]))
+    line = {"color": REFERENCE, "width": 1, "dash": "dot"}
     return {
-        "type": "scatter", "mode": "markers", "name": name, "showlegend": bool(points), "marker": marker,
-        "y": [place for place, _, _ in points], "x": [value for _, value, _ in points],
-        "text": [label(text) for _, _, text in points], "hovertemplate": f"{hover}<extra></extra>",
+        "shapes": [
+            {"type": "line", "xref": "x", "yref": "paper", "x0": value, "x1": value, "y0": 0, "y1": 1, "line": line}
+            for value in references.values()
+        ],
+        "annotations": [
+            {"x": value, "y": 1, "xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "textangle": -25,
+             "showarrow": False, "font": {"size": 10}, "hovertext": label("; ".join(names)),
+             "text": label(short(names[0])) + (f" and {len(names) - 1} more" if len(names) > 1 else "")}
+            for value, names in groups
+        ],
+        "margin": {"t": 80 if groups else 8, "r": 90 if groups else 14},
     }  # fmt: skip
 
 
-def _mean_label(row: Row, mean: float, half: float | None) -> str:
-    return f"{short(row.name)}: {mean:.2f}" + ("" if half is None else f" ± {half:.2f}")
+def points(row: Row, shown: Sequence[tuple[float, float, str]], hover: str, marker: dict[str, Any]) -> dict[str, Any]:
+    """Returns points of one row at (x, y), with their hover texts."""
+    return {
+        "type": "scatter", "mode": "markers", "name": label(row.name), "showlegend": False, "marker": marker,
+        "legendgroup": row_group(row.name), "meta": {"row": row.name},
+        "y": [height for _, height, _ in shown], "x": [value for value, _, _ in shown],
+        "text": [label(text) for _, _, text in shown], "hovertemplate": f"{hover}<extra></extra>",
+    }  # fmt: skip
 
 
 def _rows(labels: Sequence[str]) -> dict[str, Any]:
@@ -102,41 +135,29 @@ def _rows(labels: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _uprights(values: Sequence[float], rows: int) -> dict[str, Any]:
-    """Returns dotted lines through all rows, toggled together with the marks they belong to."""
-    return {
-        "type": "scatter", "mode": "lines", "legendgroup": "references", "showlegend": False, "hoverinfo": "skip",
-        "x": [at for value in values for at in (value, value, None)],
-        "y": [at for _ in values for at in (-0.6, rows - 0.4, None)],
-        "line": {"color": COLOURS[1], "width": 1, "dash": "dot"}, "opacity": 0.45,
-    }  # fmt: skip
-
-
 def _row_label(row: Row) -> str:
     missed = ((row.diverged, "diverged"), (row.missing, "missing"))
     counts = ", ".join(f"{len(seeds)} {what}" for seeds, what in missed if seeds)
     return short(row.name) + (f" ({counts})" if counts else "")
 
 
-def comparisons(table: Table) -> Chart | None:
-    """Returns the differences from the compared rows, with their intervals."""
+def comparisons(view: View) -> Chart | None:
+    """Returns the differences from the compared rows, with their intervals; a symbol per verdict."""
+    table = view.table
     rows = [(row, row.comparison) for row in table.rows if row.comparison is not None]
     if not rows:
         return None
-    kinds = [kind for kind in (True, False) if any((found.seeds >= FEWEST_SEEDS) == kind for _, found in rows)]
     data = []
-    for kind, shade in ((True, COLOURS[0]), (False, REFERENCE)):
-        own = [(place, row, found) for place, (row, found) in enumerate(rows)
-               if (found.seeds >= FEWEST_SEEDS) == kind]  # fmt: skip
-        points = [
-            (place, scaled(found.difference, table.unit), f"{short(row.name)} against {short(row.against)}")
-            for place, row, found in own
-        ]
-        marks = _points("", points, "%{x:.2f}, %{text}", {"size": 9, "symbol": "diamond", "color": shade})
-        bars = {"type": "data", "symmetric": False, "thickness": 2, "width": 5, "color": shade,
-                "array": [_reach(found.difference, found.high, table) for _, _, found in own],
-                "arrayminus": [_reach(found.difference, found.low, table) for _, _, found in own]}  # fmt: skip
-        data.append(marks | {"showlegend": False, "error_x": bars})
+    for place, (row, found) in enumerate(rows):
+        verdict = verdict_of(row, higher_is_better=table.higher_is_better)
+        text = f"{short(row.name)} against {short(row.against)}: {verdict}"
+        colour = view.colours[row.name]
+        marks = points(
+            row, [(scaled(found.difference, table.unit), place, text)], "%{x:.2f}, %{text}",
+            {"size": 11, "symbol": SYMBOLS[verdict], "color": colour, "line": {"width": 2, "color": colour}},
+        )  # fmt: skip
+        bars = {"type": "data", "symmetric": False, "thickness": 2, "width": 5, "color": colour}
+        data.append(marks | {"error_x": bars | reaches(found, table.unit)})
     layout = {
         "xaxis": {"title": {"text": f"difference, {'points' if table.unit == 'share' else 'nats'}"}},
         "yaxis": _rows([short(row.name) for row, _ in rows]),
@@ -145,39 +166,19 @@ def comparisons(table: Table) -> Chart | None:
              "line": {"color": REFERENCE, "width": 2}}
         ],
     }  # fmt: skip
-    notes = {
-        True: "95 % intervals over seeds and test examples.",
-        False: f"Grey: fewer than {FEWEST_SEEDS} seeds, no interval.",
-    }
+    few = any(found.seeds < FEWEST_SEEDS for _, found in rows)
+    note = "95 % intervals over seeds and test examples." + (
+        f" Crosses: fewer than {FEWEST_SEEDS} seeds, no interval." if few else ""
+    )
     return Chart(
-        title=f"Difference from {table.baseline}", data=data, layout=layout, height=80 + 24 * len(rows),
-        note=" ".join(notes[kind] for kind in kinds),
-    )  # fmt: skip
+        title=f"Difference from {table.baseline}", data=data, layout=layout, height=80 + 24 * len(rows), note=note
+    )
 
 
-def _reach(middle: float, end: float | None, table: Table) -> float:
-    return 0.0 if end is None else scaled(abs(end - middle), table.unit)
-
-
-def price(table: Table) -> Chart | None:
-    """Returns scores against training speed."""
-    rows = [(place, row) for place, row in enumerate(table.rows) if row.mean is not None and row.tokens_per_second]
-    if len(rows) < 2:
-        return None
-    data = [
-        {
-            "type": "scatter", "mode": "markers", "name": label(row.name), "legendgroup": f"row {place}",
-            "x": [row.tokens_per_second], "y": [scaled(row.mean or 0.0, table.unit)],
-            "text": [label(short(row.name))], "hovertemplate": "%{text}: %{y:.2f} at %{x:,.0f} tokens/s<extra></extra>",
-            "marker": {"size": 9, "color": colour(place)},
-        }
-        for place, row in rows
-    ]  # fmt: skip
-    layout = {
-        "xaxis": {
-            "title": {"text": "tokens per second in training"},
-            "range": [0, 1.15 * max(row.tokens_per_second or 0.0 for _, row in rows)],
-        },
-        "yaxis": {"title": {"text": f"{table.metric.replace('_', ' ')}{percent(table.unit)}"}},
+def reaches(comparison: Comparison, unit: Unit) -> dict[str, list[float]]:
+    """Returns the lengths of the two halves of an interval as Plotly's error bars; 0 without an interval."""
+    middle, low, high = comparison.difference, comparison.low, comparison.high
+    return {
+        "array": [0.0 if high is None else scaled(high - middle, unit)],
+        "arrayminus": [0.0 if low is None else scaled(middle - low, unit)],
     }
-    return Chart(title="Score against speed", data=data, layout=layout)

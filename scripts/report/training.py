@@ -8,7 +8,7 @@ import numpy as np
 
 from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.curves import BOUNDED
-from seqarena.scripts.report.chart import Chart, colour, label, percent, rounded, scaled, sentence, thinned
+from seqarena.scripts.report.chart import Chart, label, percent, rounded, row_group, scaled, sentence, thinned
 from seqarena.scripts.report.data import ReportRun, View
 
 LAYERS = ("#5a2a8a", "#3b6fb6", "#21918c", "#4fb35a", "#c8a020")
@@ -38,7 +38,6 @@ def curves(view: View, panel: str, line: str, title: str, points: int, unit: Uni
         for run in runs
         if run.result is not None and line in run.curves.get(panel, {})
     ]
-    places = {name: place for place, name in enumerate(view.runs)}
     note = SEEDS if any(run.result and run.result.seed for _, run, _ in found) else ""
     if len(found) > MOST_LINES:
         first = {name: run for name, run, _ in reversed(found)}
@@ -53,9 +52,9 @@ def curves(view: View, panel: str, line: str, title: str, points: int, unit: Uni
         data.append(
             {
                 "type": "scatter", "mode": "lines+markers" if len(steps) < 12 else "lines", "name": label(name),
-                "legendgroup": f"row {places[name]}", "showlegend": name not in named, "x": steps,
+                "legendgroup": row_group(name), "meta": {"row": name}, "showlegend": name not in named, "x": steps,
                 "y": [rounded(scaled(each, unit)) for each in heights],
-                "line": {"color": colour(places[name]), "width": 1.6,
+                "line": {"color": view.colours[name], "width": 1.6,
                          "dash": DASHES[run.result.seed % len(DASHES)]},
                 "marker": {"size": 4},
                 "hovertemplate": f"%{{y:.4g}} at step %{{x:,}}, seed {run.result.seed}",
@@ -100,7 +99,7 @@ def _of_layer(layer: int, layers: int) -> str:
 def layered(view: View, panel: str, title: str) -> Chart | None:
     """Returns the last values of a diagnostic by layer, with a line per row: the mean over its seeds."""
     data: list[dict[str, Any]] = []
-    for number, (name, runs) in enumerate(view.runs.items()):
+    for name, runs in view.runs.items():
         ends = [[line[-1][1] for line in run.curves[panel].values()] for run in runs if panel in run.curves]
         ends = [each for each in ends if len(each) == len(ends[0])]
         if ends:
@@ -108,9 +107,9 @@ def layered(view: View, panel: str, title: str) -> Chart | None:
             data.append(
                 {
                     "type": "scatter", "mode": "lines+markers", "name": label(name),
-                    "legendgroup": f"row {number}", "x": list(range(1, len(values) + 1)),
+                    "legendgroup": row_group(name), "meta": {"row": name}, "x": list(range(1, len(values) + 1)),
                     "y": [rounded(each) for each in values],
-                    "line": {"color": colour(number), "width": 1.6}, "marker": {"size": 5},
+                    "line": {"color": view.colours[name], "width": 1.6}, "marker": {"size": 5},
                     "hovertemplate": f"%{{y:.4g}} after layer %{{x}}, seeds: {len(ends)}",
                 }
             )  # fmt: skip
@@ -129,7 +128,7 @@ def masses(view: View) -> Iterator[Chart]:
     for kind in dict.fromkeys(kind for runs in view.runs.values() for run in runs for kind in run.masses):
         data: list[dict[str, Any]] = []
         edges: list[float] = []
-        for number, (name, runs) in enumerate(view.runs.items()):
+        for name, runs in view.runs.items():
             found = [run for run in runs if sum(run.masses.get(kind, [])) > 0]
             edges = edges or (found[0].edges if found else [])
             counts = [run.masses[kind] for run in found if run.edges == edges]
@@ -137,9 +136,10 @@ def masses(view: View) -> Iterator[Chart]:
                 total = np.sum(counts, axis=0)
                 data.append(
                     {
-                        "type": "bar", "name": label(name), "legendgroup": f"row {number}", "x": _bins(edges),
+                        "type": "bar", "name": label(name), "legendgroup": row_group(name), "meta": {"row": name},
+                        "x": _bins(edges),
                         "y": [rounded(each) for each in (100 * total / total.sum()).tolist()],
-                        "marker": {"color": colour(number)},
+                        "marker": {"color": view.colours[name]},
                         "hovertemplate": "%{y:.2f} % of keys",
                     }
                 )  # fmt: skip

@@ -68,7 +68,7 @@ def test_a_page_holds_tables_runs_and_charts(trained: Path) -> None:
     assert "1 of 2 (1 missing)" in text
     assert "majority class" in text
     titles = [chart["title"] for chart in values["charts"]]
-    assert titles[:3] == ["Scores", "Difference from softmax", "Score against speed"]
+    assert titles[:2] == ["Scores", "Difference from softmax"]
     assert {"Accuracy on the validation set", "Training loss", "hnas, 1 layer: bounded parameters of each layer",
             "Frobenius norm of the attention matrix", "Key masses: all attentions",
             "softmax, 1 layer, seed 0: trained attention",

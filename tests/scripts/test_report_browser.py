@@ -48,7 +48,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     made += [replace(result("x3", seed, 80, command=HTML, notes=[HTML]), row=HTML, attention=HTML) for seed in range(2)]
     made += [result("tanh", 0, None)]
     write(folder, *made)
-    for number in range(3):
+    for number in (0, 3, 9):
         records = [{"step": step, **told} for step in (10, 20, 30)
                    for told in ({"loss": 3.0}, {"validation": {"accuracy": 0.3}})]  # fmt: skip
         (folder / str(number) / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in records))
@@ -126,6 +126,9 @@ def test_words_filter_the_rows(browser: Any, page: str) -> None:
     browser.find_element("id", "words").send_keys("DNA")
     assert names(browser) == ["dnas"]
     assert browser.find_element("id", "matches").text == "1 of 5 rows"
+    shown = "return [...new Set([...document.querySelectorAll('.protocol .plot')].flatMap((plot) => plot.data ?? [])"
+    shown += ".filter((trace) => trace.meta?.row && trace.visible !== false).map((trace) => trace.meta.row))]"
+    assert browser.execute_script(shown) == ["dnas"]  # charts follow the filter
     browser.find_element("id", "words").send_keys("zzz")
     assert names(browser) == [] or not browser.find_element("css selector", ".protocol").is_displayed()
 
@@ -150,7 +153,7 @@ def test_a_click_in_a_legend_hides_a_row(browser: Any, page: str) -> None:
     points = "return arguments[0].nextElementSibling.querySelectorAll('.scatterlayer .trace path.point').length"
     before = browser.execute_script(points, legend)
     button.click()
-    assert browser.execute_script(points, legend) == before - 1
+    assert browser.execute_script(points, legend) == before - 3
     button.click()
     assert browser.execute_script(points, legend) == before
 

@@ -11,13 +11,15 @@ import pytest
 from seqarena.common.files import write_json
 from seqarena.common.model.attention_maps import EDGES, FILE
 from seqarena.scripts.leaderboard.cells import orders
+from seqarena.scripts.price.record import PriceRatio
 from seqarena.scripts.report import page as pages
 from seqarena.scripts.report.chart import Chart
 from seqarena.scripts.report.data import View, gather
 from seqarena.scripts.report.page import charts_of
-from seqarena.scripts.report.scores import interval
+from seqarena.scripts.report.prices import all_prices, prices
+from seqarena.scripts.report.scores import interval, scores
 from seqarena.scripts.report.speed import speed
-from tests.scripts.results import CORRECT, result
+from tests.scripts.results import CORRECT, result, run
 from tests.scripts.test_report import write
 
 COUNTS = [0] * 6 + [1, 3, 4, 0, 0, 0]
@@ -54,45 +56,77 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[View, list[Chart]]:
 
 def test_scores_are_means_intervals_and_references(made: tuple[View, list[Chart]]) -> None:
     table, chart = made[0].table, named(made[1], "Scores")
-    seeds, means, references, lines = chart.data
-    assert means["x"] == [pytest.approx(np.mean(CORRECT[row.name]) / 2) for row in table.rows]
+    seeds, means = chart.data[::2], chart.data[1::2]
+    assert [each["x"] for each in means] == [[pytest.approx(np.mean(CORRECT[row.name]) / 2)] for row in table.rows]
     halves = [interval([each / 2 for each in CORRECT[row.name]]) for row in table.rows]
-    assert means["error_x"]["array"] == pytest.approx(halves)
-    assert seeds["x"] == [each / 2 for row in table.rows for each in CORRECT[row.name]]
-    assert seeds["y"] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    labels = chart.layout["yaxis"]["ticktext"]
-    assert [labels[place] for place in means["y"]] == [row.name for row in table.rows]
-    found = dict(zip((labels[place] for place in references["y"]), references["x"], strict=True))
-    assert found["floor: majority class"] == pytest.approx(12)
-    assert found["chance"] == pytest.approx(10)
-    assert lines["legendgroup"] == references["legendgroup"]  # one click hides both
-    assert lines["x"] == [each for value in references["x"] for each in (value, value, None)]
-    assert lines["y"][:3] == [*reversed(chart.layout["yaxis"]["range"]), None]
+    assert [each["error_x"]["array"] for each in means] == [[pytest.approx(half)] for half in halves]
+    assert [each["x"] for each in seeds] == [[right / 2 for right in CORRECT[row.name]] for row in table.rows]
+    assert [each["y"] for each in seeds] == [[place] * 3 for place in range(3)]
+    assert [each["meta"] for each in means] == [{"row": row.name} for row in table.rows]
+    assert chart.layout["yaxis"]["ticktext"] == [row.name for row in table.rows]
+
+
+def test_references_do_not_squeeze_the_scores(made: tuple[View, list[Chart]]) -> None:
+    """Scores are 24 to 37 %: a floor of 12 % and chance are beyond the axis, and are named below."""
+    chart = named(made[1], "Scores")
     low, high = chart.layout["xaxis"]["range"]
-    assert low < 10
-    assert high > max(mean + half for mean, half in zip(means["x"], halves, strict=True))
+    assert 15 < low < 24
+    assert 37 < high < 45
+    assert chart.layout["shapes"] == []
+    assert "Beyond the axis: floor: majority class 12.00 %, chance 10.00 %." in chart.note
+    table = replace(made[0].table, floors={"near": 0.23, "close": 0.231, "far": 0.9})
+    nearer = scores(replace(made[0], table=table))
+    assert nearer is not None
+    assert [line["x0"] for line in nearer.layout["shapes"]] == pytest.approx([23, 23.1])
+    (text,) = nearer.layout["annotations"]
+    assert text["text"] == "floor: near and 1 more"
+    assert text["hovertext"] == "floor: near; floor: close"
+    assert nearer.layout["xaxis"]["range"][0] < 23
 
 
 def test_differences_have_their_intervals_the_right_way_round(made: tuple[View, list[Chart]]) -> None:
-    rows = [row for row in made[0].table.rows if row.comparison]
-    trace, fewer = named(made[1], "Difference").data
-    assert fewer["x"] == []
-    assert fewer["error_x"]["color"] != trace["error_x"]["color"] == trace["marker"]["color"]
-    for place, row in enumerate(rows):
+    table = made[0].table
+    rows = [row for row in table.rows if row.comparison]
+    for row, trace in zip(rows, named(made[1], "Difference from").data, strict=True):
         found = row.comparison
         assert found is not None
         assert found.low is not None
         assert found.high is not None
-        assert trace["x"][place] == pytest.approx(100 * found.difference)
-        assert trace["x"][place] + trace["error_x"]["array"][place] == pytest.approx(100 * found.high)
-        assert trace["x"][place] - trace["error_x"]["arrayminus"][place] == pytest.approx(100 * found.low)
-    table = made[0].table
+        assert trace["x"] == [pytest.approx(100 * found.difference)]
+        assert trace["x"][0] + trace["error_x"]["array"][0] == pytest.approx(100 * found.high)
+        assert trace["x"][0] - trace["error_x"]["arrayminus"][0] == pytest.approx(100 * found.low)
+        assert trace["error_x"]["color"] == trace["marker"]["color"] == made[0].colours[row.name]
+    symbols = {trace["name"]: trace["marker"]["symbol"] for trace in named(made[1], "Difference from").data}
+    assert symbols == {"dnas": "triangle-up", "x3": "circle-open"}
     assert [orders(row, table)[4] for row in rows] == [row.comparison.difference for row in rows if row.comparison]
 
 
-def test_costs_are_speeds(made: tuple[View, list[Chart]]) -> None:
-    chart = named(made[1], "Score against speed")
-    assert [line["x"] for line in chart.data] == [[row.tokens_per_second] for row in made[0].table.rows]
+def test_prices_are_ratios_with_their_range(made: tuple[View, list[Chart]]) -> None:
+    assert not [chart for chart in made[1] if "price" in chart.title]  # nothing was measured
+    view = made[0]
+    ratio = PriceRatio(time=1.5, least=1.2, most=2.0, memory=1.0)
+    rows = [replace(row, price=ratio) for row in view.table.rows]
+    priced = replace(view, table=replace(view.table, rows=rows))
+    chart = prices(priced)
+    assert chart is not None
+    assert [line["x"] for line in chart.data] == [[1.5]] * 3
+    assert chart.data[0]["error_x"]["array"] == [0.5]
+    assert chart.data[0]["error_x"]["arrayminus"] == pytest.approx([0.3])
+    joined = all_prices([priced, priced])
+    assert joined is not None
+    assert [line["name"] for line in joined.data] == ["dnas", "x3"] * 2
+    assert [line["showlegend"] for line in joined.data] == [True, True, False, False]
+    assert joined.data[0]["y"] == [pytest.approx(100 * rows[1].comparison.difference)]  # type: ignore[union-attr]
+
+
+def test_a_colour_belongs_to_a_variant_on_the_whole_page(tmp_path: Path) -> None:
+    made = [result(name, seed, 50 + seed) for name in ("softmax", "dnas", "x3") for seed in range(3)]
+    more = [
+        replace(each, preset="hour", run=run(each.attention, "hour", 1000, each.seed)) for each in made[:3] + made[6:]
+    ]
+    one, other = gather(write(tmp_path, *made, *more), "softmax").views
+    assert one.colours == other.colours
+    assert len({one.colours[name] for name in ("softmax", "dnas", "x3")}) == 3
 
 
 def test_curves_layers_and_masses_are_what_the_runs_told(made: tuple[View, list[Chart]]) -> None:
@@ -129,8 +163,8 @@ def test_limits_are_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("seqarena.scripts.report.training.MOST_LINES", 6)
     found = view(tmp_path, rows=["softmax", *(f"v{number}" for number in range(7))])
     charts = charts_of(found, 4, 100)
-    assert named(charts, "Scores").note.endswith("The first 5 of 8 rows.")
-    assert len(named(charts, "Scores").data[1]["x"]) == 5
+    assert "The first 5 of 8 rows." in named(charts, "Scores").note
+    assert len(named(charts, "Scores").data) == 10  # seeds and mean of each row
     curves = named(charts, "Accuracy on")
     assert len(curves.data) == 5
     assert "5 of 15 runs: one seed per row." in curves.note
