@@ -26,6 +26,7 @@ def parser() -> Parser:
         metavar="COLUMN",
         help="columns of each table (default: those that fit the terminal), such as mean vs p sd seeds",
     )
+    made.add_argument("--overview", action="store_true", help="only the overview: variants and tasks, with verdicts")
     made.add_argument("--side-by-side", action="store_true", help="one table per package, with a column per task")
     return made
 
@@ -41,5 +42,6 @@ def run(arguments: Sequence[str]) -> int:
         "json" if options.json else options.format,
         options.columns,
         side_by_side=options.side_by_side,
+        only_overview=options.overview,
     )
     return 0

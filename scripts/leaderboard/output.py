@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from seqarena.common.attention import ALIASES
-from seqarena.common.errors import look_up
+from seqarena.common.errors import WrongUseError, look_up
 from seqarena.scripts.leaderboard import BASELINE
 from seqarena.scripts.leaderboard import side_by_side as joined_tables
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings
 from seqarena.scripts.leaderboard.columns import blocks, fitting, named, only
-from seqarena.scripts.leaderboard.overview import Overview, overview_of, overview_text
+from seqarena.scripts.leaderboard.overview import FEWEST_TABLES, Overview, overview_of, overview_text
 from seqarena.scripts.leaderboard.paired import Comparison
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.rows import Row
@@ -49,11 +49,26 @@ def load_tables(runs: Path, baseline: str) -> list[Table]:
 
 
 def print_tables(
-    runs: Path, baseline: str, form: str, wanted: Sequence[str] | None = None, *, side_by_side: bool = False
+    runs: Path,
+    baseline: str,
+    form: str,
+    wanted: Sequence[str] | None = None,
+    *,
+    side_by_side: bool = False,
+    only_overview: bool = False,
 ) -> None:
-    """Prints ``load_tables`` in a format, one of ``FORMATS``; ``wanted``: columns, None for all that fit."""
+    """Prints ``load_tables`` in a format, one of ``FORMATS``; ``wanted``: columns, None for all that fit.
+
+    Raises:
+        WrongUseError: an unknown column; or only an overview, but too few tasks have a comparison.
+    """
     made = load_tables(runs, baseline)
     overview = overview_of(made)
+    if only_overview and overview is None:
+        raise WrongUseError(
+            f"--overview: expected comparisons with {baseline} in at least {FEWEST_TABLES} tasks; omit it to print the "
+            "tables"
+        )
     if form == "json":
         joined = None if overview is None else dataclasses.asdict(overview)
         print(json.dumps({"overview": joined, "tables": [dataclasses.asdict(each) for each in made]}, allow_nan=False))
@@ -66,7 +81,9 @@ def print_tables(
             print(render(title, columns, rows, notes, form))
         return
     shown = [] if overview is None else [_overview(overview, made, form)]
-    print("\n".join([*shown, *(_one(table, wanted, form, with_legend=overview is None) for table in made)]))
+    if not only_overview:
+        shown += [_one(table, wanted, form, with_legend=overview is None) for table in made]
+    print("\n".join(shown))
 
 
 def _overview(overview: Overview, made: Sequence[Table], form: str) -> str:

@@ -132,5 +132,7 @@ def read_prices(runs: Path) -> tuple[list[PriceRecord], list[str]]:
 
 
 def ratio_text(ratio: PriceRatio) -> str:
-    """Returns a ratio of times with the smallest and the largest of a round."""
+    """Returns a ratio of times with the smallest and the largest of a round, if they differ."""
+    if ratio.least == ratio.most:
+        return f"{ratio.time:.2f}"
     return f"{ratio.time:.2f} ({ratio.least:.2f} to {ratio.most:.2f})"

@@ -94,6 +94,17 @@ def test_printed_lines_fit_the_terminal(
     assert list(json.loads(capsys.readouterr().out)) == ["overview", "tables"]
 
 
+def test_the_overview_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leaderboard.run(["--runs", str(folder), "--overview"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("Overview: difference from softmax")
+    assert "floors" not in shown
+    for path in folder.glob("*hour*/result.json"):
+        path.unlink()
+    with pytest.raises(WrongUseError, match="--overview: expected comparisons with softmax in at least 2 tasks"):
+        leaderboard.run(["--runs", str(folder), "--overview"])
+
+
 def test_columns_are_chosen_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leaderboard.run(["--runs", str(folder), "--format", "markdown", "--columns", "vs", "p"])
     assert "| variant | vs softmax [95 %] | p (Holm) |" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from seqarena.common.data.batches import Bytes
 from seqarena.common.errors import BadDataError, damage
@@ -22,8 +22,10 @@ from seqarena.lra.pictures.data.store import KEY, Picture
 
 FEW = 2_000
 """Up to this number of pictures, decoding takes less time than starting worker processes."""
-GREY = frozenset({"1", "L", "LA", "I", "I;16", "F"})
+GREY = frozenset({"1", "L", "LA"})
 """Modes of pictures without colour."""
+DEEP = ("I", "F")
+"""First letters of modes with more than 8 bits per value, which Pillow would clip."""
 
 
 class PictureFile(NamedTuple):
@@ -51,7 +53,12 @@ def decode(file: PictureFile, *, shorter: int | None, side: int | None) -> Decod
         BadDataError: the file is damaged, or has another size than expected.
     """
     with damage(file.where, "picture"):
-        picture = open_picture(file.content)
+        try:
+            picture = open_picture(file.content)
+        except UnidentifiedImageError:
+            raise BadDataError(f"{file.where}: not a picture of a format that Pillow reads") from None
+        if picture.mode.startswith(DEEP):
+            raise BadDataError(f"{file.where}: expected 8 bits per value, found mode {picture.mode}")
         is_grey = picture.mode in GREY
         colour = picture.convert("RGB")
     if side is not None and colour.size != (side, side):

@@ -1,5 +1,6 @@
 """Pictures: every layout gives the same pictures, a damaged one is named, training crops are those of seed and step."""
 
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,13 @@ def test_pictures_of_any_size_are_stored_with_one_shorter_side(tmp_path: Path) -
     assert replace(LARGE, path=str(tmp_path / "imagenet")).load(tmp_path / "data")[1] == checksum  # read, not made
 
 
+def deep_picture() -> bytes:
+    """A PNG with 16 bits per pixel."""
+    file = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(file, "PNG")
+    return file.getvalue()
+
+
 def test_grey_pictures_among_colour_are_counted_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = class_folders(tmp_path)
     (root / "train" / CLASSES[1] / "0.JPEG").write_bytes(picture(7, (12, 12), "L"))
@@ -121,6 +129,14 @@ def test_grey_pictures_among_colour_are_counted_in_one_line(tmp_path: Path, caps
                 picture(1)[:300]
             ),
             rf"train/{CLASSES[0]}/images/{CLASSES[0]}_1.JPEG: not a whole picture \(",
+        ),
+        (
+            lambda root: (root / "train" / CLASSES[0] / "images" / f"{CLASSES[0]}_1.JPEG").write_bytes(b""),
+            rf"train/{CLASSES[0]}/images/{CLASSES[0]}_1.JPEG: not a picture of a format that Pillow reads",
+        ),
+        (
+            lambda root: (root / "val" / "images" / "val_0_0.JPEG").write_bytes(deep_picture()),
+            r"val/images/val_0_0.JPEG: expected 8 bits per value, found mode I;16",
         ),
         (
             lambda root: [each.unlink() for each in (root / "train" / CLASSES[2] / "images").iterdir()],
