@@ -1,7 +1,8 @@
 """P3, Figure 2: growth of the mean over that of the rest in each step of a post-norm layer, feed-forward included.
 
-P3 states that both LayerNorms and the feed-forward have xi_1 / xi_2 close to 1. We do not know P3's feed-forward. One
-without biases is homogeneous, so its ratio depends on the size of its branch: three initialisations.
+P3 states that both LayerNorms and the feed-forward have xi_1 / xi_2 close to 1. P3's feed-forward has ReLU; we do not
+know its width and initial weights. One without biases is homogeneous, so its ratio depends on the size of its branch:
+three initialisations.
 """
 
 import math
