@@ -37,12 +37,14 @@ def terminal(title: str, headings: Sequence[str], rows: Rows, notes: Sequence[st
         table.add_column(escape(heading), justify=justify, overflow="fold", width=width)
     for row in rows:
         table.add_row(*(Text(cell, STYLES.get(cell[:1], "")) for cell in row))
-    console = Console(file=io.StringIO(), width=table_width(widths), force_terminal=sys.stdout.isatty() or None)
     limit = terminal_width() or LONGEST_NOTE
-    console.print(Text(title, "bold"), width=limit)
+    console = Console(file=io.StringIO(), width=limit, force_terminal=sys.stdout.isatty() or None)
+    console.print(Text(title, "bold"))
+    console.width = table_width(widths)
     console.print(table)
+    console.width = limit
     for note in notes:
-        console.print(note, markup=False, highlight=False, width=limit)
+        console.print(note, markup=False, highlight=False)
     shown = console.file
     text = shown.getvalue() if isinstance(shown, io.StringIO) else ""
     return text.translate(PLAIN_MARKS) if is_plain else text

@@ -21,6 +21,8 @@ FORMAT = 3
 """Version of the file's format, not of a task."""
 ADDED: dict[int, dict[str, Any]] = {1: {"sources": {}, "segments": []}, 2: {"config_version": 1}}
 """Format -> fields that files of this format lack, with the values that replace them."""
+RESULT, TRIAL = "result.json", "trial.json"
+"""Names of the files of a tested run, and of one that was only validated."""
 SEAL = "seal"
 """Field of the file with a hash of all other fields, to detect edits."""
 ROUNDING = 1e-6
@@ -49,7 +51,8 @@ class Result:
     norm: str
     layers: int
     seed: int
-    status: Literal["finished", "diverged"]
+    status: Literal["finished", "diverged", "validated"]
+    """``validated``: a trial of ``seqarena sweep --tune``, which was not tested and is in no table."""
     message: str = ""
     """Reason why a diverged run stopped."""
     notes: list[str] = field(default_factory=list)
@@ -89,14 +92,14 @@ class Result:
     finished_at: str
     """Time of the end, in UTC."""
 
-    def write(self, folder: Path) -> None:
-        """Writes ``result.json`` with its seal, atomically."""
+    def write(self, folder: Path, name: str = RESULT) -> None:
+        """Writes the file with its seal, atomically. ``name``: ``RESULT`` or ``TRIAL``."""
         values = asdict(self)
-        write_json(folder / "result.json", values | {SEAL: seal(values)})
+        write_json(folder / name, values | {SEAL: seal(values)})
 
     @staticmethod
-    def read(folder: Path) -> "Result | None":
-        """Returns the result in a run directory, or None if the run is not finished.
+    def read(folder: Path, name: str = RESULT) -> "Result | None":
+        """Returns the result in a run directory, or None if the run is not finished. ``name``: ``RESULT`` or ``TRIAL``.
 
         Control characters in its text are replaced, so that a file cannot affect the terminal or the lines of another
         file.
@@ -104,7 +107,7 @@ class Result:
         Raises:
             BadDataError: the file is damaged, foreign or of another format; reports the reason.
         """
-        path = folder / "result.json"
+        path = folder / name
         try:
             found = read_strict_json(path)
             values = printable(found)
@@ -139,6 +142,8 @@ class Result:
                 f"{path}: its run, changes or environment lack required fields; delete it to measure again"
             )
         contradiction = result.contradiction()
+        if result.status == ("finished" if name == TRIAL else "validated"):
+            contradiction = f"status is {result.status!r} in a file of this name"
         if contradiction:
             raise BadDataError(f"{path}: {contradiction}; the file was edited, delete it to measure again")
         return result
@@ -247,7 +252,7 @@ def read_results(folder: Path) -> tuple[dict[Path, Result], list[str]]:
     """
     results: dict[Path, Result] = {}
     problems: list[str] = []
-    for path in (each for each in paths_below(folder) if each.name == "result.json"):
+    for path in (each for each in paths_below(folder) if each.name == RESULT):
         try:
             result = Result.read(path.parent)
         except BadDataError as error:

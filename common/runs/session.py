@@ -22,7 +22,7 @@ from seqarena.common.runs.folder import (
 from seqarena.common.runs.inputs import check_data, check_extra, check_weights, has_same_files, inputs_of, run_in
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.package import OUTPUTS, Assembly, Package
-from seqarena.common.runs.results import Result
+from seqarena.common.runs.results import RESULT, TRIAL, Result
 from seqarena.common.runs.run import BaseRun, changed_from, is_same_run, row_name, row_of
 from seqarena.common.runs.sources import Sources, digest
 from seqarena.common.training.log import Log
@@ -56,6 +56,8 @@ class Session:
     """Whether earlier output of this run, by these or other sources, is deleted first."""
     overwrite_outdated: bool = False
     """Whether earlier output of this run by other sources is deleted."""
+    validate_only: bool = False
+    """Whether the run ends after its training, as a trial. Without this option it goes on with the test."""
     trackers: tuple[str, ...] = ()
     """Accelerate trackers that also get the metrics, such as tensorboard or wandb."""
     command: str = ""
@@ -159,11 +161,13 @@ def _execute_in(
         if finished is not None and is_main:
             when = finished.finished_at[:16].replace("T", " at ")
             print(f"{folder}: this run was finished on {when} UTC; --overwrite runs it again", file=sys.stderr)
+        if finished is None and session.validate_only:
+            finished = Result.read(folder, TRIAL)
         if finished is None:
             finished = _measure(package, run, session, accelerator, folder, sources)
             if is_main:
-                finished.write(folder)
-        if is_main:
+                finished.write(folder, TRIAL if session.validate_only else RESULT)
+        if is_main and not session.validate_only:  # the test of a trial begins with its restart state
             delete_restart_state(folder / "checkpoint", finished.chosen_step)  # a kill may have prevented this before
             if session.out is None and (session.overwrite or session.overwrite_outdated):
                 delete_versions(run, folder)  # only once there is a new result
@@ -211,19 +215,21 @@ def _measure(
                 accelerator=accelerator,
                 log=log,
             )
-        test = assembly.test(assembly.model)
-        require_finite_metrics(test.metrics, progress)
-        if run.train.diagnostics and accelerator.is_main_process:
+        if not session.validate_only:
+            test = assembly.test(assembly.model)
+            require_finite_metrics(test.metrics, progress)
+        if test is not None and run.train.diagnostics and accelerator.is_main_process:
             _write_maps(assembly, accelerator, folder)
-        if assembly.write_checkpoint is not None and accelerator.is_main_process:
+        if test is not None and assembly.write_checkpoint is not None and accelerator.is_main_process:
             assembly.write_checkpoint(assembly.model, folder)
-        if test.write_outputs is not None and accelerator.is_main_process:
+        if test is not None and test.write_outputs is not None and accelerator.is_main_process:
             test.write_outputs(folder / OUTPUTS)
     except DivergedError as error:
         test, progress = None, error.progress
         message = f"{name} diverged: {error}"
         progress.step = error.step
         log.message(message)
+    has_test = not session.validate_only
     peak = peak_memory_bytes(accelerator.device)  # before the floors, which are not part of the run's memory
     if session.trackers:
         accelerator.end_training()
@@ -240,7 +246,7 @@ def _measure(
         norm=run.model.norm_label,
         layers=run.model.depth_label,
         seed=run.seed,
-        status="diverged" if test is None else "finished",
+        status="diverged" if message else "finished" if test is not None else "validated",
         message=message,
         notes=run.notes,
         metric=task.metric,
@@ -250,7 +256,7 @@ def _measure(
         validation=progress.chosen_metrics,
         chosen_step=progress.chosen_step,
         steps=progress.step,
-        floors=dict(assembly.floors()) if accelerator.is_main_process else {},  # only this one writes
+        floors=dict(assembly.floors()) if has_test and accelerator.is_main_process else {},  # only this one writes
         bounded={} if test is None else bounded,
         data_checksum=assembly.data_checksum,
         parameters=parameter_count(assembly.model),

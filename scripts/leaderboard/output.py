@@ -40,12 +40,11 @@ def load_tables(runs: Path, baseline: str) -> list[Table]:
         print(f"skipped {problem}", file=sys.stderr)
     baseline = ALIASES.get(baseline, baseline)
     if baseline != BASELINE:
-        look_up(
-            {result.attention: result for result in found.results.values()}, baseline, "attention among these results"
-        )
+        everything = (*found.results.values(), *found.noted.values())
+        look_up({result.attention: result for result in everything}, baseline, "attention among these results")
     for message in found.duplicates:
         print(message, file=sys.stderr)
-    return tables(list(found.results.values()), found.missing, baseline, found.prices)
+    return tables(list(found.results.values()), found.missing, baseline, found.prices, found.tuned)
 
 
 def print_tables(

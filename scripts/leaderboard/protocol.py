@@ -24,6 +24,8 @@ class Protocol:
     task_version: int | None = None
     data_checksum: str | None = None
     precision: str | None = None
+    tuned: str = ""
+    """Tuned fields and their grid, as words; empty if no field was tuned."""
     changed: Mapping[str, Sequence[Any]] = field(compare=False)
     """Fields that differ from the preset: field -> [preset's value, this run's]."""
     pretraining: str = field(compare=False)
@@ -67,6 +69,8 @@ class Group:
     results: list[Result] = field(default_factory=list)
     missing: list[dict[str, Any]] = field(default_factory=list)
     """Entries of sweep plans."""
+    tuned: dict[str, str] = field(default_factory=dict)
+    """Name of a row -> the scores of its grid in words, if fields were tuned."""
 
 
 def groups(results: Sequence[Result], missing: Sequence[dict[str, Any]]) -> list[Group]:

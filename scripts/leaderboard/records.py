@@ -11,10 +11,12 @@ from seqarena.common.files import paths_below, read_strict_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.results import Result, read_results, row_parts
 from seqarena.common.runs.run import BaseRun, RowParts, row_name
-from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of
+from seqarena.scripts.leaderboard.protocol import Group, Protocol, protocol_of
 from seqarena.scripts.leaderboard.remarks import separate_versions, version
+from seqarena.scripts.leaderboard.tunings import with_tuned
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.price.record import PriceRecord, read_prices
+from seqarena.scripts.sweep.tuning import read_tunings
 
 PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed": dict, "run": dict, "row": tuple,
            "seed": int, "config_version": int, "command": str}  # fmt: skip
@@ -94,6 +96,10 @@ class Measurements:
 
     results: dict[Path, Result]
     """One per (protocol, row, sources, seed)."""
+    tuned: list[Group]
+    """Groups of results whose fields were tuned."""
+    noted: dict[Path, Result]
+    """The results in these groups."""
     missing: list[dict[str, Any]]
     """Entries of sweep plans whose run has no result."""
     prices: list[PriceRecord]
@@ -127,9 +133,12 @@ def measurements(folder: Path) -> Measurements:
         raise WrongUseError(f"no results below {folder}{skipped}; run seqarena quickstart for first results")
     kept, duplicates = newest(results)
     prices, damaged = read_prices(folder)
+    tunings, more = read_tunings(folder)
+    plain, tuned, noted, unfinished = with_tuned(kept, tunings)
     return Measurements(
-        results=kept, missing=missing, prices=prices, problems=[*problems, *damaged], duplicates=duplicates
-    )
+        results=plain, tuned=tuned, noted=noted, missing=missing, prices=prices, problems=[*problems, *damaged, *more],
+        duplicates=[*duplicates, *unfinished],
+    )  # fmt: skip
 
 
 def _other_lengths(results: Mapping[Path, Result]) -> dict[Path, str]:

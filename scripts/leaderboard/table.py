@@ -14,6 +14,7 @@ from seqarena.scripts.leaderboard.prices import add_prices
 from seqarena.scripts.leaderboard.protocol import Group, Protocol, groups
 from seqarena.scripts.leaderboard.remarks import remarks
 from seqarena.scripts.leaderboard.rows import Row
+from seqarena.scripts.leaderboard.tunings import grid_notes
 from seqarena.scripts.leaderboard.verdict import verdict_of
 from seqarena.scripts.price.record import PriceRecord
 
@@ -55,10 +56,15 @@ class Table:
 
 
 def tables(
-    results: Sequence[Result], missing: Sequence[dict[str, Any]], baseline: str, prices: Sequence[PriceRecord] = ()
+    results: Sequence[Result],
+    missing: Sequence[dict[str, Any]],
+    baseline: str,
+    prices: Sequence[PriceRecord] = (),
+    tuned: Sequence[Group] = (),
 ) -> list[Table]:
-    """Returns one table per protocol, in the order of ``evidence``."""
-    return sorted((table_of(group, baseline, prices) for group in groups(results, missing)), key=evidence)
+    """Returns one table per protocol, in the order of ``evidence``; ``tuned``: groups of tuned results."""
+    found = [*groups(results, missing), *tuned]
+    return sorted((table_of(group, baseline, prices) for group in found), key=evidence)
 
 
 def evidence(table: Table) -> tuple[int, int, int]:
@@ -101,7 +107,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         is_other_data=_has_other_data(protocol),
         prices=add_prices(rows, protocol, prices, baseline),
         devices=sorted({result.device for result in group.results}),
-        remarks=[*remarks(by_row, rows), *plan_remarks],
+        remarks=[*remarks(by_row, rows), *plan_remarks, *grid_notes(group.tuned, [row.name for row in rows])],
     )
 
 
@@ -117,6 +123,8 @@ def _title(protocol: Protocol, task: Task | None) -> str:
     title = task_title(task, protocol.preset, preset.data_name if preset else "", protocol.changed)
     if protocol.task_version not in (None, task.version):
         title += f" [these results: version {protocol.task_version}]"
+    if protocol.tuned:
+        title += f"; {protocol.tuned}"
     if _is_other_data(protocol):
         title += f" [other data than the preset's: sha256 {str(protocol.data_checksum)[:12]}]"
     return title
@@ -142,7 +150,7 @@ def _has_other_data(protocol: Protocol) -> bool:
 def _is_comparable(protocol: Protocol, result: Result | None) -> bool:
     """Returns whether published figures were measured on the same data and settings."""
     preset = protocol.preset_record
-    if preset is None or not preset.comparable or _is_other_data(protocol):
+    if preset is None or not preset.comparable or _is_other_data(protocol) or protocol.tuned:
         return False
     if any(role_at(preset.run, path) is not Role.PRETRAINING for path in protocol.changed):
         return False

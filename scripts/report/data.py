@@ -76,11 +76,11 @@ def gather(folder: Path, baseline: str) -> ReportData:
     """
     found = measurements(folder)
     problems = list(found.problems)
-    folders = {id(result): path for path, result in found.results.items()}
+    folders = {id(result): path for each in (found.results, found.noted) for path, result in each.items()}
     colours: dict[str, str] = {}
     views = [
         _view(table_of(group, baseline, found.prices), group, folder, folders, problems, colours)
-        for group in groups(list(found.results.values()), found.missing)
+        for group in (*groups(list(found.results.values()), found.missing), *found.tuned)
     ]
     views.sort(key=lambda view: evidence(view.table))
     for name in dict.fromkeys(row.name for view in views for row in view.table.rows):

@@ -49,12 +49,12 @@ def scores(view: View) -> Chart | None:
         mean, half = scaled(row.mean, table.unit), interval([score for score, _ in seeds])
         shown += [score for score, _ in seeds] + ([] if half is None else [mean - half, mean + half])
         colour = view.colours[row.name]
-        each_seed = [(score, place, text) for score, text in seeds]
+        each_seed = [(score, float(place), text) for score, text in seeds]
         data.append(points(row, each_seed, "%{x:.2f}, %{text}", {"size": 6, "color": colour, "opacity": 0.55}))
         text = f"{short(row.name)}: {mean:.2f}" + ("" if half is None else f" ± {half:.2f}")
         mark = {"size": 10, "symbol": "diamond", "color": colour}
         data.append(
-            points(row, [(mean, place, text)], "%{text}", mark)
+            points(row, [(mean, float(place), text)], "%{text}", mark)
             | {"error_x": {"type": "data", "thickness": 2, "width": 5, "color": colour, "array": [half or 0.0]}}
         )
     if not data:
@@ -153,7 +153,7 @@ def comparisons(view: View) -> Chart | None:
         text = f"{short(row.name)} against {short(row.against)}: {verdict}"
         colour = view.colours[row.name]
         marks = points(
-            row, [(scaled(found.difference, table.unit), place, text)], "%{x:.2f}, %{text}",
+            row, [(scaled(found.difference, table.unit), float(place), text)], "%{x:.2f}, %{text}",
             {"size": 11, "symbol": SYMBOLS[verdict], "color": colour, "line": {"width": 2, "color": colour}},
         )  # fmt: skip
         bars = {"type": "data", "symmetric": False, "thickness": 2, "width": 5, "color": colour}

@@ -2,12 +2,14 @@
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from seqarena.common.errors import InUseError, WrongUseError, interrupt_advice, look_up
 from seqarena.common.files import write_json, writing
@@ -15,12 +17,17 @@ from seqarena.common.parser import Parser
 from seqarena.common.runs.cli import add_session_options, build_run, session_of
 from seqarena.common.runs.config import fingerprint, to_json
 from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import RowParts, row_name, row_of
 from seqarena.common.runs.session import Session
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.sweep.on_ray import import_ray, run_on_ray
 from seqarena.scripts.sweep.planned_run import HELD, PlannedRun
 from seqarena.scripts.sweep.processes import default_parallel, run_processes
+from seqarena.scripts.sweep.progress import outcome
+from seqarena.scripts.sweep.tuned import Trial, run_tuned
+from seqarena.scripts.sweep.tuning import FOLDER as TUNINGS
+from seqarena.scripts.sweep.tuning import grid_of
 
 LAUNCHERS = ("processes", "ray")
 
@@ -34,6 +41,11 @@ def parser() -> Parser:
     made.add_argument("--attention", nargs="+", default=[None], metavar="A", help="variants (default: the preset's)")
     made.add_argument("--norm", nargs="+", default=[None], metavar="N", help="norms (default: the preset's)")
     made.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="S", help="seeds (default: 0)")
+    made.add_argument(
+        "--tune", nargs="+", action="append", default=[], metavar="FIELD VALUE",
+        help="field to tune for each variant, and its values, such as optim.lr 3e-4 1e-3 3e-3: all are trained with all"
+        " seeds, the validation set chooses, and only the chosen runs are tested; may be given several times",
+    )  # fmt: skip
     at_once = made.add_argument_group("parallel runs")
     at_once.add_argument(
         "--parallel", nargs="?", type=int, const=math.inf, metavar="N",
@@ -54,6 +66,8 @@ def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.
     """
     options, fields = parser().parse_known_args(arguments)
     look_up(dict.fromkeys(LAUNCHERS), options.launcher, "launcher")
+    if options.tune and options.launcher == "ray":
+        raise WrongUseError("--tune: not available with --launcher ray; use --parallel")
     if options.parallel is not None and (options.launcher == "ray" or options.parallel < 1):
         raise WrongUseError(
             "--parallel: expected at least 1; omit it with --launcher ray, which uses the whole cluster"
@@ -64,24 +78,40 @@ def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.
         value = getattr(options, name)
         if value is not None and not (math.isfinite(value) and value >= 0 and (value > 0 or name == "gpus")):
             raise WrongUseError(f"--{name}: expected a number {least}, found {value:g}")
-    package = find_package(options.package)
-    planned: dict[Path, PlannedRun] = {}
-    for task in options.task:
-        for attention in options.attention:
-            for norm in options.norm:
-                for seed in options.seeds:
-                    run = build_run(package, task, options.preset, attention, norm, seed, fields, "seqarena sweep")
-                    names = [
-                        ("--preset", run.preset),
-                        ("--attention", attention),
-                        ("--norm", norm),
-                        ("--seed", seed),
-                    ]
-                    words = [word for flag, name in names if name is not None for word in (flag, str(name))]
-                    command = shlex.join(["seqarena", package.name, task, *words, *fields])
-                    each = PlannedRun(package=package, run=run, session=session_of(options, command))
-                    planned.setdefault(each.folder, each)  # lnas is an alias of softmax: the same run is planned once
-    return list(planned.values()), session_of(options, shlex.join(["seqarena", "sweep", *arguments])), options
+    return [each.planned for each in trials_of(options, fields)], session_of(options, _command(arguments)), options
+
+
+def _command(arguments: Sequence[str]) -> str:
+    return shlex.join(["seqarena", "sweep", *arguments])
+
+
+def trials_of(options: argparse.Namespace, fields: Sequence[str]) -> list[Trial]:
+    """Returns the planned runs with their points of the grid; without ``--tune`` the only point has no fields.
+
+    Raises:
+        WrongUseError: an unknown name or field, or an invalid run.
+    """
+    package, grid = find_package(options.package), grid_of(options.tune)
+    found: dict[Path, Trial] = {}
+    rows: dict[tuple[Any, ...], RowParts] = {}
+    for task, attention, norm, point, seed in itertools.product(
+        options.task, options.attention, options.norm, grid.points(), options.seeds
+    ):
+        typed = [*fields, *grid.arguments(point)]
+        run = build_run(package, task, options.preset, attention, norm, seed, typed, "seqarena sweep")
+        names = [("--preset", run.preset), ("--attention", attention), ("--norm", norm), ("--seed", seed)]
+        words = [word for flag, name in names if name is not None for word in (flag, str(name))]
+        session = session_of(options, shlex.join(["seqarena", package.name, task, *words, *typed]))
+        session = dataclasses.replace(session, validate_only=bool(options.tune))
+        trial = Trial(point=point, planned=PlannedRun(package=package, run=run, session=session))
+        row = row_of(run, package.preset(run))
+        if rows.setdefault((task, attention, norm), row) != row:
+            raise WrongUseError(
+                f"--tune {' '.join(grid.fields)}: the values name different rows of a table; --attention and --norm "
+                "compare rows"
+            )
+        found.setdefault(trial.planned.folder, trial)  # lnas is an alias of softmax: the same run is planned once
+    return list(found.values())
 
 
 def save_plan(planned: Sequence[PlannedRun], session: Session) -> Path:
@@ -150,6 +180,8 @@ def run(arguments: Sequence[str]) -> int:
     planned, session, options = plan(arguments)
     if options.launcher == "ray":
         import_ray()  # reports a missing package before the data are prepared
+    if options.tune:
+        return _run_tuned(planned, session, options, arguments)
     path = save_plan(planned, session)
     print_plan(planned)
     logs = path.with_suffix("")
@@ -161,9 +193,36 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps({"plan": str(path), "results": [dataclasses.asdict(each) for each in results if each]}))
     else:
         for each, result in zip(planned, results, strict=True):
-            outcome = "failed" if result is None else result.message or f"test {result.metric} {result.score:.4f}"
-            print(f"{each.package.name} {each.title}  {outcome}")
-        print(f"plan: {path}; tables: seqarena leaderboard --runs {shlex.quote(str(session.runs))}")
+            print(f"{each.package.name} {each.title}  {'failed' if result is None else outcome(result)}")
+        print(f"plan: {path}; {_tables(session)}")
+    return 0 if all(result is not None and result.status == "finished" for result in results) else 1
+
+
+def _tables(session: Session) -> str:
+    return f"tables: seqarena leaderboard --runs {shlex.quote(str(session.runs))}"
+
+
+def _run_tuned(
+    planned: Sequence[PlannedRun], session: Session, options: argparse.Namespace, arguments: Sequence[str]
+) -> int:
+    """Runs a sweep with ``--tune`` and returns its exit code."""
+    trials = trials_of(*parser().parse_known_args(arguments))
+    print_plan(planned)
+    parallel = default_parallel() if options.parallel == math.inf else options.parallel or 1
+    prepare_all(planned, at_once=parallel > 1)
+
+    def measure(some: Sequence[PlannedRun]) -> Sequence[Result | None]:
+        return _run_planned(some, session, session.runs / TUNINGS, parallel, options)
+
+    with interrupt_advice(lambda: advice(session)):
+        results = run_tuned(trials, grid_of(options.tune), measure, session.runs, _command(arguments))
+    if options.json:
+        print(json.dumps({"results": [dataclasses.asdict(each) for each in results if each]}))
+    else:
+        for result in results:
+            if result is not None:
+                print(f"{result.package} {result.task} {row_name(result.row)} seed {result.seed}  {outcome(result)}")
+        print(_tables(session))
     return 0 if all(result is not None and result.status == "finished" for result in results) else 1
 
 

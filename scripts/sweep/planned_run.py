@@ -12,7 +12,7 @@ from seqarena.common.runs.external import external_modules, import_code, locatio
 from seqarena.common.runs.folder import outdated_sources, run_folder
 from seqarena.common.runs.inputs import has_same_files
 from seqarena.common.runs.package import Package
-from seqarena.common.runs.results import Result
+from seqarena.common.runs.results import RESULT, TRIAL, Result
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import BaseRun, changed_from, row_name, row_of
 from seqarena.common.runs.session import Session, execute
@@ -65,10 +65,16 @@ class PlannedRun:
             "command": self.session.command,
         }
 
+    @property
+    def result_path(self) -> Path:
+        """File of the result, or of the trial."""
+        return self.folder / (TRIAL if self.session.validate_only else RESULT)
+
     def result(self) -> Result | None:
-        """Returns the stored result; None if there is none or it is unreadable."""
+        """Returns the stored result; for a trial, that of the trial or of the tested run. None if it is unreadable."""
         try:
-            return Result.read(self.folder)
+            found = Result.read(self.folder)
+            return Result.read(self.folder, TRIAL) if found is None and self.session.validate_only else found
         except BadDataError:  # reported when the run is started
             return None
 

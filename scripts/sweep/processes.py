@@ -116,7 +116,7 @@ def _start(each: PlannedRun, number: int, slot: int, parallel: int, logs: Path) 
 
 
 def _stamp(each: PlannedRun) -> int | None:
-    path = each.folder / "result.json"
+    path = each.result_path
     return path.stat().st_mtime_ns if path.exists() else None
 
 
@@ -132,7 +132,7 @@ def _collect(each: PlannedRun, started: RunningProcess, board: Board) -> Result 
     code = started.process.returncode
     found = each.result()
     is_new = _stamp(each) != started.before
-    if found is not None and is_new and code == {"finished": 0, "diverged": 1}[found.status]:
+    if found is not None and is_new and code == int(found.status == "diverged"):
         board.set_result(started.number, found)
         return found
     message = f"killed by signal {-code}" + (": out of memory?" if code == -signal.SIGKILL else "")

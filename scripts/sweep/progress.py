@@ -21,6 +21,14 @@ MOST_SHOWN = 24
 WAITING, RUNNING, FINISHED, DIVERGED, FAILED = "waiting", "running", "finished", "diverged", "failed"
 
 
+def outcome(result: Result) -> str:
+    """Returns the score of a result, or why it has none, in a few words."""
+    if result.status == "diverged":
+        return result.message
+    kind, score = ("validation", result.validation[result.metric]) if result.score is None else ("test", result.score)
+    return f"{kind} {result.metric} {score:.4f}"
+
+
 class Board:
     """State of every run of a sweep, shown on standard error."""
 
@@ -57,8 +65,7 @@ class Board:
 
     def set_result(self, number: int, result: Result, news: str = "") -> None:
         """Sets the state of a run that has a result."""
-        score = result.message if result.score is None else f"test {result.metric} {result.score:.4f}"
-        self.set_state(number, DIVERGED if result.score is None else FINISHED, f"{score}{news}")
+        self.set_state(number, DIVERGED if result.status == "diverged" else FINISHED, f"{outcome(result)}{news}")
 
     def _table(self) -> Table:
         counts = {state: self.states.count(state) for state in dict.fromkeys(self.states)}

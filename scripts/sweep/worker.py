@@ -22,7 +22,7 @@ def work(_: Sequence[str]) -> int:
     except InUseError as error:
         print(f"seqarena: {error}", file=sys.stderr)
         return IN_USE
-    return 0 if result.status == "finished" else 1
+    return int(result.status == "diverged")
 
 
 def _leave_with_the_sweep() -> None:

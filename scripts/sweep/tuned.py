@@ -1,0 +1,95 @@
+"""Runs a sweep with ``--tune``: all trials, the choice of each variant, then the tests of the chosen runs."""
+
+import dataclasses
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from seqarena.common.runs.config import fingerprint, to_json
+from seqarena.common.runs.results import Result
+from seqarena.common.runs.roles import CONFIG_VERSION
+from seqarena.common.runs.run import RowParts, row_name, row_of
+from seqarena.scripts.leaderboard.protocol import settings_json
+from seqarena.scripts.sweep.planned_run import PlannedRun
+from seqarena.scripts.sweep.tuning import FORMAT, Choice, Grid, Tuning, Values, choose
+
+Measure = Callable[[Sequence[PlannedRun]], Sequence[Result | None]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One planned trial and its point of the grid."""
+
+    point: Values
+    planned: PlannedRun
+
+
+def run_tuned(trials: Sequence[Trial], grid: Grid, measure: Measure, runs: Path, command: str) -> list[Result | None]:
+    """Measures all trials, writes the choices below ``runs``, and returns the results of the chosen runs.
+
+    A None among them is a run that failed. If a trial fails, nothing is chosen, and the list is [None].
+    """
+    results = measure([each.planned for each in trials])
+    if any(result is None for result in results):
+        failed = sum(result is None for result in results)
+        print(f"{failed} of {len(trials)} trials failed; nothing was chosen. The same command goes on", file=sys.stderr)
+        return [None]
+    arms: dict[str, dict[RowParts, list[tuple[Trial, Result]]]] = defaultdict(lambda: defaultdict(list))
+    for trial, result in zip(trials, results, strict=True):
+        assert result is not None
+        run = trial.planned.run
+        arms[run.task][row_of(run, trial.planned.package.preset(run))].append((trial, result))
+    chosen: list[PlannedRun] = []
+    for task, rows in arms.items():
+        choices = []
+        for row, tried in rows.items():
+            choice, some = _choice(row, tried, grid)
+            print(
+                f"{task} {row_name(row)}: {_in_words(choice, grid) if choice else 'all values diverged'}",
+                file=sys.stderr,
+            )
+            choices += [choice] if choice else []
+            chosen += some
+        package = next(iter(rows.values()))[0][0].planned.package
+        Tuning(
+            format=FORMAT, package=package.name, task=task, metric=package.tasks[task].metric,
+            fields={path: list(values) for path, values in grid.fields.items()}, choices=choices,
+            settings=_settings(next(iter(rows.values()))[0][0].planned, grid), command=command,
+        ).write(runs)  # fmt: skip
+    return list(measure(chosen))
+
+
+def _settings(planned: PlannedRun, grid: Grid) -> str:
+    run = planned.run
+    package, known = json.loads(settings_json(planned.package.name, run.task, to_json(run), CONFIG_VERSION))
+    return fingerprint([package, known | {path: list(values) for path, values in grid.fields.items()}])
+
+
+def _choice(row: RowParts, tried: Sequence[tuple[Trial, Result]], grid: Grid) -> tuple[Choice | None, list[PlannedRun]]:
+    """Returns the choice of a row, None if all its points diverged, and the runs to test."""
+    by_point: dict[Values, list[Result]] = defaultdict(list)
+    for trial, result in tried:
+        by_point[trial.point].append(result)
+    task = tried[0][0].planned.package.task(tried[0][0].planned.run)
+    found = choose(grid, by_point, higher_is_better=task.higher_is_better)
+    if found is None:
+        return None, []
+    point, scores = found
+    runs = [each.planned for each, _ in tried if each.point == point]
+    folders = [str(each.folder.relative_to(each.session.runs)) for each in runs]
+    choice = Choice(row=row, point=list(point), edge=grid.at_edge(point), scores=scores, folders=folders)
+    return choice, [_to_test(each) for each in runs]
+
+
+def _to_test(trial: PlannedRun) -> PlannedRun:
+    """Returns the run of a trial that goes on with the test; it must not delete what the trial trained."""
+    session = dataclasses.replace(trial.session, validate_only=False, overwrite=False)
+    return dataclasses.replace(trial, session=session)
+
+
+def _in_words(choice: Choice, grid: Grid) -> str:
+    values = ", ".join(f"{path} {value}" for path, value in zip(grid.fields, choice.point, strict=True))
+    edge = f"; at the edge of the grid: {', '.join(choice.edge)}" if choice.edge else ""
+    return f"chosen {values}{edge}"

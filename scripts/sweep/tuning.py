@@ -1,0 +1,175 @@
+"""Tunes fields for each variant: trains a grid of values, chooses on the validation set, and tests the choice only.
+
+Every variant gets the same grid and the same seeds. A trial ends after its training. The runs of the chosen values go
+on from there with the test, so the test set is evaluated once per run and never at another value.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from seqarena.common.errors import BadDataError, WrongUseError, printable
+from seqarena.common.files import paths_below, read_strict_json, write_json
+from seqarena.common.runs.results import SEAL, Result, fits, row_parts, seal
+from seqarena.common.runs.run import RowParts
+
+FOLDER = "tunings"
+"""Name of the folder of records in a folder of runs."""
+FORMAT = 1
+Values = tuple[str, ...]
+"""One value of each tuned field, as typed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The tuned fields and their values."""
+
+    fields: Mapping[str, Values]
+    """Path of a field -> its values, as typed."""
+
+    def points(self) -> list[Values]:
+        """Returns all combinations of values."""
+        return list(itertools.product(*self.fields.values()))
+
+    def arguments(self, point: Values) -> list[str]:
+        """Returns a point as arguments of the command line."""
+        return [word for path, value in zip(self.fields, point, strict=True) for word in (f"--{path}", value)]
+
+    def at_edge(self, point: Values) -> list[str]:
+        """Returns the fields whose chosen value is the smallest or largest number of its grid of several."""
+        found = []
+        for (path, values), value in zip(self.fields.items(), point, strict=True):
+            numbers = [_number(each) for each in values]
+            if len(values) > 1 and None not in numbers and _number(value) in (min(numbers), max(numbers)):  # type: ignore[type-var]
+                found.append(path)
+        return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def grid_of(given: Sequence[Sequence[str]]) -> Grid:
+    """Returns the grid of ``--tune FIELD VALUE VALUE ...``, given once or several times.
+
+    Raises:
+        WrongUseError: fewer than two values, a value or a field given twice.
+    """
+    fields: dict[str, Values] = {}
+    for path, *values in given:
+        name = path.removeprefix("--").replace("-", "_")
+        if len(values) < 2:
+            raise WrongUseError(f"--tune {path}: expected at least two values, found {len(values)}")
+        if len(set(values)) < len(values) or name in fields:
+            raise WrongUseError(f"--tune {path}: a value or field is given twice")
+        fields[name] = tuple(values)
+    return Grid(fields=fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The chosen values of one row of a table, and the scores that led to them."""
+
+    row: RowParts
+    point: list[str]
+    edge: list[str]
+    """Fields whose value is at the edge of the grid."""
+    scores: list[list[Any]]
+    """[values, validation scores of the seeds] of each point; the scores of a point with a diverged seed are empty."""
+    folders: list[str]
+    """Directories of the tested runs, relative to the folder of runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Record of the choices of one task."""
+
+    format: int
+    package: str
+    task: str
+    metric: str
+    fields: dict[str, list[str]]
+    choices: list[Any]
+    """``Choice`` of each row; plain values in a file."""
+    settings: str
+    """Hash of the settings of the runs, with the grid in place of the tuned fields."""
+    command: str
+
+    def write(self, runs: Path) -> Path:
+        """Writes the record below a folder of runs and returns its path, which depends on the settings and the grid.
+
+        Choices of other rows in a record of the same settings are kept, so that variants can be added.
+        """
+        path = runs / FOLDER / f"{self.package}-{self.task}-{self.settings}.json"
+        rows = {choice.row for choice in self.choices}
+        earlier: list[Choice] = []
+        with contextlib.suppress(BadDataError):  # there is none, or it is damaged and replaced
+            earlier = [choice for choice in read_tuning(path).choices if choice.row not in rows]
+        values = asdict(replace(self, choices=[*earlier, *self.choices]))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, values | {SEAL: seal(values)})
+        return path
+
+
+def choose(
+    grid: Grid, trials: Mapping[Values, Sequence[Result]], *, higher_is_better: bool
+) -> tuple[Values, list[list[Any]]] | None:
+    """Returns the point with the best mean validation score, and all scores; None if every point has a diverged seed.
+
+    Of equal points the first is chosen.
+    """
+    scores: dict[Values, list[float]] = {}
+    for point in grid.points():
+        results = trials[point]
+        diverged = any(each.status == "diverged" for each in results)
+        scores[point] = [] if diverged else [each.validation[each.metric] for each in results]
+    means = {point: fmean(some) for point, some in scores.items() if some}
+    if not means:
+        return None
+    best = max(means, key=lambda point: means[point] if higher_is_better else -means[point])
+    return best, [[list(point), some] for point, some in scores.items()]
+
+
+def read_tuning(path: Path) -> Tuning:
+    """Returns the record in a file.
+
+    Raises:
+        BadDataError: the file is damaged, edited or of another format.
+    """
+    try:
+        found = read_strict_json(path)
+        values = printable(found)
+    except (OSError, ValueError) as error:
+        raise BadDataError(f"{path}: not readable as JSON ({error}); run the sweep again") from error
+    if not isinstance(values, dict) or values.get("format") != FORMAT or values.pop(SEAL, None) != seal(found):
+        raise BadDataError(f"{path}: not a record of seqarena sweep --tune, or edited; run the sweep again")
+    try:
+        choices = [Choice(**each | {"row": row_parts(each["row"], "")}) for each in values["choices"]]
+        tuning = Tuning(**values | {"choices": choices})
+    except (TypeError, KeyError) as error:
+        raise BadDataError(f"{path}: not the fields of a record of choices; run the sweep again") from error
+    is_whole = all(isinstance(each, str) for each in (tuning.package, tuning.task, tuning.metric, tuning.settings))
+    if not is_whole or not fits(dict[str, list[str]], tuning.fields) or not all(
+        fits(list[str], each.folders) and fits(list[str], each.point) for each in choices
+    ):  # fmt: skip
+        raise BadDataError(f"{path}: not the fields of a record of choices; run the sweep again")
+    return tuning
+
+
+def read_tunings(runs: Path) -> tuple[dict[Path, Tuning], list[str]]:
+    """Returns folder of runs -> record, for all records below a folder, and a message for each unreadable file."""
+    found, problems = {}, []
+    for path in paths_below(runs):
+        if path.suffix == ".json" and path.parent.name == FOLDER:
+            try:
+                found[path] = read_tuning(path)
+            except BadDataError as error:
+                problems.append(printable(str(error)))
+    return found, problems

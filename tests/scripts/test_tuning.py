@@ -1,0 +1,212 @@
+"""Sweeps that tune fields: one grid for all variants, the validation set chooses, the test set is touched once."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from seqarena.common.errors import BadDataError, WrongUseError, run_command
+from seqarena.common.runs.results import TRIAL, Result, read_results
+from seqarena.scripts import sweep
+from seqarena.scripts.leaderboard.cells import cells, footnotes
+from seqarena.scripts.leaderboard.records import measurements
+from seqarena.scripts.leaderboard.table import Table, tables
+from seqarena.scripts.seqarena import dispatch
+from seqarena.scripts.sweep.tuning import FOLDER, Grid, choose, grid_of, read_tuning
+from tests.common.runs.test_cli import TINY
+from tests.scripts.results import result
+
+GRID = Grid(fields={"optim.lr": ("1e-3", "3e-3", "1e-2")})
+
+
+def trial(score: float | None) -> Result:
+    made = result("softmax", 0, None)
+    if score is None:
+        return made
+    return replace(made, status="validated", validation={"accuracy": score})
+
+
+def tried(*scores: tuple[float | None, ...]) -> dict[tuple[str, ...], list[Result]]:
+    return {point: [trial(each) for each in some] for point, some in zip(GRID.points(), scores, strict=True)}
+
+
+def test_the_best_mean_over_seeds_is_chosen() -> None:
+    trials = tried((0.5, 0.1), (0.4, 0.4), (0.2, 0.3))
+    best = choose(GRID, trials, higher_is_better=True)
+    assert best is not None
+    assert best[0] == ("3e-3",)
+    assert best[1][0] == [["1e-3"], [0.5, 0.1]]
+    lowest = choose(GRID, trials, higher_is_better=False)
+    assert lowest is not None
+    assert lowest[0] == ("1e-2",)
+
+
+def test_a_value_with_a_diverged_seed_is_not_chosen() -> None:
+    best = choose(GRID, tried((0.9, None), (0.2, 0.2), (0.2, 0.2)), higher_is_better=True)
+    assert best is not None
+    assert best[0] == ("3e-3",)  # the first of equal ones
+    assert best[1][0] == [["1e-3"], []]
+    assert choose(GRID, tried((None,), (None,), (None,)), higher_is_better=True) is None
+
+
+def test_a_choice_at_the_edge_of_a_grid_of_numbers_is_marked() -> None:
+    assert [GRID.at_edge(point) for point in GRID.points()] == [["optim.lr"], [], ["optim.lr"]]
+    both = Grid(fields={"optim.lr": ("1e-3", "1e-2", "1e-4"), "optim.name": ("adam", "adamw")})
+    assert both.at_edge(("1e-3", "adam")) == []  # between the others; names have no edge
+    assert both.arguments(("1e-2", "adam")) == ["--optim.lr", "1e-2", "--optim.name", "adam"]
+    assert len(both.points()) == 6
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([["optim.lr", "1e-3"]], "--tune optim.lr: expected at least two values, found 1"),
+        ([["optim.lr", "1", "1"]], "given twice"),
+        ([["optim.lr", "1", "2"], ["--optim.lr", "3", "4"]], "given twice"),
+    ],
+)
+def test_a_grid_needs_two_values(given: list[list[str]], message: str) -> None:
+    with pytest.raises(WrongUseError, match=message):
+        grid_of(given)
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    folders = ["--runs", str(folder / "runs"), "--data-folder", str(folder)]
+    names = "lra listops --attention softmax x3 --seeds 0 1 --tune optim.lr 1e-3 1e-2".split()
+    return [*names, *folders, *TINY, *more]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned")
+    assert run_command(dispatch, ["sweep", *arguments(folder)]) == 0
+    return folder
+
+
+def test_only_the_chosen_runs_are_tested(tuned: Path) -> None:
+    trials = list((tuned / "runs").rglob(TRIAL))
+    assert len(trials) == 2 * 2 * 2
+    for path in trials:
+        found = Result.read(path.parent, TRIAL)
+        assert found is not None
+        assert (found.status, found.score, found.metrics, found.example_scores) == ("validated", None, {}, [])
+    results, problems = read_results(tuned / "runs")
+    assert not problems
+    assert len(results) == 2 * 2
+    (record,) = (tuned / "runs" / FOLDER).glob("*.json")
+    tuning = read_tuning(record)
+    assert [choice.row[0] for choice in tuning.choices] == [("attention", "softmax"), ("attention", "x3")]
+    for choice in tuning.choices:
+        by_point = {tuple(point): sum(seeds) for point, seeds in choice.scores}
+        assert by_point[tuple(choice.point)] == max(by_point.values())
+        assert choice.edge == ["optim.lr"]  # both values of a grid of two are at its edge
+        assert all(tuned / "runs" / each in results for each in choice.folders)
+
+
+def test_a_chosen_run_is_the_run_of_its_command(tuned: Path, tmp_path: Path) -> None:
+    """Bit for bit, although it went on from a trial."""
+    chosen = next(iter(read_results(tuned / "runs")[0].values()))
+    words = chosen.command.split()[1:]
+    folders = ["--runs", str(tmp_path), "--data-folder", str(tuned)]
+    assert run_command(dispatch, [*words, *folders]) == 0
+    (alone,) = read_results(tmp_path)[0].values()
+    assert alone.run == chosen.run
+    assert (alone.score, alone.metrics, alone.example_scores) == (chosen.score, chosen.metrics, chosen.example_scores)
+    assert (alone.validation, alone.chosen_step, alone.floors) == (chosen.validation, chosen.chosen_step, chosen.floors)
+
+
+def test_the_same_sweep_again_measures_nothing(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in (tuned / "runs").rglob("*.json")}
+    assert run_command(dispatch, ["sweep", *arguments(tuned)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.count("test accuracy") == 4
+    assert "step" not in shown.err
+    assert {path: path.read_bytes() for path in (tuned / "runs").rglob("*.json")} == before
+
+
+def test_variants_can_be_added_later(tuned: Path, tmp_path: Path) -> None:
+    shutil.copytree(tuned / "runs", tmp_path / "runs")
+    words = [*arguments(tuned), "--runs", str(tmp_path / "runs")]
+    words[words.index("x3")] = "x1"
+    assert run_command(dispatch, ["sweep", *words]) == 0
+    (record,) = (tmp_path / "runs" / FOLDER).glob("*.json")
+    assert [choice.row[0][1] for choice in read_tuning(record).choices] == ["x3", "softmax", "x1"]
+    assert {row.name: len(row.seeds) for row in table_of(tmp_path / "runs").rows} == {
+        "softmax, 1 layer": 2, "x1, 1 layer": 2, "x3, 1 layer": 2,
+    }  # fmt: skip
+
+
+def table_of(runs: Path) -> Table:
+    found = measurements(runs)
+    (table,) = tables(list(found.results.values()), found.missing, "softmax", found.prices, found.tuned)
+    return table
+
+
+def test_a_table_has_each_variant_at_its_choice(tuned: Path) -> None:
+    table = table_of(tuned / "runs")
+    assert "optim.lr tuned over 1e-3 1e-2 on the validation set" in table.title
+    assert "optim.lr=" not in table.title
+    assert [row.name for row in table.rows] == ["softmax, 1 layer", "x3, 1 layer"]
+    assert all("(optim.lr 1e-" in cells(row, table)[0] for row in table.rows)
+    assert "at the edge of the grid" in cells(table.rows[0], table)[0]
+    assert table.rows[1].comparison is not None
+    assert any(note.startswith("x3, 1 layer: validation accuracy by optim.lr: 1e-3: 0.") for note in footnotes(table))
+    assert not table.comparable
+
+
+def test_the_page_shows_tuned_tables(tuned: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    command = ["report", "--runs", str(tuned / "runs"), "--out", str(out), "--benchmarks", str(tmp_path)]
+    assert run_command(dispatch, command) == 0
+    assert "optim.lr tuned over 1e-3 1e-2" in out.read_text()
+
+
+def test_runs_at_the_presets_value_stay_in_their_own_table_too(tuned: Path, tmp_path: Path) -> None:
+    """A run that differs from the preset in the tuned field only is in no other table."""
+    assert not measurements(tuned / "runs").results
+    shutil.copytree(tuned / "runs", tmp_path / "runs")
+    for path in (tmp_path / "runs" / FOLDER).glob("*.json"):
+        path.unlink()
+    assert len(measurements(tmp_path / "runs").results) == 4
+
+
+@pytest.mark.parametrize("change", [("1e-2", "5e-2"), ('"format": 1', '"format": 9'), ("{", "")])
+def test_an_edited_record_is_skipped_and_named(tuned: Path, tmp_path: Path, change: tuple[str, str]) -> None:
+    shutil.copytree(tuned / "runs", tmp_path / "runs")
+    (record,) = (tmp_path / "runs" / FOLDER).glob("*.json")
+    record.write_text(record.read_text().replace(*change, 1))
+    with pytest.raises(BadDataError, match="run the sweep again"):
+        read_tuning(record)
+    found = measurements(tmp_path / "runs")
+    assert any(record.name in problem for problem in found.problems)
+    assert not found.tuned
+    assert len(found.results) == 4
+
+
+def test_a_test_that_is_missing_is_named(tuned: Path, tmp_path: Path) -> None:
+    shutil.copytree(tuned / "runs", tmp_path / "runs")
+    next((tmp_path / "runs").rglob("result.json")).unlink()
+    found = measurements(tmp_path / "runs")
+    assert any("the same sweep goes on" in message for message in found.duplicates)
+    assert sum(len(group.results) for group in found.tuned) == 3
+
+
+def test_a_trial_is_no_result(tuned: Path, tmp_path: Path) -> None:
+    trial_path = next((tuned / "runs").rglob(TRIAL))
+    shutil.copy(trial_path, tmp_path / "result.json")
+    with pytest.raises(BadDataError, match="status is 'validated' in a file of this name"):
+        Result.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--launcher", "ray"], "--tune: not available with --launcher ray"),
+        (["--tune", "model.layers", "1", "2"], "the values name different rows of a table"),
+        (["--tune", "optim.rate", "1", "2"], "unknown field"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(tmp_path: Path, more: list[str], message: str) -> None:
+    with pytest.raises((WrongUseError, SystemExit), match=message):
+        sweep.plan(arguments(tmp_path, *more))
