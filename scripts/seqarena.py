@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "leaderboard": "print tables of the results below a folder",
         "report": "write the results below a folder as one page that opens from disk",
         "curves": "plot the recorded metrics of runs, including diagnostics of each layer",
+        "variants": "list the attention variants, grouped: name, orders, formula",
         "price": "measure time and memory of each variant's training step, in turns, for the leaderboard",
         "verify": "check an attention variant, your own or one of the table, against the contract of the suite",
         "figures": "draw and check claims of the papers that need no big training",

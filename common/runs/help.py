@@ -48,17 +48,20 @@ def _chosen_by(preset: Preset[BaseRun]) -> str:
 
 
 def _summaries(table: Mapping[str, Any], aliases: Mapping[str, str]) -> str:
-    """Returns a table of configs, one line each: name, and first line of the class's docstring.
+    """Returns a table of configs, one line each: name and summary.
 
     A class with several entries has a property ``formula``, which tells them apart.
     """
     lines = []
     for name, config in table.items():
         alias = f" (also: {aliases[name]})" if name in aliases else ""
-        first = (type(config).__doc__ or "").split("\n")[0].rstrip(".")
-        summary = getattr(config, "formula", first)
-        lines.append(f"  {name:<14} {summary}{alias}")
+        lines.append(f"  {name:<14} {summary(config)}{alias}")
     return "\n".join(lines)
+
+
+def summary(config: Any) -> str:
+    """Returns the formula of a variant or norm, or the first line of its class's docstring."""
+    return str(getattr(config, "formula", (type(config).__doc__ or "").split("\n")[0].rstrip(".")))
 
 
 def provenance(task: Task, preset: Preset[BaseRun]) -> str:

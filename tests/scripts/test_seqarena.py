@@ -1,4 +1,5 @@
 import contextlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from seqarena import __version__
+from seqarena.common.attention import ATTENTIONS
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import COMMANDS, dispatch, overview
 
@@ -19,6 +21,12 @@ def test_the_overview_names_everything_and_waits_for_nothing() -> None:
     assert told == f"{overview()}\nFalse\n"
     names = [*COMMANDS, *PACKAGES, *(task for package in PACKAGES for task in find_package(package).tasks)]
     assert all(name in told for name in names)
+
+
+def test_every_variant_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["variants"]) == 0
+    names = re.findall(r"^  (\S+) +[ncq]+s? +\S", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(names) == sorted(ATTENTIONS)
 
 
 @pytest.mark.parametrize(
