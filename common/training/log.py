@@ -11,11 +11,14 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
+from rich.table import Column
 
 from seqarena.common.files import write_atomically, writing
 from seqarena.common.training.processes import Accelerator
 
 Item = TypeVar("Item")
+NARROW = 110
+"""Width of a terminal below which the progress has no bar and no speed, so that steps and scores stay readable."""
 PROGRESS_SECONDS = 30.0
 """Seconds between progress lines if there is no terminal."""
 
@@ -55,11 +58,12 @@ class Log:
         self.accelerator, self.path, self.title, self.steps = accelerator, out / "metrics.jsonl", title, steps
         self.trackers = trackers
         self.console = standard_error() if accelerator.is_main_process else Console(stderr=True, quiet=True)
+        self.is_narrow = self.console.width < NARROW
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            *([] if self.is_narrow else [BarColumn()]),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=2 * len(str(steps)) + 1)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=len("0:00:00"))),
             TextColumn("{task.fields[news]}"),
             console=self.console,
             disable=not self.console.is_terminal,
@@ -93,10 +97,10 @@ class Log:
     def train(self, step: int, values: Mapping[str, float]) -> None:
         """Records training metrics after ``step``."""
         self._write(step, {"step": step, **values})
-        self.news |= {
-            "loss": f"train loss {values['loss']:.3f}",
-            "speed": f"{values['tokens_per_second']:,.0f} tokens/s",
-        }
+        speed = {} if self.console.is_terminal and self.is_narrow else {
+            "speed": f"{values['tokens_per_second']:,.0f} tokens/s"
+        }  # fmt: skip
+        self.news |= {"loss": f"train loss {values['loss']:.3f}", **speed}
         self._show(step)
 
     def evaluation(

@@ -1,5 +1,6 @@
 """How far something is: told where nobody looks at a terminal, now and then, by the main process alone."""
 
+import io
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from rich.console import Console
 
 from seqarena.common.data.batches import Indices
 from seqarena.common.training import log
@@ -22,6 +24,23 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: pytest.Captur
     assert [line.split("  ")[1] for line in lines] == ["evaluation, batch: 4 of 10", "evaluation, batch: 8 of 10"]
     assert list(with_progress(range(3), "shards", None, clock=lambda: 0.0)) == [0, 1, 2]
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_steps_and_time_left_are_shown_at_any_width(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True)
+    monkeypatch.setattr(log, "standard_error", lambda: console)
+    with log.Log(Mock(is_main_process=True), tmp_path, title="listops softmax, post seed 12", steps=2_500) as shown:
+        shown.train(1_250, {"loss": 1.2345, "tokens_per_second": 52_000.0})
+        shown.evaluation(1_250, {"accuracy": 0.5}, {}, {})
+        shown.progress.refresh()
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "1250/2500" in text
+    assert "train loss 1.2" in text
+    assert ("52,000 tokens/s" in text) == (width == 140)
 
 
 @pytest.mark.parametrize(("process", "told"), [(0, ["1 of 2", "2 of 2"]), (1, [])])
