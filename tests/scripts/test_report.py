@@ -23,6 +23,7 @@ from seqarena.scripts.report.words import sentences
 from seqarena.scripts.seqarena import dispatch
 from tests.common.runs.test_cli import TINY
 from tests.scripts.results import result
+from tests.scripts.test_overview import results as planted
 
 HTML = "<script>alert(1)</script><b>x"
 
@@ -256,6 +257,21 @@ def test_nothing_is_said_of_what_others_are_compared_with(tmp_path: Path) -> Non
     assert "than softmax, post" in told["softmax, deescalated"] or "as softmax, post" in told["softmax, deescalated"]
     assert "as softmax, deescalated" in told["x3, deescalated"]
     assert told["tanh"] == "has no score: 1 seed diverged."
+
+
+def test_the_head_is_right_about_a_winner_a_loser_and_noise(tmp_path: Path) -> None:
+    text, _ = page(write(tmp_path, *planted()))
+    head = text[text.index('class="overview"') : text.index('aria-label="contents"')]
+    rows = {
+        name: re.findall(r"<td class=\"(\w+)\">([^<]*)</td>", row)
+        for row, name in re.findall(r"(<th scope=\"row\"><bdi>([^<]*)</bdi>.*?</tr>)", head, re.DOTALL)
+    }
+    assert rows["dnas"] == [("better", "▲ +15.67")] * 2
+    assert rows["x3"] == [("worse", "▼ -35.00")] * 2
+    assert [shade for shade, _ in rows["hnas"]] == ["even", "even"]
+    for place in range(2):  # each column leads to a section
+        assert f'<a href="#protocol-{place}">' in head
+        assert f'id="protocol-{place}"' in text
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
