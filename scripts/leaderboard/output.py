@@ -20,7 +20,7 @@ from seqarena.scripts.leaderboard.paired import Comparison
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.rows import Row
 from seqarena.scripts.leaderboard.table import Table, tables
-from seqarena.scripts.leaderboard.verdict import LEGEND
+from seqarena.scripts.leaderboard.verdict import LEGEND, verdict_of
 from seqarena.scripts.tables import render
 
 FORMULA = tuple("=+-@")
@@ -121,13 +121,18 @@ def _no_formula(value: Any) -> Any:
 
 def plain_rows(made: Sequence[Table]) -> list[dict[str, Any]]:
     """Returns the rows of all tables as numbers and words; scores are fractions, not per cent."""
-    plain = [each.name for each in dataclasses.fields(Row) if each.name not in ("comparison", "parts")]
+    nested = ("comparison", "parts", "price", "detectable")
+    plain = [each.name for each in dataclasses.fields(Row) if each.name not in nested]
     compared = [each.name for each in dataclasses.fields(Comparison) if each.name != "seeds"]
     return [
         {
             "table": table.title,
             **{name: getattr(row, name) for name in plain},
             **{name: getattr(row.comparison, name, None) for name in compared},
+            "verdict": verdict_of(row, higher_is_better=table.higher_is_better),
+            "detectable_difference": next(iter(row.detectable.values()), None),
+            "time_ratio": row.price.time if row.price else None,
+            "memory_ratio": row.price.memory if row.price else None,
         }
         for table in made
         for row in table.rows

@@ -75,7 +75,7 @@ def _current(table: Table) -> list[Row]:
 
 
 def _names(tables: Sequence[Table]) -> list[str]:
-    plain = [f"{table.task} {table.preset}" for table in tables]
+    plain = [f"{table.task} {table.preset}{', tuned' if table.tuned else ''}" for table in tables]
     counts, seen = Counter(plain), Counter[str]()
     names = []
     for name in plain:

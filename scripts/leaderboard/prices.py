@@ -1,7 +1,9 @@
 """Adds measured prices (``seqarena price``) to the rows of a table, as ratios to the baseline."""
 
+import json
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from seqarena.common.runs.run import RowParts, row_name
 from seqarena.scripts.leaderboard.protocol import Protocol, settings_json
@@ -9,10 +11,13 @@ from seqarena.scripts.leaderboard.remarks import without_version
 from seqarena.scripts.leaderboard.rows import Row
 from seqarena.scripts.price.record import PriceRecord
 
+WITHOUT_PRICE = ("optim.", "train.steps", "train.eval_every", "train.select")
+"""Settings that do not change the time of forward and backward: the optimiser's update is not measured."""
+
 
 def add_prices(rows: Sequence[Row], protocol: Protocol, records: Sequence[PriceRecord], baseline: str) -> list[str]:
     """Sets the price of each row from the newest record that has it beside its baseline; returns the conditions."""
-    own = [each for each in records if _settings(each) == protocol.settings]
+    own = [each for each in records if _of_a_step(_settings(each)) == _of_a_step(protocol.settings)]
     used: dict[int, PriceRecord] = {}
     for row in rows:
         parts = without_version(row.parts)
@@ -27,6 +32,12 @@ def add_prices(rows: Sequence[Row], protocol: Protocol, records: Sequence[PriceR
 
 def _settings(record: PriceRecord) -> str:
     return settings_json(record.package, record.task, record.run, record.config_version)
+
+
+def _of_a_step(settings: str) -> Any:
+    """Returns the settings on which the time of forward and backward depends."""
+    package, known = json.loads(settings)
+    return package, {path: value for path, value in known.items() if not path.startswith(WITHOUT_PRICE)}
 
 
 def _baseline(parts: RowParts, baseline: str) -> RowParts:

@@ -27,6 +27,8 @@ class Table:
     package: str
     task: str
     preset: str
+    tuned: str
+    """Tuned fields and their grid; empty if no field was tuned."""
     pretraining: str
     """Pretraining of the checkpoints that the runs start from; empty: random initialisation."""
     metric: str
@@ -89,6 +91,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         package=protocol.package,
         task=protocol.task,
         preset=protocol.preset,
+        tuned=protocol.tuned,
         pretraining=protocol.pretraining,
         metric=some.metric if some else task.metric if task else "score",
         unit=task.unit if task else "share",

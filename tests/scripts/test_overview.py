@@ -1,5 +1,7 @@
 """The overview over several tasks, verdicts, and the columns that fit a terminal."""
 
+import csv
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +105,16 @@ def test_the_overview_alone(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         path.unlink()
     with pytest.raises(WrongUseError, match="--overview: expected comparisons with softmax in at least 2 tasks"):
         leaderboard.run(["--runs", str(folder), "--overview"])
+
+
+def test_csv_has_verdicts_and_what_could_be_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leaderboard.run(["--runs", str(folder), "--format", "csv"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["name"]: row["verdict"] for row in rows} == {
+        "softmax": "not compared", "dnas": "better", "hnas": "no difference shown", "x3": "worse",
+    }  # fmt: skip
+    assert all(float(row["detectable_difference"]) > 0 for row in rows[1:4])
+    assert {row["time_ratio"] for row in rows} == {""}
 
 
 def test_columns_are_chosen_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

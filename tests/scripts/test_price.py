@@ -86,6 +86,10 @@ def test_prices_stand_beside_scores_of_the_same_protocol_only() -> None:
     assert {row.name: row.price.time for row in table.rows if row.price} == {"softmax": 1.0, "dnas": 1.5}
     assert "time / softmax" in headings(table)
     assert any("a CPU" in note and "load 0.5 to 1.0" in note for note in footnotes(table))
+    slower = to_json(QUICK)  # no setting of a step's time
+    slower["optim"]["lr"] *= 2
+    slower["train"]["steps"] *= 2
+    assert only(tables(scores, [], "softmax", [record(run=slower)])).rows[1].price is not None
     longer = to_json(QUICK)
     longer["train"]["batch_size"] += 1
     other = only(tables(scores, [], "softmax", [record(run=longer)]))
