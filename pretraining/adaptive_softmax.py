@@ -20,6 +20,8 @@ class AdaptiveSoftmax(nn.Module):
     def __init__(self, vocabulary: int, dim: int, cutoffs: Sequence[int]) -> None:
         super().__init__()
         self.ends = (*cutoffs, vocabulary)
+        self.register_buffer("boundaries", torch.tensor(self.ends), persistent=False)
+        self.boundaries: Tensor
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         self.clusters = nn.Parameter(torch.zeros(len(cutoffs), dim))
         self.cluster_bias = nn.Parameter(torch.zeros(len(cutoffs)))
@@ -45,7 +47,7 @@ class AdaptiveSoftmax(nn.Module):
     def _parts(self, table: Table, targets: TokenIds) -> Iterator[tuple[TokenIds, Table, Tensor, TokenIds]]:
         """Yields each softmax: positions, weights, biases and labels. First the frequent words, then each cluster."""
         frequent = self.ends[0]
-        cluster = torch.bucketize(targets, targets.new_tensor(self.ends), right=True)  # 0: frequent
+        cluster = torch.bucketize(targets, self.boundaries, right=True)  # 0: frequent
         first = torch.where(cluster == 0, targets, frequent + cluster - 1)
         every = torch.arange(len(targets), device=targets.device)
         yield (

@@ -91,7 +91,9 @@ def cross_entropy(model: nn.Module, split: Split, how: Decoding, accelerator: Ac
     for examples in process_batches(split.encoded.source_lengths, how.batch_size, accelerator):
         batch = split.encoded.batch(examples).to(accelerator.device)
         with accelerator.autocast():
-            mean = model(batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, 0.0)
+            mean = model(
+                batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, batch.picked, 0.0
+            )
         mine.append((float(mean) * batch.weight(), batch.weight()))
     everyone: list[tuple[float, int]] = gather_object(mine)
     return sum(total for total, _ in everyone) / sum(count for _, count in everyone)

@@ -26,6 +26,7 @@ from seqarena.common.shapes import (
     Mask,
     SourceMask,
     SourceTokens,
+    TokenIds,
     Tokens,
     Total,
 )
@@ -120,15 +121,16 @@ class Summarizer(nn.Module):
         target: Tokens,
         target_real: Mask,
         labels: Tokens,
+        picked: TokenIds,
         smoothing: float,
     ) -> Total:
-        """Returns the mean smoothed cross-entropy over all target tokens."""
+        """Returns the mean smoothed cross-entropy over all target tokens, ``picked`` of the B T positions."""
         hidden = self.decode(target, target_real, self.encode(source, source_real), source_real)
-        said = self.masked.transform(hidden[target_real])  # P C
+        said = self.masked.transform(hidden.flatten(0, 1)[picked])  # P C
         total = chunked_cross_entropy(
-            said, self.bert.embeddings.table, self.masked.bias, labels[target_real], smoothing
+            said, self.bert.embeddings.table, self.masked.bias, labels.flatten()[picked], smoothing
         )
-        return total / target_real.sum()
+        return total / len(picked)
 
     def encode(self, source: SourceTokens, real: SourceMask) -> Context:
         """Returns the encoder's hidden states of texts."""

@@ -29,7 +29,9 @@ def smoothed_loss(smoothing: float) -> Loss:
     """Returns the loss: the mean smoothed cross-entropy over all target tokens of a batch."""
 
     def loss(model: nn.Module, batch: HeadlineBatch) -> Tensor:
-        mean: Tensor = model(batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, smoothing)
+        mean: Tensor = model(
+            batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, batch.picked, smoothing
+        )
         return mean
 
     return loss

@@ -20,6 +20,13 @@ TokenArray = npt.NDArray[np.integer[Any]]
 SameBatch = TypeVar("SameBatch", bound="Batch")  # typing.Self does not survive the tests' shape checks
 
 
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor on a device. A copy to a GPU is made from pinned memory, since the host would wait otherwise."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Tensors of examples that are computed together, one row per example, or None. Each task adds its own fields."""
@@ -33,7 +40,7 @@ class Batch:
 
     def to(self: SameBatch, device: torch.device) -> SameBatch:
         """Returns the batch on a device."""
-        return self._each(lambda tensor: tensor.to(device))
+        return self._each(lambda tensor: moved(tensor, device))
 
     def _each(self: SameBatch, change: Callable[[Tensor], Tensor]) -> SameBatch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}

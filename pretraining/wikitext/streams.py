@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from seqarena.common.data.batches import Batch, TokenArray
+from seqarena.common.data.batches import Batch, TokenArray, moved
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Labels, PerExample, Tokens
 
@@ -24,7 +24,7 @@ class SegmentBatch(Batch):
 
     def to(self, device: torch.device) -> "SegmentBatch":
         """Returns the batch with its tokens on a device; ``stream`` and ``fresh`` stay on the CPU."""
-        return replace(self, tokens=self.tokens.to(device), targets=self.targets.to(device))
+        return replace(self, tokens=moved(self.tokens, device), targets=moved(self.targets, device))
 
     def weight(self) -> int:
         """Returns the number of targets."""

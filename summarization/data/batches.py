@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from seqarena.common.data.batches import Batch, Indices, Ragged, ShuffledIndices
-from seqarena.common.shapes import Mask, SourceMask, SourceTokens, Tokens
+from seqarena.common.data.batches import Batch, Indices, Ragged, ShuffledIndices, moved
+from seqarena.common.shapes import Mask, SourceMask, SourceTokens, TokenIds, Tokens
 
 GRAIN = 8
 """Batch sizes are multiples of this if the mean batch size is, so that several processes can share a batch."""
@@ -25,6 +25,17 @@ class HeadlineBatch(Batch):
     target_real: Mask
     labels: Tokens
     """The token after each target token; arbitrary at padding."""
+    picked: TokenIds | None = None
+    """Indices of the target tokens among all B T positions; set by ``to``, where the host still has the mask."""
+
+    def rows(self, start: int, stop: int) -> "HeadlineBatch":
+        """Returns the examples from ``start`` up to ``stop``."""
+        return super(HeadlineBatch, replace(self, picked=None)).rows(start, stop)
+
+    def to(self, device: torch.device) -> "HeadlineBatch":
+        """Returns the batch on a device, with the indices of its target tokens."""
+        picked = self.target_real.flatten().nonzero()[:, 0]
+        return replace(super().to(device), picked=moved(picked, device))
 
     def weight(self) -> int:
         """Returns the number of target tokens."""

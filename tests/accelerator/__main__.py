@@ -1,0 +1,53 @@
+"""Counts kernels, copies and waits of a training step on a simulated GPU: ``python -m tests.accelerator CASE ...``.
+
+A case is PACKAGE/TASK/ATTENTION. ``faults`` counts the planted faults. Without an argument, all cases of ``CASES`` are
+counted and written to counts.json, which a test compares with. The tensors are fake: they have shapes and a device,
+``cuda:0``, and no values. Mixed devices are errors, as on a GPU. It must be a process of its own, because the device is
+loaded before PyTorch.
+"""
+
+import ctypes
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TASKS = ("lra/listops", "lra/text", "lra/retrieval", "pretraining/mlm", "pretraining/wikitext2", "qa/squad1", "qa/mnli",
+         "summarization/wire", "vqa/scenes")  # fmt: skip
+CASES = tuple(f"{task}/{variant}" for task in TASKS for variant in ("softmax", "dnas", "hnas", "x3", "x3-14"))
+COUNTS = HERE / "counts.json"
+
+
+def load_device() -> None:
+    """Compiles the device and loads it, before PyTorch looks for one."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    torch = Path(spec.origin).parent
+    for name in ("libtorch_global_deps.so", "libc10.so", "libtorch_cpu.so"):
+        ctypes.CDLL(str(torch / "lib" / name), ctypes.RTLD_GLOBAL)
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "device.so"
+        command = ["g++", "-shared", "-fPIC", "-O0", "-std=c++20", f"-I{torch / 'include'}", "-o", str(library)]
+        command += [str(HERE / "device.cpp"), f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu"]
+        subprocess.run(command, check=True)
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+
+
+if __name__ == "__main__":
+    load_device()
+    from tests.accelerator.faults import count_faults
+    from tests.accelerator.steps import count
+
+    if sys.argv[1:] == ["faults"]:
+        print(json.dumps(count_faults()))
+    else:
+        with tempfile.TemporaryDirectory() as data:
+            counts = {case: count(Path(data), *case.split("/")) for case in sys.argv[1:] or CASES}
+        text = json.dumps(counts, indent=1)
+        if not sys.argv[1:]:
+            COUNTS.write_text(f"{text}\n")
+        print(text)

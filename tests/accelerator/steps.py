@@ -1,0 +1,146 @@
+"""One training step of a task with a variant, on the simulated GPU."""
+
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from seqarena.common.attention.triton import self_test
+from seqarena.common.runs.cli import build_run
+from seqarena.common.training.runtime import make_accelerator, seed_torch
+from seqarena.scripts.packages import find_package
+
+HOST, DEVICE = torch.device("cpu"), torch.device("cuda:0")
+aten = torch.ops.aten
+ANSWERS = (aten._local_scalar_dense, aten.is_nonzero, aten.equal)
+"""Operators that return a value to the host, which waits for the device."""
+SIZES = (aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim)
+"""Operators with a result whose size depends on values, so that the host waits for it."""
+
+
+class Device(TorchDispatchMode):
+    """Counts kernels, waits and copies to the device, each wait and copy with its line in our sources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = 0
+        self.waits: Counter[str] = Counter()
+        self.copies: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator: the host's own work with values, the device's work without."""
+        kwargs, packet = kwargs or {}, func.overloadpacket
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        is_on_device = any(each.device == DEVICE for each in given)
+        wanted = kwargs.get("device")
+        if not is_on_device and (wanted is None or torch.device(wanted).type == "cpu"):
+            with unset_fake_temporarily():
+                return func(*args, **kwargs)
+        if is_on_device and packet in (*ANSWERS, *SIZES):
+            self.waits[_place()] += 1
+            return _answer(packet, args[0])
+        if packet is aten.index and any(each is not None and each.dtype == torch.bool for each in args[1]):
+            self.waits[_place()] += 1
+            args = (args[0], [index for each in args[1] for index in _indices(each)])
+        if packet in (aten._to_copy, aten.copy_):
+            start = args[1].device if packet is aten.copy_ else args[0].device
+            end = args[0].device if packet is aten.copy_ else torch.device(wanted or start)
+            if start != end:
+                (self.copies if end == DEVICE else self.waits)[_place()] += 1
+        self.kernels += func.namespace in ("aten", "seqarena") and not func.is_view and packet is not aten.detach
+        return func(*args, **kwargs)
+
+
+def _answer(packet: Any, tensor: torch.Tensor) -> Any:
+    """Returns a plausible result of a wait: the simulation has no values."""
+    if packet in ANSWERS:
+        return 1.0 if tensor.dtype.is_floating_point and packet is aten._local_scalar_dense else 1
+    shape = (max(1, tensor.numel() // 2), *((tensor.dim(),) if packet is aten.nonzero else ()))
+    return torch.zeros(shape, dtype=torch.long if packet is aten.nonzero else tensor.dtype, device=DEVICE)
+
+
+def _indices(mask: Any) -> list[Any]:
+    """Returns the indices that stand for a mask: one per dimension, as if half of its entries were true."""
+    if mask is None or mask.dtype != torch.bool:
+        return [mask]
+    length = max(1, mask.numel() // 2)
+    return [torch.zeros(length, dtype=torch.long, device=DEVICE) for _ in range(mask.dim())]
+
+
+def _place() -> str:
+    """Returns the innermost line of ours that led to an operator."""
+    frames = [each for each in traceback.extract_stack() if "/seqarena/" in each.filename]
+    frame = next((each for each in reversed(frames) if "site-packages" not in each.filename), None)
+    if frame is None:
+        return "outside the sources"
+    return f"{frame.filename.rpartition('/seqarena/')[2]}: {frame.line}"
+
+
+def to_device(model: nn.Module, mode: FakeTensorMode) -> None:
+    """Replaces the parameters and buffers of a model by fake ones on the device; shared ones stay shared."""
+    made: dict[int, nn.Parameter] = {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        return FakeTensor(mode, tensor.detach().to("meta"), DEVICE)
+
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                made.setdefault(id(parameter), nn.Parameter(fake(parameter), requires_grad=parameter.requires_grad))
+                module._parameters[name] = made[id(parameter)]
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None:
+                module._buffers[name] = fake(buffer)
+
+
+def simulate() -> FakeTensorMode:
+    """Makes PyTorch believe in the device; returns the mode in which tensors are fake."""
+    torch.cuda._lazy_init = lambda: None  # type: ignore[attr-defined]
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign, assignment, misc]
+    self_test.cached_fault = lambda *_: None  # type: ignore[assignment]  # the kernels are assumed to work
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def counted(model: nn.Module, call: Callable[[], object], mode: FakeTensorMode) -> dict[str, Any]:
+    """Returns the counts of the second call: the first one makes the state of optimisers."""
+    to_device(model, mode)
+    device = Device()
+    try:
+        with mode:
+            with Device():
+                call()
+            with device:
+                call()
+    except Exception as error:  # reported with its place, and the other cases go on
+        places = [each for each in traceback.extract_tb(error.__traceback__) if "/seqarena/" in each.filename]
+        where = "; ".join(f"{each.filename.rpartition('/seqarena/')[2]}:{each.lineno}" for each in places[-3:])
+        return {"error": f"{type(error).__name__}: {str(error)[:300]} ({where})"}
+    return {"kernels": device.kernels, "waits": dict(device.waits), "copies": dict(device.copies)}
+
+
+def count(folder: Path, package_name: str, task: str, attention: str) -> dict[str, Any]:
+    """Returns the counts of a training step of preset ``quick`` with batches of four. Data are stored in a folder."""
+    mode, package = simulate(), find_package(package_name)
+    run = build_run(package, task, "quick", attention, None, 0, ["--train.batch-size", "4"], "tests.accelerator")
+    accelerator = make_accelerator("float32")
+    type(accelerator).device = property(lambda _: HOST)  # type: ignore[method-assign, assignment]
+    seed_torch(0, 0)
+    assembly = package.assembly(run, folder, accelerator)
+    batches = iter([assembly.batches[0], assembly.batches[1]])
+    accelerator.device_placement = False
+    type(accelerator).device = property(lambda _: DEVICE)  # type: ignore[method-assign, assignment]
+    stepper = None
+
+    def step() -> None:
+        nonlocal stepper
+        stepper = stepper or run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)
+        stepper.take(next(batches), 0)
+
+    return counted(assembly.model, step, mode)

@@ -1,0 +1,53 @@
+"""Training steps on a simulated GPU: no wrong device, no wait that was not there before."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.accelerator.__main__ import CASES, COUNTS
+
+pytestmark = pytest.mark.extras
+
+KNOWN = {"pretraining/adaptive_softmax.py: rows = torch.nonzero(cluster == number)[:, 0]"}
+"""Waits that are left: the host must know how many words of a batch are in a cluster."""
+BATCHES = ("common/data/batches.py", "pretraining/wikitext/")
+"""Files that copy batches."""
+
+
+def counted(*cases: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.accelerator", *cases]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return found
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, Any]:
+    return counted(*CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_training_step_waits_for_nothing(case: str, counts: dict[str, Any]) -> None:
+    """An error is a mixture of devices, or an operator that the device lacks."""
+    assert "error" not in counts[case], counts[case]["error"]
+    assert set(counts[case]["waits"]) <= KNOWN, "a new wait for the device"
+    assert all(place.startswith(BATCHES) for place in counts[case]["copies"]), "a copy of something else than the batch"
+
+
+def test_counts_are_those_of_the_table(counts: dict[str, Any]) -> None:
+    """After a change that is meant: ``python -m tests.accelerator`` writes the table."""
+    assert counts == json.loads(COUNTS.read_text())
+
+
+def test_planted_faults_are_noticed() -> None:
+    found = counted("faults")
+    none = found.pop("none")
+    assert (none["waits"], none["copies"]) == ({}, {})
+    assert "cuda:0 and cpu" in found.pop("mask of the host")["error"]
+    assert {name: sum(each["waits"].values()) for name, each in found.items()} == {
+        "item": 1, "float": 1, "branch": 1, "boolean index": 1, "nonzero": 1, "copy to the host": 1,
+    }  # fmt: skip
