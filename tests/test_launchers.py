@@ -49,6 +49,38 @@ def test_two_processes_follow_the_curve_of_one(tmp_path: Path) -> None:
     assert told.stdout.count('"example_scores"') == 1
 
 
+PREPARING = """
+import datetime, sys, time
+from types import SimpleNamespace
+from torch import distributed
+from seqarena.common.training import runtime
+
+distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+is_main = distributed.get_rank() == 0
+if sys.argv[1] == "plain":
+    runtime.broadcast_patiently = lambda values: distributed.broadcast_object_list(values, src=0)
+
+def prepare():
+    time.sleep(12 if is_main else 0)
+    return "prepared"
+
+print(runtime.main_first(SimpleNamespace(is_main_process=is_main), prepare))
+"""
+
+
+@pytest.mark.parametrize("wait", ["plain", "patient"])
+def test_processes_wait_for_data_that_take_longer_than_a_collective_may(wait: str, tmp_path: Path) -> None:
+    """The main process prepares for 12 seconds, and the processes' own collectives give up after 5."""
+    script = tmp_path / "preparing.py"
+    script.write_text(PREPARING)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", str(script), wait]
+    told = subprocess.run(
+        torchrun, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert (told.returncode == 0) == (wait == "patient"), told.stderr[-2000:]
+    assert (told.stdout.count("prepared") == 2) == (wait == "patient")
+
+
 def test_a_batch_that_three_processes_cannot_share_is_refused(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3", "-m"]
     told = run(torchrun, tmp_path / "three", check=False)

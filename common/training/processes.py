@@ -1,12 +1,17 @@
 """The processes of a run. Accelerate is imported when a run starts: help and tables need no processes."""
 
+import functools
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 # ruff: noqa: PLC0415  # accelerate takes a fifth of a second to import
+
+PATIENCE = timedelta(days=7)
+"""How long processes wait for the data that the main one prepares. If it dies, they fail at once."""
 
 
 @runtime_checkable
@@ -75,6 +80,25 @@ def broadcast_object_list(values: list[Any]) -> None:
     from accelerate.utils import broadcast_object_list
 
     broadcast_object_list(values)
+
+
+def broadcast_patiently(values: list[Any]) -> None:
+    """Replaces the values of every process by those of the main process, which may take hours to come here.
+
+    Collectives of the processes' own backend give up after ten minutes (NCCL) or half an hour (gloo).
+    """
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.broadcast_object_list(values, src=0, group=_patient_group(distributed.group.WORLD))
+
+
+@functools.cache
+def _patient_group(_: Any) -> Any:
+    """Returns a group of all processes on the CPU; the argument is the group of all processes that it stands beside."""
+    from torch import distributed
+
+    return distributed.new_group(backend="gloo", timeout=PATIENCE)
 
 
 def bare_model(model: nn.Module) -> Any:

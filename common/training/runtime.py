@@ -20,7 +20,7 @@ from torch import nn
 
 from seqarena.common.data.counter import hash64
 from seqarena.common.errors import BadDataError, WrongUseError, look_up
-from seqarena.common.training.processes import Accelerator, broadcast_object_list
+from seqarena.common.training.processes import Accelerator, broadcast_patiently
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Loaded = TypeVar("Loaded")
@@ -117,7 +117,7 @@ def main_first(accelerator: Accelerator, load: Callable[[], Loaded]) -> Loaded:
             found = [load()]
         except (WrongUseError, BadDataError, OSError) as refusal:
             error = [refusal]
-    broadcast_object_list(error)
+    broadcast_patiently(error)
     if error[0] is not None:
         raise error[0]
     loaded: Loaded = found[0] if found else load()
