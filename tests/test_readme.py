@@ -29,7 +29,7 @@ from seqarena.pretraining.wikitext import perplexity
 from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
 from seqarena.pretraining.wikitext.run import LanguageRun
 from seqarena.qa import official
-from seqarena.scripts import curves, figures, leaderboard, prepare, price, report, sweep, variants
+from seqarena.scripts import curves, figures, leaderboard, prepare, price, report, selftest, sweep, variants
 from seqarena.scripts.benchmark import (
     attention,
     headlines,
@@ -113,7 +113,7 @@ PARSERS = {
 }
 
 
-READERS = {"curves": curves, "leaderboard": leaderboard, "report": report, "variants": variants}
+READERS = {"curves": curves, "leaderboard": leaderboard, "report": report, "selftest": selftest, "variants": variants}
 """Commands that read runs and have no fields of a run."""
 
 

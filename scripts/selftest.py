@@ -1,0 +1,165 @@
+"""Checks every implementation of every attention variant on this machine against the variant's formula in float64.
+
+Outputs and gradients are compared in float32 and half precision, with padded keys and queries. On a GPU this includes
+the Triton kernels, which were written without one. Please report what is broken, with the file that this command
+writes.
+"""
+
+import copy
+import dataclasses
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from seqarena.common.attention import ATTENTIONS, find_attention
+from seqarena.common.attention.base import IMPLEMENTATIONS, AttentionConfig, Kernel
+from seqarena.common.attention.mixer import MixerConfig
+from seqarena.common.attention.triton.self_test import TOLERANCE
+from seqarena.common.attention.visibility import Order, Visibility
+from seqarena.common.files import write_json
+from seqarena.common.parser import Parser
+from seqarena.common.training.runtime import environment, make_accelerator
+from seqarena.scripts.tables import render
+
+HEADS, LENGTH, WIDTH = 2, 72, 16
+ORDERS: tuple[Order, ...] = ("none", "causal")
+FAST = ("triton", "fused", "features")
+"""Implementations that are fast on a GPU."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One implementation of a variant in one order and dtype."""
+
+    attention: str
+    order: Order
+    dtype: str
+    implementation: str
+    chosen: bool
+    """Whether calls like this one are computed by it."""
+    status: Literal["usable", "absent", "broken"]
+    """``absent``: it cannot compute such a call."""
+    error: float | None
+    """Largest error of output and gradients, relative to their largest value; None without finite results."""
+    reason: str
+    """Why it cannot compute the call, or what is broken; empty if it is usable."""
+
+
+def parser() -> Parser:
+    """Returns the parser of ``seqarena selftest``."""
+    made = Parser(prog="seqarena selftest", description=__doc__)
+    made.add_argument("--attention", nargs="+", metavar="A", help="variants (default: all)")
+    made.add_argument("--out", type=Path, default=Path("selftest.json"), help="file to write (default: selftest.json)")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs ``seqarena selftest`` and returns its exit code: 1 if something is broken."""
+    options = parser().parse_args(arguments)
+    names = options.attention or list(ATTENTIONS)
+    configs = {name: find_attention(name) for name in names}
+    accelerator = make_accelerator("float32")
+    found: list[Finding] = []
+    for name, config in configs.items():
+        print(f"{name} ...", file=sys.stderr)
+        found += check(name, config, accelerator.device)
+    write_json(
+        options.out, {"environment": environment(accelerator), "findings": [dataclasses.asdict(each) for each in found]}
+    )
+    print(_table(found, accelerator.device), end="")
+    layers = [name for name, config in configs.items() if isinstance(config, MixerConfig)]
+    if layers:
+        print(f"not checked, since they are whole layers: {', '.join(layers)}")
+    broken = sum(each.status == "broken" for each in found)
+    print(f"{broken} of {sum(each.status != 'absent' for each in found)} broken; written to {options.out}")
+    return int(broken > 0)
+
+
+def check(name: str, config: AttentionConfig, device: torch.device) -> list[Finding]:
+    """Returns the findings of one variant; none for a token mixer, which is no function of queries and keys."""
+    if isinstance(config, MixerConfig):
+        return []
+    dtypes = [torch.float32, torch.bfloat16, *([torch.float16] if device.type == "cuda" else [])]
+    return [
+        each
+        for order in ORDERS
+        if order in config.orders
+        for dtype in dtypes
+        for each in _findings(name, config, order, dtype, device)
+    ]
+
+
+def _findings(
+    name: str, config: AttentionConfig, order: Order, dtype: torch.dtype, device: torch.device
+) -> Iterator[Finding]:
+    torch.manual_seed(0)
+    real = torch.ones(2, LENGTH, dtype=torch.bool, device=device)
+    real[1, LENGTH // 2 :] = False
+    visibility = Visibility(query_real=real, key_real=real, order=order)
+    given = [torch.randn(2, HEADS, LENGTH, WIDTH, device=device).to(dtype).requires_grad_() for _ in range(3)]
+    kernel = config.build(heads=HEADS).to(device)
+    wide = [each.detach().double().requires_grad_() for each in given]
+    exact = _computed(copy.deepcopy(kernel).double(), "reference", wide, visibility)
+    assert exact is not None
+    chosen = kernel.explain(given[0], given[1], given[2], visibility)
+    for implementation in IMPLEMENTATIONS:
+        error, reason = math.inf, ""
+        try:
+            computed = _computed(kernel, implementation, given, visibility)
+            if computed is not None:
+                error = max(_error(one, other) for one, other in zip(computed, exact, strict=True))
+        except Exception as failure:  # a compiler or driver raises errors of many classes
+            computed, reason = [], f"{type(failure).__name__}: {str(failure).splitlines()[0]}"
+        is_right = error <= TOLERANCE[dtype]
+        yield Finding(
+            attention=name, order=order, dtype=str(dtype).removeprefix("torch."), implementation=implementation,
+            chosen=implementation == chosen.implementation,
+            status="absent" if computed is None else "usable" if is_right else "broken",
+            error=error if math.isfinite(error) else None,
+            reason=chosen.others[implementation] if computed is None else "" if is_right else reason or "wrong results",
+        )  # fmt: skip
+
+
+def _computed(
+    kernel: Kernel, implementation: str, given: Sequence[Tensor], visibility: Visibility
+) -> list[Tensor] | None:
+    """Returns output and gradients; None if the implementation cannot compute the call."""
+    query, key, value = given
+    output = kernel.compute(implementation, query, key, value, visibility)  # type: ignore[arg-type]
+    if output is None:
+        return None
+    weight = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output).to(output.dtype)
+    gradients = torch.autograd.grad(output, list(given), weight, allow_unused=True, materialize_grads=True)
+    return [output, *gradients]
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    largest = float(exact.detach().abs().max()) or 1.0
+    error = float((found.detach().double() - exact.detach()).abs().max()) / largest
+    return error if math.isfinite(error) else math.inf
+
+
+def _table(found: Sequence[Finding], device: torch.device) -> str:
+    rows = []
+    for name, order in dict.fromkeys((each.attention, each.order) for each in found):
+        own = [each for each in found if (each.attention, each.order) == (name, order)]
+        chosen = {each.dtype: each for each in own if each.chosen}
+        wrong = [f"{each.implementation} in {each.dtype}: {each.reason}" for each in own if each.status == "broken"]
+        slow = device.type == "cuda" and any(each.implementation not in FAST for each in chosen.values())
+        status = "✕ broken" if wrong else "falls back" if slow else "usable"
+        computed = ", ".join(dict.fromkeys(each.implementation for each in chosen.values()))
+        errors = ", ".join(f"{dtype} {each.error:.0e}" for dtype, each in chosen.items() if each.error is not None)
+        rows.append([name, order, status, computed, errors, "; ".join(wrong)])
+    headings = ["variant", "order", "status", "computed by", "error", "broken"]
+    if not any(row[-1] for row in rows):
+        headings, rows = headings[:-1], [row[:-1] for row in rows]
+    notes = [
+        "error: of output and gradients, relative to their largest value; allowed: "
+        + ", ".join(f"{str(dtype).removeprefix('torch.')} {allowed:g}" for dtype, allowed in TOLERANCE.items())
+    ]
+    return render(f"selftest on {device}", headings, rows, notes, "terminal")
