@@ -18,7 +18,13 @@ def parser() -> Parser:
     made.add_argument("package", help="task package")
     made.add_argument("task", help="task of the package")
     made.add_argument("--preset", help="preset to start from (default: quick)")
-    made.add_argument("--attention", nargs="+", metavar="A", default=["softmax"], help="variants, the baseline first")
+    made.add_argument(
+        "--attention",
+        nargs="+",
+        metavar="A",
+        default=["softmax"],
+        help="variants, the baseline first (default: softmax)",
+    )
     made.add_argument("--norm", nargs="+", metavar="N", help="norms (default: the preset's)")
     made.add_argument("--rounds", type=int, default=7, help="rounds in which all variants take turns (default: 7)")
     made.add_argument("--steps", type=int, default=4, help="steps of a variant per round (default: 4)")
