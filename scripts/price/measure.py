@@ -4,6 +4,7 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,13 @@ def measure(
 
 @contextlib.contextmanager
 def _worker(package: str, run: BaseRun, data: Path, batches: int) -> Iterator[Pool]:
-    with multiprocessing.get_context("spawn").Pool(1, _start, (package, run, data, batches)) as pool:
+    # The worker inherits that it ignores an interrupt: it ends with its parent, which reports it.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        made = multiprocessing.get_context("spawn").Pool(1, _start, (package, run, data, batches))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with made as pool:
         yield pool
 
 
