@@ -1,12 +1,8 @@
-"""Random changes of training pictures, on the device of the model, as a function of each batch's seeds.
-
-The operations are those of the library kornia. It draws one sequence of operations for a whole batch; here every
-picture has its own, as in AutoAugment (Cubuk et al. 2019) and RandAugment (Cubuk et al. 2020).
-"""
+"""Random changes of training pictures, on the device of the model, as a function of each batch's seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
@@ -16,11 +12,7 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Labels, PerClass, Pixels
 from seqarena.common.training.runtime import seed_torch
 from seqarena.lra.pictures.data import PictureBatch
-
-SHEAR = 16.7 / 54
-"""AutoAugment shears by at most atan(0.3) = 16.7 degrees, kornia by 0.3 x 180 = 54."""
-SCALE = 30
-"""Largest magnitude of RandAugment."""
+from seqarena.lra.pictures.operations import auto_augment, rand_augment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +27,9 @@ class Augmentation:
     policy: Literal["none", "cifar10", "imagenet", "rand"] = "none"
     """cifar10 and imagenet: AutoAugment's policy for that data set; rand: RandAugment."""
     operations: int = 2
-    """Number of RandAugment's operations per picture."""
+    """Number of operations that RandAugment draws for each picture."""
     magnitude: int = 9
-    """Magnitude of RandAugment's operations, from 1 to 29."""
+    """Magnitude of RandAugment's operations, from 1 to 10."""
     erase: float = 0.0
     """Probability that a random rectangle of a picture is replaced by black."""
     mixup: float = 0.0
@@ -55,9 +47,9 @@ class Augmentation:
         for name in ("mixup", "cutmix"):
             if getattr(self, name) < 0:
                 raise WrongUseError(f"augmentation.{name}: expected at least 0, found {getattr(self, name)}")
-        if self.operations < 1 or not 1 <= self.magnitude < SCALE:
+        if self.operations < 1 or not 1 <= self.magnitude <= 10:
             raise WrongUseError(
-                "augmentation: expected operations of at least 1 and magnitude from 1 to 29, found "
+                "augmentation: expected operations of at least 1 and magnitude from 1 to 10, found "
                 f"{self.operations} and {self.magnitude}"
             )
         if self.policy != "none" or self.crop == "padded" or self.flip or self.erase or self.cutmix:
@@ -90,29 +82,12 @@ def _changes(augmentation: Augmentation, side: int) -> Sequence[Any]:
     if augmentation.flip:
         found.append(_kornia().RandomHorizontalFlip(p=0.5))
     if augmentation.policy == "rand":
-        operations = _rand_augment(augmentation.magnitude)
-        found += [_OnePerPicture(operations) for _ in range(augmentation.operations)]
+        found.append(partial(rand_augment, operations=augmentation.operations, magnitude=augmentation.magnitude))
     elif augmentation.policy != "none":
-        found.append(_OnePerPicture(_auto_augment(augmentation.policy)))
+        found.append(partial(auto_augment, policy=augmentation.policy))
     if augmentation.erase:
         found.append(_kornia().RandomErasing(p=augmentation.erase))
     return found
-
-
-class _OnePerPicture:
-    """Applies one of several changes to each picture, drawn with equal probability."""
-
-    def __init__(self, changes: Sequence[Any]) -> None:
-        self.changes = changes
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        chosen = torch.randint(len(self.changes), (len(pixels),)).to(pixels.device)
-        output = pixels.clone()
-        for number, change in enumerate(self.changes):
-            rows = (chosen == number).nonzero()[:, 0]
-            if len(rows):
-                output[rows] = change(pixels[rows]).clamp(0, 1)
-        return output
 
 
 def _mixed(augmentation: Augmentation, pixels: Tensor, targets: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
@@ -132,37 +107,6 @@ def _mixed(augmentation: Augmentation, pixels: Tensor, targets: Tensor, labels: 
     weight = torch.distributions.Beta(augmentation.mixup, augmentation.mixup).sample().to(pixels.device)
     order = torch.randperm(len(pixels)).to(pixels.device)
     return weight * pixels + (1 - weight) * pixels[order], weight * targets + (1 - weight) * targets[order]
-
-
-@cache
-def _auto_augment(policy: str) -> Sequence[nn.Module]:
-    from kornia.augmentation.auto.autoaugment import autoaugment, ops  # noqa: PLC0415  # see _kornia
-    from kornia.augmentation.auto.operations.policy import PolicySequential  # noqa: PLC0415
-
-    named: Any = autoaugment.cifar10_policy if policy == "cifar10" else autoaugment.imagenet_policy
-    return [PolicySequential(*(_operation(ops, *each) for each in steps)) for steps in named]
-
-
-def _operation(ops: Any, name: str, probability: float, magnitude: int | None) -> Any:
-    """Returns an operation of AutoAugment with the angle of a shear as in the paper."""
-    operation = getattr(ops, name)(probability, magnitude)
-    if not name.startswith("shear"):
-        return operation
-    low, high = operation.magnitude_range
-    return type(operation)(None, probability, magnitude_range=(low * SHEAR, high * SHEAR), symmetric_megnitude=False)
-
-
-@cache
-def _rand_augment(magnitude: int) -> Sequence[nn.Module]:
-    from kornia.augmentation.auto import RandAugment  # noqa: PLC0415
-    from kornia.augmentation.auto.rand_augment.rand_augment import default_policy  # noqa: PLC0415
-
-    named: Any = default_policy
-    policies = [
-        [(name, low * SHEAR, high * SHEAR) if name.startswith("shear") else (name, low, high)]
-        for ((name, low, high),) in named
-    ]
-    return [RandAugment(n=1, m=magnitude, policy=[each]) for each in policies]
 
 
 @cache

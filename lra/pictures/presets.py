@@ -191,8 +191,8 @@ def _deit(preset: str, dim: int, heads: int, expected: str) -> Preset[PictureRun
     return on_imagenet(
         preset, model, optim=Optim(lr=1e-3, weight_decay=0.05), batch_size=1_024, epochs=300, warmup=5,
         augmentation=HEAVY, source="Touvron et al. 2021 (DeiT)",
-        departures="no repeated augmentation; positions and the class token are decayed; the rate falls to 0, not to "
-        "1e-5; we assume DeiT without distillation",
+        departures="no repeated augmentation; erased rectangles are black, not noise; positions and the class token "
+        "are decayed; the rate falls to 0, not to 1e-5; we assume DeiT without distillation",
         expected=expected,
     )  # fmt: skip
 
@@ -206,7 +206,8 @@ def _swin(preset: str, dim: int, expected: str) -> Preset[PictureRun]:
     return on_imagenet(
         preset, model, optim=Optim(lr=1e-3, weight_decay=0.05, clip=5.0), batch_size=1_024, epochs=300, warmup=20,
         augmentation=HEAVY, source="Liu et al. 2021 (Swin)",
-        departures="the windows' biases are decayed; the rate falls to 0, not to 1e-5", expected=expected,
+        departures="erased rectangles are black, not noise; the windows' biases are decayed; the rate falls to 0, not "
+        "to 1e-5", expected=expected,
     )  # fmt: skip
 
 
@@ -218,7 +219,8 @@ def _xcit(preset: str, layers: int, dim: int, eta: float, size: str, expected: s
     return on_imagenet(
         preset, model, optim=Optim(lr=1e-3, weight_decay=0.05), batch_size=1_024, epochs=400, warmup=5,
         augmentation=HEAVY, source=f"El-Nouby et al. 2021 ({size})",
-        departures=f"no repeated augmentation; {size} is our reading{' of patch size of 24' * (layers == 24)}; class "
+        departures="no repeated augmentation; erased rectangles are black, not noise; "
+        f"{size} is our reading{' of patch size of 24' * (layers == 24)}; class "
         "attention is softmax, and changes the class token only, unlike in the authors' code; the rate falls to 0; we "
         "are not sure of the rate (5e-4 per 512 pictures), decay and warm-up, which we took from DeiT's recipe; batch "
         "norm has the statistics of 128 pictures",

@@ -1,6 +1,5 @@
 """Random changes of pictures are a function of the batch's seeds, one sequence per picture, as the papers define."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 from seqarena.common.errors import WrongUseError
-from seqarena.lra.pictures import augmentation
 from seqarena.lra.pictures.augmentation import Augmentation, augmented
 from seqarena.lra.pictures.data import PictureBatch
 
@@ -18,7 +16,7 @@ EVERY: dict[str, Augmentation] = {
     "flip": Augmentation(flip=True),
     "cifar10": Augmentation(policy="cifar10"),
     "imagenet": Augmentation(policy="imagenet"),
-    "rand": Augmentation(policy="rand", magnitude=15),
+    "rand": Augmentation(policy="rand", magnitude=5),
     "erase": Augmentation(erase=0.9),
     "mixup": Augmentation(mixup=0.8),
     "cutmix": Augmentation(cutmix=1.0),
@@ -115,25 +113,13 @@ def test_label_smoothing_spreads_a_part_of_the_target() -> None:
     assert targets.min().item() == pytest.approx(0.02)
 
 
-def test_shears_have_the_angle_of_the_papers() -> None:
-    """At most 0.3 of the height, an angle of atan(0.3); kornia alone shears by 54 degrees."""
-    found = []
-    for change in (*augmentation._auto_augment("cifar10"), *augmentation._auto_augment("imagenet")):
-        for operation in change.children():
-            if "shear" in type(operation).__name__.lower():
-                low, high = operation.magnitude_range  # type: ignore[misc]
-                found.append(max(abs(float(low)), abs(float(high))) * 180)
-    assert found
-    assert max(found) <= math.degrees(math.atan(0.3)) * 1.001
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({"erase": 1.0}, "augmentation.erase: expected 0 to below 1, found 1.0"),
         ({"label_smoothing": -0.1}, "augmentation.label_smoothing: expected 0 to below 1, found -0.1"),
         ({"mixup": -1.0}, "augmentation.mixup: expected at least 0, found -1.0"),
-        ({"magnitude": 30}, "expected operations of at least 1 and magnitude from 1 to 29, found 2 and 30"),
+        ({"magnitude": 11}, "expected operations of at least 1 and magnitude from 1 to 10, found 2 and 11"),
     ],
 )
 def test_invalid_values_are_refused(changes: dict[str, Any], expected: str) -> None:
