@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from seqarena.common.errors import WrongUseError
 from seqarena.lra import checksums
-from seqarena.lra.data.image import COUNTS, Split, read_cifar
+from seqarena.lra.data.image import CLASSES, COUNTS, Split, read_cifar
 from seqarena.lra.data.origin import prepared_folder
 from seqarena.lra.pictures.data import PictureData
 from seqarena.lra.pictures.data.store import Picture, PictureSplits, numbered, prepared_pictures
@@ -24,9 +25,18 @@ class Cifar(PictureData):
     classes: int = 10
     """Number of classes."""
     side: int = SIDE
-    """Rows and columns of a picture, in pixels."""
+    """Rows and columns of a picture as the model reads it, in pixels: the centre of the picture if below 32."""
     held_out: int = HELD_OUT
     """Number of training pictures that form the validation set: those with the smallest hashes."""
+
+    def check(self) -> None:
+        """Raises a ``WrongUseError`` for another number of classes, or sizes above those of CIFAR-10."""
+        super().check()
+        if self.classes != len(CLASSES) or self.side > SIDE or self.held_out >= COUNTS["train"]:
+            raise WrongUseError(
+                f"CIFAR-10: expected data.classes {len(CLASSES)}, data.side of at most {SIDE} and data.held_out below "
+                f"{COUNTS['train']:,}; found {self.classes}, {self.side} and {self.held_out:,}"
+            )
 
     def load(self, folder: Path) -> tuple[PictureSplits, str]:
         """Returns train, validation and test, and their checksum."""

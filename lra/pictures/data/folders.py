@@ -1,7 +1,7 @@
 """Pictures in one folder per class: ImageNet-1k and Tiny-ImageNet, in folders, in a zip archive, or from the hub."""
 
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,7 +16,7 @@ from seqarena.common.runs.roles import Role, role
 from seqarena.lra.data.origin import prepared_folder
 from seqarena.lra.pictures.data import PictureData
 from seqarena.lra.pictures.data.decode import PictureFile, decoded
-from seqarena.lra.pictures.data.store import PictureSplits, prepared_pictures
+from seqarena.lra.pictures.data.store import Picture, PictureSplits, prepared_pictures
 
 PARTS = {"train": "train", "test": "val"}
 """Part of a data set -> its folder. The labels of the published test sets are not public."""
@@ -46,40 +46,63 @@ class ClassFolders(PictureData):
         super().check()
         if self.shorter is not None and self.shorter < self.side:
             raise WrongUseError(f"data.shorter: expected at least data.side {self.side}, found {self.shorter}")
+        if self.counts[0] <= self.held_out or self.counts[1] < 1:
+            raise WrongUseError(
+                f"data.counts: expected more than data.held_out {self.held_out:,} pictures in train and at least 1 in "
+                f"val, found {self.counts[0]:,} and {self.counts[1]:,}"
+            )
 
     def load(self, folder: Path) -> tuple[PictureSplits, str]:
         """Returns train, validation and test, and their checksum."""
         sizes = "-".join(map(str, (*self.counts, self.classes, self.shorter or self.side, self.held_out)))
         where = prepared_folder(folder, f"{self.name}-{sizes}", self.path, alike=False)
-        if self.path is None or is_hub_layout(Path(self.path)):
-            read: Callable[[str], Iterable[PictureFile]] = self._from_hub
-        else:
-            found = {} if where.exists() else list_files(Path(self.path), self.classes)
-            read = partial(_contents, found)
-        wanted = dict(zip(PARTS, self.counts, strict=True))
+        found = {} if where.exists() else self._find()
+        size = {"shorter": self.shorter} if self.shorter is not None else {"side": self.side}
 
-        def pictures(part: str) -> Any:
-            size = {"shorter": self.shorter} if self.shorter is not None else {"side": self.side}
-            files = _counted(read(part), wanted[part], f"{self.path or self.hub}, {part}")
-            return decoded(files, wanted[part], f"{self.name} {part}", **size)
+        def pictures(part: str, count: int) -> Iterator[Picture]:
+            return decoded(found[part], count, f"{self.name} {part}", **size)
 
         return prepared_pictures(
             where,
             f"{self.name}: reading {sum(self.counts):,} pictures",
-            {part: partial(pictures, part) for part in PARTS},
+            {part: partial(pictures, part, count) for part, count in zip(PARTS, self.counts, strict=True)},
             self.held_out,
             made_by=__name__,
         )
 
-    def _from_hub(self, part: str) -> Iterator[PictureFile]:
-        import datasets  # noqa: PLC0415  # takes a second, and most tasks never need it
+    def _find(self) -> dict[str, Iterator[PictureFile]]:
+        """Returns the picture files of each part, which are read one by one; their number is checked before."""
+        if self.path is None or is_hub_layout(Path(self.path)):
+            rows = {part: self._rows(part) for part in PARTS}
+            self._require_counts(rows)
+            return {part: self._from_hub(some, part) for part, some in rows.items()}
+        listed = list_files(Path(self.path), self.classes)
+        self._require_counts(listed)
+        return {part: _contents(some) for part, some in listed.items()}
 
+    def _require_counts(self, found: Mapping[str, Sized]) -> None:
+        for (part, some), count in zip(found.items(), self.counts, strict=True):
+            if len(some) != count:
+                raise BadDataError(
+                    f"{self.path or self.hub}: expected {count:,} pictures in {PARTS[part]}, found {len(some):,}; for "
+                    "another data set --data.counts TRAIN VAL and --data.classes"
+                )
+
+    def _rows(self, part: str) -> Any:
         source, split = self.path or self.hub, self.hub_splits[part]
         rows = hub_rows(source, None, split, "--data.path accepts a folder or a zip archive with train/ and val/")
         if not {"image", "label"} <= set(rows.column_names):
             raise BadDataError(f"{source}: expected columns image and label, found {', '.join(rows.column_names)}")
+        missing = set(range(self.classes)) - set(rows["label"])
+        if part == "train" and missing:
+            raise BadDataError(f"{source}, split {split}: expected pictures of class {min(missing)}, found none")
+        return rows
+
+    def _from_hub(self, rows: Any, part: str) -> Iterator[PictureFile]:
+        import datasets  # noqa: PLC0415  # takes a second, and most tasks never need it
+
         for number, row in enumerate(rows.cast_column("image", datasets.Image(decode=False))):
-            where = f"{source}, split {split}, row {number}"
+            where = f"{self.path or self.hub}, split {self.hub_splits[part]}, row {number}"
             if row["label"] not in range(self.classes):
                 raise BadDataError(f"{where}: expected a label from 0 to {self.classes - 1}, found {row['label']!r}")
             if not (row["image"] or {}).get("bytes"):
@@ -193,29 +216,19 @@ def _annotations(test: dict[str, Callable[[], bytes] | None], path: Path) -> dic
     read = test.get(ANNOTATIONS)
     if read is None:
         return None
-    where, found = f"{path}, val/{ANNOTATIONS}", {}
+    where = f"{path}, val/{ANNOTATIONS}"
+    found: dict[str, str] = {}
     for number, line in enumerate(decode_lines(read().splitlines(), where), start=1):
         columns = line.split("\t")
         if len(columns) < 2:
             raise BadDataError(f"{where}, line {number}: expected a file and its class, separated by a tab")
-        found[columns[0]] = columns[1]
+        if found.setdefault(columns[0], columns[1]) != columns[1]:
+            raise BadDataError(f"{where}, line {number}: {columns[0]} has another class, {found[columns[0]]}, before")
     return found
 
 
-def _contents(listed: dict[str, list[Listed]], part: str) -> Iterator[PictureFile]:
-    for each in listed[part]:
+def _contents(listed: Iterable[Listed]) -> Iterator[PictureFile]:
+    for each in listed:
         with damage(each.where, "picture"):
             content = each.read()
         yield PictureFile(each.where, content, each.label)
-
-
-def _counted(files: Iterable[PictureFile], count: int, where: str) -> Iterator[PictureFile]:
-    number = 0
-    for file in files:
-        number += 1
-        yield file
-    if number != count:
-        raise BadDataError(
-            f"{where}: expected {count:,} pictures, found {number:,}; for other data set --data.counts TRAIN VAL and "
-            "--data.classes"
-        )

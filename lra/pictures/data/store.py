@@ -101,6 +101,7 @@ def prepared_pictures(
             if unfinished is not None:
                 for name, pictures in parts.items():
                     _write(unfinished, name, pictures())
+                _report_copies(unfinished, what.partition(":")[0])
                 found = _checksum(_splits(unfinished, parts, held_out))
                 if expected not in (None, found):
                     raise BadDataError(
@@ -135,6 +136,21 @@ def _write(folder: Path, part: str, pictures: Iterable[Picture]) -> None:
     }
     for name, array in arrays.items():
         np.save(folder / f"{part}.{name}.npy", array)
+
+
+def _report_copies(folder: Path, name: str) -> None:
+    """Prints how many training pictures have copies of another class, and how many test pictures are in train."""
+    train, test = (np.load(folder / f"{part}.keys.npy").view(f"S{KEY}")[:, 0] for part in ("train", "test"))
+    of_any_class = np.unique(train, return_inverse=True)[1]
+    of_one_class = np.unique(np.stack([of_any_class, np.load(folder / "train.labels.npy")]), axis=1)
+    contradictory = int((np.bincount(of_one_class[0]) > 1).sum()) if len(train) else 0
+    leaked = int(np.isin(test, train).sum())
+    if contradictory or leaked:
+        print(
+            f"{name}: {contradictory:,} pictures are in several classes of train; {leaked:,} pictures of test are also "
+            "in train",
+            file=sys.stderr,
+        )
 
 
 def _splits(folder: Path, parts: Iterable[str], held_out: int) -> PictureSplits:

@@ -160,7 +160,7 @@ def test_grey_pictures_among_colour_are_counted_in_one_line(tmp_path: Path, caps
         ),
         (
             lambda root: (root / "val" / "images" / "val_0_0.JPEG").unlink(),
-            r"tiny-imagenet-200, test: expected 6 pictures, found 5; for other data set --data.counts",
+            r"tiny-imagenet-200: expected 6 pictures in val, found 5; for another data set --data.counts",
         ),
         (
             lambda root: (root / "train" / "n09999999").mkdir(),
@@ -246,3 +246,14 @@ def test_a_random_crop_keeps_area_and_ratio_within_their_limits() -> None:
     assert min(areas) < 0.2
     assert max(areas) > 0.7
     assert (centre(coordinates, 16)[0, 0] == [12, 22, 12]).all()
+
+
+@pytest.mark.parametrize("wrong", [{"classes": 9}, {"side": 40}, {"held_out": 50_000}])
+def test_sizes_that_cifar_has_not_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(WrongUseError, match=r"CIFAR-10: expected data.classes 10, data.side of at most 32"):
+        Cifar(**wrong).check()
+
+
+def test_counts_without_training_pictures_are_refused() -> None:
+    with pytest.raises(WrongUseError, match=r"data.counts: expected more than data.held_out"):
+        replace(TINY, counts=(1, 1), held_out=1).check()
