@@ -42,6 +42,11 @@ def test_at_the_size_of_bert_base_it_has_223_9_million_numbers() -> None:
     assert crossed == 28_366_848  # what no BERT has
 
 
+def picked(real: torch.Tensor) -> torch.Tensor:
+    """Indices of the real tokens among all positions."""
+    return torch.arange(real.numel())[real.flatten()]
+
+
 def test_one_table_of_tokens_serves_both_sides_and_what_is_said() -> None:
     summarizer = model()
     names = [name for name, each in summarizer.named_parameters() if each.shape == (12, 16) and "position" not in name]
@@ -51,7 +56,9 @@ def test_one_table_of_tokens_serves_both_sides_and_what_is_said() -> None:
 
     def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         whole = torch.ones(2, 2, dtype=torch.bool)
-        found: torch.Tensor = summarizer(batch["source"], real, batch["target"], whole, batch["labels"], 0.0)
+        found: torch.Tensor = summarizer(
+            batch["source"], real, batch["target"], whole, batch["labels"], picked(whole), 0.0
+        )
         return found
 
     for part, value in given.items():
@@ -83,7 +90,7 @@ def test_the_text_is_read() -> None:
     source, real = texts(4)
     target = torch.randint(3, 12, (4, 5))
     whole = torch.ones_like(target, dtype=torch.bool)
-    summarizer(source, real, target, whole, target, 0.1).backward()
+    summarizer(source, real, target, whole, target, picked(whole), 0.1).backward()
     for layer in summarizer.decoder.layers:
         for part in ("query", "key", "value", "output"):
             assert getattr(layer.cross, part).weight.grad.any()
@@ -132,7 +139,8 @@ def test_the_loss_is_a_mean_over_what_is_said_and_parts_of_a_batch_add_up() -> N
     labels = torch.randint(3, 12, (4, 5))
 
     def loss(rows: slice) -> torch.Tensor:
-        found: torch.Tensor = summarizer(source[rows], real[rows], target[rows], target_real[rows], labels[rows], 0.1)
+        parts = (source[rows], real[rows], target[rows], target_real[rows], labels[rows])
+        found: torch.Tensor = summarizer(*parts, picked(target_real[rows]), 0.1)
         return found
 
     stream = summarizer.decode(target, target_real, summarizer.encode(source, real), real)
