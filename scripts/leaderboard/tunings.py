@@ -74,7 +74,8 @@ def _grid(choice: Choice, tuning: Tuning) -> str:
         f"{' '.join(values)}: {'diverged' if not seeds else f'{sum(seeds) / len(seeds):.4f}'}"
         for values, seeds in choice.scores
     ]
-    return f"validation {tuning.metric.replace('_', ' ')} by {', '.join(tuning.fields)}: {', '.join(points)}"
+    seeds = f" (seed{'s' * (len(choice.seeds) > 1)} {', '.join(map(str, choice.seeds))})" if choice.seeds else ""
+    return f"validation {tuning.metric.replace('_', ' ')} by {', '.join(tuning.fields)}{seeds}: {', '.join(points)}"
 
 
 def grid_notes(tuned: Mapping[str, str], rows: Sequence[str]) -> list[str]:

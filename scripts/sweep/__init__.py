@@ -46,6 +46,11 @@ def parser() -> Parser:
         help="field to tune for each variant, and its values, such as optim.lr 3e-4 1e-3 3e-3: all are trained with all"
         " seeds, the validation set chooses, and only the chosen runs are tested; may be given several times",
     )  # fmt: skip
+    made.add_argument(
+        "--tune-seeds", nargs="+", type=int, metavar="S",
+        help="seeds that are trained with every value of --tune (default: those of --seeds); the others are trained with"
+        " the chosen value only",
+    )  # fmt: skip
     at_once = made.add_argument_group("parallel runs")
     at_once.add_argument(
         "--parallel", nargs="?", type=int, const=math.inf, metavar="N",
@@ -66,6 +71,8 @@ def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.
     """
     options, fields = parser().parse_known_args(arguments)
     look_up(dict.fromkeys(LAUNCHERS), options.launcher, "launcher")
+    if options.tune_seeds and not options.tune:
+        raise WrongUseError("--tune-seeds: there is nothing to tune; give the field and its values with --tune")
     if options.tune and options.launcher == "ray":
         raise WrongUseError("--tune: not available with --launcher ray; use --parallel")
     if options.parallel is not None and (options.launcher == "ray" or options.parallel < 1):
@@ -94,8 +101,9 @@ def trials_of(options: argparse.Namespace, fields: Sequence[str]) -> list[Trial]
     package, grid = find_package(options.package), grid_of(options.tune)
     found: dict[Path, Trial] = {}
     rows: dict[tuple[Any, ...], RowParts] = {}
+    tuned = options.tune_seeds or options.seeds
     for task, attention, norm, point, seed in itertools.product(
-        options.task, options.attention, options.norm, grid.points(), options.seeds
+        options.task, options.attention, options.norm, grid.points(), dict.fromkeys([*tuned, *options.seeds])
     ):
         typed = [*fields, *grid.arguments(point)]
         run = build_run(package, task, options.preset, attention, norm, seed, typed, "seqarena sweep")
@@ -103,7 +111,10 @@ def trials_of(options: argparse.Namespace, fields: Sequence[str]) -> list[Trial]
         words = [word for flag, name in names if name is not None for word in (flag, str(name))]
         session = session_of(options, shlex.join(["seqarena", package.name, task, *words, *typed]))
         session = dataclasses.replace(session, validate_only=bool(options.tune))
-        trial = Trial(point=point, planned=PlannedRun(package=package, run=run, session=session))
+        trial = Trial(
+            point=point, planned=PlannedRun(package=package, run=run, session=session), tuning=seed in tuned,
+            tested=seed in options.seeds,
+        )  # fmt: skip
         row = row_of(run, package.preset(run))
         if rows.setdefault((task, attention, norm), row) != row:
             raise WrongUseError(
@@ -207,7 +218,7 @@ def _run_tuned(
 ) -> int:
     """Runs a sweep with ``--tune`` and returns its exit code."""
     trials = trials_of(*parser().parse_known_args(arguments))
-    print_plan(planned)
+    print_plan([each.planned for each in trials if each.tuning])
     parallel = default_parallel() if options.parallel == math.inf else options.parallel or 1
     prepare_all(planned, at_once=parallel > 1)
 

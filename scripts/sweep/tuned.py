@@ -20,32 +20,39 @@ Measure = Callable[[Sequence[PlannedRun]], Sequence[Result | None]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One planned trial and its point of the grid."""
+    """One planned run and its point of the grid."""
 
     point: Values
     planned: PlannedRun
+    tuning: bool = True
+    """Whether its validation score counts in the choice of the point."""
+    tested: bool = True
+    """Whether it is tested if its point is chosen."""
 
 
 def run_tuned(trials: Sequence[Trial], grid: Grid, measure: Measure, runs: Path, command: str) -> list[Result | None]:
-    """Measures all trials, writes the choices below ``runs``, and returns the results of the chosen runs.
+    """Measures the trials, writes the choices below ``runs``, and returns the results of the chosen runs.
 
     A None among them is a run that failed. If a trial fails, nothing is chosen, and the list is [None].
     """
-    results = measure([each.planned for each in trials])
+    trained = [each for each in trials if each.tuning]
+    results = measure([each.planned for each in trained])
     if any(result is None for result in results):
         failed = sum(result is None for result in results)
-        print(f"{failed} of {len(trials)} trials failed; nothing was chosen. The same command goes on", file=sys.stderr)
+        print(
+            f"{failed} of {len(trained)} trials failed; nothing was chosen. The same command goes on", file=sys.stderr
+        )
         return [None]
     arms: dict[str, dict[RowParts, list[tuple[Trial, Result]]]] = defaultdict(lambda: defaultdict(list))
-    for trial, result in zip(trials, results, strict=True):
+    for trial, result in zip(trained, results, strict=True):
         assert result is not None
-        run = trial.planned.run
-        arms[run.task][row_of(run, trial.planned.package.preset(run))].append((trial, result))
+        arms[trial.planned.run.task][_row(trial)].append((trial, result))
     chosen: list[PlannedRun] = []
     for task, rows in arms.items():
         choices = []
         for row, tried in rows.items():
-            choice, some = _choice(row, tried, grid)
+            tested = [each for each in trials if each.tested and each.planned.run.task == task and _row(each) == row]
+            choice, some = _choice(row, tried, tested, grid)
             print(
                 f"{task} {row_name(row)}: {_in_words(choice, grid) if choice else 'all values diverged'}",
                 file=sys.stderr,
@@ -67,7 +74,13 @@ def _settings(planned: PlannedRun, grid: Grid) -> str:
     return fingerprint([package, known | {path: list(values) for path, values in grid.fields.items()}])
 
 
-def _choice(row: RowParts, tried: Sequence[tuple[Trial, Result]], grid: Grid) -> tuple[Choice | None, list[PlannedRun]]:
+def _row(trial: Trial) -> RowParts:
+    return row_of(trial.planned.run, trial.planned.package.preset(trial.planned.run))
+
+
+def _choice(
+    row: RowParts, tried: Sequence[tuple[Trial, Result]], tested: Sequence[Trial], grid: Grid
+) -> tuple[Choice | None, list[PlannedRun]]:
     """Returns the choice of a row, None if all its points diverged, and the runs to test."""
     by_point: dict[Values, list[Result]] = defaultdict(list)
     for trial, result in tried:
@@ -77,9 +90,10 @@ def _choice(row: RowParts, tried: Sequence[tuple[Trial, Result]], grid: Grid) ->
     if found is None:
         return None, []
     point, scores = found
-    runs = [each.planned for each, _ in tried if each.point == point]
+    runs = [each.planned for each in tested if each.point == point]
     folders = [str(each.folder.relative_to(each.session.runs)) for each in runs]
-    choice = Choice(row=row, point=list(point), edge=grid.at_edge(point), scores=scores, folders=folders)
+    seeds = [each.planned.run.seed for each, _ in tried if each.point == point]
+    choice = Choice(row=row, point=list(point), edge=grid.at_edge(point), scores=scores, folders=folders, seeds=seeds)
     return choice, [_to_test(each) for each in runs]
 
 

@@ -1,13 +1,14 @@
 """Tunes fields for each variant: trains a grid of values, chooses on the validation set, and tests the choice only.
 
 Every variant gets the same grid and the same seeds. A trial ends after its training. The runs of the chosen values go
-on from there with the test, so the test set is evaluated once per run and never at another value.
+on from there with the test, so the test set is evaluated once per run and never at another value. The seeds of the
+trials may be others than those of the tested runs.
 """
 
 import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -85,6 +86,8 @@ class Choice:
     """[values, validation scores of the seeds] of each point; the scores of a point with a diverged seed are empty."""
     folders: list[str]
     """Directories of the tested runs, relative to the folder of runs."""
+    seeds: list[int] = field(default_factory=list)
+    """Seeds of the validation scores; empty in records of earlier versions, whose tested runs have the same seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +160,8 @@ def read_tuning(path: Path) -> Tuning:
         raise BadDataError(f"{path}: not the fields of a record of choices; run the sweep again") from error
     is_whole = all(isinstance(each, str) for each in (tuning.package, tuning.task, tuning.metric, tuning.settings))
     if not is_whole or not fits(dict[str, list[str]], tuning.fields) or not all(
-        fits(list[str], each.folders) and fits(list[str], each.point) for each in choices
+        fits(list[str], each.folders) and fits(list[str], each.point) and fits(list[int], each.seeds)
+        for each in choices
     ):  # fmt: skip
         raise BadDataError(f"{path}: not the fields of a record of choices; run the sweep again")
     return tuning

@@ -151,7 +151,10 @@ def test_a_table_has_each_variant_at_its_choice(tuned: Path) -> None:
     assert all("(optim.lr 1e-" in cells(row, table)[0] for row in table.rows)
     assert "at the edge of the grid" in cells(table.rows[0], table)[0]
     assert table.rows[1].comparison is not None
-    assert any(note.startswith("x3, 1 layer: validation accuracy by optim.lr: 1e-3: 0.") for note in footnotes(table))
+    assert any(
+        note.startswith("x3, 1 layer: validation accuracy by optim.lr (seeds 0, 1): 1e-3: 0.")
+        for note in footnotes(table)
+    )
     assert not table.comparable
 
 
@@ -210,3 +213,28 @@ def test_a_trial_is_no_result(tuned: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path, more: list[str], message: str) -> None:
     with pytest.raises((WrongUseError, SystemExit), match=message):
         sweep.plan(arguments(tmp_path, *more))
+
+
+def test_only_some_seeds_may_be_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seed 0 is not tested, seed 1 is both, and seed 2 is trained with the chosen value only."""
+    words = arguments(tmp_path, "--tune-seeds", "0", "1")
+    words[words.index("--seeds") + 1 : words.index("--tune")] = ["1", "2"]
+    assert run_command(dispatch, ["sweep", *words]) == 0
+    assert len(list((tmp_path / "runs").rglob(TRIAL))) == 2 * 2 * 2
+    results, _ = read_results(tmp_path / "runs")
+    assert sorted((each.row[0][1], each.seed) for each in results.values()) == [
+        ("softmax", 1), ("softmax", 2), ("x3", 1), ("x3", 2),
+    ]  # fmt: skip
+    (record,) = (tmp_path / "runs" / FOLDER).glob("*.json")
+    for choice in read_tuning(record).choices:
+        assert choice.seeds == [0, 1]
+        assert [len(scores) for _, scores in choice.scores] == [2, 2]
+        assert {results[tmp_path / "runs" / each].seed for each in choice.folders} == {1, 2}
+    table = table_of(tmp_path / "runs")
+    assert any("by optim.lr (seeds 0, 1): 1e-3: " in note for note in footnotes(table))
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*.json")}
+    assert run_command(dispatch, ["sweep", *words]) == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*.json")} == before
+    capsys.readouterr()
+    assert run_command(dispatch, ["sweep", "lra", "listops", "--tune-seeds", "0"]) == 2
+    assert "--tune-seeds: there is nothing to tune" in capsys.readouterr().err
