@@ -7,6 +7,7 @@ from seqarena.common.runs.tasks import Task
 from seqarena.lra import checksums
 from seqarena.lra.pictures import tasks as pictures
 from seqarena.lra.published import PUBLISHED
+from seqarena.lra.recall import tasks as recall
 
 IMDB = "no formal licence (cite Maas et al. 2011); read from your copy or the hub, never shipped"
 
@@ -143,4 +144,4 @@ SEQUENCE_TASKS = MappingProxyType(
     {task.name: task for task in (LISTOPS, TEXT, TEXT_LEGACY, RETRIEVAL, RETRIEVAL_IMDB, IMAGE, PATHFINDER, PATHX)}
 )
 """The tasks of Long Range Arena, and ours beside them."""
-TASKS = MappingProxyType({**SEQUENCE_TASKS, **pictures.TASKS})
+TASKS = MappingProxyType({**SEQUENCE_TASKS, **recall.TASKS, **pictures.TASKS})

@@ -143,6 +143,7 @@ CONTENTS: Mapping[tuple[str, str], tuple[Callable[..., Contents], Mapping[str, i
     ("lra", "image"): (places, {"train": 500, "validation": 100, "test": 100}),
     ("lra", "pathfinder"): (markers, {"train": 500, "validation": 100, "test": 100}),
     ("lra", "pathx"): (markers, {"train": 500, "validation": 100, "test": 100}),
+    ("lra", "associative-recall"): (sequences, {}),
     **{("lra", name): (drawn_places, {"train": 500, "held_out": 100, "test": 100}) for name in PICTURES},
     ("qa", "squad1"): (facts, {"generated": 4_000}),
     ("qa", "squad2"): (facts, {"generated": 4_000}),

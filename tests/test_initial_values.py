@@ -17,6 +17,8 @@ from seqarena.common.model.norms import NORMS
 from seqarena.common.training.optim import Optim, build_optimizer
 from seqarena.lra.model import Classifier
 from seqarena.lra.pictures.model import PictureModel
+from seqarena.lra.recall.model import RecallModel
+from seqarena.lra.recall.run import RecallRun
 from seqarena.pretraining.model import has_order
 from seqarena.pretraining.transformer_xl import TransformerXL
 from seqarena.pretraining.wikitext.run import LanguageRun
@@ -31,6 +33,12 @@ ORDERS: Mapping[str, Order] = {"decoder_attention": "causal", "cross_attention":
 """Fields of a config that hold one more attention, and the order that it has there."""
 
 
+def lra(run: Any, config: Any) -> nn.Module:
+    if isinstance(run, RecallRun):
+        return RecallModel(config)
+    return config.build() if isinstance(config, PictureModel) else Classifier(config, run.data.sequences)
+
+
 def pretraining(run: Any, config: Any) -> nn.Module:
     is_language = isinstance(run, LanguageRun)
     return TransformerXL(config) if is_language else BertForPretraining(config, sentences=has_order(run.data))
@@ -41,9 +49,7 @@ def qa(run: Any, config: Any) -> nn.Module:
 
 
 BUILT: Mapping[str, Callable[[Any, Any], nn.Module]] = {
-    "lra": lambda run, config: (
-        config.build() if isinstance(config, PictureModel) else Classifier(config, run.data.sequences)
-    ),
+    "lra": lra,
     "summarization": lambda _, config: Summarizer(config),
     "pretraining": pretraining,
     "qa": qa,
@@ -53,7 +59,7 @@ BUILT: Mapping[str, Callable[[Any, Any], nn.Module]] = {
 
 def variations(run: Any, config: Any) -> Iterator[dict[str, Any]]:
     """Every attention that the model takes with every norm, and every attention that its decoder takes."""
-    order: Order = "causal" if isinstance(run, LanguageRun) else "none"
+    order: Order = "causal" if isinstance(run, LanguageRun | RecallRun) else "none"
     norms = [norm.causal() if order == "causal" else norm for norm in NORMS.values()] if hasattr(config, "norm") else []
     attentions = [each for each in PAPERS.values() if order in each.orders]
     for attention, norm in itertools.product(attentions, norms or [None]):

@@ -10,6 +10,7 @@ from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.run import changed_from, row_name, row_of, settings
 from seqarena.lra.pictures.library import LibraryConfig
+from seqarena.lra.recall.run import RecallRun
 from seqarena.pretraining.wikitext.run import LanguageRun
 from seqarena.scripts.packages import PACKAGES, find_package
 
@@ -33,13 +34,13 @@ def test_a_preset_is_whole(package: str, task: str, name: str) -> None:
     assert preset.cost
     run.check()
     assert changed_from(preset, run) == {}
-    order = "causal" if isinstance(run, LanguageRun) else "none"
+    order = "causal" if isinstance(run, LanguageRun | RecallRun) else "none"
     norms = [{"norm": norm} for norm in NORMS.values()] if hasattr(run.model, "norm") else [{}]
     for norm in norms:
         for attention in PAPERS.values():
             if order in attention.orders:
                 varied = replace(run, model=replace(run.model, attention=attention, **norm))  # type: ignore[arg-type]
-                varied = varied.completed({"model.norm"}) if isinstance(varied, LanguageRun) else varied
+                varied = varied.completed({"model.norm"}) if order == "causal" else varied
                 varied.check()
                 assert changed_from(preset, varied) == {}
     assert row_name(row_of(run, preset)) == "softmax"

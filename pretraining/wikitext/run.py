@@ -4,7 +4,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from seqarena.common.errors import WrongUseError
-from seqarena.common.model.norms.deescalated import Deescalated
 from seqarena.common.runs.run import BaseRun
 from seqarena.pretraining.transformer_xl import Model
 from seqarena.pretraining.wikitext.data import WikiText
@@ -92,10 +91,9 @@ class LanguageRun(BaseRun):
 
     def completed(self, typed: Collection[str]) -> "LanguageRun":
         """Returns the run with a causal form of de-escalation, unless a form was set."""
-        norm = self.model.norm
-        if not isinstance(norm, Deescalated) or norm.leaky or "model.norm.mean" in typed:
+        if "model.norm.mean" in typed:
             return self
-        return replace(self, model=replace(self.model, norm=norm.causal()))
+        return replace(self, model=replace(self.model, norm=self.model.norm.causal()))
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for an invalid run, before anything is loaded."""

@@ -48,8 +48,8 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument(
         "--tune-seeds", nargs="+", type=int, metavar="S",
-        help="seeds that are trained with every value of --tune (default: those of --seeds); the others are trained with"
-        " the chosen value only",
+        help="seeds that are trained with every value of --tune (default: those of --seeds); the others are trained"
+        " with the chosen value only",
     )  # fmt: skip
     at_once = made.add_argument_group("parallel runs")
     at_once.add_argument(

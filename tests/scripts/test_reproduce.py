@@ -16,7 +16,7 @@ from seqarena.scripts import sweep
 from seqarena.scripts.packages import find_package
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted((ROOT / "scripts" / "reproduce").glob("*.sh"))
+SCRIPTS = sorted((ROOT / "scripts" / "reproduce").glob("p*.sh"))
 NAMES = [path.stem for path in SCRIPTS]
 SHORT = "--train.steps 2 --train.batch-size 8 --optim.schedule.warmup 1".split()
 SMALL = "--model.layers 1 --model.dim 16 --model.heads 2 --model.ffn-dim 16".split()

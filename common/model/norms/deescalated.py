@@ -73,8 +73,8 @@ class Deescalated(NormConfig):
             raise WrongUseError("leaky applies only to the sequence mean of a causal model; leave it out")
 
     def causal(self) -> "Deescalated":
-        """Returns the norm with the prefix mean in place of the sequence mean."""
-        return replace(self, mean="prefix") if self.mean == "sequence" else self
+        """Returns the norm with the prefix mean in place of the sequence mean, unless it is declared leaky."""
+        return replace(self, mean="prefix") if self.mean == "sequence" and not self.leaky else self
 
     def residual(self, dim: int, eps: float, position: LayerPosition) -> Residual:
         """Returns the residual block of the layer at ``position``."""

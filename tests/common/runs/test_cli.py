@@ -134,7 +134,7 @@ def test_any_field_is_set_by_its_path() -> None:
             "lra listops --attention x3 --model.attention.scale nan",
             "--model.attention.scale nan: expected power >= 1 and scale > 0",
         ),
-        ("lra", "no task given; choices: cifar10-patches, image"),
+        ("lra", "no task given; choices: associative-recall, cifar10-patches, image"),
         ("lra listops --attention recency", "'recency' is not defined for order 'none'"),
         ("lra listops --norm deescalated --model.norm.where block_output", "exactly 0"),
         (

@@ -1,0 +1,53 @@
+"""The script of the tier small: its commands are the design of docs/small.md."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from seqarena.scripts import sweep
+
+ROOT = Path(__file__).parents[2]
+DESIGN = (ROOT / "docs" / "small.md").read_text()
+TASKS = ("associative-recall", "listops", "scenes")
+
+
+def commands(folder: Path, *tasks: str) -> list[list[str]]:
+    """What the script asks seqarena for."""
+    written = folder / "commands"
+    stand_in = folder / "seqarena"
+    stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>"{written}"\n')
+    stand_in.chmod(0o755)
+    environment = os.environ | {"SEQARENA": str(stand_in), "RUNS": str(folder / "runs")}
+    script = ROOT / "scripts" / "reproduce" / "small.sh"
+    subprocess.run([str(script), *tasks], check=True, env=environment, capture_output=True)
+    return [line.split() for line in written.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_swept_as_designed(task: str, tmp_path: Path) -> None:
+    words, table = commands(tmp_path, task)
+    assert table == ["leaderboard", "--runs", str(tmp_path / "runs")]
+    planned, _, options = sweep.plan(words[1:])
+    (row,) = re.findall(rf"^\| `\w+ {task}` \| `([\w-]+)` \| ([^|]+) \|", DESIGN, re.M)
+    preset, rates = row
+    assert {each.run.preset for each in planned} == {preset}
+    assert options.tune == [["optim.lr", *rates.split(", ")]]
+    assert (options.seeds, options.tune_seeds) == ([0, 1, 2, 3, 4], [0])
+    assert {"softmax", "dnas", "hnas", "x1-14", "x3-14", "relu", "sigmoid"} <= set(options.attention)
+    assert len(planned) == len(options.attention) * 3 * 5
+
+
+def test_without_a_task_all_are_swept(tmp_path: Path) -> None:
+    *sweeps, table = commands(tmp_path)
+    assert tuple(words[2] for words in sweeps) == TASKS
+    assert table[0] == "leaderboard"
+
+
+def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        commands(tmp_path, "lisops")
+    assert error.value.returncode == 2
+    assert b"choices: associative-recall, listops, scenes" in error.value.stderr
