@@ -22,9 +22,10 @@ from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS
 from seqarena.common.model.transformer import Encoder
 from seqarena.common.runs import sources
-from seqarena.common.runs.cli import choose, run_package
+from seqarena.common.runs.cli import choose, package_parser, run_package
 from seqarena.common.runs.fields import set_fields
 from seqarena.common.runs.trained import changed_run
+from seqarena.lra.recall.run import RecallRun
 from seqarena.pretraining.wikitext import perplexity
 from seqarena.pretraining.wikitext.presets import PRESETS as WIKITEXT
 from seqarena.pretraining.wikitext.run import LanguageRun
@@ -168,14 +169,11 @@ def test_every_command_parses(line: str, own_file: Path, monkeypatch: pytest.Mon
         assert prepare.select_run(rest[1:])
     else:
         package = find_package(rest[0])
-        named = dict(zip(rest[2::2], rest[3::2], strict=True))
-        names = [named.pop(f"--{name}", default) for name, default in
-                 (("preset", "quick"), ("attention", None), ("norm", None), ("seed", "0"))]  # fmt: skip
-        preset, variant, norm, seed = names
-        run = choose(package, rest[1], preset or "quick", variant, norm, int(seed or 0))
-        fields = [word for pair in named.items() for word in pair]
+        options, fields = package_parser("seqarena").parse_known_args(rest[1:])
+        preset = options.preset or "quick"
+        run = choose(package, options.task, preset, options.attention, options.norm, options.seed)
         run = set_fields(run, fields, "seqarena")
-        (run.completed(set()) if isinstance(run, LanguageRun) else run).check()
+        (run.completed(set()) if isinstance(run, LanguageRun | RecallRun) else run).check()  # others read a checkpoint
 
 
 def listed(folder: Path) -> set[str]:
