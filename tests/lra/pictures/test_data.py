@@ -14,11 +14,12 @@ from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.lra import checksums
 from seqarena.lra.data import image
-from seqarena.lra.pictures.data import cifar
+from seqarena.lra.pictures.data import cifar, store
 from seqarena.lra.pictures.data.batches import TrainingPictures, centre, centred, random_crop
 from seqarena.lra.pictures.data.cifar import Cifar
 from seqarena.lra.pictures.data.drawn import DrawnDigits
 from seqarena.lra.pictures.data.folders import ClassFolders, ImageNet, TinyImageNet
+from seqarena.lra.pictures.data.store import KEY, Picture, prepared_pictures
 from tests.lra.pictures.sources import CLASSES, SIDE, class_folders, picture, tiny_imagenet, zipped
 from tests.lra.test_image import TEST, TRAIN, colours, layouts
 
@@ -257,3 +258,27 @@ def test_sizes_that_cifar_has_not_are_refused(wrong: dict[str, int]) -> None:
 def test_counts_without_training_pictures_are_refused() -> None:
     with pytest.raises(WrongUseError, match=r"data.counts: expected more than data.held_out"):
         replace(TINY, counts=(1, 1), held_out=1).check()
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "contradictory", "leaked"),
+    [
+        ([(1, 0), (1, 0), (2, 1)], [(3, 0)], 0, 0),  # two copies with one label say nothing wrong
+        ([(1, 0), (1, 1), (2, 1), (2, 0), (3, 0)], [(4, 0)], 2, 0),
+        ([(1, 0), (2, 1)], [(2, 1), (2, 0), (5, 0)], 0, 2),
+    ],
+)
+def test_copies_between_classes_and_splits_are_reported(
+    train: list[tuple[int, int]], test: list[tuple[int, int]], contradictory: int, leaked: int,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def pictures(some: list[tuple[int, int]]) -> list[Picture]:
+        pixels = np.zeros((2, 2, 3), np.uint8)
+        return [Picture(key=bytes([number]) * KEY, label=label, pixels=pixels) for number, label in some]
+
+    parts = {"train": lambda: pictures(train), "validation": lambda: pictures([(9, 0)]), "test": lambda: pictures(test)}
+    prepared_pictures(tmp_path / "stored", "pictures: writing", parts, 0, made_by=store.__name__)
+    told = capsys.readouterr().err
+    line = f"pictures: {contradictory} pictures are in several classes of train; {leaked} pictures of test are also"
+    assert (line in told) == bool(contradictory or leaked)
+    assert ("pictures are in" in told) == bool(contradictory or leaked)
