@@ -17,8 +17,6 @@ from seqarena.common.attention.tiles import Call, Tile
 RANGE = 60.0
 """Maximum difference of logarithms for which exponentials are summed directly: exp(60) is well within float32, and the
 terms that are lost are below 1e-12 of the sum."""
-WIDE_COLUMNS = 256
-"""Number of wide columns whose gradient is computed at once, in a tensor over all pairs of rows."""
 LEAST = 1e-30
 """Lower bound of column sums, below exp(-RANGE); reached where no key of a column is visible yet."""
 
@@ -155,7 +153,7 @@ def prefix_backward(block: Prefix, grad: Tensor, later: Tensor) -> tuple[Tensor,
     through = torch.bmm(since, block.doubly, out=block.sums).add_((block.top - block.last).exp_().mul_(later))
     before = through[:, :1] * (block.state - block.top).exp_()
     through *= block.exponentials
-    for wide in torch.split(block.wide, WIDE_COLUMNS):
+    if len(wide := block.wide):
         some = [tensor[:, :, wide] for tensor in (block.scores, block.state, grad, later)]
         through[:, :, wide], before[:, :, wide] = _wide_backward(*some)
     return grad.sub_(through), before
@@ -166,11 +164,17 @@ def _wide_logsumexp(scores: Tensor, state: Tensor) -> Tensor:
 
 
 def _wide_backward(scores: Tensor, state: Tensor, grad: Tensor, later: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of a block's scores through c_ij, and ``later`` for the previous block, by pairs of rows."""
-    lses, rows = _wide_logsumexp(scores, state), scores.shape[1]
-    order = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu_()[:, :, None]
-    # A score exceeds a later logsumexp only in rows to which the key is not visible.
-    through = (scores[:, :, None] - lses[:, None]).clamp_(max=0.0).exp_().mul_(order).mul_(grad[:, None])  # G R R W
-    whole = through.sum(dim=2) + (scores - lses[:, -1:]).clamp_(max=0.0).exp_() * later
-    before = ((state - lses).clamp_(max=0.0).exp_() * grad).sum(dim=1, keepdim=True)
-    return whole, before + (state - lses[:, -1:]).clamp_(max=0.0).exp_() * later
+    """Returns the gradient of a block's scores through c_ij, and ``later`` for the previous block, row after row.
+
+    The sums A_i over rows i' >= i of dT_i'j exp(c_ij - c_i'j) follow from each other, A_i = dT_ij + exp(c_ij - c_i+1,j)
+    A_i+1, with factors of at most 1, because c_ij grows with i.
+    """
+    lses = _wide_logsumexp(scores, state)
+    factors = (lses[:, :-1] - lses[:, 1:]).exp_()
+    sums = grad.clone()
+    sums[:, -1:] += later
+    for row in reversed(range(scores.shape[1] - 1)):
+        sums[:, row].addcmul_(factors[:, row], sums[:, row + 1])
+    # A score exceeds the logsumexp only in rows to which the key is not visible.
+    through = (scores - lses).clamp_(max=0.0).exp_().mul_(sums)
+    return through, (state - lses[:, :1]).clamp_(max=0.0).exp_() * sums[:, :1]
