@@ -165,7 +165,7 @@ def link(folder: Path, target: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    for name in ("result.json", "run.json", SOURCES, "metrics.jsonl", FILE):  # the rest needs a result
+    for name in ("result.json", "trial.json", "run.json", SOURCES, "metrics.jsonl", FILE):  # the rest needs a result
         (folder / name).unlink(missing_ok=True)
     for name in ("checkpoint", OUTPUTS):
         shutil.rmtree(folder / name, ignore_errors=True)

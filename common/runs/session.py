@@ -143,14 +143,14 @@ def _execute_in(
     with interrupt_advice(lambda: _advice(folder, session)), directory if is_main else contextlib.nullcontext():
         accelerator.wait_for_everyone()
         _require_shared_folder(folder)
-        finished = Result.read(folder)
+        file, finished = RESULT, Result.read(folder)
+        if finished is None and session.validate_only:
+            file, finished = TRIAL, Result.read(folder, TRIAL)
         accelerator.wait_for_everyone()
         if finished is not None and (finished.sources != sources or not is_same_run(
             type(run), finished.run, to_json(run), anywhere=folder.is_symlink()
         )):  # fmt: skip
-            raise WrongUseError(
-                f"{folder / 'result.json'} is of another run or other sources; --overwrite starts it again"
-            )
+            raise WrongUseError(f"{folder / file} is of another run or other sources; --overwrite starts it again")
         if finished is not None:
             began = inputs_of(run)
             main_first(accelerator, lambda: check_weights(folder, began.weights, record=False))
@@ -158,11 +158,9 @@ def _execute_in(
             if not all(gather_object([has_same_files(folder, run)])):  # decided together: what follows waits for all
                 found = package.assembly(run, session.data, accelerator).data_checksum
                 main_first(accelerator, lambda: check_data(folder, found, began.files))
-        if finished is not None and is_main:
+        if finished is not None and file == RESULT and is_main:
             when = finished.finished_at[:16].replace("T", " at ")
             print(f"{folder}: this run was finished on {when} UTC; --overwrite runs it again", file=sys.stderr)
-        if finished is None and session.validate_only:
-            finished = Result.read(folder, TRIAL)
         if finished is None:
             finished = _measure(package, run, session, accelerator, folder, sources)
             if is_main:

@@ -24,7 +24,13 @@ PLANNED = {"folder": str, "package": str, "task": str, "preset": str, "changed":
 
 
 def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the entries of sweep plans below ``folder`` whose run has no result, and messages on unreadable plans.
+    """Returns the entries of sweep plans below ``folder`` whose run has no result, and messages on unreadable plans."""
+    entries, problems = planned_runs(folder)
+    return [entry for place, entry in entries.items() if not _readable(place)], problems
+
+
+def planned_runs(folder: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
+    """Returns directory -> entry of all runs in sweep plans below ``folder``, and messages on unreadable plans.
 
     A plan is ``sweeps/*.json`` in the folder of runs that it is of, at any depth. The folders of the entries are
     relative to ``folder``.
@@ -43,7 +49,7 @@ def missing_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
                 entries[place] = each | {"folder": printable(str(place.relative_to(folder))), "plan": plan}
         except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(printable(f"{path}: not a sweep's plan ({error})"))
-    return [entry for place, entry in entries.items() if not _readable(place)], problems
+    return entries, problems
 
 
 def _entry(values: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +132,8 @@ def measurements(folder: Path) -> Measurements:
         for path, reason in reasons.items()
     ]
     results = {path: result for path, result in results.items() if path not in reasons}
-    missing, broken = missing_runs(folder)
+    planned, broken = planned_runs(folder)
+    missing = [entry for place, entry in planned.items() if not _readable(place)]
     problems += broken
     if not results and not missing:
         skipped = f" ({len(problems)} files were skipped: {problems[0]})" if problems else ""
@@ -134,7 +141,7 @@ def measurements(folder: Path) -> Measurements:
     kept, duplicates = newest(results)
     prices, damaged = read_prices(folder)
     tunings, more = read_tunings(folder)
-    plain, tuned, noted, unfinished = with_tuned(kept, tunings)
+    plain, tuned, noted, unfinished = with_tuned(kept, tunings, planned)
     return Measurements(
         results=plain, tuned=tuned, noted=noted, missing=missing, prices=prices, problems=[*problems, *damaged, *more],
         duplicates=[*duplicates, *unfinished],

@@ -1,60 +1,84 @@
 """Groups results whose fields were tuned (``seqarena sweep --tune``): each row at its own choice, one grid for all."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seqarena.common.runs.results import Result
-from seqarena.common.runs.run import row_name
+from seqarena.common.runs.run import RowParts, row_name
 from seqarena.scripts.leaderboard.protocol import Group, Protocol, protocol_of
 from seqarena.scripts.leaderboard.remarks import without_version
 from seqarena.scripts.sweep.tuning import Choice, Tuning
 
 
 def with_tuned(
-    results: Mapping[Path, Result], tunings: Mapping[Path, Tuning]
+    results: Mapping[Path, Result], tunings: Mapping[Path, Tuning], planned: Container[Path]
 ) -> tuple[dict[Path, Result], list[Group], dict[Path, Result], list[str]]:
     """Returns the results of ordinary tables, one group per tuned protocol, the results in these groups, and messages.
 
-    Results that differ from their preset in a tuned field are in a tuned group only: in an ordinary table they would be
-    alone.
+    A tuned result is also in an ordinary table only if an ordinary sweep ``planned`` it at the preset's values. There
+    the choice of other rows would otherwise decide with which rows it is compared.
     """
-    found: dict[Protocol, Group] = {}
-    scores: dict[Protocol, dict[str, str]] = {}
-    left: dict[Path, Result] = dict(results)
+    found: dict[tuple[Protocol, RowParts], list[_Row]] = defaultdict(list)
     problems: list[str] = []
-    noted: dict[Path, Result] = {}
     for path, tuning in tunings.items():
         for choice in tuning.choices:
             folders = [path.parent.parent / each for each in choice.folders]
             missing = [each for each in folders if each not in results]
             if missing:
                 problems.append(f"{path}: no result of {row_name(choice.row)} in {missing[0]}; the same sweep goes on")
-            for folder in folders:
-                if folder not in results:
-                    continue
-                result = results[folder]
-                if without_version(result.row) != choice.row:
-                    problems.append(f"{path}: {folder} has another row than {row_name(choice.row)}")
-                    continue
-                protocol = _tuned_protocol(result, tuning)
-                group = found.setdefault(protocol, Group(protocol=protocol))
-                noted[folder] = replace(result, notes=[*result.notes, _note(choice, tuning)])
-                group.results.append(noted[folder])
-                scores.setdefault(protocol, {})[row_name(choice.row)] = _grid(choice, tuning)
-                if any(name in result.changed for name in tuning.fields):
+            other = [each for each in folders if each in results and without_version(results[each].row) != choice.row]
+            problems += [f"{path}: {each} has another row than {row_name(choice.row)}" for each in other]
+            some: dict[Protocol, dict[Path, Result]] = defaultdict(dict)
+            for each in folders:
+                if each in results and each not in other:
+                    some[_tuned_protocol(results[each], tuning)][each] = results[each]
+            for protocol, those in some.items():
+                found[protocol, choice.row].append(_Row(path=path, tuning=tuning, choice=choice, results=those))
+    groups: dict[Protocol, Group] = {}
+    left: dict[Path, Result] = dict(results)
+    noted: dict[Path, Result] = {}
+    for (protocol, row), choices in found.items():
+        *earlier, last = sorted(choices, key=lambda each: each.finished)
+        problems += [
+            f"two choices of {row_name(row)} on one grid: using the newest, {last.path}, and ignoring {each.path}"
+            for each in earlier
+        ]
+        group = groups.setdefault(protocol, Group(protocol=protocol))
+        for folder, result in last.results.items():
+            noted[folder] = replace(result, notes=[*result.notes, _note(last.choice, last.tuning)])
+            group.results.append(noted[folder])
+        group.tuned[row_name(row)] = _grid(last.choice, last.tuning)
+        for each in choices:
+            for folder, result in each.results.items():
+                if folder not in planned or any(name in result.changed for name in each.tuning.fields):
                     left.pop(folder, None)
-    for protocol, group in found.items():
-        group.tuned.update(scores[protocol])
-    return left, list(found.values()), noted, problems
+    return left, list(groups.values()), noted, problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """The choice of one row in one record, with its results."""
+
+    path: Path
+    tuning: Tuning
+    choice: Choice
+    results: Mapping[Path, Result]
+
+    @property
+    def finished(self) -> str:
+        """Time of the newest result."""
+        return max(each.finished_at for each in self.results.values())
 
 
 def _tuned_protocol(result: Result, tuning: Tuning) -> Protocol:
     """Returns the protocol of a result with the grids in place of the values of tuned fields."""
     plain = protocol_of(result)
     package, settings = json.loads(plain.settings)
-    grids = {path: f"tuned over {' '.join(values)}" for path, values in tuning.fields.items()}
+    seeds = f" with seed{'s' * (len(tuning.seeds) > 1)} {' '.join(map(str, tuning.seeds))}" if tuning.seeds else ""
+    grids = {path: f"tuned over {' '.join(values)}{seeds}" for path, values in tuning.fields.items()}
     return replace(
         plain,
         settings=json.dumps([package, settings | grids], sort_keys=True),
@@ -74,8 +98,7 @@ def _grid(choice: Choice, tuning: Tuning) -> str:
         f"{' '.join(values)}: {'diverged' if not seeds else f'{sum(seeds) / len(seeds):.4f}'}"
         for values, seeds in choice.scores
     ]
-    seeds = f" (seed{'s' * (len(choice.seeds) > 1)} {', '.join(map(str, choice.seeds))})" if choice.seeds else ""
-    return f"validation {tuning.metric.replace('_', ' ')} by {', '.join(tuning.fields)}{seeds}: {', '.join(points)}"
+    return f"validation {tuning.metric.replace('_', ' ')} by {', '.join(tuning.fields)}: {', '.join(points)}"
 
 
 def grid_notes(tuned: Mapping[str, str], rows: Sequence[str]) -> list[str]:

@@ -53,25 +53,26 @@ def run_tuned(trials: Sequence[Trial], grid: Grid, measure: Measure, runs: Path,
         for row, tried in rows.items():
             tested = [each for each in trials if each.tested and each.planned.run.task == task and _row(each) == row]
             choice, some = _choice(row, tried, tested, grid)
-            print(
-                f"{task} {row_name(row)}: {_in_words(choice, grid) if choice else 'all values diverged'}",
-                file=sys.stderr,
-            )
-            choices += [choice] if choice else []
+            print(f"{task} {row_name(row)}: {_in_words(choice, grid)}", file=sys.stderr)
+            choices.append(choice)
             chosen += some
         package = next(iter(rows.values()))[0][0].planned.package
+        seeds = sorted({each.planned.run.seed for each in trained})
+        if seeds == sorted({each.planned.run.seed for each in trials if each.tested}):
+            seeds = []
         Tuning(
             format=FORMAT, package=package.name, task=task, metric=package.tasks[task].metric,
             fields={path: list(values) for path, values in grid.fields.items()}, choices=choices,
-            settings=_settings(next(iter(rows.values()))[0][0].planned, grid), command=command,
+            settings=_settings(next(iter(rows.values()))[0][0].planned, grid, seeds), command=command, seeds=seeds,
         ).write(runs)  # fmt: skip
     return list(measure(chosen))
 
 
-def _settings(planned: PlannedRun, grid: Grid) -> str:
+def _settings(planned: PlannedRun, grid: Grid, seeds: Sequence[int]) -> str:
     run = planned.run
     package, known = json.loads(settings_json(planned.package.name, run.task, to_json(run), CONFIG_VERSION))
-    return fingerprint([package, known | {path: list(values) for path, values in grid.fields.items()}])
+    grids = {path: list(values) for path, values in grid.fields.items()}
+    return fingerprint([package, known | grids, *([list(seeds)] if seeds else [])])
 
 
 def _row(trial: Trial) -> RowParts:
@@ -80,30 +81,30 @@ def _row(trial: Trial) -> RowParts:
 
 def _choice(
     row: RowParts, tried: Sequence[tuple[Trial, Result]], tested: Sequence[Trial], grid: Grid
-) -> tuple[Choice | None, list[PlannedRun]]:
-    """Returns the choice of a row, None if all its points diverged, and the runs to test."""
+) -> tuple[Choice, list[PlannedRun]]:
+    """Returns the choice of a row, and the runs to test."""
     by_point: dict[Values, list[Result]] = defaultdict(list)
     for trial, result in tried:
         by_point[trial.point].append(result)
     task = tried[0][0].planned.package.task(tried[0][0].planned.run)
-    found = choose(grid, by_point, higher_is_better=task.higher_is_better)
-    if found is None:
-        return None, []
-    point, scores = found
-    runs = [each.planned for each in tested if each.point == point]
-    folders = [str(each.folder.relative_to(each.session.runs)) for each in runs]
-    seeds = [each.planned.run.seed for each, _ in tried if each.point == point]
-    choice = Choice(row=row, point=list(point), edge=grid.at_edge(point), scores=scores, folders=folders, seeds=seeds)
+    point, scores = choose(grid, by_point, higher_is_better=task.higher_is_better)
+    runs = [each for each in tested if each.point == point]
+    folders = [str(each.planned.folder.relative_to(each.planned.session.runs)) for each in runs]
+    choice = Choice(row=row, point=list(point), edge=grid.at_edge(point), scores=scores, folders=folders)
     return choice, [_to_test(each) for each in runs]
 
 
-def _to_test(trial: PlannedRun) -> PlannedRun:
-    """Returns the run of a trial that goes on with the test; it must not delete what the trial trained."""
-    session = dataclasses.replace(trial.session, validate_only=False, overwrite=False)
-    return dataclasses.replace(trial, session=session)
+def _to_test(trial: Trial) -> PlannedRun:
+    """Returns the run with its test; if it goes on from a trial, it must not delete what the trial trained."""
+    session = trial.planned.session
+    overwrite = session.overwrite and not trial.tuning
+    return dataclasses.replace(
+        trial.planned, session=dataclasses.replace(session, validate_only=False, overwrite=overwrite)
+    )
 
 
 def _in_words(choice: Choice, grid: Grid) -> str:
     values = ", ".join(f"{path} {value}" for path, value in zip(grid.fields, choice.point, strict=True))
     edge = f"; at the edge of the grid: {', '.join(choice.edge)}" if choice.edge else ""
-    return f"chosen {values}{edge}"
+    diverged = "; every value diverged with some seed" if not any(some for _, some in choice.scores) else ""
+    return f"chosen {values}{edge}{diverged}"

@@ -68,10 +68,12 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
         name = path.removeprefix("--").replace("-", "_")
         if len(values) < 2:
             raise WrongUseError(f"--tune {path}: expected at least two values, found {len(values)}")
-        if len(set(values)) < len(values) or name in fields:
+        numbers = [_number(each) for each in values]
+        different = {text if number is None else number for text, number in zip(values, numbers, strict=True)}
+        if len(different) < len(values) or name in fields:
             raise WrongUseError(f"--tune {path}: a value or field is given twice")
         fields[name] = tuple(values)
-    return Grid(fields=fields)
+    return Grid(fields=dict(sorted(fields.items())))  # in any order, it is the same grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +88,6 @@ class Choice:
     """[values, validation scores of the seeds] of each point; the scores of a point with a diverged seed are empty."""
     folders: list[str]
     """Directories of the tested runs, relative to the folder of runs."""
-    seeds: list[int] = field(default_factory=list)
-    """Seeds of the validation scores; empty in records of earlier versions, whose tested runs have the same seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,8 @@ class Tuning:
     settings: str
     """Hash of the settings of the runs, with the grid in place of the tuned fields."""
     command: str
+    seeds: list[int] = field(default_factory=list)
+    """Seeds of the validation scores; empty if they are those of the tested runs."""
 
     def write(self, runs: Path) -> Path:
         """Writes the record below a folder of runs and returns its path, which depends on the settings and the grid.
@@ -123,10 +125,11 @@ class Tuning:
 
 def choose(
     grid: Grid, trials: Mapping[Values, Sequence[Result]], *, higher_is_better: bool
-) -> tuple[Values, list[list[Any]]] | None:
-    """Returns the point with the best mean validation score, and all scores; None if every point has a diverged seed.
+) -> tuple[Values, list[list[Any]]]:
+    """Returns the point with the best mean validation score, and all scores. Of equal points the first is chosen.
 
-    Of equal points the first is chosen.
+    A point with a diverged seed is chosen only if all have one: the first point, whose test then shows the variant as
+    diverged.
     """
     scores: dict[Values, list[float]] = {}
     for point in grid.points():
@@ -134,9 +137,7 @@ def choose(
         diverged = any(each.status == "diverged" for each in results)
         scores[point] = [] if diverged else [each.validation[each.metric] for each in results]
     means = {point: fmean(some) for point, some in scores.items() if some}
-    if not means:
-        return None
-    best = max(means, key=lambda point: means[point] if higher_is_better else -means[point])
+    best = max(means, key=lambda point: means[point] if higher_is_better else -means[point], default=grid.points()[0])
     return best, [[list(point), some] for point, some in scores.items()]
 
 
@@ -159,9 +160,8 @@ def read_tuning(path: Path) -> Tuning:
     except (TypeError, KeyError) as error:
         raise BadDataError(f"{path}: not the fields of a record of choices; run the sweep again") from error
     is_whole = all(isinstance(each, str) for each in (tuning.package, tuning.task, tuning.metric, tuning.settings))
-    if not is_whole or not fits(dict[str, list[str]], tuning.fields) or not all(
-        fits(list[str], each.folders) and fits(list[str], each.point) and fits(list[int], each.seeds)
-        for each in choices
+    if not is_whole or not fits(list[int], tuning.seeds) or not fits(dict[str, list[str]], tuning.fields) or not all(
+        fits(list[str], each.folders) and fits(list[str], each.point) for each in choices
     ):  # fmt: skip
         raise BadDataError(f"{path}: not the fields of a record of choices; run the sweep again")
     return tuning
