@@ -1,7 +1,7 @@
 """Adds measured prices (``seqarena price``) to the rows of a table, as ratios to the baseline."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -15,19 +15,45 @@ WITHOUT_PRICE = ("optim.", "train.steps", "train.eval_every", "train.select")
 """Settings that do not change the time of forward and backward: the optimiser's update is not measured."""
 
 
-def add_prices(rows: Sequence[Row], protocol: Protocol, records: Sequence[PriceRecord], baseline: str) -> list[str]:
-    """Sets the price of each row from the newest record that has it beside its baseline; returns the conditions."""
-    own = [each for each in records if _of_a_step(_settings(each)) == _of_a_step(protocol.settings)]
+def add_prices(
+    rows: Sequence[Row],
+    protocol: Protocol,
+    records: Sequence[PriceRecord],
+    baseline: str,
+    sources: Mapping[RowParts, Mapping[str, str]],
+) -> list[str]:
+    """Sets the price of each row from the newest record that has it beside its baseline; returns the conditions.
+
+    A price counts only for the data and the ``sources`` (row -> file -> hash) with which it was measured.
+    """
+    own = [
+        each
+        for each in records
+        if _of_a_step(_settings(each)) == _of_a_step(protocol.settings)
+        and (each.data_checksum in (None, protocol.data_checksum) or protocol.data_checksum is None)
+    ]
     used: dict[int, PriceRecord] = {}
+    outdated: list[str] = []
     for row in rows:
         parts = without_version(row.parts)
         against = _baseline(parts, baseline)
-        for record in own:
-            row.price = record.ratio(parts, against)
-            if row.price is not None:
-                used[id(record)] = record
-                break
-    return [conditions(each) for each in used.values()]
+        measured = [record for record in own if record.ratio(parts, against) is not None]
+        current = [
+            each
+            for each in measured
+            if each.is_of(parts, sources.get(row.parts, {})) and each.is_of(against, sources.get(against, {}))
+        ]
+        if current:
+            row.price = current[0].ratio(parts, against)
+            used[id(current[0])] = current[0]
+        elif measured:
+            outdated.append(row.name)
+    notes = [conditions(each) for each in used.values()]
+    if outdated:
+        notes.append(
+            f"no price of {', '.join(outdated)}: measured with other sources; seqarena price measures it again"
+        )
+    return notes
 
 
 def _settings(record: PriceRecord) -> str:
@@ -54,4 +80,5 @@ def conditions(record: PriceRecord) -> str:
         f"price: time of forward and backward (smallest to largest of {rounds} rounds in turns; {1000 * seconds:,.1f} "
         f"ms for {row_name(record.prices[0].row)}) and peak memory; {where}, load "
         f"{' to '.join(f'{each:.1f}' for each in record.load)}"
+        f"{'' if all(each.sources for each in record.prices) else '; its sources were not recorded'}"
     )

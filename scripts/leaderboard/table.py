@@ -108,7 +108,9 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         },
         comparable=_is_comparable(protocol, some),
         is_other_data=_has_other_data(protocol),
-        prices=add_prices(rows, protocol, prices, baseline),
+        prices=add_prices(
+            rows, protocol, prices, baseline, {parts: some[0].sources for parts, some in by_row.items() if some}
+        ),
         devices=sorted({result.device for result in group.results}),
         remarks=[*remarks(by_row, rows), *plan_remarks, *grid_notes(group.tuned, [row.name for row in rows])],
     )

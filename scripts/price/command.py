@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from statistics import median
 
@@ -38,12 +38,14 @@ def measure_and_record(
     if twice is not None:
         raise WrongUseError(f"{row_name(twice)} is given twice; name each variant once")
     # Prepared here, so that preparation does not count towards the first variant's peak memory.
-    package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
+    prepared = package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
+    sources = [dict(package.sources(run)) for _, run in runs]  # before the workers import them
     prices, environment, load = measure(package.name, runs, options.data_folder, options.rounds, options.steps)
+    prices = [replace(price, sources=own) for price, own in zip(prices, sources, strict=True)]
     record = PriceRecord(
         format=FORMAT, package=package.name, task=options.task, preset=runs[0][1].preset, run=to_json(runs[0][1]),
         config_version=CONFIG_VERSION, prices=prices, environment=environment, load=load, command=command,
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"), data_checksum=prepared.data_checksum,
     )  # fmt: skip
     path = record.write(options.runs)
     print(json.dumps(asdict(record)) if options.json else f"{_table(record)}written to {path}")

@@ -1,7 +1,8 @@
 """Record of measured prices: time and memory of the training steps of several variants, measured side by side."""
 
 import typing
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +30,8 @@ class Price:
     """Peak memory of a process of its own, libraries included."""
     implementations: list[str]
     """Implementations that computed the attentions."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """Source files that the variant's numbers depend on, with hashes; empty in records of earlier versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,8 @@ class PriceRecord:
     command: str
     measured_at: str
     """UTC."""
+    data_checksum: str | None = None
+    """Checksum of the data; None in records of earlier versions."""
 
     def write(self, runs: Path) -> Path:
         """Writes the record below a folder of runs and returns its path."""
@@ -72,6 +77,11 @@ class PriceRecord:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {SEAL: seal(values)})
         return path
+
+    def is_of(self, row: RowParts, sources: Mapping[str, str]) -> bool:
+        """Returns whether a row was measured with these sources, as far as both are known."""
+        measured = next((price.sources for price in self.prices if price.row == row), {})
+        return not measured or not sources or measured == dict(sources)
 
     def ratio(self, row: RowParts, baseline: RowParts) -> PriceRatio | None:
         """Returns the price of a row divided by the baseline's; None if the record lacks either."""
@@ -98,7 +108,7 @@ def read_price(path: Path) -> PriceRecord:
     hints = typing.get_type_hints(PriceRecord)
     if not isinstance(values, dict) or values.get("format") != FORMAT or values.pop(SEAL, None) != seal(found):
         raise BadDataError(f"{path}: not a record of seqarena price, or edited; delete it and measure again")
-    if set(values) != set(hints) or not all(fits(hints[name], value) for name, value in values.items()):
+    if not _has_fields_of(PriceRecord, values) or not all(fits(hints[name], value) for name, value in values.items()):
         raise BadDataError(f"{path}: not the fields of a record of prices; delete it and measure again")
     prices = [_price(path, each) for each in values["prices"]]
     if len({len(each.training_seconds) for each in prices}) > 1:
@@ -106,11 +116,17 @@ def read_price(path: Path) -> PriceRecord:
     return PriceRecord(**values | {"prices": prices})
 
 
+def _has_fields_of(kind: type, values: dict[str, Any]) -> bool:
+    """Returns whether values have the fields of a class; those with a default are absent from earlier records."""
+    optional = {each.name for each in fields(kind) if (each.default, each.default_factory) != (MISSING, MISSING)}
+    return {each.name for each in fields(kind)} - optional <= set(values) <= {each.name for each in fields(kind)}
+
+
 def _price(path: Path, values: Any) -> Price:
     if isinstance(values, dict) and "row" in values:
         values = values | {"row": row_parts(values["row"], "")}
     hints = typing.get_type_hints(Price)
-    is_whole = isinstance(values, dict) and set(values) == set(hints)
+    is_whole = isinstance(values, dict) and _has_fields_of(Price, values)
     if not is_whole or not all(fits(hints[name], value) for name, value in values.items()):
         raise BadDataError(f"{path}: a price has other fields than {', '.join(sorted(hints))}; delete it")
     price = Price(**values)

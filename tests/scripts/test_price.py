@@ -100,6 +100,28 @@ def test_prices_stand_beside_scores_of_the_same_protocol_only() -> None:
     assert [row.price.time for row in found.rows if row.price] == [1.0, 3.0]  # the first record is the newest
 
 
+def test_a_price_counts_for_its_sources_and_data_only() -> None:
+    sources = {"softmax": {"loop.py": "1"}, "dnas": {"loop.py": "1", "dnas.py": "1"}}
+    scores = [
+        result(name, seed, 50 + seed, run=to_json(QUICK), sources=sources[name], data_checksum="a")
+        for name in ("softmax", "dnas") for seed in range(3)
+    ]  # fmt: skip
+
+    def priced(dnas: dict[str, str], softmax: dict[str, str], data: str) -> tuple[set[str], list[str]]:
+        found = [replace(price, sources=own) for price, own in zip(record().prices, (softmax, dnas), strict=True)]
+        table = only(tables(scores, [], "softmax", [record(prices=found, data_checksum=data)]))
+        return {row.name for row in table.rows if row.price}, table.prices
+
+    same, notes = priced(sources["dnas"], sources["softmax"], "a")
+    assert same == {"softmax", "dnas"}
+    assert "not recorded" not in "".join(notes)
+    edited, notes = priced({"loop.py": "1", "dnas.py": "2"}, sources["softmax"], "a")
+    assert edited == {"softmax"}
+    assert "no price of dnas: measured with other sources; seqarena price measures it again" in notes
+    assert priced(sources["dnas"], {"loop.py": "2"}, "a")[0] == set()
+    assert priced(sources["dnas"], sources["softmax"], "b") == (set(), [])
+
+
 def test_the_overview_has_the_price() -> None:
     scores = [result(name, seed, 50 + seed, run=to_json(QUICK)) for name in ("softmax", "dnas") for seed in range(3)]
     made = [*tables(scores, [], "softmax", [record()]), *tables(scores, [], "softmax")]
@@ -134,6 +156,8 @@ def test_prices_are_measured_and_found_by_the_leaderboard(tmp_path: Path, capsys
     folders = ["--runs", str(tmp_path / "runs"), "--data-folder", str(tmp_path / "data")]
     assert price.run([*TINY, "--attention", "softmax", "dnas", "--norm", "pre", "post", *folders, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert shown["data_checksum"]
+    assert all("common/attention/softmax.py" in each["sources"] for each in shown["prices"][:2])
     assert [each["row"] for each in shown["prices"]] == [
         [["attention", "softmax"]], [["attention", "softmax"], ["norm", "post"]],
         [["attention", "dnas"]], [["attention", "dnas"], ["norm", "post"]],
