@@ -43,6 +43,8 @@ LEFT_OUT = (
     # the command line, metadata and file handling
 )  # fmt: skip
 """Modules of the project that no number depends on. Adding a variant to its table invalidates no result."""
+TABLES: Mapping[str, Collection[Any]] = {"common.attention": ATTENTIONS.values(), "common.model.norms": NORMS.values()}
+"""Module of a table, by which code outside the project may use any variant or norm -> its values."""
 IMPORTERS = ("import_module", "__import__")
 """Functions that import the module named by a literal first argument."""
 RECORDS = ("tasks", "presets")
@@ -70,6 +72,13 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
     variants = {type(each).__module__ for each in configs if isinstance(each, AttentionConfig | NormConfig)}
     others = {type(each).__module__ for each in configs} - variants
     return _closure(frozenset({assemble.__module__, "seqarena.common.runs.session", *others}), frozenset(variants))
+
+
+def model_sources(run: Any) -> Sources:
+    """Returns the sources of a run's model, with its attention and norm."""
+    configs = _configs(run.model)
+    variants = {type(each).__module__ for each in configs if isinstance(each, AttentionConfig | NormConfig)}
+    return _closure(frozenset({type(each).__module__ for each in configs} - variants), frozenset(variants))
 
 
 def imported_by(module: str, without: Iterable[str] = ()) -> Sources:
@@ -103,9 +112,18 @@ def _configs(value: Any) -> list[Any]:
 @functools.cache
 def _closure(roots: frozenset[str], variants: frozenset[str], without: frozenset[str] = frozenset()) -> Sources:
     others = {type(each).__module__ for each in (*ATTENTIONS.values(), *NORMS.values())}
+    for table, values in TABLES.items():
+        if _is_imported(table, variants):  # by a variant outside the project, which may use any of its values
+            variants |= {type(each).__module__ for each in values}
     # Others count only if the run's own ones import them, as hnas imports dnas and softmax.
     found = _reached(roots, without=others | without) | _reached(variants, without=set())
     return {shown: _read(path)[0] for shown, path in sorted(found.items())}
+
+
+def _is_imported(table: str, variants: Iterable[str]) -> bool:
+    """Returns whether code outside the project that these variants import names a table of variants or norms."""
+    outside = [path for shown, path in _reached(variants, without=set()).items() if "/" not in shown]
+    return any(f"{PROJECT}.{table}" in _read(path)[1] for path in outside)
 
 
 def _reached(roots: Iterable[str], without: Collection[str]) -> dict[str, Path]:

@@ -1,5 +1,6 @@
 """A trained run, read back from its directory with its chosen weights."""
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from seqarena.common.runs.inputs import sources_in
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun
-from seqarena.common.runs.sources import changed_sources, imported_by, short_list
+from seqarena.common.runs.sources import changed_sources, imported_by, model_sources, short_list
 from seqarena.common.training.checkpoint import load_weights
 from seqarena.common.training.restart import chosen_weights
 
@@ -85,7 +86,10 @@ def read_trained(
 
 
 def _require_same_code(folder: Path, run: BaseRun) -> None:
-    """Raises a ``WrongUseError`` if the code of the run's external variants has changed since it was trained."""
+    """Compares the code with that which trained the run.
+
+    Prints the files of its model that changed; raises a ``WrongUseError`` if they are of an external variant.
+    """
     before = sources_in(folder) or {}
     for module in external_modules(run):
         now = imported_by(module)
@@ -95,6 +99,14 @@ def _require_same_code(folder: Path, run: BaseRun) -> None:
             raise WrongUseError(
                 f"{folder}: {short_list(changed)} changed since this run was trained; restore it, or train again"
             )
+    model = model_sources(run)
+    changed = sorted(path for path in before.keys() & model.keys() if before[path] != model[path])
+    if changed:
+        print(
+            f"{folder}: {short_list(changed)} changed since this run was trained; its weights are used with the "
+            "present version",
+            file=sys.stderr,
+        )
 
 
 def changed_run(run: Run, fields: Sequence[str], free: tuple[str, ...], prog: str) -> Run:

@@ -1,5 +1,7 @@
 """Config of the generated sequences, their batches, and scores of trivial rules."""
 
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,9 +32,9 @@ class Recall:
     lengths: tuple[int, ...] = (64,)
     """Tokens of a sequence."""
     pairs: tuple[int, ...] = (4,)
-    """Pairs of a key and a value, and as many keys to recall."""
+    """Pairs of a key and a value in a sequence. Each key is a query once."""
     train: tuple[int, ...] = (100_000,)
-    """Training sequences; 0 for a setting that is only tested."""
+    """Training sequences; 0 for a setting that is only validated and tested."""
     validation: int = 1_000
     """Validation sequences of each setting."""
     test: int = 1_000
@@ -47,7 +49,7 @@ class Recall:
     @property
     def longest(self) -> int:
         """Maximum tokens of a sequence."""
-        return max(self.lengths)
+        return max(self.lengths, default=0)
 
     def check(self) -> None:
         """Raises a ``WrongUseError`` for settings that no sequence can have."""
@@ -56,19 +58,19 @@ class Recall:
                 "data.lengths, data.pairs and data.train: expected the same number of entries, at least 1; found "
                 f"{len(self.lengths)}, {len(self.pairs)} and {len(self.train)}"
             )
-        if min(self.train) < 0 or min(sum(self.train), self.validation, self.test) < 1:
-            raise WrongUseError(
-                "data.train: expected counts of at least 0 that are not all 0; data.validation and data.test: expected "
-                f"at least 1; found {self.train}, {self.validation} and {self.test}"
-            )
+        if min(self.train) < 0 or sum(self.train) < 1:
+            raise WrongUseError(f"data.train: expected counts of at least 0 that are not all 0, found {self.train}")
+        for name in ("validation", "test"):
+            if getattr(self, name) < 1:
+                raise WrongUseError(f"data.{name}: expected at least 1, found {getattr(self, name)}")
         if not 0 < self.power <= 1:
             raise WrongUseError(f"data.power: expected a number above 0 and at most 1, found {self.power}")
-        if len(set(self.settings())) < len(self.lengths):
-            raise WrongUseError("data.lengths and data.pairs: a setting is given twice")
         for length, pairs in self.settings():
-            if not 1 <= pairs <= MOST_PAIRS or length < 4 * pairs:
+            if self.settings().count((length, pairs)) > 1:
+                raise WrongUseError(f"data.lengths and data.pairs: {length} tokens with {pairs} pairs are given twice")
+            if not 2 <= pairs <= MOST_PAIRS or length < 4 * pairs:
                 raise WrongUseError(
-                    f"data.pairs: expected 1 to {MOST_PAIRS}, and at least four tokens for each pair; found {pairs} "
+                    f"data.pairs: expected 2 to {MOST_PAIRS}, and at least four tokens for each pair; found {pairs} "
                     f"pairs in {length} tokens"
                 )
         if not 2 * max(self.pairs) + 2 <= self.vocabulary <= MOST_TOKENS:
@@ -88,10 +90,19 @@ class Recall:
         return prepared(where, "associative-recall: generating sequences", self._generate)
 
     def _generate(self) -> Splits:
-        return {
+        splits = {
             name: _joined([list(self._part(number, setting)) for setting in range(len(self.lengths))])
             for number, name in enumerate(SPLITS)
         }
+        train = {sequence.tobytes() for sequence in map(splits["train"].__getitem__, range(len(splits["train"])))}
+        copies = sum(splits["test"][example].tobytes() in train for example in range(len(splits["test"])))
+        if copies:
+            print(
+                f"associative-recall: {copies:,} of {len(splits['test']):,} test sequences are also in train; more "
+                "pairs or a larger vocabulary avoid this",
+                file=sys.stderr,
+            )
+        return splits
 
     def _part(self, split: int, setting: int) -> Iterator[tuple[TokenArray, int]]:
         length, pairs = self.settings()[setting]
@@ -179,25 +190,38 @@ class RecallBatches:
 
 
 def floors(splits: Splits, vocabulary: int) -> dict[str, float]:
-    """Returns the test scores of three rules.
+    """Returns the test scores of rules that do not match keys.
 
-    They are: any value of the sequence; the value of the first pair whose key was not recalled yet; and the value that
-    the key had most recently in training.
+    They are: any value of the sequence; the value of the first pair whose key was not a query yet; the value of the
+    pair that was most often the answer at this position in training; and the value that the key had most recently in
+    training.
     """
     last = np.zeros(first_value(vocabulary), dtype=np.int64)
     train, test = splits["train"], splits["test"]
+    counts: dict[tuple[int, int, int], Counter[int]] = defaultdict(Counter)
     for example, pairs in enumerate(train.labels.tolist()):
-        last[train[example][0 : 2 * pairs : 2]] = train[example][1 : 2 * pairs : 2]
-    scores = np.zeros((len(test), 3))
+        row = train[example].astype(np.int64)
+        last[row[0 : 2 * pairs : 2]] = row[1 : 2 * pairs : 2]
+        for position, pair in _queries(row, pairs):
+            counts[len(row), pairs, position][pair] += 1
+    usual = {key: count.most_common(1)[0][0] for key, count in counts.items()}
+    scores = np.zeros((len(test), 4))
     for example, pairs in enumerate(test.labels.tolist()):
         row = test[example].astype(np.int64)
-        keys, values = row[0 : 2 * pairs : 2].tolist(), row[1 : 2 * pairs : 2].tolist()
-        waiting, right = list(keys), 0
-        queries = [token for token in row[2 * pairs :].tolist() if token]
-        for key in queries:
-            right += waiting[0] == key
-            waiting.remove(key)
-        known = sum(last[key] == value for key, value in zip(keys, values, strict=True))
-        scores[example] = 1 / pairs, right / pairs, known / pairs
-    names = ("any value of the sequence", "first pair not recalled", "value in training")
+        waiting, first, at_position = list(range(pairs)), 0, 0
+        for position, pair in _queries(row, pairs):
+            first += waiting[0] == pair
+            at_position += usual.get((len(row), pairs, position), 0) == pair
+            waiting.remove(pair)
+        known = int((last[row[0 : 2 * pairs : 2]] == row[1 : 2 * pairs : 2]).sum())
+        scores[example] = 1, first, at_position, known
+        scores[example] /= pairs
+    names = ("any value of the sequence", "first pair not recalled", "usual pair at this position", "value in training")
     return dict(zip(names, scores.mean(axis=0).tolist(), strict=True))
+
+
+def _queries(row: npt.NDArray[np.int64], pairs: int) -> list[tuple[int, int]]:
+    """Returns (position, index of its pair) of each query of a sequence."""
+    index = {key: pair for pair, key in enumerate(row[0 : 2 * pairs : 2].tolist())}
+    positions = (np.flatnonzero(row[2 * pairs :]) + 2 * pairs).tolist()
+    return [(position, index[int(row[position])]) for position in positions]

@@ -1,10 +1,12 @@
 """Sequences of multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927).
 
-A sequence begins with pairs of a key and a value. Later, each key appears once more; its value is the answer there.
+A sequence begins with pairs of a key and a value. Later, each key appears once more as a query, whose answer is its
+value.
 All other tokens are the filler 0. Keys and values have different tokens.
 
 Source of the settings: ``multiquery_ar`` of HazyResearch/zoology with ``random_non_queries=False``, as in its Figure 2.
-Departures: random numbers are ours (common/data/counter.py).
+Departures: random numbers are ours (common/data/counter.py); lengths may be odd, and the vocabulary may be smaller than
+the sequence is long, which the published function refuses.
 """
 
 import numpy as np

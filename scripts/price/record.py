@@ -80,8 +80,8 @@ class PriceRecord:
 
     def is_of(self, row: RowParts, sources: Mapping[str, str]) -> bool:
         """Returns whether a row was measured with these sources, as far as both are known."""
-        measured = next((price.sources for price in self.prices if price.row == row), {})
-        return not measured or not sources or measured == dict(sources)
+        measured = [price.sources for price in self.prices if price.row == row and price.sources]
+        return not measured or not sources or measured[0] == dict(sources)
 
     def ratio(self, row: RowParts, baseline: RowParts) -> PriceRatio | None:
         """Returns the price of a row divided by the baseline's; None if the record lacks either."""

@@ -43,8 +43,8 @@ def parser() -> Parser:
     made.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="S", help="seeds (default: 0)")
     made.add_argument(
         "--tune", nargs="+", action="append", default=[], metavar="FIELD VALUE",
-        help="field to tune for each variant, and its values, such as optim.lr 3e-4 1e-3 3e-3: all are trained with all"
-        " seeds, the validation set chooses, and only the chosen runs are tested; may be given several times",
+        help="field to tune for each variant, and its values, such as optim.lr 3e-4 1e-3 3e-3: all are trained, "
+        "the validation set chooses, and only the chosen runs are tested; may be given several times",
     )  # fmt: skip
     made.add_argument(
         "--tune-seeds", nargs="+", type=int, metavar="S",

@@ -14,15 +14,17 @@ DESIGN = (ROOT / "docs" / "small.md").read_text()
 TASKS = ("associative-recall", "listops", "scenes")
 
 
-def commands(folder: Path, *tasks: str) -> list[list[str]]:
+def commands(folder: Path, *tasks: str, diverged: bool = False) -> list[list[str]]:
     """What the script asks seqarena for."""
     written = folder / "commands"
     stand_in = folder / "seqarena"
-    stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>"{written}"\n')
+    end = '[ "$1" = leaderboard ]' if diverged else "true"
+    stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>"{written}"\n{end}\n')
     stand_in.chmod(0o755)
     environment = os.environ | {"SEQARENA": str(stand_in), "RUNS": str(folder / "runs")}
     script = ROOT / "scripts" / "reproduce" / "small.sh"
-    subprocess.run([str(script), *tasks], check=True, env=environment, capture_output=True)
+    done = subprocess.run([str(script), *tasks], check=not diverged, env=environment, capture_output=True)
+    assert done.returncode == diverged
     return [line.split() for line in written.read_text().splitlines()]
 
 
@@ -31,18 +33,25 @@ def test_a_task_is_swept_as_designed(task: str, tmp_path: Path) -> None:
     words, table = commands(tmp_path, task)
     assert table == ["leaderboard", "--runs", str(tmp_path / "runs")]
     planned, _, options = sweep.plan(words[1:])
-    (row,) = re.findall(rf"^\| `\w+ {task}` \| `([\w-]+)` \| ([^|]+) \|", DESIGN, re.M)
-    preset, rates = row
+    (row,) = re.findall(rf"^\| `\w+ {task}` \| `([\w-]+)` \| ([^|]+) \| ([^|]+) \|", DESIGN, re.M)
+    preset, rates, rivals = row
     assert {each.run.preset for each in planned} == {preset}
     assert options.tune == [["optim.lr", *rates.split(", ")]]
-    assert (options.seeds, options.tune_seeds) == ([0, 1, 2, 3, 4], [0])
-    assert {"softmax", "dnas", "hnas", "x1-14", "x3-14", "relu", "sigmoid"} <= set(options.attention)
-    assert len(planned) == len(options.attention) * 3 * 5
+    assert (options.seeds, options.tune_seeds) == ([0, 1, 2, 3, 4], [5])
+    own = ["softmax", "dnas", "hnas", "x1-14", "x3-14", "relu", "sigmoid"]
+    assert options.attention == [*own, *re.findall(r"`(\w+)`", rivals)]
+    assert len(planned) == len(options.attention) * 3 * 6
 
 
 def test_without_a_task_all_are_swept(tmp_path: Path) -> None:
     *sweeps, table = commands(tmp_path)
     assert tuple(words[2] for words in sweeps) == TASKS
+    assert table[0] == "leaderboard"
+
+
+def test_after_a_diverged_run_the_other_tasks_are_swept(tmp_path: Path) -> None:
+    *sweeps, table = commands(tmp_path, diverged=True)
+    assert len(sweeps) == len(TASKS)
     assert table[0] == "leaderboard"
 
 

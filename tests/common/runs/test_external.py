@@ -137,6 +137,17 @@ def test_a_run_names_the_code_and_a_changed_source_is_another_run(
     assert first.attention == "shape_two:Sigmoid[b=0.5]"
     assert first.run["model"]["attention"] == {"class": "shape_two:Sigmoid", "b": 0.5}
     assert "shape_two.py" in first.sources
+    capsys.readouterr()
+    read_trained(folder, Run, "lra", ("listops",), code=[str(path)])
+    assert capsys.readouterr().err == ""
+    recorded = (folder / "sources.json").read_text()
+    edited = recorded.replace(first.sources["lra/model.py"], "0" * 12).replace(
+        first.sources["common/training/loop.py"], "0" * 12
+    )
+    (folder / "sources.json").write_text(edited)
+    read_trained(folder, Run, "lra", ("listops",), code=[str(path)])  # the training loop computes no prediction
+    assert f"{folder}: lra/model.py changed since this run was trained; its weights" in capsys.readouterr().err
+    (folder / "sources.json").write_text(recorded)
     write("shape_two.py", SIGMOID.replace("scores + self.b", "2 * scores + self.b"))
     capsys.readouterr()
     assert run_command(dispatch, command) == 0

@@ -221,6 +221,30 @@ def test_a_variant_in_a_package_of_the_users_is_seen_with_all_that_it_imports(
     assert changed_sources(known, now()) == [path if path.startswith("common/") else f"{module}.py"]
 
 
+@pytest.mark.parametrize(
+    ("line", "formula", "is_seen"),
+    [
+        ("from seqarena.common.attention import attend", "common/attention/rivals/cosine.py", True),
+        ("import seqarena.common.attention as table", "common/attention/rivals/cosine.py", True),
+        ("from seqarena.common.model.norms import NORMS", "common/model/norms/rezero.py", True),
+        ("from seqarena.common.attention.softmax import Softmax", "common/attention/rivals/cosine.py", False),
+    ],
+)
+def test_a_variant_of_the_users_that_uses_the_table_depends_on_all_of_it(
+    line: str, formula: str, is_seen: bool, edit: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = sources.TREE / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mixture.py").write_text(f"{line}\n")
+    monkeypatch.syspath_prepend(elsewhere)
+    kind = type("Mine", (Softmax,), {"__module__": "mixture"})
+    run = replace(BASE, model=replace(BASE.model, attention=kind()))
+    assemble = find_package("lra").assemble_of(BASE)
+    known = sources_of(assemble, run)
+    edit(formula, "", "EXTRA = 1\n")
+    assert changed_sources(known, sources_of(assemble, run)) == [formula] * is_seen
+
+
 def test_a_config_without_a_file_is_refused() -> None:
     """In a notebook, a formula that is edited would else return the result of the earlier one."""
     kind = type("Mine", (Softmax,), {"__module__": "nowhere"})

@@ -63,6 +63,7 @@ def test_floors_by_hand() -> None:
     assert found == {
         "any value of the sequence": 0.5,
         "first pair not recalled": 0.75,  # both of row 1; of row 2 only the last
+        "usual pair at this position": 0.5,  # both of row 1
         "value in training": 0.5,  # 1 -> 6 and 3 -> 7
     }
 
@@ -73,9 +74,12 @@ def test_floors_by_hand() -> None:
         ({"pairs": (2,)}, r"the same number of entries, at least 1; found 2, 1 and 2"),
         ({"train": (0, 0)}, r"data.train: expected counts of at least 0 that are not all 0"),
         ({"train": (9, -1)}, r"data.train: expected counts of at least 0"),
-        ({"validation": 0}, r"data.validation and data.test: expected at least 1"),
+        ({"validation": 0}, r"data.validation: expected at least 1, found 0"),
+        ({"test": -1}, r"data.test: expected at least 1, found -1"),
+        ({"lengths": ()}, r"the same number of entries, at least 1; found 0, 2 and 2"),
+        ({"pairs": (2, 1)}, r"data.pairs: expected 2 to 255, .* found 1 pairs in 24 tokens"),
         ({"power": 0.0}, r"data.power: expected a number above 0 and at most 1, found 0.0"),
-        ({"lengths": (24, 24), "pairs": (5, 5)}, r"a setting is given twice"),
+        ({"lengths": (24, 24), "pairs": (5, 5)}, r"24 tokens with 5 pairs are given twice"),
         ({"lengths": (12, 19)}, r"at least four tokens for each pair; found 5 pairs in 19 tokens"),
         ({"vocabulary": 11}, r"data.vocabulary: expected 12 .* to 65,536, found 11"),
     ],
@@ -86,9 +90,17 @@ def test_settings_that_no_sequence_can_have_are_refused(wrong: dict[str, object]
 
 
 def test_the_smallest_settings_are_possible(tmp_path: Path) -> None:
-    least = Recall(lengths=(4,), pairs=(1,), train=(1,), validation=1, test=1, vocabulary=4)
+    least = Recall(lengths=(8,), pairs=(2,), train=(1,), validation=1, test=1, vocabulary=6)
     splits, _ = least.load(tmp_path)
-    assert splits["train"][0].tolist()[2:] == [1, 0]
+    assert sorted(splits["train"][0].tolist()[4:]) == [0, 0, 1, 2]
+
+
+def test_copies_of_training_sequences_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = Recall(lengths=(8,), pairs=(2,), train=(2_000,), validation=1, test=50, vocabulary=6)
+    few.load(tmp_path)
+    assert "50 of 50 test sequences are also in train; more pairs or" in capsys.readouterr().err
+    SMALL.load(tmp_path)
+    assert "also in train" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("preset", ["quick", "small"])

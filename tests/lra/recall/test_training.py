@@ -9,6 +9,7 @@ import torch
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.errors import WrongUseError
+from seqarena.common.model.norms import NORMS
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.session import Session, execute
 from seqarena.common.training.runtime import make_accelerator
@@ -49,7 +50,9 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_result_has_a_score_for_each_number_of_pairs(tmp_path: Path) -> None:
     result = measure(TINY, tmp_path)
-    assert set(result.floors) == {"any value of the sequence", "first pair not recalled", "value in training"}
+    assert set(result.floors) == {
+        "any value of the sequence", "first pair not recalled", "usual pair at this position", "value in training"
+    }  # fmt: skip
     assert set(result.metrics) == {"accuracy", "loss", "pairs_2", "pairs_3"}
     assert len(result.example_scores) == 40
     by_pairs = [np.mean(result.example_scores[:20]), np.mean(result.example_scores[20:])]
@@ -80,15 +83,19 @@ def test_scores_and_losses_agree_with_a_loop_over_keys(tmp_path: Path) -> None:
     assert trained == pytest.approx(losses[0], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "x3-14", "linear"])
-def test_an_answer_depends_on_no_later_token(name: str, tmp_path: Path) -> None:
-    model = RecallModel(replace(TINY.model, attention=ATTENTIONS[name])).eval()
-    some = batch(TINY.data.load(tmp_path)[0]["test"], np.array([30]))
-    place = int(some.is_query[0].nonzero()[0, 0])
-    changed = some.tokens.clone()
-    changed[:, place + 1 :] = 7
-    first, second = (model(tokens, some.real, torch.tensor([place])) for tokens in (some.tokens, changed))
-    torch.testing.assert_close(first, second)
+@pytest.mark.parametrize("name", ["softmax", "dnas", "hnas", "x1-14", "x3-14", "relu", "sigmoid", "linear"])
+@pytest.mark.parametrize("norm", ["pre", "deescalated"])
+def test_an_answer_depends_on_no_later_token_and_no_padding(name: str, norm: str, tmp_path: Path) -> None:
+    run = replace(TINY, model=replace(TINY.model, attention=ATTENTIONS[name], norm=NORMS[norm])).completed(set())
+    model = RecallModel(run.model).eval()
+    some = batch(TINY.data.load(tmp_path)[0]["test"], np.array([5]))  # of 8 tokens
+    for position in some.is_query[0].nonzero()[:, 0].tolist():
+        changed = some.tokens.clone()
+        changed[:, position + 1 :] = 7
+        found = model(some.tokens, some.real, torch.tensor([position]))
+        torch.testing.assert_close(model(changed, some.real, torch.tensor([position])), found)
+        padded = some.longer(16)
+        torch.testing.assert_close(model(padded.tokens, padded.real, torch.tensor([position])), found)
 
 
 def test_it_learns_to_recall(tmp_path: Path) -> None:
