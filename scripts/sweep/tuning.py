@@ -61,11 +61,15 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
     """Returns the grid of ``--tune FIELD VALUE VALUE ...``, given once or several times.
 
     Raises:
-        WrongUseError: fewer than two values, a value or a field given twice.
+        WrongUseError: fewer than two values, a value or a field given twice, or a field of the data.
     """
     fields: dict[str, Values] = {}
     for path, *values in given:
         name = path.removeprefix("--").replace("-", "_")
+        if name.startswith("data."):
+            raise WrongUseError(
+                f"--tune {path}: its values have different data, whose validation scores do not compare"
+            )
         if len(values) < 2:
             raise WrongUseError(f"--tune {path}: expected at least two values, found {len(values)}")
         numbers = [_number(each) for each in values]
