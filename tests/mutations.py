@@ -128,6 +128,9 @@ MUTATIONS = (
     Mutation("column_logsumexp.py", "scores.new_ones(rows, rows).tril_()", "scores.new_ones(rows, rows).tril_(1)"),
     Mutation("column_logsumexp.py", "spread = top - torch.maximum(first, state)", "spread = 0 * top"),
     Mutation("column_logsumexp.py", "(~(spread <= RANGE))", "(spread > RANGE)"),
+    Mutation("column_logsumexp.py", "sums[:, -1:] += later", "pass"),
+    Mutation("column_logsumexp.py", "addcmul_(factors[:, row], sums[:, row + 1])", "add_(sums[:, row + 1])"),
+    Mutation("column_logsumexp.py", "(state - lses[:, :1]).clamp_(max=0.0).exp_() * sums[:, :1]", "(state - lses[:, -1:]).clamp_(max=0.0).exp_() * sums[:, :1]"),
     Mutation("column_logsumexp.py", "grad.new_ones(rows, rows).triu_().expand", "grad.new_ones(rows, rows).triu_(1).expand"),
     Mutation("column_logsumexp.py", "torch.maximum(state, scores.amax(dim=1, keepdim=True))", "state"),
     # The fused passes and the features

@@ -13,7 +13,7 @@ import marshal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -69,16 +69,19 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
             raise WrongUseError(
                 f"{kind.__name__} is defined in {kind.__module__}, {reason}; define it in a file of its own"
             )
-    variants = {type(each).__module__ for each in configs if isinstance(each, AttentionConfig | NormConfig)}
-    others = {type(each).__module__ for each in configs} - variants
-    return _closure(frozenset({assemble.__module__, "seqarena.common.runs.session", *others}), frozenset(variants))
+    return _of_configs(configs, {assemble.__module__, "seqarena.common.runs.session"})
 
 
 def model_sources(run: Any) -> Sources:
     """Returns the sources of a run's model, with its attention and norm."""
-    configs = _configs(run.model)
+    return _of_configs(_configs(run.model), set())
+
+
+def _of_configs(configs: Sequence[Any], more: Set[str]) -> Sources:
+    """Returns the sources of configs and of further modules."""
     variants = {type(each).__module__ for each in configs if isinstance(each, AttentionConfig | NormConfig)}
-    return _closure(frozenset({type(each).__module__ for each in configs} - variants), frozenset(variants))
+    others = {type(each).__module__ for each in configs} - variants
+    return _closure(frozenset(others | more), frozenset(variants))
 
 
 def imported_by(module: str, without: Iterable[str] = ()) -> Sources:

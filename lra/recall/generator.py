@@ -18,7 +18,7 @@ TokenMatrix = npt.NDArray[np.uint16]
 CHUNK = 1_000
 """Sequences that are generated at once."""
 KEYS, VALUES, GAPS = range(3)
-"""What a random number is drawn for."""
+"""Streams of random numbers."""
 
 
 def first_value(vocabulary: int) -> int:

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.runs.package import Assembly
 from seqarena.common.training.processes import Accelerator
-from seqarena.lra.recall.data import RecallBatch, RecallBatches, floors
+from seqarena.lra.recall.data import RecallBatch, RecallBatches
 from seqarena.lra.recall.evaluator import evaluate
+from seqarena.lra.recall.floors import floors
 from seqarena.lra.recall.model import RecallModel
 from seqarena.lra.recall.run import RecallRun
 

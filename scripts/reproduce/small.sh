@@ -11,6 +11,15 @@ cd "$(dirname "$0")/../.."
 seqarena=${SEQARENA:-.venv/bin/seqarena} RUNS=${RUNS:-runs/small}
 export OMP_NUM_THREADS=1
 [ $# -gt 0 ] || set -- associative-recall listops scenes
+for task; do
+    case $task in
+    associative-recall | listops | scenes) ;;
+    *)
+        echo "$task: not a task of the tier; choices: associative-recall, listops, scenes" >&2
+        exit 2
+        ;;
+    esac
+done
 status=0
 set +e
 for task; do
@@ -28,10 +37,6 @@ for task; do
     scenes)
         "$seqarena" sweep vqa scenes --preset toy --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
             --tune optim.lr 5e-3 1e-2 2e-2 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
-    *)
-        echo "$task: not a task of the tier; choices: associative-recall, listops, scenes" >&2
-        exit 2
         ;;
     esac
     code=$?

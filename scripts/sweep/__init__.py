@@ -25,7 +25,7 @@ from seqarena.scripts.sweep.on_ray import import_ray, run_on_ray
 from seqarena.scripts.sweep.planned_run import HELD, PlannedRun
 from seqarena.scripts.sweep.processes import default_parallel, run_processes
 from seqarena.scripts.sweep.progress import outcome
-from seqarena.scripts.sweep.tuned import Trial, run_tuned
+from seqarena.scripts.sweep.tuned import TunedRun, run_tuned
 from seqarena.scripts.sweep.tuning import FOLDER as TUNINGS
 from seqarena.scripts.sweep.tuning import grid_of
 
@@ -85,21 +85,21 @@ def plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], Session, argparse.
         value = getattr(options, name)
         if value is not None and not (math.isfinite(value) and value >= 0 and (value > 0 or name == "gpus")):
             raise WrongUseError(f"--{name}: expected a number {least}, found {value:g}")
-    return [each.planned for each in trials_of(options, fields)], session_of(options, _command(arguments)), options
+    return [each.planned for each in tuned_runs(options, fields)], session_of(options, _command(arguments)), options
 
 
 def _command(arguments: Sequence[str]) -> str:
     return shlex.join(["seqarena", "sweep", *arguments])
 
 
-def trials_of(options: argparse.Namespace, fields: Sequence[str]) -> list[Trial]:
+def tuned_runs(options: argparse.Namespace, fields: Sequence[str]) -> list[TunedRun]:
     """Returns the planned runs with their points of the grid; without ``--tune`` the only point has no fields.
 
     Raises:
         WrongUseError: an unknown name or field, or an invalid run.
     """
     package, grid = find_package(options.package), grid_of(options.tune)
-    found: dict[Path, Trial] = {}
+    found: dict[Path, TunedRun] = {}
     rows: dict[tuple[Any, ...], RowParts] = {}
     tuned = options.tune_seeds or options.seeds
     for task, attention, norm, point, seed in itertools.product(
@@ -111,9 +111,9 @@ def trials_of(options: argparse.Namespace, fields: Sequence[str]) -> list[Trial]
         words = [word for flag, name in names if name is not None for word in (flag, str(name))]
         session = session_of(options, shlex.join(["seqarena", package.name, task, *words, *typed]))
         session = dataclasses.replace(session, validate_only=bool(options.tune))
-        trial = Trial(
-            point=point, planned=PlannedRun(package=package, run=run, session=session), tuning=seed in tuned,
-            tested=seed in options.seeds,
+        each = TunedRun(
+            point=point, planned=PlannedRun(package=package, run=run, session=session), is_trial=seed in tuned,
+            is_tested=seed in options.seeds,
         )  # fmt: skip
         row = row_of(run, package.preset(run))
         if rows.setdefault((task, attention, norm), row) != row:
@@ -121,7 +121,7 @@ def trials_of(options: argparse.Namespace, fields: Sequence[str]) -> list[Trial]
                 f"--tune {' '.join(grid.fields)}: the values name different rows of a table; --attention and --norm "
                 "compare rows"
             )
-        found.setdefault(trial.planned.folder, trial)  # lnas is an alias of softmax: the same run is planned once
+        found.setdefault(each.planned.folder, each)  # lnas is an alias of softmax: the same run is planned once
     return list(found.values())
 
 
@@ -217,8 +217,8 @@ def _run_tuned(
     planned: Sequence[PlannedRun], session: Session, options: argparse.Namespace, arguments: Sequence[str]
 ) -> int:
     """Runs a sweep with ``--tune`` and returns its exit code."""
-    trials = trials_of(*parser().parse_known_args(arguments))
-    print_plan([each.planned for each in trials if each.tuning])
+    runs = tuned_runs(*parser().parse_known_args(arguments))
+    print_plan([each.planned for each in runs if each.is_trial])
     parallel = default_parallel() if options.parallel == math.inf else options.parallel or 1
     prepare_all(planned, at_once=parallel > 1)
 
@@ -226,7 +226,7 @@ def _run_tuned(
         return _run_planned(some, session, session.runs / TUNINGS, parallel, options)
 
     with interrupt_advice(lambda: advice(session)):
-        results = run_tuned(trials, grid_of(options.tune), measure, session.runs, _command(arguments))
+        results = run_tuned(runs, grid_of(options.tune), measure, session.runs, _command(arguments))
     if options.json:
         print(json.dumps({"results": [dataclasses.asdict(each) for each in results if each]}))
     else:

@@ -19,46 +19,48 @@ Measure = Callable[[Sequence[PlannedRun]], Sequence[Result | None]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One planned run and its point of the grid."""
+class TunedRun:
+    """One planned run of a sweep with ``--tune``, and its point of the grid."""
 
     point: Values
     planned: PlannedRun
-    tuning: bool = True
-    """Whether its validation score counts in the choice of the point."""
-    tested: bool = True
+    is_trial: bool
+    """Whether it is trained for the choice of the point."""
+    is_tested: bool
     """Whether it is tested if its point is chosen."""
 
 
-def run_tuned(trials: Sequence[Trial], grid: Grid, measure: Measure, runs: Path, command: str) -> list[Result | None]:
+def run_tuned(
+    planned: Sequence[TunedRun], grid: Grid, measure: Measure, runs: Path, command: str
+) -> list[Result | None]:
     """Measures the trials, writes the choices below ``runs``, and returns the results of the chosen runs.
 
     A None among them is a run that failed. If a trial fails, nothing is chosen, and the list is [None].
     """
-    trained = [each for each in trials if each.tuning]
-    results = measure([each.planned for each in trained])
+    trials = [each for each in planned if each.is_trial]
+    results = measure([each.planned for each in trials])
     if any(result is None for result in results):
         failed = sum(result is None for result in results)
-        print(
-            f"{failed} of {len(trained)} trials failed; nothing was chosen. The same command goes on", file=sys.stderr
-        )
+        print(f"{failed} of {len(trials)} trials failed; nothing was chosen. The same command goes on", file=sys.stderr)
         return [None]
-    arms: dict[str, dict[RowParts, list[tuple[Trial, Result]]]] = defaultdict(lambda: defaultdict(list))
-    for trial, result in zip(trained, results, strict=True):
+    arms: dict[str, dict[RowParts, list[tuple[TunedRun, Result]]]] = defaultdict(lambda: defaultdict(list))
+    for trial, result in zip(trials, results, strict=True):
         assert result is not None
         arms[trial.planned.run.task][_row(trial)].append((trial, result))
     chosen: list[PlannedRun] = []
     for task, rows in arms.items():
         choices = []
         for row, tried in rows.items():
-            tested = [each for each in trials if each.tested and each.planned.run.task == task and _row(each) == row]
+            tested = [
+                each for each in planned if each.is_tested and each.planned.run.task == task and _row(each) == row
+            ]
             choice, some = _choice(row, tried, tested, grid)
             print(f"{task} {row_name(row)}: {_in_words(choice, grid)}", file=sys.stderr)
             choices.append(choice)
             chosen += some
         package = next(iter(rows.values()))[0][0].planned.package
-        seeds = sorted({each.planned.run.seed for each in trained})
-        if seeds == sorted({each.planned.run.seed for each in trials if each.tested}):
+        seeds = sorted({each.planned.run.seed for each in trials})
+        if seeds == sorted({each.planned.run.seed for each in planned if each.is_tested}):
             seeds = []
         Tuning(
             format=FORMAT, package=package.name, task=task, metric=package.tasks[task].metric,
@@ -75,12 +77,12 @@ def _settings(planned: PlannedRun, grid: Grid, seeds: Sequence[int]) -> str:
     return fingerprint([package, known | grids, *([list(seeds)] if seeds else [])])
 
 
-def _row(trial: Trial) -> RowParts:
-    return row_of(trial.planned.run, trial.planned.package.preset(trial.planned.run))
+def _row(run: TunedRun) -> RowParts:
+    return row_of(run.planned.run, run.planned.package.preset(run.planned.run))
 
 
 def _choice(
-    row: RowParts, tried: Sequence[tuple[Trial, Result]], tested: Sequence[Trial], grid: Grid
+    row: RowParts, tried: Sequence[tuple[TunedRun, Result]], tested: Sequence[TunedRun], grid: Grid
 ) -> tuple[Choice, list[PlannedRun]]:
     """Returns the choice of a row, and the runs to test."""
     by_point: dict[Values, list[Result]] = defaultdict(list)
@@ -94,12 +96,12 @@ def _choice(
     return choice, [_to_test(each) for each in runs]
 
 
-def _to_test(trial: Trial) -> PlannedRun:
+def _to_test(run: TunedRun) -> PlannedRun:
     """Returns the run with its test; if it goes on from a trial, it must not delete what the trial trained."""
-    session = trial.planned.session
-    overwrite = session.overwrite and not trial.tuning
+    session = run.planned.session
+    overwrite = session.overwrite and not run.is_trial
     return dataclasses.replace(
-        trial.planned, session=dataclasses.replace(session, validate_only=False, overwrite=overwrite)
+        run.planned, session=dataclasses.replace(session, validate_only=False, overwrite=overwrite)
     )
 
 

@@ -120,11 +120,19 @@ class Tuning:
         rows = {choice.row for choice in self.choices}
         earlier: list[Choice] = []
         with contextlib.suppress(BadDataError):  # there is none, or it is damaged and replaced
-            earlier = [choice for choice in read_tuning(path).choices if choice.row not in rows]
+            found = read_tuning(path)
+            order = [list(found.fields).index(name) for name in self.fields]
+            earlier = [_reordered(choice, order) for choice in found.choices if choice.row not in rows]
         values = asdict(replace(self, choices=[*earlier, *self.choices]))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {SEAL: seal(values)})
         return path
+
+
+def _reordered(choice: Choice, order: Sequence[int]) -> Choice:
+    """Returns a choice with the values of its points in another order of the fields."""
+    scores = [[[values[index] for index in order], some] for values, some in choice.scores]
+    return replace(choice, point=[choice.point[index] for index in order], scores=scores)
 
 
 def choose(

@@ -15,7 +15,7 @@ TASKS = ("associative-recall", "listops", "scenes")
 
 
 def commands(folder: Path, *tasks: str, diverged: bool = False) -> list[list[str]]:
-    """What the script asks seqarena for."""
+    """Returns the commands that the script runs, without the name seqarena."""
     written = folder / "commands"
     stand_in = folder / "seqarena"
     end = '[ "$1" = leaderboard ]' if diverged else "true"
@@ -57,6 +57,7 @@ def test_after_a_diverged_run_the_other_tasks_are_swept(tmp_path: Path) -> None:
 
 def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as error:
-        commands(tmp_path, "lisops")
+        commands(tmp_path, "scenes", "lisops")
     assert error.value.returncode == 2
+    assert not (tmp_path / "commands").exists()  # before hours of work
     assert b"choices: associative-recall, listops, scenes" in error.value.stderr

@@ -8,6 +8,7 @@ import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError, run_command
 from seqarena.common.runs.results import TRIAL, Result, read_results
+from seqarena.lra.data.listops.official import FILES
 from seqarena.scripts import sweep
 from seqarena.scripts.leaderboard.cells import cells, footnotes
 from seqarena.scripts.leaderboard.records import measurements
@@ -15,6 +16,7 @@ from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.seqarena import dispatch
 from seqarena.scripts.sweep.tuning import FOLDER, Grid, choose, grid_of, read_tuning
 from tests.common.runs.test_cli import TINY
+from tests.lra.test_listops import SHORT, write_tsv
 from tests.scripts.results import result
 
 GRID = Grid(fields={"optim.lr": ("1e-3", "3e-3", "1e-2")})
@@ -214,8 +216,8 @@ def test_a_tuning_in_another_order_of_fields_is_the_same_grid() -> None:
     assert list(grid_of(given).fields) == ["optim.lr", "optim.schedule.warmup"]
 
 
-def test_trials_of_other_data_are_refused_and_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A trial is compared as a result is; --overwrite deletes it, and results of seeds that are not tuned."""
+def test_a_trial_of_another_run_is_refused_and_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A trial is compared with its run, as a result is. --overwrite also deletes results of seeds without a trial."""
     words = arguments(tmp_path, "--tune-seeds", "0")
     assert run_command(dispatch, ["sweep", *words]) == 0
     trials = sorted((tmp_path / "runs").rglob(TRIAL))
@@ -231,6 +233,40 @@ def test_trials_of_other_data_are_refused_and_overwritten(tmp_path: Path, capsys
     assert run_command(dispatch, ["sweep", *words, "--overwrite"]) == 0
     assert one.read_bytes() != before  # finished_at
     assert all(path.read_text() != text for path, text in finished.items())
+
+
+def test_a_trial_of_other_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    splits, _ = SHORT.load(tmp_path)
+    data = tmp_path / "official"
+    data.mkdir()
+    for name, file in FILES.items():
+        write_tsv(data / file, splits[name])
+    names = "lra listops --attention softmax --seeds 0 --tune-seeds 1 --tune optim.lr 1e-3 1e-2".split()
+    model = "--model.layers 1 --model.dim 8 --model.ffn-dim 8 --train.steps 2 --optim.schedule.warmup 1".split()
+    folders = ["--runs", str(tmp_path / "runs"), "--data-folder", str(tmp_path), "--data.path", str(data)]
+    assert run_command(dispatch, ["sweep", *names, *model, *folders]) == 0
+    write_tsv(data / FILES["validation"], splits["test"])
+    capsys.readouterr()
+    assert run_command(dispatch, ["sweep", *names, *model, *folders]) != 0
+    assert "this run began on data of sha256" in capsys.readouterr().err
+    assert run_command(dispatch, ["sweep", *names, *model, *folders, "--overwrite"]) == 0
+
+
+def test_choices_of_a_record_with_another_order_of_fields_are_kept(tuned: Path, tmp_path: Path) -> None:
+    (record,) = (tuned / "runs" / FOLDER).glob("*.json")
+    tuning = read_tuning(record)
+    first, second = tuning.choices
+    earlier = replace(
+        tuning, fields={"b": ["1", "2"], "a": ["x", "y"]},
+        choices=[replace(first, point=["2", "x"], scores=[[["2", "x"], [0.5]]])],
+    )  # fmt: skip
+    earlier.write(tmp_path)
+    now = replace(
+        tuning, fields={"a": ["x", "y"], "b": ["1", "2"]}, choices=[replace(second, point=["y", "1"], scores=[])]
+    )
+    kept, added = read_tuning(now.write(tmp_path)).choices
+    assert (kept.point, kept.scores) == (["x", "2"], [[["x", "2"], [0.5]]])
+    assert added.point == ["y", "1"]
 
 
 def test_a_variant_whose_every_value_diverges_has_a_row(tmp_path: Path) -> None:

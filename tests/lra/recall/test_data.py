@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from seqarena.common.data.batches import Ragged, ShuffledIndices
 from seqarena.common.errors import WrongUseError
-from seqarena.lra.recall.data import Recall, RecallBatches, answers, batch, floors
+from seqarena.lra.recall.data import Recall, RecallBatches, answers, batch
+from seqarena.lra.recall.floors import floors
 from seqarena.lra.recall.presets import PRESETS
 from seqarena.lra.recall.tasks import ASSOCIATIVE_RECALL
 
