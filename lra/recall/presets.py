@@ -66,8 +66,8 @@ def _zoology(length: int, pairs: int, batch_size: int) -> Preset[RecallRun]:
         "HazyResearch/zoology at ee9b2d32",
         departures="one learning rate (they tune optim.lr over 1e-4, 4.6e-4, 2.2e-3 and 1e-2); a feed-forward after "
         "each attention (theirs have none); other initial values of the layers; weight decay of matrices only; dropout "
-        "of sublayers, not of embeddings only; the rate falls at every step, not epoch; no stop at an accuracy of 99 %; a "
-        "validation set beside the test set",
+        "of sublayers, not of embeddings only; the rate falls at every step, not epoch; no stop at an accuracy of "
+        "99 %; a validation set beside the test set",
         expected="not measured here; we do not have the published scores",
         cost=f"{steps:,} steps of {batch_size} sequences: a GPU; not measured here",
         comparable=False,

@@ -22,6 +22,7 @@ for task; do
 done
 status=0
 set +e
+trap 'exit 130' INT # an interrupted sweep ends the script
 for task; do
     case $task in
     associative-recall)
@@ -40,7 +41,7 @@ for task; do
         ;;
     esac
     code=$?
-    [ "$code" -le 1 ] || exit "$code" # interrupted, or wrong use
+    [ "$code" -le 1 ] || exit "$code" # wrong use
     [ "$code" = 0 ] || status=1
 done
 "$seqarena" leaderboard --runs "$RUNS"

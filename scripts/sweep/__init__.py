@@ -111,10 +111,8 @@ def tuned_runs(options: argparse.Namespace, fields: Sequence[str]) -> list[Tuned
         words = [word for flag, name in names if name is not None for word in (flag, str(name))]
         session = session_of(options, shlex.join(["seqarena", package.name, task, *words, *typed]))
         session = dataclasses.replace(session, validate_only=bool(options.tune))
-        each = TunedRun(
-            point=point, planned=PlannedRun(package=package, run=run, session=session), is_trial=seed in tuned,
-            is_tested=seed in options.seeds,
-        )  # fmt: skip
+        planned = PlannedRun(package=package, run=run, session=session, tuned=grid.in_words(point))
+        each = TunedRun(point=point, planned=planned, is_trial=seed in tuned, is_tested=seed in options.seeds)
         row = row_of(run, package.preset(run))
         if rows.setdefault((task, attention, norm), row) != row:
             raise WrongUseError(

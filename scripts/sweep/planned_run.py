@@ -32,6 +32,8 @@ class PlannedRun:
     package: Package
     run: BaseRun
     session: Session
+    tuned: str = ""
+    """Values of the tuned fields, for messages."""
 
     @property
     def folder(self) -> Path:
@@ -46,7 +48,8 @@ class PlannedRun:
     @property
     def title(self) -> str:
         """Name of the run in tables and messages."""
-        return f"{self.run.task} {row_name(row_of(self.run, self.package.preset(self.run)))} seed {self.run.seed}"
+        name = row_name(row_of(self.run, self.package.preset(self.run)))
+        return f"{self.run.task} {name} seed {self.run.seed}{self.tuned and f' ({self.tuned})'}"
 
     def entry(self) -> dict[str, Any]:
         """Returns the run's entry in the saved plan, enough to show it as missing."""

@@ -106,7 +106,6 @@ def _to_test(run: TunedRun) -> PlannedRun:
 
 
 def _in_words(choice: Choice, grid: Grid) -> str:
-    values = ", ".join(f"{path} {value}" for path, value in zip(grid.fields, choice.point, strict=True))
     edge = f"; at the edge of the grid: {', '.join(choice.edge)}" if choice.edge else ""
     diverged = "; every value diverged with some seed" if not any(some for _, some in choice.scores) else ""
-    return f"chosen {values}{edge}{diverged}"
+    return f"chosen {grid.in_words(choice.point)}{edge}{diverged}"

@@ -40,6 +40,10 @@ class Grid:
         """Returns a point as arguments of the command line."""
         return [word for path, value in zip(self.fields, point, strict=True) for word in (f"--{path}", value)]
 
+    def in_words(self, point: Sequence[str]) -> str:
+        """Returns a point as text; empty without tuned fields."""
+        return ", ".join(f"{path} {value}" for path, value in zip(self.fields, point, strict=True))
+
     def at_edge(self, point: Values) -> list[str]:
         """Returns the fields whose chosen value is the smallest or largest number of its grid of several."""
         found = []

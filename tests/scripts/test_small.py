@@ -55,6 +55,17 @@ def test_after_a_diverged_run_the_other_tasks_are_swept(tmp_path: Path) -> None:
     assert table[0] == "leaderboard"
 
 
+def test_an_interrupt_ends_the_script(tmp_path: Path) -> None:
+    """The script has the interrupt of its sweep, as from the keyboard."""
+    stand_in = tmp_path / "seqarena"
+    stand_in.write_text(f'#!/bin/sh\necho "$1" >>"{tmp_path / "commands"}"\nkill -INT $PPID\nexit 1\n')
+    stand_in.chmod(0o755)
+    script = ROOT / "scripts" / "reproduce" / "small.sh"
+    done = subprocess.run([str(script)], check=False, env=os.environ | {"SEQARENA": str(stand_in)}, capture_output=True)
+    assert done.returncode == 130
+    assert (tmp_path / "commands").read_text() == "sweep\n"
+
+
 def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as error:
         commands(tmp_path, "scenes", "lisops")

@@ -323,6 +323,7 @@ def test_only_some_seeds_may_be_tuned(tmp_path: Path, capsys: pytest.CaptureFixt
     words = arguments(tmp_path, "--tune-seeds", "0", "1")
     words[words.index("--seeds") + 1 : words.index("--tune")] = ["1", "2"]
     assert run_command(dispatch, ["sweep", *words]) == 0
+    assert "to run (no result yet): listops softmax, 1 layer seed 0 (optim.lr 1e-3); " in capsys.readouterr().err
     assert len(list((tmp_path / "runs").rglob(TRIAL))) == 2 * 2 * 2
     results, _ = read_results(tmp_path / "runs")
     assert sorted((each.row[0][1], each.seed) for each in results.values()) == [
