@@ -21,6 +21,8 @@ BATCH, COMPUTATION, UPDATE = PARTS = ("making the batch", "forward and backward"
 """Parts of a step; the gradient's norm and clipping count as backward."""
 SHOWN = 12
 """Number of operators listed individually."""
+PREFIXES = ("autograd::engine::evaluate_function: ", "torch::autograd::", "GeneratedBackwardFor_", "aten::")
+"""What PyTorch writes before an operator's name."""
 
 
 def profile_step(package: Package, run: BaseRun, data: Path, steps: int) -> tuple[dict[tuple[str, str], float], float]:
@@ -47,8 +49,15 @@ def profile_step(package: Package, run: BaseRun, data: Path, steps: int) -> tupl
     found: dict[tuple[str, str], float] = defaultdict(float)
     for event in profiler.events() or ():
         if part := _part(event):
-            found[part, event.name] += event.self_cpu_time_total / 1e6 / steps
+            found[part, operator_name(event.name)] += event.self_cpu_time_total / 1e6 / steps
     return found, seconds
+
+
+def operator_name(name: str) -> str:
+    """Returns the name of an operator without PyTorch's prefixes: a row then fits into 80 columns."""
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
 
 
 def _part(event: Any) -> str | None:
@@ -85,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
         if part == COMPUTATION:
             inside["outside of operators"] = inside.pop(part)
             most = sorted(inside.items(), key=lambda each: -each[1])[:SHOWN]
-            shown += [(f"  {name.removeprefix('aten::')}", spent) for name, spent in most]
+            shown += [(f"  {name}", spent) for name, spent in most]
         rows += [[name, f"{100 * spent / total:.1f} %", f"{1e3 * spent:.1f}"] for name, spent in shown]
     notes = [
         f"{options.steps} steps after 2, on {device_name(torch.device('cpu'))}; own time of each operator",

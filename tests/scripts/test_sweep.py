@@ -9,7 +9,9 @@ from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import row_parts
 from seqarena.common.runs.run import row_name
 from seqarena.scripts import quickstart, sweep
+from seqarena.scripts.benchmark.step_profile import operator_name
 from seqarena.scripts.seqarena import dispatch
+from seqarena.scripts.tables import render
 from tests.common.runs.test_cli import TINY
 
 
@@ -137,6 +139,22 @@ def test_the_benchmark_measures_each_variant(tmp_path: Path, capsys: pytest.Capt
     assert [each["attention"] for each in steps] == ["x3", "x3, full matrix, padded"]
     assert all(each["forward_seconds"] > 0 and each["training_seconds"] > 0 for each in steps)
     assert all(each["peak_memory_bytes"] >= each["idle_memory_bytes"] > 2**20 for each in steps)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+        "autograd::engine::evaluate_function: ScaledDotProductFlashAttentionForCpuBackward0",
+        "autograd::engine::evaluate_function: GeneratedBackwardFor_seqarena_attend_blockwise_defaultBackward",
+        "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
+    ],
+)
+def test_an_operator_of_a_profile_fits_into_one_line(name: str) -> None:
+    rows = [[f"  {operator_name(name)}", "100.0 %", "1234.5"]]
+    shown = render("a profile", ["part", "share", "ms"], rows, [], "terminal").splitlines()
+    assert sum("100.0 %" in line and "1234.5" in line and operator_name(name) in line for line in shown) == 1
+    assert max(map(len, shown)) <= 80
 
 
 def test_a_profile_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
