@@ -28,7 +28,7 @@ HINT = (
     "--data.path accepts cifar-10-python.tar.gz or cifar-10-binary.tar.gz (170 MB, "
     "www.cs.toronto.edu/~kriz/cifar.html), their folders, or a folder that contains x_train, y_train, x_test, y_test "
     f"as .npy or .npy.xz, images as train/CLASS/*.png and test/CLASS/*.png, or the Parquet files of {HUB}; "
-    "lra pathfinder needs no files"
+    "--preset quick needs no files"
 )
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 COUNTS = {"train": 50_000, "test": 10_000}

@@ -12,10 +12,7 @@ from seqarena.lra.data.reviews import Review
 
 HUB = "stanfordnlp/imdb"
 REVISION = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"
-HINT = (
-    f"--data.path accepts {ARCHIVE}, or a folder of the Parquet files of {HUB}; lra listops and lra pathfinder need "
-    "no files"
-)
+HINT = f"--data.path accepts {ARCHIVE}, or a folder of the Parquet files of {HUB}; --preset quick needs no files"
 URLS = re.compile(r"(?:^|/)(train|test)/urls_(pos|neg)\.txt$")
 FILM = re.compile(r"/title/(tt\d+)")
 

@@ -90,7 +90,7 @@ def decoded(
                 grey, first = grey + 1, first or where
             yield Picture(key=key, label=label, pixels=pixels)
     if grey:
-        print(f"{name}: {grey:,} grey pictures have three equal channels, the first is {first}", file=sys.stderr)
+        print(f"{name}: grey pictures, stored with three equal channels: {grey:,}, first {first}", file=sys.stderr)
 
 
 def _decode(file: PictureFile, *, shorter: int | None, side: int | None) -> tuple[str, bytes, int, Bytes, bool]:

@@ -90,7 +90,8 @@ class ClassFolders(PictureData):
 
     def _rows(self, part: str) -> Any:
         source, split = self.path or self.hub, self.hub_splits[part]
-        rows = hub_rows(source, None, split, "--data.path accepts a folder or a zip archive with train/ and val/")
+        hint = "--data.path accepts a folder or a zip archive with train/ and val/; --preset quick needs no files"
+        rows = hub_rows(source, None, split, hint)
         if not {"image", "label"} <= set(rows.column_names):
             raise BadDataError(f"{source}: expected columns image and label, found {', '.join(rows.column_names)}")
         missing = set(range(self.classes)) - set(rows["label"])
@@ -177,7 +178,9 @@ def list_files(path: Path, classes: int) -> dict[str, list[Listed]]:
             own = annotated.get(file) if by_file and annotated is not None else name.split("/")[0]
             if own not in numbers:
                 expected = (
-                    f"its class of train/ in {ANNOTATIONS}" if by_file else "a folder named after a class of train/"
+                    f"its class of train/ in {ANNOTATIONS}"
+                    if by_file
+                    else f"a folder named after a class of train/ (for val/images/: a file val/{ANNOTATIONS})"
                 )
                 raise BadDataError(f"{where}: expected {expected}, found {own or 'none'}")
             listed[part].append(Listed(where, numbers[own], read))

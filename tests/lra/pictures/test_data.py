@@ -116,7 +116,7 @@ def test_grey_pictures_among_colour_are_counted_in_one_line(tmp_path: Path, caps
     root = class_folders(tmp_path)
     (root / "train" / CLASSES[1] / "0.JPEG").write_bytes(picture(7, (12, 12), "L"))
     splits, _ = replace(LARGE, path=str(root)).load(tmp_path / "data")
-    line = rf"imagenet train: 1 grey pictures have three equal channels, the first is .*train/{CLASSES[1]}/0.JPEG\n"
+    line = rf"imagenet train: grey pictures, stored with three equal channels: 1, first .*train/{CLASSES[1]}/0.JPEG\n"
     assert re.search(line, capsys.readouterr().err)
     stored = [split[n] for split in splits.values() for n in range(len(split))]
     assert sum(int(np.ptp(each, axis=2).max() == 0) for each in stored) == 1
@@ -145,7 +145,8 @@ def test_grey_pictures_among_colour_are_counted_in_one_line(tmp_path: Path, caps
         ),
         (
             lambda root: (root / "val" / "val_annotations.txt").unlink(),
-            r"val/images/val_0_0.JPEG: expected a folder named after a class of train/, found images",
+            r"val/images/val_0_0.JPEG: expected a folder named after a class of train/ \(for val/images/: a file "
+            r"val/val_annotations.txt\), found images",
         ),
         (
             lambda root: (root / "val" / "val_annotations.txt").write_text(f"val_0_1.JPEG\t{CLASSES[0]}\t0\t0\t1\t1\n"),
