@@ -2,20 +2,23 @@
 # The table of the tier small: all variants on every task that a CPU affords, five seeds, tuned learning rates. The
 # design, the search for it and its state are in docs/small.md.
 #
-# Usage: scripts/reproduce/small.sh [TASK ...]; without a task, all of them: associative-recall, listops, scenes.
-# Data: generated; nothing is downloaded.
+# Usage: scripts/reproduce/small.sh [TASK ...]; without a task, all of them: associative-recall, listops, scenes,
+#   cifar10-patches, and two for the table of norms in a deep model: norms, deescalation.
+# Data: generated, but for CIFAR-10, which comes from the hub, or from its archive, read ahead: seqarena prepare lra
+#   cifar10-patches --preset hour --data.path cifar-10-binary.tar.gz.
 # One run per core at a time. RUNS=FOLDER sets the folder of runs. An interrupted sweep goes on with the same command.
 # After a diverged run the script goes on with the next task, and ends with status 1.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seqarena=${SEQARENA:-.venv/bin/seqarena} RUNS=${RUNS:-runs/small}
 export OMP_NUM_THREADS=1
-[ $# -gt 0 ] || set -- associative-recall listops scenes
+tasks="associative-recall listops scenes cifar10-patches norms deescalation"
+[ $# -gt 0 ] || set -- $tasks
 for task; do
     case $task in
-    associative-recall | listops | scenes) ;;
+    associative-recall | listops | scenes | cifar10-patches | norms | deescalation) ;;
     *)
-        echo "$task: not a task of the tier; choices: associative-recall, listops, scenes" >&2
+        echo "$task: not a task of the tier; choices: $tasks" >&2
         exit 2
         ;;
     esac
@@ -38,6 +41,18 @@ for task; do
     scenes)
         "$seqarena" sweep vqa scenes --preset toy --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
             --tune optim.lr 5e-3 1e-2 2e-2 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        ;;
+    cifar10-patches)
+        "$seqarena" sweep lra cifar10-patches --preset hour --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
+            --tune optim.lr 1e-3 2e-3 4e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        ;;
+    norms)
+        "$seqarena" sweep lra cifar10-patches --preset hour-deep --norm pre post deepnorm b2t \
+            --tune optim.lr 2.5e-4 5e-4 1e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        ;;
+    deescalation)
+        "$seqarena" sweep lra cifar10-patches --preset hour-deep --norm deescalated --model.norm.where block_output \
+            --tune optim.lr 2.5e-4 5e-4 1e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
         ;;
     esac
     code=$?

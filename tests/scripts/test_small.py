@@ -10,8 +10,9 @@ import pytest
 from seqarena.scripts import sweep
 
 ROOT = Path(__file__).parents[2]
-DESIGN = (ROOT / "docs" / "small.md").read_text()
-TASKS = ("associative-recall", "listops", "scenes")
+DESIGN, DESIGN_OF_NORMS = (ROOT / "docs" / "small.md").read_text().split("Norms are compared")
+TASKS = ("associative-recall", "listops", "scenes", "cifar10-patches")
+NORMS = ("norms", "deescalation")
 
 
 def commands(folder: Path, *tasks: str, diverged: bool = False) -> list[list[str]]:
@@ -43,15 +44,31 @@ def test_a_task_is_swept_as_designed(task: str, tmp_path: Path) -> None:
     assert len(planned) == len(options.attention) * 3 * 6
 
 
+def test_norms_are_swept_as_designed(tmp_path: Path) -> None:
+    *sweeps, _ = commands(tmp_path, *NORMS)
+    (row,) = re.findall(r"^\| `lra ([\w-]+)` \| `([\w-]+)` \| ([^|]+) \| ([^|]+) \|", DESIGN_OF_NORMS, re.M)
+    task, preset, rates, norms = row
+    swept = []
+    for words in sweeps:
+        planned, _, options = sweep.plan(words[1:])
+        assert {(each.run.task, each.run.preset) for each in planned} == {(task, preset)}
+        assert options.tune == [["optim.lr", *rates.split(", ")]]
+        assert (options.seeds, options.tune_seeds) == ([0, 1, 2, 3, 4], [5])
+        assert len(planned) == len(options.norm) * 3 * 6
+        swept += options.norm
+    assert swept == re.findall(r"`(\w+)`", norms)
+    assert {each.run.model.norm.where for each in planned} == {"block_output"}  # type: ignore[attr-defined]
+
+
 def test_without_a_task_all_are_swept(tmp_path: Path) -> None:
     *sweeps, table = commands(tmp_path)
-    assert tuple(words[2] for words in sweeps) == TASKS
+    assert tuple(words[2] for words in sweeps) == (*TASKS, *("cifar10-patches" for _ in NORMS))
     assert table[0] == "leaderboard"
 
 
 def test_after_a_diverged_run_the_other_tasks_are_swept(tmp_path: Path) -> None:
     *sweeps, table = commands(tmp_path, diverged=True)
-    assert len(sweeps) == len(TASKS)
+    assert len(sweeps) == len(TASKS) + len(NORMS)
     assert table[0] == "leaderboard"
 
 
@@ -71,4 +88,4 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
         commands(tmp_path, "scenes", "lisops")
     assert error.value.returncode == 2
     assert not (tmp_path / "commands").exists()  # before hours of work
-    assert b"choices: associative-recall, listops, scenes" in error.value.stderr
+    assert f"choices: {' '.join((*TASKS, *NORMS))}\n".encode() in error.value.stderr
