@@ -15,6 +15,7 @@ ASSOCIATIVE_RECALL = Task(
     version=1,
     metric="accuracy",
     higher_is_better=True,
+    solved_from=0.95,
     secondary=tuple(f"pairs_{count}" for count in PAIRS),
     splits="training, validation and test sequences are generated independently",
     source="generated (common/data/counter.py seeds every draw) with the settings of HazyResearch/zoology",

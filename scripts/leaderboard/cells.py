@@ -35,7 +35,9 @@ def headings(table: Table) -> list[str]:
     """Returns the headings of a table's columns."""
     beside = (metric.replace("_", " ") for metric in _metrics(table))
     prices = [f"time / {table.baseline}", f"memory / {table.baseline}"] if _has_prices(table) else []
-    return ["variant", "mean", "sd", *beside, "seeds", f"vs {table.baseline} [95 %]", "p (Holm)", *prices, "parameters"]
+    solved = [] if table.solved_from is None else ["solved"]
+    compared = [f"vs {table.baseline} [95 %]", "p (Holm)"]
+    return ["variant", "mean", "sd", *solved, *beside, "seeds", *compared, *prices, "parameters"]
 
 
 def _has_prices(table: Table) -> bool:
@@ -47,6 +49,12 @@ def _price_cells(row: Row, table: Table) -> list[str]:
         return []
     price = row.price
     return ["", ""] if price is None else [ratio_text(price), f"{price.memory:.2f}"]
+
+
+def _solved_cells(row: Row, table: Table) -> list[str]:
+    if table.solved_from is None:
+        return []
+    return ["" if row.solved is None else f"{row.solved} of {len(row.seeds) + len(row.diverged)}"]
 
 
 def cells(row: Row, table: Table) -> list[str]:
@@ -61,6 +69,7 @@ def cells(row: Row, table: Table) -> list[str]:
         row.name + (f" ({', '.join(row.notes)})" if row.notes else ""),
         "" if row.mean is None else with_unit(row.mean, unit),
         "" if row.deviation is None else number(row.deviation, unit),
+        *_solved_cells(row, table),
         *("" if name not in row.secondary else with_unit(row.secondary[name][0], unit) for name in _metrics(table)),
         seeds,
         _difference(row, table),
@@ -75,7 +84,8 @@ def orders(row: Row, table: Table) -> list[float | int | str | None]:
     beside = (row.secondary.get(metric, (None, None))[0] for metric in _metrics(table))
     difference = None if row.comparison is None else row.comparison.difference
     prices = [row.price.time, row.price.memory] if row.price else [None, None] if _has_prices(table) else []
-    return [row.name, row.mean, row.deviation, *beside, len(row.seeds), difference, row.p_corrected, *prices,
+    solved = [] if table.solved_from is None else [row.solved]
+    return [row.name, row.mean, row.deviation, *solved, *beside, len(row.seeds), difference, row.p_corrected, *prices,
             row.parameters]  # fmt: skip
 
 
@@ -103,6 +113,8 @@ def footnotes(table: Table) -> list[str]:
         if scores:
             listed = ", ".join(f"{name} {with_unit(value, table.unit)}" for name, value in scores.items())
             notes.append(f"{kind}: {listed}")
+    if table.solved_from is not None:
+        notes.append(f"solved: seeds with a test score of at least {with_unit(table.solved_from, table.unit)}")
     if table.chance is not None:
         notes.append(f"chance: {with_unit(table.chance, table.unit)}")
     shown = shown_figures(table)

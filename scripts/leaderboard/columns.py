@@ -7,7 +7,7 @@ from seqarena.scripts.tables import least_widths, table_width, terminal_width
 
 Columns = tuple[list[str], list[list[str]]]
 """Headings and rows."""
-DROPPED_FIRST = ("memory /", "parameters", "sd", "p (Holm)", "time /", "seeds")
+DROPPED_FIRST = ("memory /", "parameters", "sd", "p (Holm)", "time /", "seeds", "solved")
 """Start of the headings of columns in the order in which a narrow terminal drops them, after secondary metrics."""
 FIRST_WORDS = ("vs", "p", "time", "memory")
 """Headings that are named by their first word."""

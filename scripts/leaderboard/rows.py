@@ -44,6 +44,8 @@ class Row:
     """Standard deviation over seeds; None with a single seed."""
     secondary: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     """Mean and standard deviation of the task's other metrics."""
+    solved: int | None = None
+    """Number of seeds that solved the problem; None without a result, or if the task has no such score."""
     against: str = ""
     """Name of the row compared with: the baseline of the same norm, depth and sources; empty if there is none."""
     not_compared: str = ""

@@ -43,6 +43,8 @@ class Table:
     ceilings: dict[str, float]
     """Scores of exact computation of a part of the problem."""
     chance: float | None
+    solved_from: float | None
+    """Score from which a run has solved the problem; None where tables do not count such runs."""
     published: list[Published]
     published_secondary: dict[str, list[Published]]
     """Published figures of the task's other metrics."""
@@ -102,6 +104,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         floors=floors,
         ceilings=ceilings,
         chance=task.chance if task else None,
+        solved_from=task.solved_from if task else None,
         published=_beside(task.published, protocol.preset) if task else [],
         published_secondary={
             name: _beside(task.published_secondary.get(name, ()), protocol.preset) for name in secondary if task

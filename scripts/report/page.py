@@ -148,7 +148,7 @@ def _section(view: View, first: int) -> dict[str, Any]:
 
 def _importance(heading: str) -> int:
     """Returns the place of a column on the page, where a phone shows the first three."""
-    first = ("variant", "mean", "vs ", "p (", "seeds", "sd", "time /", "memory /")
+    first = ("variant", "mean", "vs ", "p (", "solved", "seeds", "sd", "time /", "memory /")
     return next((place for place, start in enumerate(first) if heading.startswith(start)), len(first))
 
 

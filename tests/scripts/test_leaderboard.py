@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.config import to_json
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import row_name
 from seqarena.common.runs.tasks import Published
+from seqarena.lra.recall.presets import PRESETS as RECALL_PRESETS
 from seqarena.scripts import leaderboard
-from seqarena.scripts.leaderboard.cells import footnotes, shown_figures
+from seqarena.scripts.leaderboard.cells import cells, footnotes, headings, orders, shown_figures
 from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.tables import latex
@@ -144,6 +146,26 @@ def test_exact_evaluation_is_a_ceiling_and_no_floor(results: list[Result]) -> No
     table = only(tables([replace(each, floors=scores) for each in results], [], "softmax"))
     assert footnotes(table)[1:3] == ["floors: majority class 12.00 %", "ceilings: depth 1 50.00 %, depth 3 100.00 %"]
     assert ["best floor", "12.00"] in join([table])[0][2]
+
+
+def test_a_task_that_is_solved_or_not_counts_the_seeds_that_solved_it() -> None:
+    run = to_json(RECALL_PRESETS["associative-recall"]["quick"].run)
+    changes = {"task": "associative-recall", "run": run, "data_checksum": "1"}
+    correct = {"softmax": (200, 190, 189), "dnas": (40, None, 200), "x3": (None, None, None)}
+    measured = [result(row, seed, right, **changes) for row, each in correct.items() for seed, right in enumerate(each)]
+    planned = {"package": "lra", "task": "associative-recall", "preset": "quick", "changed": {}, "run": run,
+               "row": row_of_name("relu"), "seed": 0, "plan": "sweeps/a.json", "config_version": 4}  # fmt: skip
+    table = only(tables(measured, [planned], "softmax"))
+    at = headings(table).index("solved")
+    shown = {row.name: (cells(row, table)[at], orders(row, table)[at]) for row in table.rows}
+    assert shown == {"softmax": ("2 of 3", 2), "dnas": ("1 of 3", 1), "x3": ("0 of 3", 0), "relu": ("", None)}
+    assert "solved: seeds with a test score of at least 95.00 %" in footnotes(table)
+
+
+def test_other_tasks_count_no_solved_seeds(results: list[Result]) -> None:
+    table = only(tables(results, [], "softmax"))
+    assert "solved" not in headings(table)
+    assert all(len(cells(row, table)) == len(orders(row, table)) == len(headings(table)) for row in table.rows)
 
 
 def test_only_common_seeds_are_paired(results: list[Result]) -> None:
