@@ -3,8 +3,8 @@
 # design, the search for it and its state are in docs/small.md.
 #
 # Usage: scripts/reproduce/small.sh [TASK ...]; without a task, all of them: associative-recall, listops, scenes,
-#   cifar10-patches, and two for the table of norms in a deep model: norms, deescalation.
-# Data: generated, but for CIFAR-10, which comes from the hub, or from its archive, read ahead: seqarena prepare lra
+#   cifar10-patches, wikitext2, and two for the table of norms in a deep model: norms, deescalation.
+# Data: generated or bundled, but for CIFAR-10, which comes from the hub, or from its archive, read ahead: seqarena prepare lra
 #   cifar10-patches --preset hour --data.path cifar-10-binary.tar.gz.
 # One run per core at a time. RUNS=FOLDER sets the folder of runs. An interrupted sweep goes on with the same command.
 # After a diverged run the script goes on with the next task, and ends with status 1.
@@ -12,11 +12,11 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 seqarena=${SEQARENA:-.venv/bin/seqarena} RUNS=${RUNS:-runs/small}
 export OMP_NUM_THREADS=1
-tasks="associative-recall listops scenes cifar10-patches norms deescalation"
+tasks="associative-recall listops scenes cifar10-patches wikitext2 norms deescalation"
 [ $# -gt 0 ] || set -- $tasks
 for task; do
     case $task in
-    associative-recall | listops | scenes | cifar10-patches | norms | deescalation) ;;
+    associative-recall | listops | scenes | cifar10-patches | wikitext2 | norms | deescalation) ;;
     *)
         echo "$task: not a task of the tier; choices: $tasks" >&2
         exit 2
@@ -45,6 +45,11 @@ for task; do
     cifar10-patches)
         "$seqarena" sweep lra cifar10-patches --preset hour --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
             --tune optim.lr 1e-3 2e-3 4e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        ;;
+    wikitext2)
+        "$seqarena" sweep pretraining wikitext2 --preset quick \
+            --attention softmax dnas hnas x1-14 x3-14 relu sigmoid recency \
+            --tune optim.lr 7.5e-4 1.5e-3 3e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
         ;;
     norms)
         "$seqarena" sweep lra cifar10-patches --preset hour-deep --norm pre post deepnorm b2t \

@@ -11,7 +11,7 @@ from seqarena.scripts import sweep
 
 ROOT = Path(__file__).parents[2]
 DESIGN, DESIGN_OF_NORMS = (ROOT / "docs" / "small.md").read_text().split("Norms are compared")
-TASKS = ("associative-recall", "listops", "scenes", "cifar10-patches")
+TASKS = ("associative-recall", "listops", "scenes", "cifar10-patches", "wikitext2")
 NORMS = ("norms", "deescalation")
 
 
