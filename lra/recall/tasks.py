@@ -5,7 +5,7 @@ from types import MappingProxyType
 from seqarena.common.runs.tasks import Task
 from seqarena.lra import checksums
 
-PAIRS = (4, 8, 16, 32, 64)
+PAIRS = (4, 8, 12, 16, 32, 64)
 """Numbers of pairs that a table shows beside the mean."""
 
 ASSOCIATIVE_RECALL = Task(

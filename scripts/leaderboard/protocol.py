@@ -71,6 +71,8 @@ class Group:
     """Entries of sweep plans."""
     tuned: dict[str, str] = field(default_factory=dict)
     """Name of a row -> the scores of its grid in words, if fields were tuned."""
+    remarks: list[str] = field(default_factory=list)
+    """Tests of chosen values that have no result yet, in words."""
 
 
 def groups(results: Sequence[Result], missing: Sequence[dict[str, Any]]) -> list[Group]:

@@ -141,7 +141,7 @@ def measurements(folder: Path) -> Measurements:
     kept, duplicates = newest(results)
     prices, damaged = read_prices(folder)
     tunings, more = read_tunings(folder)
-    plain, tuned, noted, unfinished = with_tuned(kept, tunings, planned)
+    plain, tuned, noted, unfinished = with_tuned(kept, tunings, planned, results.keys() - kept.keys())
     return Measurements(
         results=plain, tuned=tuned, noted=noted, missing=missing, prices=prices, problems=[*problems, *damaged, *more],
         duplicates=[*duplicates, *unfinished],

@@ -115,7 +115,12 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
             rows, protocol, prices, baseline, {parts: some[0].sources for parts, some in by_row.items() if some}
         ),
         devices=sorted({result.device for result in group.results}),
-        remarks=[*remarks(by_row, rows), *plan_remarks, *grid_notes(group.tuned, [row.name for row in rows])],
+        remarks=[
+            *remarks(by_row, rows),
+            *plan_remarks,
+            *group.remarks,
+            *grid_notes(group.tuned, [row.name for row in rows]),
+        ],
     )
 
 

@@ -14,21 +14,26 @@ from seqarena.scripts.sweep.tuning import Choice, Tuning
 
 
 def with_tuned(
-    results: Mapping[Path, Result], tunings: Mapping[Path, Tuning], planned: Container[Path]
+    results: Mapping[Path, Result],
+    tunings: Mapping[Path, Tuning],
+    planned: Container[Path],
+    superseded: Container[Path] = (),
 ) -> tuple[dict[Path, Result], list[Group], dict[Path, Result], list[str]]:
     """Returns the results of ordinary tables, one group per tuned protocol, the results in these groups, and messages.
 
     A tuned result is also in an ordinary table only if an ordinary sweep ``planned`` it at the preset's values. There
-    the choice of other rows would otherwise decide with which rows it is compared.
+    the choice of other rows would otherwise decide with which rows it is compared. ``superseded``: directories whose
+    result is ignored, because a newer one is of the same run.
     """
     found: dict[tuple[Protocol, RowParts], list[_Row]] = defaultdict(list)
+    missing: dict[Path, list[str]] = defaultdict(list)
     problems: list[str] = []
     for path, tuning in tunings.items():
         for choice in tuning.choices:
             folders = [path.parent.parent / each for each in choice.folders]
-            missing = [each for each in folders if each not in results]
-            if missing:
-                problems.append(f"{path}: no result of {row_name(choice.row)} in {missing[0]}; the same sweep goes on")
+            absent = sum(each not in results and each not in superseded for each in folders)
+            if absent:
+                missing[path].append(f"{row_name(choice.row)} {absent} of {len(folders)}")
             other = [each for each in folders if each in results and without_version(results[each].row) != choice.row]
             problems += [f"{path}: {each} has another row than {row_name(choice.row)}" for each in other]
             some: dict[Protocol, dict[Path, Result]] = defaultdict(dict)
@@ -51,6 +56,9 @@ def with_tuned(
             noted[folder] = replace(result, notes=[*result.notes, _note(last.choice, last.tuning)])
             group.results.append(noted[folder])
         group.tuned[row_name(row)] = _grid(last.choice, last.tuning)
+        if missing[last.path]:
+            remark = f"runs without a result: {', '.join(missing[last.path])}; the same sweep goes on"
+            group.remarks[:] = dict.fromkeys([*group.remarks, remark])
         for each in choices:
             for folder, result in each.results.items():
                 if folder not in planned or any(name in result.changed for name in each.tuning.fields):

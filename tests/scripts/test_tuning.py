@@ -1,5 +1,6 @@
 """Sweeps that tune fields: one grid for all variants, the validation set chooses, the test set is touched once."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -294,8 +295,22 @@ def test_a_test_that_is_missing_is_named(tuned: Path, tmp_path: Path) -> None:
     shutil.copytree(tuned / "runs", tmp_path / "runs")
     next((tmp_path / "runs").rglob("result.json")).unlink()
     found = measurements(tmp_path / "runs")
-    assert any("the same sweep goes on" in message for message in found.duplicates)
-    assert sum(len(group.results) for group in found.tuned) == 3
+    (group,) = found.tuned
+    assert len(group.results) == 3
+    (remark,) = [each for each in table_of(tmp_path / "runs").remarks if "without a result" in each]
+    assert re.fullmatch(r"runs without a result: (softmax|x3), 1 layer 1 of 2; the same sweep goes on", remark)
+
+
+def test_a_test_with_a_newer_duplicate_is_not_missing(tuned: Path, tmp_path: Path) -> None:
+    shutil.copytree(tuned / "runs", tmp_path / "runs")
+    older = next((tmp_path / "runs").rglob("result.json")).parent
+    measured = Result.read(older)
+    assert measured is not None
+    (older.parent / "copy").mkdir()
+    replace(measured, finished_at="2999-01-01T00:00:00.000+00:00").write(older.parent / "copy")
+    found = measurements(tmp_path / "runs")
+    assert any("using the newest" in message for message in found.duplicates)
+    assert not any("without a result" in each for group in found.tuned for each in group.remarks)
 
 
 def test_a_trial_is_no_result(tuned: Path, tmp_path: Path) -> None:
