@@ -10,6 +10,7 @@ from seqarena.common.runs.results import Result, read_results
 from seqarena.common.runs.run import RowParts, settings
 from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of
 from seqarena.scripts.packages import find_package
+from seqarena.scripts.sweep.tuning import read_tuning
 from tests.tables import DOCUMENTS, TABLE, with_tables
 
 ROOT = Path(__file__).parent.parent
@@ -24,14 +25,28 @@ def results() -> dict[Path, Result]:
     return found
 
 
-def test_results_are_readable_and_three_seeds_each() -> None:
+@functools.cache
+def tuned() -> dict[Path, set[str]]:
+    """Returns directory -> tuned fields of the results whose learning rate was tuned."""
+    paths = sorted((ROOT / "results").rglob("tunings/*.json"))
+    return {
+        path.parent.parent / folder: set(tuning.fields)
+        for path in paths
+        for tuning in [read_tuning(path)]
+        for choice in tuning.choices
+        for folder in choice.folders
+    }
+
+
+def test_results_are_readable_and_of_the_planned_seeds() -> None:
     assert sorted(results()) == FOLDERS
     seeds: dict[tuple[str, Protocol, RowParts], list[int]] = {}
     for path, result in results().items():
         collection = path.relative_to(ROOT / "results").parts[0]
         seeds.setdefault((collection, protocol_of(result), result.row), []).append(result.seed)
     assert seeds
-    assert all(sorted(some) == [0, 1, 2] for some in seeds.values())
+    planned = {"small": [0, 1, 2, 3, 4]}  # docs/small.md
+    assert all(sorted(some) == planned.get(key[0], [0, 1, 2]) for key, some in seeds.items())
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda each: str(each.relative_to(ROOT / "results")))
@@ -39,10 +54,13 @@ def test_a_result_is_of_its_preset_and_of_clean_code(folder: Path) -> None:
     result = results()[folder]
     package = find_package(result.package)
     task, preset = package.tasks[result.task], package.presets[result.task][result.preset]
-    assert settings(type(preset.run), result.run, result.config_version) == settings(
-        type(preset.run), to_json(preset.run)
-    )
-    assert (result.changed, result.task_version, result.status) == ({}, task.version, "finished")
+    free = tuned().get(folder, set())
+    measured = settings(type(preset.run), result.run, result.config_version)
+    own = settings(type(preset.run), to_json(preset.run))
+    assert measured.keys() == own.keys()
+    assert {path for path, value in measured.items() if value != own[path]} <= free
+    assert result.changed.keys() <= free
+    assert (result.task_version, result.status) == (task.version, "finished")
     assert result.data_checksum == task.checksums[result.preset]
     assert result.environment["clean"] is True
 
