@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -78,7 +79,11 @@ def test_an_interrupt_ends_the_script(tmp_path: Path) -> None:
     stand_in.write_text(f'#!/bin/sh\necho "$1" >>"{tmp_path / "commands"}"\nkill -INT $PPID\nexit 1\n')
     stand_in.chmod(0o755)
     script = ROOT / "scripts" / "reproduce" / "small.sh"
-    done = subprocess.run([str(script)], check=False, env=os.environ | {"SEQARENA": str(stand_in)}, capture_output=True)
+    done = subprocess.run(
+        [str(script)], check=False, env=os.environ | {"SEQARENA": str(stand_in)}, capture_output=True,
+        # A shell cannot trap a signal that was ignored when it started, as in a job in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     assert done.returncode == 130
     assert (tmp_path / "commands").read_text() == "sweep\n"
 
