@@ -37,8 +37,8 @@ class Task:
     unit: Unit = "share"
     """Unit of all scores."""
     solved_from: float | None = None
-    """Score from which a run has solved the problem, for a task that a run solves or does not learn at all. A table
-    then shows how many seeds solved it."""
+    """Score from which a run has solved the problem, for a task that most runs either solve or do not learn at all. A
+    table then shows how many seeds solved it."""
     chance: float | None = None
     """Score of guessing; none where it depends on the data and is one of the floors."""
     ceilings: tuple[str, ...] = ()

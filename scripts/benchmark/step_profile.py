@@ -97,7 +97,8 @@ def run(arguments: Sequence[str]) -> int:
             shown += [(f"  {name}", spent) for name, spent in most]
         rows += [[name, f"{100 * spent / total:.1f} %", f"{1e3 * spent:.1f}"] for name, spent in shown]
     notes = [
-        f"{options.steps} steps after 2, on {device_name(torch.device('cpu'))}; own time of each operator",
+        f"own time of each operator; number of steps: {options.steps}, after 2 others; "
+        f"{device_name(torch.device('cpu'))}",
         f"{1e3 * seconds:.0f} ms per step without the profiler",
     ]
     print(render(title(options, run.preset, fields), ["part", "share", "ms"], rows, notes, "terminal"))

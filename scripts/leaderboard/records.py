@@ -9,7 +9,7 @@ from typing import Any
 from seqarena.common.errors import BadDataError, WrongUseError, printable
 from seqarena.common.files import paths_below, read_strict_json
 from seqarena.common.runs.config import from_json
-from seqarena.common.runs.results import Result, read_results, row_parts
+from seqarena.common.runs.results import TRIAL, Result, read_results, row_parts
 from seqarena.common.runs.run import BaseRun, RowParts, row_name
 from seqarena.scripts.leaderboard.protocol import Group, Protocol, protocol_of
 from seqarena.scripts.leaderboard.remarks import separate_versions, version
@@ -136,6 +136,12 @@ def measurements(folder: Path) -> Measurements:
     missing = [entry for place, entry in planned.items() if not _readable(place)]
     problems += broken
     if not results and not missing:
+        trials = sum(path.name == TRIAL for path in paths_below(folder))
+        if trials:
+            raise WrongUseError(
+                f"no results below {folder} yet, only trials of a sweep with --tune ({trials}); the same command "
+                "resumes the sweep"
+            )
         skipped = f" ({len(problems)} files were skipped: {problems[0]})" if problems else ""
         raise WrongUseError(f"no results below {folder}{skipped}; run seqarena quickstart for first results")
     kept, duplicates = newest(results)

@@ -57,7 +57,7 @@ def with_tuned(
             group.results.append(noted[folder])
         group.tuned[row_name(row)] = _grid(last.choice, last.tuning)
         if missing[last.path]:
-            remark = f"runs without a result: {', '.join(missing[last.path])}; the same sweep goes on"
+            remark = f"runs without a result: {', '.join(missing[last.path])}; the same command resumes the sweep"
             group.remarks[:] = dict.fromkeys([*group.remarks, remark])
         for each in choices:
             for folder, result in each.results.items():

@@ -41,7 +41,10 @@ def run_tuned(
     results = measure([each.planned for each in trials])
     if any(result is None for result in results):
         failed = sum(result is None for result in results)
-        print(f"{failed} of {len(trials)} trials failed; nothing was chosen. The same command goes on", file=sys.stderr)
+        print(
+            f"{failed} of {len(trials)} trials failed; nothing was chosen. The same command resumes the sweep",
+            file=sys.stderr,
+        )
         return [None]
     arms: dict[str, dict[RowParts, list[tuple[TunedRun, Result]]]] = defaultdict(lambda: defaultdict(list))
     for trial, result in zip(trials, results, strict=True):

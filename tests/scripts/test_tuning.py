@@ -298,7 +298,17 @@ def test_a_test_that_is_missing_is_named(tuned: Path, tmp_path: Path) -> None:
     (group,) = found.tuned
     assert len(group.results) == 3
     (remark,) = [each for each in table_of(tmp_path / "runs").remarks if "without a result" in each]
-    assert re.fullmatch(r"runs without a result: (softmax|x3), 1 layer 1 of 2; the same sweep goes on", remark)
+    assert re.fullmatch(
+        r"runs without a result: (softmax|x3), 1 layer 1 of 2; the same command resumes the sweep", remark
+    )
+
+
+def test_trials_alone_are_named(tuned: Path, tmp_path: Path) -> None:
+    shutil.copytree(tuned / "runs", tmp_path / "runs")
+    for path in (tmp_path / "runs").rglob("result.json"):
+        path.unlink()
+    with pytest.raises(WrongUseError, match=r"no results below .* yet, only trials of a sweep with --tune \(\d+\)"):
+        measurements(tmp_path / "runs")
 
 
 def test_a_test_with_a_newer_duplicate_is_not_missing(tuned: Path, tmp_path: Path) -> None:
