@@ -19,8 +19,8 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "unhooked and not extras" $$(grep -rl --include='test_*.py' 'mark\.unhooked' tests)
 
 test-extras: $(EXTRAS)
-	$(BIN)/python -m pytest -m "extras and not interpreted"
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -m interpreted
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "extras and not interpreted"
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m interpreted
 
 # Not in CI: a quarter of an hour on two cores. The score is in docs/reliability.md.
 mutations: $(READY)

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from seqarena.common.memory import keep_freed_memory
+
 Entry = TypeVar("Entry")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that move a terminal's cursor, break a line, or change the direction of writing."""
@@ -178,6 +180,7 @@ def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as by `2>&-`: errors could end up in another file
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # open until the process ends
+    keep_freed_memory()
     code = _run_command(command, arguments)
     try:
         sys.stdout.flush()  # otherwise Python flushes at exit and prints an obscure error

@@ -38,8 +38,9 @@ LEFT_OUT = (
     "common.attention", "common.model.norms",  # the tables of variants and norms: a run holds its own values itself
     "common.model.attention_maps",  # heat maps, drawn after the test
     "common.errors", "common.runs.cli", "common.runs.external", "common.runs.named",  # messages and names
-    "common.parser", "common.runs.fields", "common.runs.folder", "common.runs.inputs", "common.runs.package",
-    "common.runs.results", "common.runs.roles", "common.runs.run", "common.runs.sources", "common.runs.tasks",
+    "common.memory", "common.parser", "common.runs.fields", "common.runs.folder", "common.runs.inputs",
+    "common.runs.package", "common.runs.results", "common.runs.roles", "common.runs.run", "common.runs.sources",
+    "common.runs.tasks",
     # the command line, metadata and file handling
 )  # fmt: skip
 """Modules of the project that no number depends on. Adding a variant to its table invalidates no result."""

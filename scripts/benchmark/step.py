@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from seqarena.common.attention.base import Kernel
+from seqarena.common.memory import keep_freed_memory
 from seqarena.common.model.transformer import EncoderConfig, ModelConfig
 from seqarena.common.parser import Parser
 from seqarena.common.runs.run import BaseRun
@@ -108,6 +109,7 @@ def timed_step(package: str, run: BaseRun, data: Path, repeats: int, kind: str) 
 
 def measure(package: str, run: BaseRun, attention: str, data: Path, repeats: int, kind: str) -> Measurement:
     """Times a run's loss over ``repeats`` different batches, after two warm-up steps; ``kind``: of ``timed_step``."""
+    keep_freed_memory()
     step = timed_step(package, run, data, repeats, kind)
     device = step.accelerator.device
     return Measurement(

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from seqarena.common.attention.base import Kernel
+from seqarena.common.memory import keep_freed_memory
 from seqarena.common.runs.run import BaseRun, RowParts
 from seqarena.common.training.runtime import environment, peak_memory_bytes
 from seqarena.common.training.workers import exit_with_parent
@@ -80,6 +81,7 @@ def _worker(package: str, run: BaseRun, data: Path, batches: int) -> Iterator[Po
 
 def _start(package: str, run: BaseRun, data: Path, batches: int) -> None:
     exit_with_parent()
+    keep_freed_memory()
     _steps.append(timed_step(package, run, data, batches, OURS))
 
 

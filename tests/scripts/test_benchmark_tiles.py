@@ -47,6 +47,7 @@ def test_the_fastest_are_kept_and_used(
 ) -> None:
     from seqarena.common.attention.triton import launch  # noqa: PLC0415
 
+    monkeypatch.setenv("COLUMNS", "200")  # on a busy machine the times of the table are long
     times(monkeypatch, lambda tried: sum(each.own != 16 for each in tried.values()))
     file = tmp_path / "new" / "tiles.json"
     assert run([*SMALL, "--out", str(file)]) == 0
