@@ -30,7 +30,7 @@ mutations: $(READY)
 fuzz: $(EXTRAS)
 	$(BIN)/python -m tests.fuzz
 
-# The tables of the documents, from the results that are committed.
+# The tables of the documents and the page docs/index.html, from the results that are committed.
 tables: $(READY)
 	$(BIN)/python -m tests.tables
 

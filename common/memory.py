@@ -4,10 +4,12 @@ import contextlib
 import ctypes
 import os
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's ``mallopt``."""
-KEPT, LARGEST = 2**31 - 1, 32 * 2**20
-"""Bytes that the process keeps when they are freed, and the largest block that is kept, the most that glibc permits."""
+SETTINGS = ((-1, 2**31 - 1), (-3, 32 * 2**20))
+"""Parameters of glibc's ``mallopt`` and their values in bytes.
+
+M_TRIM_THRESHOLD: so much free memory is returned to the system. M_MMAP_THRESHOLD: a block of this size is returned as
+soon as it is freed; glibc permits no larger value.
+"""
 
 
 def keep_freed_memory() -> None:
@@ -19,6 +21,6 @@ def keep_freed_memory() -> None:
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return
     with contextlib.suppress(AttributeError, OSError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(TRIM_THRESHOLD, KEPT)
-        mallopt(MMAP_THRESHOLD, LARGEST)
+        library = ctypes.CDLL(None)
+        for parameter, value in SETTINGS:
+            library.mallopt(parameter, value)

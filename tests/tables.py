@@ -1,4 +1,6 @@
-"""Tables of the documents, printed from the results that are committed: ``make tables`` writes them anew.
+"""Tables of the documents, and the page of the tier small, from the results that are committed.
+
+``make tables`` writes them anew.
 
 A table stands between a comment with the command that prints it and one that ends it.
 """
@@ -13,12 +15,13 @@ from pathlib import Path
 from statistics import fmean
 
 from seqarena.common.runs.config import to_json
-from seqarena.scripts import leaderboard
+from seqarena.scripts import leaderboard, report
 from seqarena.scripts.figures.depth import ARMS, FASTER, FULL, RIVALS, VERSION
 from seqarena.scripts.figures.trainings import end_of
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGE = ROOT / "docs" / "index.html"
 TABLE = re.compile(r"(<!-- seqarena leaderboard (.*?) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
 
 DEPTH = re.compile(r"(<!-- depth trainings: (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
@@ -53,6 +56,19 @@ def with_tables(text: str) -> str:
     return DEPTH.sub(lambda found: f"{found[1]}{depth_table(found[2])}{found[3]}", text)
 
 
+def page(out: Path) -> str:
+    """Writes the report of the tier small to a file. Returns it without the time and the commit of this call."""
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()):
+        report.run(["--runs", "results/small", "--benchmarks", "results/small", "--out", str(out)])
+    return without_moment(out.read_text())
+
+
+def without_moment(text: str) -> str:
+    """Returns a report without the time and the commit of the command that wrote it."""
+    return re.sub(r"; created [^<.]*\.", "", text, count=1)
+
+
 if __name__ == "__main__":
     for document in DOCUMENTS:
         document.write_text(with_tables(document.read_text()))
+    page(PAGE)

@@ -11,7 +11,7 @@ from seqarena.common.runs.run import RowParts, settings
 from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.sweep.tuning import read_tuning
-from tests.tables import DOCUMENTS, TABLE, with_tables
+from tests.tables import DOCUMENTS, PAGE, TABLE, page, with_tables, without_moment
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = sorted(each.parent for each in (ROOT / "results").rglob("result.json"))
@@ -70,6 +70,11 @@ def test_tables_in_documents_are_those_of_the_results(document: Path) -> None:
     """``make tables`` writes them."""
     text = document.read_text()
     assert with_tables(text) == text
+
+
+def test_the_page_of_the_tier_is_that_of_the_results(tmp_path: Path) -> None:
+    """``make tables`` writes it."""
+    assert page(tmp_path / "page.html") == without_moment(PAGE.read_text())
 
 
 def test_every_result_stands_in_a_document() -> None:

@@ -120,8 +120,9 @@ def _rank(cells: Sequence[OverviewCell | None]) -> tuple[int, int]:
 
 
 def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, list[str], list[list[str]], list[str]]:
-    """Returns title, headings, rows and notes of an overview."""
-    units = [tables[column.place].unit for column in overview.columns]
+    """Returns title, headings, rows and notes of an overview. An arrow marks the tasks whose score is a loss."""
+    tables_shown = [tables[column.place] for column in overview.columns]
+    units = [table.unit for table in tables_shown]
     both = list(zip(overview.columns, units, strict=True))
     means = ["" if each.baseline_mean is None else with_unit(each.baseline_mean, unit) for each, unit in both]
     sizes = ["" if each.detectable is None else number(each.detectable, unit) for each, unit in both]
@@ -131,22 +132,27 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
           for name, cells in overview.rows.items()),
         ["detectable difference", "", "", *sizes],
     ]  # fmt: skip
-    headings = ["variant", "total", f"time / {overview.baseline}", *(column.name for column in overview.columns)]
-    notes = [LEGEND, f"detectable: {DETECTABLE}"]
+    headings = ["variant", "total", f"time / {overview.baseline}", *map(_heading, overview.columns, tables_shown)]
+    notes = [LEGEND, f"detectable, an average over the variants of a task: {DETECTABLE}"]
     if not any(overview.times.values()):
         headings, rows = [*headings[:2], *headings[3:]], [[*row[:2], *row[3:]] for row in rows]
         notes.append("what a variant costs: seqarena price measures it")
+    elif any(len(times) > 1 for times in overview.times.values()):
+        notes.append(f"time / {overview.baseline}: smallest to largest over the tasks")
     if overview.left_out:
         notes.append(f"without a comparison: {', '.join(overview.left_out)}")
-    lower = [column.name for column in overview.columns if not tables[column.place].higher_is_better]
-    if lower:
-        notes.append(f"lower is better: {', '.join(lower)}")
+    if not all(table.higher_is_better for table in tables_shown):
+        notes.append("↓ a loss: lower is better")
     return f"Overview: difference from {overview.baseline}", headings, rows, notes
 
 
+def _heading(column: OverviewColumn, table: Table) -> str:
+    return column.name if table.higher_is_better else f"{column.name} ↓"
+
+
 def _total(cells: Sequence[OverviewCell | None]) -> str:
-    counts = zip(wins_and_losses(cells), "▲▼", strict=True)
-    return " ".join(f"{count}{mark}" for count, mark in counts if count)
+    counts = Counter(cell.verdict for cell in cells if cell)
+    return " ".join(f"{counts[verdict]}{mark}" for verdict, mark in MARKS.items() if mark and counts[verdict])
 
 
 def _time_range(times: Sequence[float]) -> str:

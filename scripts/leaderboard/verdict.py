@@ -11,8 +11,8 @@ MARKS: dict[Verdict, str] = {
     "missing": "",
 }  # fmt: skip
 LEGEND = (
-    f"▲ better, ▼ worse: p < {SIGNIFICANT} after Holm's correction within a task; ○ no difference shown; "
-    f"? fewer than {FEWEST_SEEDS} seeds, no test"
+    f"▲ better, ▼ worse: p < {SIGNIFICANT} after Holm's correction within a task; ○ no difference shown, which is not "
+    f"the same as equal; ? fewer than {FEWEST_SEEDS} seeds, no test"
 )
 
 

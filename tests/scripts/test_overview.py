@@ -44,7 +44,7 @@ def test_a_winner_a_loser_and_noise_are_told_apart() -> None:
     _, headings, rows, notes = overview_text(overview, made)
     assert headings == ["variant", "total", "listops quick", "listops hour"]
     assert rows[0] == ["softmax, mean", "", "50.00 %", "50.00 %"]
-    assert [row[1] for row in rows[1:4]] == ["2▲", "", "2▼"]
+    assert [row[1] for row in rows[1:4]] == ["2▲", "2○", "2▼"]
     assert rows[1][2:] == ["▲ +15.67", "▲ +15.67"]
     assert rows[-1][0] == "detectable difference"
     assert "▲ better" in notes[0]
@@ -68,6 +68,9 @@ def test_lower_is_better_for_losses() -> None:
     overview = overview_of(made)
     assert overview is not None
     assert list(overview.rows) == ["x3", "hnas", "dnas"]
+    _, headings, _, notes = overview_text(overview, made)
+    assert headings[2:] == ["listops quick ↓", "listops hour ↓"]
+    assert notes[-1] == "↓ a loss: lower is better"
 
 
 def test_one_task_needs_no_overview() -> None:

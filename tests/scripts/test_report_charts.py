@@ -112,8 +112,13 @@ def test_prices_are_ratios_with_their_range(made: tuple[View, list[Chart]]) -> N
     assert [line["x"] for line in chart.data] == [[1.5]] * 3
     assert chart.data[0]["error_x"]["array"] == [0.5]
     assert chart.data[0]["error_x"]["arrayminus"] == pytest.approx([0.3])
-    joined = all_prices([priced, priced])
+    loss = replace(priced, table=replace(priced.table, task="wikitext2", unit="nats"))
+    joined = all_prices([priced, priced, loss])
     assert joined is not None
+    assert joined.note.endswith("Without wikitext2 quick: no scores in per cent.")
+    least, most = joined.layout["xaxis"]["range"]
+    assert least < 1  # the baseline
+    assert most > 1.5
     assert [line["name"] for line in joined.data] == ["dnas", "x3"] * 2
     assert [line["showlegend"] for line in joined.data] == [True, True, False, False]
     assert joined.data[0]["y"] == [pytest.approx(100 * rows[1].comparison.difference)]  # type: ignore[union-attr]
