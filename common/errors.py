@@ -176,7 +176,10 @@ def _format_error(error: Exception) -> str:
 
 
 def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Runs a command, prints its error if any, and returns the exit code: 0 success, 2 wrong use, 1 other errors."""
+    """Runs a command, prints its error if any, and returns the exit code: 0 success, 2 wrong use, 1 other errors.
+
+    Every process of the command line begins here. It therefore sets how the process allocates memory.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as by `2>&-`: errors could end up in another file
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # open until the process ends

@@ -58,7 +58,10 @@ def with_tables(text: str) -> str:
 
 
 def page(out: Path) -> str:
-    """Writes the report of the tier small to a file. Returns it without the time and the commit of this call."""
+    """Writes the report of the tier small to a file. Returns it without the time and the commit of this call.
+
+    Local results of ``seqarena benchmark attention`` are left out: they are not committed.
+    """
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()):
         report.run(["--runs", "results/small", "--benchmarks", "results/small", "--out", str(out)])
     return without_moment(out.read_text())

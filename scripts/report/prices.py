@@ -58,9 +58,9 @@ def all_prices(views: Sequence[View]) -> Chart | None:
     if not data:
         return None
     baseline = views[0].table.baseline
-    times = [1.0, *(row.price.time for view in views for row in view.table.rows if row.price)]
+    times = [1.0, *(time for line in data for time in line["x"])]  # the baseline's time is 1
     margin = 0.03 * (max(times) - min(times))
-    ends = [min(times) - margin, max(times) + margin]  # with the baseline's 1
+    ends = [min(times) - margin, max(times) + margin]
     layout = {
         "xaxis": {"title": {"text": f"time of a step / {baseline}"}, "range": ends},
         "yaxis": {"title": {"text": f"difference from {baseline}, points"}},
@@ -71,7 +71,7 @@ def all_prices(views: Sequence[View]) -> Chart | None:
         "Each point is a variant in a task, with its 95 % interval. ▲ better, ▼ worse, ○ no difference shown, x fewer "
         "than three seeds."
     )
-    others = [f"{view.table.task} {view.table.preset}" for view in views if view.table.unit != "share"]
-    if others:
-        note += f" Without {', '.join(others)}: no scores in per cent."
+    losses = dict.fromkeys(f"{view.table.task} {view.table.preset}" for view in views if view.table.unit != "share")
+    if losses:
+        note += f" Tasks whose score is a loss are not in this chart: {', '.join(losses)}."
     return Chart(title="Difference against price", data=data, layout=layout, height=340, is_wide=True, note=note)

@@ -12,7 +12,7 @@ import resource, sys
 import torch
 from seqarena.common.memory import keep_freed_memory
 
-if sys.argv[1] == "kept":
+if sys.argv[1] == "keep":
     keep_freed_memory()
 
 
@@ -37,6 +37,6 @@ def faults(mode: str, **more: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
 def test_freed_memory_is_kept() -> None:
-    kept = faults("kept")
+    kept = faults("keep")
     assert faults("default") > 4 * kept
-    assert faults("kept", MALLOC_TRIM_THRESHOLD_="131072") > 4 * kept  # a user's own setting stays
+    assert faults("keep", MALLOC_TRIM_THRESHOLD_="131072") > 4 * kept  # a user's own setting stays

@@ -115,7 +115,7 @@ def test_prices_are_ratios_with_their_range(made: tuple[View, list[Chart]]) -> N
     loss = replace(priced, table=replace(priced.table, task="wikitext2", unit="nats"))
     joined = all_prices([priced, priced, loss])
     assert joined is not None
-    assert joined.note.endswith("Without wikitext2 quick: no scores in per cent.")
+    assert joined.note.endswith("Tasks whose score is a loss are not in this chart: wikitext2 quick.")
     least, most = joined.layout["xaxis"]["range"]
     assert least < 1  # the baseline
     assert most > 1.5
