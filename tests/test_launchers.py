@@ -55,13 +55,13 @@ from types import SimpleNamespace
 from torch import distributed
 from seqarena.common.training import runtime
 
-distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
 is_main = distributed.get_rank() == 0
 if sys.argv[1] == "plain":
     runtime.broadcast_patiently = lambda values: distributed.broadcast_object_list(values, src=0)
 
 def prepare():
-    time.sleep(12 if is_main else 0)
+    time.sleep(30 if is_main else 0)
     return "prepared"
 
 print(runtime.main_first(SimpleNamespace(is_main_process=is_main), prepare))
@@ -70,7 +70,7 @@ print(runtime.main_first(SimpleNamespace(is_main_process=is_main), prepare))
 
 @pytest.mark.parametrize("wait", ["plain", "patient"])
 def test_processes_wait_for_data_that_take_longer_than_a_collective_may(wait: str, tmp_path: Path) -> None:
-    """The main process prepares for 12 seconds, and the processes' own collectives give up after 5."""
+    """The main process prepares for 30 seconds, and the processes' own collectives give up after 20."""
     script = tmp_path / "preparing.py"
     script.write_text(PREPARING)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", str(script), wait]

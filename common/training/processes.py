@@ -1,6 +1,5 @@
 """The processes of a run. Accelerate is imported when a run starts: help and tables need no processes."""
 
-import functools
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
@@ -85,20 +84,17 @@ def broadcast_object_list(values: list[Any]) -> None:
 def broadcast_patiently(values: list[Any]) -> None:
     """Replaces the values of every process by those of the main process, which may take hours to come here.
 
-    Collectives of the processes' own backend give up after ten minutes (NCCL) or half an hour (gloo).
+    Collectives of the processes' own backend give up after ten minutes (NCCL) or half an hour (gloo). The group of this
+    call ends with it: a process that ends while a thread of its groups still works may be aborted.
     """
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
-        distributed.broadcast_object_list(values, src=0, group=_patient_group(distributed.group.WORLD))
-
-
-@functools.cache
-def _patient_group(_: Any) -> Any:
-    """Returns a group of all processes on the CPU; the argument is the group of all processes that it stands beside."""
-    from torch import distributed
-
-    return distributed.new_group(backend="gloo", timeout=PATIENCE)
+        group = distributed.new_group(backend="gloo", timeout=PATIENCE)
+        try:
+            distributed.broadcast_object_list(values, src=0, group=group)
+        finally:
+            distributed.destroy_process_group(group)
 
 
 def bare_model(model: nn.Module) -> Any:

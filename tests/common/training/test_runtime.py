@@ -1,5 +1,6 @@
-"""Peak memory: of a run, whatever ran before it in the same process."""
+"""Peak memory of a run, whatever ran before it in the same process; threads of a broadcast."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import distributed
 
 from seqarena.common.training import runtime
+from seqarena.common.training.processes import broadcast_patiently
 from seqarena.common.training.runtime import peak_memory_bytes, reset_peak_memory
 from seqarena.lra.data.listops import ListOps
 from tests.lra.test_training import TINY, measure
@@ -79,3 +82,19 @@ def test_the_commit_is_that_of_this_tree_whatever_repository_git_is_led_to(
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.setenv(name, str(tmp_path))
     assert runtime.code_version() == before
+
+
+@LINUX
+def test_no_thread_of_a_patient_broadcast_is_left() -> None:
+    """A process that ends while such a thread works may be aborted by gloo, after all its results are written."""
+
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        before = threads()
+        broadcast_patiently([None])
+        assert threads() == before
+    finally:
+        distributed.destroy_process_group()
