@@ -201,7 +201,7 @@ class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN003, ANN204
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         """Runs an operator and looks at its outputs."""
         found = func(*args, **(kwargs or {}))
         for each in found if isinstance(found, tuple | list) else [found]:
