@@ -8,6 +8,9 @@ READY := .venv/ready-$(SETUP)
 EXTRAS := .venv/extras-$(SETUP)
 # The tests' tensors are tiny: a second thread would only be waited for.
 test test-extras: export OMP_NUM_THREADS = 1
+# Each test that starts a process would else compile the sources anew, where the environment forbids to keep bytecode.
+test test-extras: export PYTHONDONTWRITEBYTECODE =
+test test-extras: export PYTHONPYCACHEPREFIX = $(CURDIR)/.venv/bytecode
 
 .PHONY: quickstart test test-extras mutations fuzz tables check format clean
 

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from seqarena.common.errors import BadDataError, WrongUseError, printable
 from seqarena.common.files import paths_below, write_atomically
 from seqarena.common.parser import Parser
+from seqarena.common.runs.folder import CURVES
+from seqarena.common.seal import SEAL, seal
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 """Panel -> line -> (step, value)."""
@@ -23,19 +25,24 @@ def read_curves(folder: Path) -> Curves:
     """Returns every series of a run's ``metrics.jsonl``; each layer is a line of its own.
 
     Raises:
-        BadDataError: an invalid line, other than a truncated last one.
+        BadDataError: an invalid line, other than a truncated last one, or one whose seal is broken. The lines of
+            version 0.1 have no seal.
     """
     path = folder / "metrics.jsonl"
     curves: Curves = {}
-    lines = path.read_text(errors="replace").splitlines()
+    text = path.read_text(errors="replace")
+    lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
+            if SEAL in record and record.pop(SEAL) != seal(record):
+                raise ValueError("its seal is broken: the line was changed after it was written")
             step = _number(record.pop("step"))
             for panel, name, value in _series(record):
                 curves.setdefault(panel, {}).setdefault(name, []).append((step, _number(value)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            if number == len(lines) and isinstance(error, json.JSONDecodeError):  # truncated by a kill
+            is_last = number == len(lines) and not text.endswith("\n")
+            if is_last and isinstance(error, json.JSONDecodeError) and error.msg != "Extra data":  # truncated by a kill
                 break
             raise BadDataError(f"{path}, line {number}: not a record of a step ({error})") from error
     return curves
@@ -126,6 +133,6 @@ def run(arguments: Sequence[str]) -> int:
             raise WrongUseError(f"{given}: no step has been recorded yet")
         for folder, recorded in curves.items():
             if recorded:
-                draw(recorded, folder.name, folder / "curves.png")
-                print(folder / "curves.png")
+                draw(recorded, folder.name, folder / CURVES)
+                print(folder / CURVES)
     return 0

@@ -19,6 +19,9 @@ from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun, is_same_run
 from seqarena.common.runs.sources import Sources, changed_sources, digest, short_list
 
+CURVES = "curves.png"
+"""Plot of the run's curves, drawn by ``seqarena curves``."""
+
 
 def run_folder(run: BaseRun, package: str, runs: Path, sources: Sources) -> Path:
     """Returns the run's directory below ``runs``: its readable name, its fingerprint and that of its sources."""
@@ -165,7 +168,8 @@ def link(folder: Path, target: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    for name in ("result.json", "trial.json", "run.json", SOURCES, "metrics.jsonl", FILE):  # the rest needs a result
+    # The rest needs a result.
+    for name in ("result.json", "trial.json", "run.json", SOURCES, "metrics.jsonl", CURVES, FILE):
         (folder / name).unlink(missing_ok=True)
     for name in ("checkpoint", OUTPUTS):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -1,7 +1,5 @@
 """Result of one finished run, with everything needed to repeat it. Written once per run, read by the leaderboard."""
 
-import hashlib
-import json
 import math
 import re
 import types
@@ -16,6 +14,7 @@ from seqarena.common.files import paths_below, read_strict_json, write_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import LAYERS, MODEL, OTHER_ATTENTIONS, RowParts, row_name
+from seqarena.common.seal import SEAL, seal
 
 FORMAT = 3
 """Version of the file's format, not of a task."""
@@ -23,8 +22,6 @@ ADDED: dict[int, dict[str, Any]] = {1: {"sources": {}, "segments": []}, 2: {"con
 """Format -> fields that files of this format lack, with the values that replace them."""
 RESULT, TRIAL = "result.json", "trial.json"
 """Names of the files of a tested run, and of one that was only validated."""
-SEAL = "seal"
-"""Field of the file with a hash of all other fields, to detect edits."""
 ROUNDING = 1e-6
 """Tolerance between a score and the mean of its examples' scores."""
 LARGEST = 1e100
@@ -221,12 +218,6 @@ def _part(words: str, norm: str) -> tuple[str, str]:
     if words.endswith(" layers"):
         return LAYERS, words.removesuffix(" layers")
     return ("norm" if words == norm else MODEL), words
-
-
-def seal(values: dict[str, Any]) -> str:
-    """Returns a hash of a file's values, by which edits are noticed."""
-    unsealed = {name: value for name, value in values.items() if name != SEAL}
-    return hashlib.sha256(json.dumps(unsealed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def fits(hint: Any, value: Any) -> bool:

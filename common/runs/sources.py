@@ -40,7 +40,7 @@ LEFT_OUT = (
     "common.errors", "common.runs.cli", "common.runs.external", "common.runs.named",  # messages and names
     "common.memory", "common.parser", "common.runs.fields", "common.runs.folder", "common.runs.inputs",
     "common.runs.package", "common.runs.results", "common.runs.roles", "common.runs.run", "common.runs.sources",
-    "common.runs.tasks",
+    "common.runs.tasks", "common.seal",
     # the command line, metadata and file handling
 )  # fmt: skip
 """Modules of the project that no number depends on. Adding a variant to its table invalidates no result."""

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from seqarena.common.files import write_atomically, writing
+from seqarena.common.seal import SEAL, seal
 from seqarena.common.training.processes import Accelerator
 
 Item = TypeVar("Item")
@@ -131,7 +132,7 @@ class Log:
     def _write(self, step: int, values: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:
             with writing(self.path), self.path.open("a") as file:
-                file.write(json.dumps(values) + "\n")
+                file.write(json.dumps(values | {SEAL: seal(values)}) + "\n")
         if self.trackers:
             self.accelerator.log(_flat(values), step=step)
 

@@ -10,8 +10,9 @@ from typing import Any
 from seqarena.common.errors import BadDataError, printable
 from seqarena.common.files import paths_below, read_strict_json, write_json
 from seqarena.common.runs.config import fingerprint
-from seqarena.common.runs.results import SEAL, fits, row_parts, seal
+from seqarena.common.runs.results import fits, row_parts
 from seqarena.common.runs.run import RowParts
+from seqarena.common.seal import SEAL, seal
 
 FOLDER = "prices"
 """Name of the folder of records in a folder of runs."""

@@ -15,8 +15,9 @@ from typing import Any
 
 from seqarena.common.errors import BadDataError, WrongUseError, printable
 from seqarena.common.files import paths_below, read_strict_json, write_json
-from seqarena.common.runs.results import SEAL, Result, fits, row_parts, seal
+from seqarena.common.runs.results import Result, fits, row_parts
 from seqarena.common.runs.run import RowParts
+from seqarena.common.seal import SEAL, seal
 
 FOLDER = "tunings"
 """Name of the folder of records in a folder of runs."""

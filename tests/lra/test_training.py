@@ -128,8 +128,10 @@ def test_overwriting_deletes_nothing_but_a_run(tmp_path: Path) -> None:
     measure(TINY, tmp_path, out=tmp_path / "mine")
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     (tmp_path / "mine" / ".run.json.unfinished").touch()
+    (tmp_path / "mine" / "curves.png").touch()  # of the run that is deleted
     measure(TINY, tmp_path, out=tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "mine" / "curves.png").exists()
     theirs = tmp_path / "theirs"
     (theirs / "checkpoint").mkdir(parents=True)
     (theirs / "checkpoint" / "weights").touch()

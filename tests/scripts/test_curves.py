@@ -3,9 +3,11 @@ from io import BufferedRandom
 from pathlib import Path
 
 import pytest
+from accelerate import Accelerator
 from matplotlib.figure import Figure
 
 from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.training.log import Log
 from seqarena.scripts.curves import read_curves, run
 
 LINES = [
@@ -54,6 +56,25 @@ def test_a_picture_half_drawn_does_not_take_the_place_of_the_one_before(
     with pytest.raises(OSError, match="disk full"):
         run([str(tmp_path)])
     assert (tmp_path / "curves.png").read_text() == "before"
+
+
+def test_no_changed_bit_of_a_log_changes_its_curves(tmp_path: Path) -> None:
+    log = Log(Accelerator(cpu=True), tmp_path, title="a run", steps=3)
+    log.train(1, {"loss": 2.5, "tokens_per_second": 9.0})
+    log.evaluation(2, {"accuracy": 0.5}, {"u": [0.4]}, {})
+    log.train(3, {"loss": 1.5, "tokens_per_second": 9.0})
+    path, curves = tmp_path / "metrics.jsonl", read_curves(tmp_path)
+    assert curves["loss"] == {"training": [(1, 2.5), (3, 1.5)]}
+    assert "seal" not in curves
+    whole, refused = path.read_bytes(), 0
+    for at in range(len(whole)):
+        for bit in range(8):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            try:
+                assert read_curves(tmp_path) == curves
+            except BadDataError:
+                refused += 1
+    assert refused > 0.99 * 8 * len(whole)
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

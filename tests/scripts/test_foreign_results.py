@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.errors import run_command
 from seqarena.common.runs.config import to_json
-from seqarena.common.runs.results import SEAL, Result, seal
+from seqarena.common.runs.results import Result
+from seqarena.common.seal import SEAL, seal
 from seqarena.lra.presets import PRESETS
 from seqarena.scripts.leaderboard import FORMATS
 from seqarena.scripts.seqarena import dispatch

@@ -74,6 +74,7 @@ def test_variants_of_a_seed_see_the_same_changed_pictures(tmp_path: Path) -> Non
     assert all(torch.equal(each, seen[0]) for each in seen[1:])
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_it_learns_to_read_digits(tmp_path: Path) -> None:
     run = replace(
         BASE,

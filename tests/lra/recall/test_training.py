@@ -98,12 +98,14 @@ def test_an_answer_depends_on_no_later_token_and_no_padding(name: str, norm: str
         torch.testing.assert_close(model(padded.tokens, padded.real, torch.tensor([position])), found)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_it_learns_to_recall(tmp_path: Path) -> None:
     run = replace(
         BASE,
-        data=Recall(lengths=(12,), pairs=(3,), train=(5_000,), validation=50, test=100, vocabulary=64),
-        model=replace(BASE.model, vocabulary=64, max_length=12),
-        train=replace(BASE.train, steps=400, eval_every=400),
+        data=Recall(lengths=(12,), pairs=(3,), train=(5_000,), validation=50, test=100, vocabulary=32),
+        model=replace(BASE.model, vocabulary=32, max_length=12),
+        train=replace(BASE.train, steps=250, eval_every=250),
+        optim=replace(BASE.optim, lr=6e-3),
     )
     result = measure(run, tmp_path)
     assert result.score > max(result.floors.values()) + 0.2
