@@ -18,7 +18,7 @@ from seqarena.qa.data.pairs import Encoded
 from seqarena.qa.data.windows import Windows
 from seqarena.qa.decoding import QuestionAnswers, answers
 from seqarena.qa.model import Reader
-from seqarena.qa.scoring import score, summary_one, summary_two
+from seqarena.qa.scoring import score, summary_one, summary_two, with_threshold
 
 BATCH_SIZE = 64
 PREDICTIONS, ANSWERS, ODDS, BEST = "predictions.json", "answers.json", "null_odds.json", "nbest_predictions.json"
@@ -105,9 +105,8 @@ def score_answers(windows: Windows, answered: Mapping[str, QuestionAnswers]) -> 
         "NoAns_f1": "unanswerable_f1", "best_f1": "oracle_f1", "best_exact": "oracle_exact",
     }  # fmt: skip
     metrics = {mine: found[theirs] / 100 for theirs, mine in names.items() if theirs in found}
-    empty = {name: "" if each.null_odds > data.null_threshold else each.text for name, each in answered.items()}
-    final = score(questions, empty, unanswerable=True)
-    examples = [final.f1[each.id] for each in questions.questions]
+    final = with_threshold(questions, raw.f1, odds, data.null_threshold)
+    examples = [final[each.id] for each in questions.questions]
     return Answers(
         evaluation=Evaluation(metrics=metrics | {"oracle_threshold": found["best_f1_thresh"]}, examples=examples),
         answered=answered,

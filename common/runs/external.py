@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from seqarena.common.errors import WrongUseError, nearest
 from seqarena.common.runs.config import is_external
+from seqarena.common.training.runtime import torch_settings
 
 Config = TypeVar("Config")
 
@@ -130,8 +131,9 @@ def _import_module(name: str, reference: str) -> ModuleType:
 
 
 def _import(name: str, reference: str) -> ModuleType:
+    before = torch_settings()
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         what = f"no module {error.name}"
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
@@ -139,6 +141,15 @@ def _import(name: str, reference: str) -> ModuleType:
         raise WrongUseError(f"{reference}: it imports {error.name}, which is not installed") from error
     except (Exception, SystemExit) as error:  # whatever the user's code raises when it is imported
         raise WrongUseError(f"{reference}: importing it failed ({_reason(error)})") from error
+    changes = [
+        f"{key} from {before[key]} to {value}" for key, value in torch_settings().items() if value != before[key]
+    ]
+    if changes:
+        raise WrongUseError(
+            f"{reference}: importing it changes {'; '.join(changes)}, which would change the numbers of other runs of "
+            "this command too; remove that line, and cast inside the kernel"
+        )
+    return module
 
 
 def _reason(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.package import OUTPUTS, Assembly, Package
 from seqarena.common.runs.results import RESULT, TRIAL, Result
 from seqarena.common.runs.run import BaseRun, changed_from, is_same_run, row_name, row_of
-from seqarena.common.runs.sources import Sources, digest
+from seqarena.common.runs.sources import Sources, check_later_imports, digest
 from seqarena.common.training.log import Log
 from seqarena.common.training.loop import DivergedError, first_examples, fit, require_finite_metrics
 from seqarena.common.training.processes import Accelerator, gather_object
@@ -163,6 +163,7 @@ def _execute_in(
             print(f"{folder}: this run was finished on {when} UTC; --overwrite runs it again", file=sys.stderr)
         if finished is None:
             finished = _measure(package, run, session, accelerator, folder, sources)
+            main_first(accelerator, check_later_imports)
             if is_main:
                 finished.write(folder, TRIAL if session.validate_only else RESULT)
         if is_main and not session.validate_only:  # the test of a trial begins with its restart state

@@ -47,7 +47,9 @@ LEFT_OUT = (
 TABLES: Mapping[str, Collection[Any]] = {"common.attention": ATTENTIONS.values(), "common.model.norms": NORMS.values()}
 """Module of a table, by which code outside the project may use any variant or norm -> its values."""
 IMPORTERS = ("import_module", "__import__")
-"""Functions that import the module named by a literal first argument."""
+"""Functions that import the module named by a literal, their argument ``name``."""
+_later: dict[str, tuple[Path, str]] = {}
+"""Module that was not imported when its hash was taken -> its file and this hash."""
 RECORDS = ("tasks", "presets")
 """Modules of each task package that no number depends on: a run holds the values of its preset itself."""
 
@@ -71,6 +73,17 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
                 f"{kind.__name__} is defined in {kind.__module__}, {reason}; define it in a file of its own"
             )
     return _of_configs(configs, {assemble.__module__, "seqarena.common.runs.session"})
+
+
+def check_later_imports() -> None:
+    """Raises a ``WrongUseError`` if a source was edited after its hash was taken and before Python imported it."""
+    for name in [each for each in _later if each in sys.modules]:
+        path, known = _later.pop(name)  # what is loaded now cannot change any more
+        if not path.exists() or _parsed(path.read_bytes())[0] != known:
+            raise WrongUseError(
+                f"{_shown(path)} was changed while this run was beginning, before Python imported it; start the "
+                "command again"
+            )
 
 
 def model_sources(run: Any) -> Sources:
@@ -142,6 +155,8 @@ def _reached(roots: Iterable[str], without: Collection[str]) -> dict[str, Path]:
         path = None if name in found or name in without or _is_left_out(name) else _file(name, own)
         if path is not None:
             found[name] = path
+            if name not in sys.modules:
+                _later[name] = path, _read(path)[0]
             waiting += [_absolute(name, path, each) for each in _read(path)[1]]
             waiting += [name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)]
     return {_portable(name, path): path for name, path in found.items()}
@@ -213,15 +228,17 @@ def _parsed(content: bytes) -> tuple[str, frozenset[str]]:
     """Returns the hash of a file's content, and the names of its imports, with leading dots if relative."""
     tree = ast.parse(content)
     names: set[str] = set()
+    imported = [each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names]
+    importers = {*IMPORTERS, *(each.asname for each in imported if each.name in IMPORTERS and each.asname)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom):
             module, dots = [node.module] if node.module else [], "." * node.level
             names |= {dots + ".".join([*module, *last]) for last in ([], *([each.name] for each in node.names))}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTERS:
-            called = [each.value for each in node.args[:1] if isinstance(each, ast.Constant)]
-            names |= {str(each) for each in called}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in importers:
+            given = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "name")]
+            names |= {str(each.value) for each in given if isinstance(each, ast.Constant)}
     return hashlib.sha256(repr(_plain(tree)).encode()).hexdigest()[:12], frozenset(names)
 
 
@@ -229,14 +246,17 @@ def _require_not_stale(path: Path) -> None:
     """Raises a ``WrongUseError`` if Python ran compiled code of an earlier text of a file.
 
     Python compares only size and whole seconds of the time of change. So it misses an edit of the same size in the
-    second of the compilation, and one whose time of change was set back, as by ``cp -p``.
+    second of the compilation, and one whose time of change was set back, as by ``cp -p``. Compiled code with a hash
+    that is not checked (``compileall --invalidation-mode unchecked-hash``) is used whatever the file says.
     """
     compiled, source = Path(importlib.util.cache_from_source(str(path))), path.stat()
     if not compiled.exists():
         return
     content = compiled.read_bytes()
     expected = int(source.st_mtime).to_bytes(4, "little") + (source.st_size & 0xFFFFFFFF).to_bytes(4, "little")
-    if content[:16] != importlib.util.MAGIC_NUMBER + bytes(4) + expected:  # then Python does not use it
+    is_dated = content[4:16] == bytes(4) + expected
+    is_unchecked = content[4:8] == b"\x01\0\0\0"
+    if content[:4] != importlib.util.MAGIC_NUMBER or not (is_dated or is_unchecked):  # then Python does not use it
         return
     if marshal.loads(content[16:]) != compile(path.read_bytes(), path, "exec", dont_inherit=True):
         compiled.unlink()

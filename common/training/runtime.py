@@ -34,6 +34,11 @@ LIBRARIES = (
     "pytorch-optimizer", "rouge-score", "nltk",
 )  # fmt: skip
 """Libraries that compute. Each result records the versions of those that are installed."""
+VARIABLES = (
+    "MKL_CBWR", "MKL_ENABLE_", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE", "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)  # fmt: skip
+"""Beginnings of environment variables by which libraries choose other kernels. A result records those that are set."""
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 """Linux: writing 5 to the first resets the peak resident set (VmHWM) in the second to the current one."""
 
@@ -122,6 +127,19 @@ def main_first(accelerator: Accelerator, load: Callable[[], Loaded]) -> Loaded:
         raise error[0]
     loaded: Loaded = found[0] if found else load()
     return loaded
+
+
+def torch_settings() -> dict[str, str]:
+    """Returns those settings of the whole process that change the numbers of every run in it."""
+    return {
+        "torch's default dtype": str(torch.get_default_dtype()),
+        "torch's default device": str(torch.get_default_device()),
+        "torch's precision of float32 products": torch.get_float32_matmul_precision(),
+        "TF32 in cuDNN": str(torch.backends.cudnn.allow_tf32),
+        "torch's deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
+        "torch's number of threads": str(torch.get_num_threads()),
+        "torch's recording of gradients": str(torch.is_grad_enabled()),
+    }
 
 
 def seed_torch(*keys: int) -> None:
@@ -224,8 +242,10 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
     Raises:
         WrongUseError: the file of tiles cannot be read.
     """
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)}
     return {
         **_tiles(),
+        **({"variables": " ".join(f"{name}={value}" for name, value in variables.items())} if variables else {}),
         **code_version(),
         "python": platform.python_version(),
         "platform": f"{sys.platform} {platform.machine()}",
@@ -244,7 +264,8 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
     The commit is not compared, since a run's sources are compared instead.
     """
     found = []
-    for name in ("python", "platform", "device", "instructions", "threads", "precision", "processes", "tiles"):
+    for name in ("python", "platform", "device", "instructions", "threads", "precision", "processes", "tiles",
+                 "variables"):  # fmt: skip
         found += [f"{name} {before.get(name)} -> {after.get(name)}"] * (before.get(name) != after.get(name))
     old, new = (each.get("libraries", {}) for each in (before, after))
     changed = [name for name in (*old, *new) if name != "seqarena" and old.get(name) != new.get(name)]

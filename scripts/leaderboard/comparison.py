@@ -56,7 +56,7 @@ def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list
         elif reasons:
             row.not_compared = reasons[0]
         elif row.mean is not None and not _is_of(row.parts, baseline):
-            row.not_compared = f"there is no result of {row_name(_counterpart(row.parts, baseline))}"
+            row.not_compared = f"there is no result of {row_name(_counterpart(row.parts, baseline))} in this table"
     by_name = {row_name(parts): results for parts, results in by_row.items()}
     for family in (False, True):
         _correct([row for row in rows if is_earlier(row.parts) is family], by_name)

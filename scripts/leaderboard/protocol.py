@@ -86,9 +86,10 @@ def groups(results: Sequence[Result], missing: Sequence[dict[str, Any]]) -> list
         planned[planned_protocol(entry).settings].append(entry)
     for group in found.values():
         there = {(result.row, result.seed) for result in group.results}
-        entries = _deduplicate(planned.pop(group.protocol.settings, []))
+        entries = _deduplicate(planned.get(group.protocol.settings, []))
         group.missing.extend(entry for entry in entries if (entry["row"], entry["seed"]) not in there)
-    alone = (_deduplicate(entries) for entries in planned.values())
+    known = {protocol.settings for protocol in found}  # a plan does not know its data: it counts for all of them
+    alone = (_deduplicate(entries) for settings, entries in planned.items() if settings not in known)
     return [*found.values(), *(Group(protocol=planned_protocol(some[0]), missing=some) for some in alone)]
 
 

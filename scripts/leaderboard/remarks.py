@@ -13,7 +13,7 @@ from seqarena.common.runs.sources import changed_sources, digest, short_list
 from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of, run_class
 from seqarena.scripts.leaderboard.rows import Row
 
-COMPARED = ("python", "instructions", "threads", "processes")
+COMPARED = ("python", "instructions", "threads", "processes", "variables")
 """Fields of the environment that are compared, as are libraries; the device is shown below every table."""
 
 

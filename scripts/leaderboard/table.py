@@ -7,7 +7,7 @@ from typing import Any
 from seqarena.common.runs.config import from_json, to_json
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.roles import Role, json_fields, role_at
-from seqarena.common.runs.run import task_title
+from seqarena.common.runs.run import BaseRun, task_title
 from seqarena.common.runs.tasks import Published, Task, Unit
 from seqarena.scripts.leaderboard.comparison import rows_of
 from seqarena.scripts.leaderboard.prices import add_prices
@@ -80,7 +80,10 @@ def evidence(table: Table) -> tuple[int, int, int]:
 
 def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) -> Table:
     """Returns the table of a group, with a row per variant, each compared with the baseline, and its price."""
-    protocol, some = group.protocol, next(iter(group.results), None)
+    protocol = group.protocol
+    some = max(
+        group.results, key=lambda each: each.finished_at, default=None
+    )  # its floors are those of the newest code
     task = protocol.record
     secondary = task.secondary if task else ()
     rows, by_row = rows_of(group, baseline, secondary)
@@ -89,7 +92,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
     plans = sorted({str(entry["plan"]) for entry in group.missing if "plan" in entry})
     plan_remarks = [f"missing runs were planned in {', '.join(plans)}; delete a plan to drop its runs"] if plans else []
     return Table(
-        title=_title(protocol, task),
+        title=_title(protocol, task, some),
         package=protocol.package,
         task=protocol.task,
         preset=protocol.preset,
@@ -129,7 +132,8 @@ def _beside(figures: Sequence[Published], preset: str) -> list[Published]:
     return [figure for figure in figures if not figure.presets or preset in figure.presets]
 
 
-def _title(protocol: Protocol, task: Task | None) -> str:
+def _title(protocol: Protocol, task: Task | None, result: Result | None) -> str:
+    """Returns the title, which tells tables of the user's own data files apart by their checksum."""
     if task is None:
         return f"{protocol.package} {protocol.task}, preset {protocol.preset}"
     preset = protocol.preset_record
@@ -138,7 +142,9 @@ def _title(protocol: Protocol, task: Task | None) -> str:
         title += f" [these results: version {protocol.task_version}]"
     if protocol.tuned:
         title += f"; {protocol.tuned}"
-    if _is_other_data(protocol):
+    has_own = preset is not None and result is not None and _has_own_files(type(preset.run), result.run, preset.run)
+    is_presets = protocol.data_checksum in (None, task.checksums.get(protocol.preset))
+    if not is_presets and (has_own or _is_other_data(protocol)):
         title += f" [other data than the preset's: sha256 {str(protocol.data_checksum)[:12]}]"
     return title
 
@@ -167,8 +173,12 @@ def _is_comparable(protocol: Protocol, result: Result | None) -> bool:
         return False
     if any(role_at(preset.run, path) is not Role.PRETRAINING for path in protocol.changed):
         return False
-    kind = type(preset.run)
-    return result is None or _own_files(kind, result.run) == _own_files(kind, to_json(preset.run))
+    return result is None or not _has_own_files(type(preset.run), result.run, preset.run)
+
+
+def _has_own_files(kind: type, run: Any, preset: BaseRun) -> bool:
+    """Returns whether a run reads other files of the user than its preset."""
+    return _own_files(kind, run) != _own_files(kind, to_json(preset))
 
 
 def _own_files(kind: type, run: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,20 +16,24 @@ from seqarena.scripts.sweep.tuning import Choice, Tuning
 def with_tuned(
     results: Mapping[Path, Result],
     tunings: Mapping[Path, Tuning],
-    planned: Container[Path],
+    planned: Iterable[Path],
     superseded: Container[Path] = (),
 ) -> tuple[dict[Path, Result], list[Group], dict[Path, Result], list[str]]:
     """Returns the results of ordinary tables, one group per tuned protocol, the results in these groups, and messages.
 
-    A tuned result is also in an ordinary table only if an ordinary sweep ``planned`` it at the preset's values. There
+    A tuned result, also of an earlier choice, is in an ordinary table only if an ordinary sweep ``planned`` it. There
     the choice of other rows would otherwise decide with which rows it is compared. ``superseded``: directories whose
-    result is ignored, because a newer one is of the same run.
+    result is ignored, because a newer one is of the same run. A copy of a directory is known by its name, which has
+    the hashes of the run and of its sources.
     """
     found: dict[tuple[Protocol, RowParts], list[_Row]] = defaultdict(list)
     missing: dict[Path, list[str]] = defaultdict(list)
     problems: list[str] = []
+    tested: set[str] = set()
     for path, tuning in tunings.items():
+        tested |= {Path(each).name for each in tuning.earlier}
         for choice in tuning.choices:
+            tested |= {Path(each).name for each in choice.folders}
             folders = [path.parent.parent / each for each in choice.folders]
             absent = sum(each not in results and each not in superseded for each in folders)
             if absent:
@@ -43,7 +47,8 @@ def with_tuned(
             for protocol, those in some.items():
                 found[protocol, choice.row].append(_Row(path=path, tuning=tuning, choice=choice, results=those))
     groups: dict[Protocol, Group] = {}
-    left: dict[Path, Result] = dict(results)
+    ordinary = {folder.name for folder in planned}
+    left = {path: each for path, each in results.items() if path.name in ordinary or path.name not in tested}
     noted: dict[Path, Result] = {}
     for (protocol, row), choices in found.items():
         *earlier, last = sorted(choices, key=lambda each: each.finished)
@@ -59,10 +64,6 @@ def with_tuned(
         if missing[last.path]:
             remark = f"runs without a result: {', '.join(missing[last.path])}; the same command resumes the sweep"
             group.remarks[:] = dict.fromkeys([*group.remarks, remark])
-        for each in choices:
-            for folder, result in each.results.items():
-                if folder not in planned or any(name in result.changed for name in each.tuning.fields):
-                    left.pop(folder, None)
     return left, list(groups.values()), noted, problems
 
 

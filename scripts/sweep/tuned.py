@@ -68,16 +68,19 @@ def run_tuned(
         Tuning(
             format=FORMAT, package=package.name, task=task, metric=package.tasks[task].metric,
             fields={path: list(values) for path, values in grid.fields.items()}, choices=choices,
-            settings=_settings(next(iter(rows.values()))[0][0].planned, grid, seeds), command=command, seeds=seeds,
+            settings=_settings(*next(iter(rows.values()))[0], grid, seeds), command=command, seeds=seeds,
         ).write(runs)  # fmt: skip
     return list(measure(chosen))
 
 
-def _settings(planned: PlannedRun, grid: Grid, seeds: Sequence[int]) -> str:
-    run = planned.run
-    package, known = json.loads(settings_json(planned.package.name, run.task, to_json(run), CONFIG_VERSION))
+def _settings(trial: TunedRun, result: Result, grid: Grid, seeds: Sequence[int]) -> str:
+    """Returns a hash of a trial's settings; also of its data, if they are not the preset's."""
+    run, package = trial.planned.run, trial.planned.package
+    name, known = json.loads(settings_json(package.name, run.task, to_json(run), CONFIG_VERSION))
     grids = {path: list(values) for path, values in grid.fields.items()}
-    return fingerprint([package, known | grids, *([list(seeds)] if seeds else [])])
+    is_presets = package.task(run).checksums.get(run.preset) == result.data_checksum
+    data = [] if is_presets else [result.data_checksum]
+    return fingerprint([name, known | grids, *([list(seeds)] if seeds else []), *data])
 
 
 def _row(run: TunedRun) -> RowParts:

@@ -78,7 +78,7 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
         if len(values) < 2:
             raise WrongUseError(f"--tune {path}: expected at least two values, found {len(values)}")
         numbers = [_number(each) for each in values]
-        different = {text if number is None else number for text, number in zip(values, numbers, strict=True)}
+        different = {text.lower() if number is None else number for text, number in zip(values, numbers, strict=True)}
         if len(different) < len(values) or name in fields:
             raise WrongUseError(f"--tune {path}: a value or field is given twice")
         fields[name] = tuple(values)
@@ -115,6 +115,8 @@ class Tuning:
     command: str
     seeds: list[int] = field(default_factory=list)
     """Seeds of the validation scores; empty if they are those of the tested runs."""
+    earlier: list[str] = field(default_factory=list)
+    """Directories of runs that an earlier choice of this record tested, such as one before an edit of the code."""
 
     def write(self, runs: Path) -> Path:
         """Writes the record below a folder of runs and returns its path, which depends on the settings and the grid.
@@ -123,12 +125,17 @@ class Tuning:
         """
         path = runs / FOLDER / f"{self.package}-{self.task}-{self.settings}.json"
         rows = {choice.row for choice in self.choices}
-        earlier: list[Choice] = []
+        others: list[Choice] = []
+        tested = list(self.earlier)
         with contextlib.suppress(BadDataError):  # there is none, or it is damaged and replaced
             found = read_tuning(path)
             order = [list(found.fields).index(name) for name in self.fields]
-            earlier = [_reordered(choice, order) for choice in found.choices if choice.row not in rows]
-        values = asdict(replace(self, choices=[*earlier, *self.choices]))
+            others = [_reordered(choice, order) for choice in found.choices if choice.row not in rows]
+            tested += [*found.earlier, *(folder for choice in found.choices for folder in choice.folders)]
+        choices = [*others, *self.choices]
+        chosen = {folder for choice in choices for folder in choice.folders}
+        tested = [folder for folder in dict.fromkeys(tested) if folder not in chosen]
+        values = asdict(replace(self, choices=choices, earlier=tested))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {SEAL: seal(values)})
         return path
@@ -177,7 +184,8 @@ def read_tuning(path: Path) -> Tuning:
     except (TypeError, KeyError) as error:
         raise BadDataError(f"{path}: not the fields of a record of choices; run the sweep again") from error
     is_whole = all(isinstance(each, str) for each in (tuning.package, tuning.task, tuning.metric, tuning.settings))
-    if not is_whole or not fits(list[int], tuning.seeds) or not fits(dict[str, list[str]], tuning.fields) or not all(
+    lists = fits(list[int], tuning.seeds) and fits(list[str], tuning.earlier)
+    if not is_whole or not lists or not fits(dict[str, list[str]], tuning.fields) or not all(
         fits(list[str], each.folders) and fits(list[str], each.point) for each in choices
     ):  # fmt: skip
         raise BadDataError(f"{path}: not the fields of a record of choices; run the sweep again")

@@ -125,6 +125,15 @@ def test_the_evaluator_leaves_questions_unanswered_above_the_threshold_and_saves
     assert saved[2]["q1"] == [{"text": "cooks", "score": 1.0}]
 
 
+def test_an_answer_of_an_article_is_an_answer(tokenizer: Tokenizer) -> None:
+    """The official rules drop articles from texts, but to leave such a question unanswered is still wrong."""
+    windows = cut_up(tokenizer, asked([["the"], []], version="2.0"), null_threshold=1.0)
+    answered = {name: QuestionAnswers(text="", null_odds=2.0, best=()) for name in ("q0", "q1")}
+    found = score_answers(windows, answered).evaluation
+    assert found.examples == [0.0, 1.0]
+    assert found.metrics["f1"] == 0.5
+
+
 def test_a_model_answers_every_question(tokenizer: Tokenizer) -> None:
     windows = cut_up(tokenizer, asked([["France"], ["name"]]), version="1.1")
     model = Reader(Model(vocabulary=120, max_length=16, layers=1, dim=8, heads=2, ffn_dim=8))

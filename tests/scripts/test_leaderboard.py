@@ -136,7 +136,10 @@ def test_every_row_that_is_not_compared_has_a_remark(results: list[Result]) -> N
     others = [replace(result("x3", seed, 50), row=row_of_name("x3, post"), norm="post") for seed in range(3)]
     table = only(tables([*results, *others, result("hnas", 7, 60)], [], "dnas"))
     found = {row.name: row.not_compared for row in table.rows if row.not_compared}
-    assert found == {"x3, post": "there is no result of dnas, post", "hnas": "no finished seed in common with dnas"}
+    assert found == {
+        "x3, post": "there is no result of dnas, post in this table",
+        "hnas": "no finished seed in common with dnas",
+    }
     assert {f"{name}: not compared: {reason}" for name, reason in found.items()} <= set(footnotes(table))
     assert all(row.comparison or row.name == "dnas" or row.name in found for row in table.rows)
 

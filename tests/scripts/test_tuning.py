@@ -67,6 +67,7 @@ def test_a_choice_at_the_edge_of_a_grid_of_numbers_is_marked() -> None:
         ([["data.max-depth", "2", "4"]], "--tune data.max-depth: its values have different data"),
         ([["optim.lr", "1e-3", "0.001", "3e-3"]], "given twice"),
         ([["optim.lr", "1", "2"], ["--optim.lr", "3", "4"]], "given twice"),
+        ([["optim.clip", "1.0", "none", "None"]], "given twice"),
     ],
 )
 def test_a_grid_needs_two_values(given: list[list[str]], message: str) -> None:
@@ -174,6 +175,17 @@ def test_chosen_runs_are_in_an_ordinary_table_only_if_an_ordinary_sweep_planned_
     found = measurements(tmp_path / "runs")
     assert not found.results
     assert [len(group.results) for group in found.tuned] == [4]
+    shutil.copytree(tmp_path / "runs" / "lra", tmp_path / "runs" / "copy")  # known by the names of its directories
+    assert not measurements(tmp_path / "runs").results
+    shutil.rmtree(tmp_path / "runs" / "copy")
+    (record,) = (tmp_path / "runs" / FOLDER).glob("*.json")
+    whole = read_tuning(record)
+    tested = {folder for choice in whole.choices for folder in choice.folders}
+    replace(whole, choices=[replace(choice, folders=[]) for choice in whole.choices]).write(tmp_path / "runs")
+    assert set(read_tuning(record).earlier) == tested
+    assert not measurements(tmp_path / "runs").results  # such as results before an edit of the code
+    whole.write(tmp_path / "runs")
+    assert not read_tuning(record).earlier
     ordinary = arguments(tmp_path)
     ordinary[ordinary.index("--tune") : ordinary.index("--runs")] = []
     assert run_command(dispatch, ["sweep", *ordinary]) == 0
@@ -181,6 +193,10 @@ def test_chosen_runs_are_in_an_ordinary_table_only_if_an_ordinary_sweep_planned_
     at_preset = [each for each in again.results.values() if "optim.lr" not in each.changed]
     assert len(at_preset) == len(again.results) == 4
     assert [len(group.results) for group in again.tuned] == [4]
+    ordinary = arguments(tmp_path)
+    ordinary[ordinary.index("--tune") : ordinary.index("--runs")] = ["--optim.lr", "1e-9"]
+    assert run_command(dispatch, ["sweep", *ordinary]) == 0
+    assert sum("optim.lr" in each.changed for each in measurements(tmp_path / "runs").results.values()) == 4
 
 
 def test_of_two_choices_of_a_row_the_newest_counts(tmp_path: Path) -> None:

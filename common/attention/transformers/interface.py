@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,10 @@ UNSUPPORTED = (
     "block_indices",
 )  # fmt: skip
 """Arguments of unsupported features: soft caps, biases, sinks, packed sequences, blocks."""
+CROSSES = "_seqarena_is_cross_attention"
+"""Attribute of the modules inside a model's cross-attention."""
+CROSS_NAMES = re.compile(r"cross_?att|encoder_attn|enc_?dec_?att", re.IGNORECASE)
+"""Parts of the names that models give to their cross-attention. Its class may be that of their self-attention."""
 Kernels = dict[float, Kernel]
 """Dropout -> the kernel shared by all modules. A compiled model cannot create one."""
 
@@ -114,8 +119,23 @@ def _check_class(kind: Any, name: str | None) -> None:
 
 
 def _check_modules(model: nn.Module, name: str | None) -> None:
-    """Raises a ``WrongUseError`` for a model without modules that look up their attention, such as FNet or Mamba."""
-    if registered_config(name) is not None and not attention_modules(model):
+    """Raises a ``WrongUseError`` for a model without modules that look up their attention, such as FNet or Mamba.
+
+    So does a model with a layer of PyTorch's own attention, such as the pooling of SigLIP. Modules inside
+    cross-attention are marked, because a class that serves for both kinds does not reveal them.
+    """
+    for path, module in model.named_modules():
+        if CROSS_NAMES.search(path):
+            setattr(module, CROSSES, True)
+    if registered_config(name) is None:
+        return
+    own = [path for path, module in model.named_modules() if _is_pytorchs(type(module))]
+    if own:
+        raise WrongUseError(
+            f"{type(model).__name__} computes the attention of {own[0]} itself, not by {name!r}; expected a model "
+            "without this layer: see the fields of its config"
+        )
+    if not attention_modules(model):
         raise WrongUseError(
             f"{type(model).__name__}: none of its modules uses the library's AttentionInterface, {name!r} would change "
             "nothing; expected a model that does, such as BERT, RoBERTa or ModernBERT"
@@ -132,6 +152,16 @@ def _own_softmax(kind: type) -> list[str]:
         for source in [inspect.getsource(each)]
         if "softmax" in source and LOOKUP not in source
     ]
+
+
+def _is_pytorchs(kind: type) -> bool:
+    """Returns whether a module is PyTorch's multi-head attention, or calls PyTorch's attention function itself."""
+    if issubclass(kind, nn.MultiheadAttention):
+        return True
+    if "Attention" not in kind.__name__ or not kind.__module__.startswith("transformers."):
+        return False
+    source = inspect.getsource(kind)
+    return "scaled_dot_product_attention(" in source and LOOKUP not in source
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
@@ -224,8 +254,8 @@ def _check_supported(
     require_order(config, "causal" if causal else "none")
     if not config.needs_query_mask:
         return
-    crosses = "Cross" in type(module).__name__ or (getattr(module, "is_decoder", False) and not causal)
-    if crosses or (not causal and queries != keys):
+    named = "Cross" in type(module).__name__ or getattr(module, CROSSES, False)
+    if named or (getattr(module, "is_decoder", False) and not causal) or (not causal and queries != keys):
         raise WrongUseError(
             f"attention {name!r} is not supported in cross-attention: it needs the padding masks of both sequences; "
             "the library passes one"

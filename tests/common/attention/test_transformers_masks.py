@@ -254,7 +254,7 @@ def merged(name: str) -> Any:
             "num_attention_heads": 2, "num_key_value_heads": 1, "sliding_window": 4, "query_pre_attn_scalar": 8,
             "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-              "image_size": 28, "patch_size": 14}  # fmt: skip
+              "image_size": 28, "patch_size": 14, "vision_use_head": False}  # fmt: skip
     config = transformers.T5Gemma2Config(
         encoder={"text_config": text, "vision_config": vision}, decoder=dict(text), attn_implementation=name
     )

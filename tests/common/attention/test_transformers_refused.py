@@ -42,6 +42,43 @@ def test_what_cannot_be_honoured_is_refused() -> None:
         decoder(tokens(), encoder_hidden_states=torch.zeros(2, 4, 24, dtype=torch.float64), use_cache=False)
 
 
+@pytest.mark.parametrize("name", ["dnas", "sinkhorn"])
+def test_cross_attention_by_the_class_of_self_attention_is_refused(name: str) -> None:
+    """Also if both sequences have the same length: a padded source's mask would hide tokens of the other."""
+    import transformers  # noqa: PLC0415
+
+    from seqarena.common.attention.transformers import register  # noqa: PLC0415
+
+    register()
+    settings = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 60, "bos_token_id": 1, "eos_token_id": 2}
+    model = transformers.GPT2Model(transformers.GPT2Config(**settings, add_cross_attention=True))
+    model.set_attn_implementation(name)
+    ids = tokens()
+    source = torch.zeros(*ids.shape, 16)
+    with pytest.raises(WrongUseError, match="not supported in cross-attention"):
+        model(ids, encoder_hidden_states=source, use_cache=False)
+    settings = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+                "encoder_hidden_size": 16, "cross_attention_frequency": 1}  # fmt: skip
+    reader = transformers.Blip2QFormerModel(transformers.Blip2QFormerConfig(**settings))
+    reader.set_attn_implementation(name)
+    with pytest.raises(WrongUseError, match="not supported in cross-attention"):
+        reader(query_embeds=source, encoder_hidden_states=source)
+
+
+@pytest.mark.parametrize("kind", ["SiglipVision", "Aimv2Vision"])
+def test_a_model_whose_last_layer_pools_by_its_own_attention_is_refused(kind: str) -> None:
+    import transformers  # noqa: PLC0415
+
+    from seqarena.common.attention.transformers import register  # noqa: PLC0415
+
+    register()
+    settings = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+                "image_size": 8, "patch_size": 4}  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(**settings)
+    with pytest.raises(WrongUseError, match=f"{kind}Model computes the attention of .*head.* itself"):
+        getattr(transformers, f"{kind}Model")._from_config(config, attn_implementation="x3")
+
+
 @pytest.mark.parametrize("kind", ["FNet", "Mamba"])
 def test_a_model_that_asks_for_no_attention_is_refused(kind: str, tmp_path: Path) -> None:
     """However it is made: from a config, or with its attention changed later."""

@@ -113,6 +113,25 @@ def test_a_file_is_a_variant(write: Write) -> None:
     import_code([location_of("shape_one")])  # as a worker does
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("torch.set_default_dtype(torch.float64)", "changes torch's default dtype from torch.float32 to torch.float64"),
+        ('torch.set_float32_matmul_precision("medium")', "precision of float32 products from highest to medium"),
+        ("torch.set_grad_enabled(False)", "recording of gradients from True to False"),
+    ],
+)
+def test_code_that_would_change_the_numbers_of_other_runs_is_refused(line: str, message: str, write: Write) -> None:
+    path = write(f"changing_{abs(hash(line))}.py", f"{SIGMOID}\n\n{line}\n")
+    try:
+        with pytest.raises(WrongUseError, match=message):
+            find_attention(f"{path}:Sigmoid")
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        torch.set_grad_enabled(True)
+
+
 def test_a_module_is_a_variant(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write("shape_package/__init__.py", "")
     write("shape_package/inner.py", SIGMOID)

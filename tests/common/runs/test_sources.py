@@ -1,5 +1,6 @@
 """Which edits make another version of a run, and which do not."""
 
+import importlib
 import os
 import py_compile
 import shutil
@@ -46,6 +47,7 @@ def forget() -> None:
     """Reads files anew, as the next process does."""
     sources._read.cache_clear()
     sources._closure.cache_clear()
+    sources._later.clear()
 
 
 def of(attention: str) -> sources.Sources:
@@ -112,12 +114,17 @@ def test_relative_imports_and_other_folders_are_seen(edit: Tree, monkeypatch: py
 @pytest.mark.parametrize(
     "line",
     ['importlib.import_module("seqarena.common.attention.helper").GAIN', 'import_module(".helper", __package__).GAIN',
+     'import_module(name=".helper", package=__package__).GAIN', 'load(".helper", __package__).GAIN',
      '__import__("seqarena.common.attention.helper")'],
 )  # fmt: skip
 def test_a_module_that_is_imported_by_a_call_is_seen(line: str, edit: Tree) -> None:
     """A formula that takes a number from there would else return the result of an earlier number."""
     (sources.TREE / "common" / "attention" / "helper.py").write_text("GAIN = 1\n")
-    edit("common/attention/elementwise.py", "", f"def gain():\n    return {line}\n")
+    edit(
+        "common/attention/elementwise.py",
+        "",
+        f"from importlib import import_module as load\ndef gain():\n    return {line}\n",
+    )
     known = of("x3")
     assert "common/attention/helper.py" in known
     edit("common/attention/helper.py", "1", "2")
@@ -174,6 +181,39 @@ def test_compiled_code_of_an_earlier_text_is_noticed(edit: Tree) -> None:
         of("softmax")
     forget()
     of("softmax")  # by the next process it is compiled anew
+    py_compile.compile(str(path), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    of("softmax")
+    path.write_text(text.replace("0", "22"))
+    forget()
+    with pytest.raises(WrongUseError, match=r"softmax\.py: Python ran an outdated compiled version"):
+        of("softmax")
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_file_that_is_edited_before_its_import_is_noticed(
+    edited: bool, edit: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hash was taken when the run began, and the import comes with the first batch."""
+    (tmp_path / "mine").mkdir()
+    name = f"imported_later_{edited}".lower()
+    helper = tmp_path / "mine" / f"{name}.py"
+    (tmp_path / "mine" / "variant.py").write_text(f"def weights():\n    import {name}\n")
+    helper.write_text("GAIN = 1\n")
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    kind = type("Mine", (Softmax,), {"__module__": "variant"})
+    run = replace(BASE, model=replace(BASE.model, attention=kind()))
+    assert f"{name}.py" in sources_of(find_package("lra").assemble_of(BASE), run)
+    if edited:
+        helper.write_text("GAIN = 2\n")
+    sources.check_later_imports()  # it is not imported yet
+    monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    if edited:
+        with pytest.raises(WrongUseError, match=rf"{name}\.py was changed .* before Python imported it"):
+            sources.check_later_imports()
+    else:
+        sources.check_later_imports()
+    helper.write_text("GAIN = 3\n")
+    sources.check_later_imports()  # what is loaded stays
 
 
 def test_a_config_where_edits_do_not_count_is_refused() -> None:
