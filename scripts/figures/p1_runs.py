@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -27,6 +28,7 @@ from seqarena.scripts.figures.picture_runs import (
     mean_line,
     name_of,
     require_one_task,
+    require_seeds,
     trained_weights,
 )
 from seqarena.scripts.figures.trainings import end_of
@@ -177,12 +179,15 @@ def scales(settings: FigureOptions) -> FigureResult:
     accuracy: dict[str, dict[float, list[float]]] = {}
     loss: dict[str, dict[float, list[float]]] = {}
     lengths: dict[str, tuple[str, int]] = {}
+    together: dict[tuple[str, float], list[RunFolder]] = defaultdict(list)
     for run, result in finished:
         attention, tokens = run.run.model.attention, run.run.model.longest
         assert isinstance(attention, Elementwise)
         divisor = tokens**attention.length_exponent if attention.scale is None else attention.scale
         name = f"{_activation(attention)}, {tokens} tokens"
         lengths[name] = _activation(attention), tokens
+        together[name, divisor].append(run)
+        require_seeds(together[name, divisor], "p1-scales", f"{name}, divisor {divisor:g}")
         accuracy.setdefault(name, {}).setdefault(divisor, []).append(result.metrics["accuracy"])
         losses = [value for _, value in curves_of(run)["loss"]["training"]]
         loss.setdefault(name, {}).setdefault(divisor, []).append(end_of(losses))

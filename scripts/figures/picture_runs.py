@@ -19,6 +19,7 @@ from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.files import paths_below, read_strict_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.external import import_code
+from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.trained import TrainedRun, read_trained
 from seqarena.common.shapes import Pixels, Weights
 from seqarena.lra.pictures.data import PictureData
@@ -108,12 +109,25 @@ def grouped(runs: Sequence[RunFolder], figure: str, *, seeds: bool) -> dict[str,
     for run, texts in zip(runs, parts, strict=True):
         name = ", ".join(text for text, is_drawn in zip(texts, (True, *varies[1:]), strict=True) if is_drawn)
         for other in found.setdefault(name, []):
-            if seeds or other.run.seed == run.run.seed:
+            if seeds:
                 raise MissingError(
                     f"{figure}: {other.folder} and {run.folder} would both be {name}; name one of them by --runs"
                 )
         found[name].append(run)
+        require_seeds(found[name], figure, name)
     return found
+
+
+def require_seeds(runs: Sequence[RunFolder], figure: str, name: str) -> None:
+    """Raises a ``MissingError`` unless runs averaged as ``name`` differ in their seeds, and in nothing else."""
+    first, *others = runs
+    for each in others:
+        differing = sorted(set(changed_fields(first.run, each.run)) - {"seed"})
+        if differing or each.run.seed in [other.run.seed for other in runs if other is not each]:
+            reason = f" (they differ in {', '.join(differing)})" if differing else ""
+            raise MissingError(
+                f"{figure}: {first.folder} and {each.folder} would both be {name}{reason}; name one of them by --runs"
+            )
 
 
 def _parts(run: PictureRun, *, seeds: bool) -> tuple[str, ...]:

@@ -295,3 +295,13 @@ def test_what_does_not_go_together_is_refused(runs: Path, tmp_path: Path) -> Non
     odd = Rectangle(**{each.name: getattr(BASE.model, each.name) for each in fields(BASE.model)})
     with pytest.raises(WrongUseError, match="expected a square of patches"):
         picture_runs.grid_of(RunFolder(folder=Path("run"), run=replace(BASE, model=odd)))
+
+
+def test_only_seeds_of_one_run_are_averaged() -> None:
+    first = RunFolder(folder=Path("a"), run=QUICK.run)
+    picture_runs.require_seeds([first, RunFolder(folder=Path("b"), run=replace(QUICK.run, seed=1))], "p1-scales", "x3")
+    longer = replace(QUICK.run, seed=1, train=replace(QUICK.run.train, steps=7))
+    with pytest.raises(MissingError, match=r"p1-scales: a and b would both be x3 \(they differ in train.steps\)"):
+        picture_runs.require_seeds([first, RunFolder(folder=Path("b"), run=longer)], "p1-scales", "x3")
+    with pytest.raises(MissingError, match=r"p1-scales: a and c would both be x3; name one of them by --runs"):
+        picture_runs.require_seeds([first, RunFolder(folder=Path("c"), run=QUICK.run)], "p1-scales", "x3")
