@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from seqarena.common.data.tokenization import Tokenizer
-from seqarena.common.data.tokenization.kept import load_kept_tokenizer
+from seqarena.common.data.tokenization import Tokenizer, load_from_run
 from seqarena.common.errors import WrongUseError
 from seqarena.common.files import write_atomically
 from seqarena.common.parser import Parser
@@ -61,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     if not options.file.exists():
         raise WrongUseError(f"--file {options.file} does not exist; expected a file of questions or pairs")
     require_empty(options.out)
-    tokenizer = load_kept_tokenizer(options.run / VOCABULARY)
+    tokenizer = load_from_run(options.run / VOCABULARY)
     accelerator = make_accelerator(trained.run.train.precision)
     made = (
         _predict_questions(trained, data, tokenizer, options.file, options.out, accelerator)

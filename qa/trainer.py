@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqarena.common.data.batches import ShuffledIndices
-from seqarena.common.data.tokenization import Tokenizer
-from seqarena.common.data.tokenization.kept import keep_tokenizer
+from seqarena.common.data.tokenization import Tokenizer, save_in_run
 from seqarena.common.model.bert.checkpoint import family_for
 from seqarena.common.model.bert.start import start, tokenizer_of, unrecorded_text
 from seqarena.common.runs.package import VOCABULARY, Assembly, Evaluation
@@ -124,7 +123,7 @@ def _mnli(run: Run, data: Mnli, tokenizer: Tokenizer, accelerator: Accelerator) 
 def _write_checkpoint(model: nn.Module, run: Run, tokenizer: Tokenizer, folder: Path) -> None:
     """Writes the vocabulary, for predictions, and the model for other programs, into the run's directory."""
     assert isinstance(model, Reader | PairClassifier)
-    keep_tokenizer(tokenizer, folder / VOCABULARY)
+    save_in_run(tokenizer, folder / VOCABULARY)
     save_finetuned(folder / FINETUNED, model, family_for(run.model, run.model.init), tokenizer)
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqarena.common.data.tokenization.kept import load_kept_tokenizer
+from seqarena.common.data.tokenization import load_from_run
 from seqarena.common.parser import Parser
 from seqarena.common.runs.external import add_code_option
 from seqarena.common.runs.package import VOCABULARY
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     references = (
         score.lines_of(options.references, (options.documents, len(documents))) if has_references else documents
     )
-    tokenizer = load_kept_tokenizer(options.run / VOCABULARY)
+    tokenizer = load_from_run(options.run / VOCABULARY)
     pairs = [Pair(document=text, summary=title) for text, title in zip(documents, references, strict=True)]
     split = its.data.split(pairs, tokenizer, "predict", verbose=has_references)
     accelerator = make_accelerator(its.train.precision)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from seqarena.common.data.tokenization import Tokenizer
-from seqarena.common.data.tokenization.kept import keep_tokenizer
+from seqarena.common.data.tokenization import Tokenizer, save_in_run
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bert.checkpoint import copy_tensors, folder_of, read_weights
 from seqarena.common.model.bert.start import tokenizer_of, unrecorded_text
@@ -89,7 +88,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         test=tests,
         floors=lambda: {name: values["rouge1"] for name, values in rules().items()},
         data_checksum=_with_vocabulary(splits.checksum, run, tokenizer),
-        write_checkpoint=lambda _model, folder: keep_tokenizer(tokenizer, folder / VOCABULARY),
+        write_checkpoint=lambda _model, folder: save_in_run(tokenizer, folder / VOCABULARY),
     )
 
 

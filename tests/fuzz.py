@@ -29,12 +29,13 @@ import safetensors.torch
 import torch
 from PIL import Image as Picture
 
+from seqarena.common.checksums import CHECKSUMS
 from seqarena.common.data.archives import members
 from seqarena.common.data.prepared import load_splits, save_splits
 from seqarena.common.data.readers import read_json, read_lines, read_parquet
 from seqarena.common.data.tokenization import load_tokenizer, train_tokenizer, word_tokenizer
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
+from seqarena.common.model.bert.checkpoint import load, save
 from seqarena.common.model.bert.model import BertForPretraining
 from seqarena.common.runs.results import Result
 from seqarena.common.training.checkpoint import load_state, save_state

@@ -380,19 +380,6 @@ def test_an_edit_in_the_middle_of_a_run_begins_again(copied: Path, launcher: tup
     assert [segment["after_step"] for segment in result.segments] == [0]
 
 
-def test_variables_by_which_libraries_choose_kernels_are_part_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA"):
-        monkeypatch.delenv(name, raising=False)
-    before = environment(make_accelerator("float32"))
-    assert "variables" not in before
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
-    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    after = environment(make_accelerator("float32"))
-    assert differences(before, after) == ["variables None -> MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41"]
-
-
 def test_tiles_of_a_file_are_part_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = environment(make_accelerator("float32"))
     assert "tiles" not in before

@@ -108,12 +108,7 @@ def grouped(runs: Sequence[RunFolder], figure: str, *, seeds: bool) -> dict[str,
     found: dict[str, list[RunFolder]] = {}
     for run, texts in zip(runs, parts, strict=True):
         name = ", ".join(text for text, is_drawn in zip(texts, (True, *varies[1:]), strict=True) if is_drawn)
-        for other in found.setdefault(name, []):
-            if seeds:
-                raise MissingError(
-                    f"{figure}: {other.folder} and {run.folder} would both be {name}; name one of them by --runs"
-                )
-        found[name].append(run)
+        found.setdefault(name, []).append(run)
         require_seeds(found[name], figure, name)
     return found
 

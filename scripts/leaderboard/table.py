@@ -81,9 +81,7 @@ def evidence(table: Table) -> tuple[int, int, int]:
 def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) -> Table:
     """Returns the table of a group, with a row per variant, each compared with the baseline, and its price."""
     protocol = group.protocol
-    some = max(
-        group.results, key=lambda each: each.finished_at, default=None
-    )  # its floors are those of the newest code
+    some = max(group.results, key=lambda each: each.finished_at, default=None)  # whose floors are by the newest code
     task = protocol.record
     secondary = task.secondary if task else ()
     rows, by_row = rows_of(group, baseline, secondary)

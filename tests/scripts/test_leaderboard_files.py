@@ -17,7 +17,7 @@ from seqarena.scripts import leaderboard
 from seqarena.scripts.leaderboard.records import measurements, missing_runs, newest
 from seqarena.scripts.leaderboard.table import tables
 from tests.earlier import LATER
-from tests.scripts.results import only, result, row_of_name, run
+from tests.scripts.results import DATA, only, result, row_of_name, run
 
 
 def test_diverged_and_missing_runs_are_shown(
@@ -109,6 +109,26 @@ def test_a_seed_that_is_there_is_not_missing(results: list[Result]) -> None:
     assert (row.seeds, row.missing) == ([0, 1, 2], [7])
     (row,) = only(tables([], entries, "softmax")).rows
     assert row.missing == [0, 7]
+
+
+def test_tables_of_different_files_have_different_titles_and_each_its_missing_runs() -> None:
+    """A plan does not know the data of its runs."""
+    made = [
+        result("softmax", seed, 50, data_checksum=name * 64,
+               run=run("softmax", "quick", 1000, seed) | {"data": DATA | {"path": name}})
+        for name, seeds in (("a", (0, 1)), ("b", (0, 1, 2))) for seed in seeds
+    ]  # fmt: skip
+    entry = {"folder": "f", "package": "lra", "task": "listops", "preset": "quick", "changed": {}, "seed": 2,
+             "row": row_of_name("softmax"), "run": run("softmax", "quick", 1000), "config_version": 2}  # fmt: skip
+    found = {table.title[-13:-1]: table.rows[0] for table in tables(made, [entry], "softmax")}
+    shown = {checksum: (row.seeds, row.missing) for checksum, row in found.items()}
+    assert shown == {"a" * 12: ([0, 1], [2]), "b" * 12: ([0, 1, 2], [])}
+
+
+def test_floors_are_those_of_the_newest_result(results: list[Result]) -> None:
+    """An edit of a floor changes the results that are measured after it."""
+    last = replace(results[1], floors={"majority class": 0.5}, finished_at="2026-02-01T00:00:00")
+    assert only(tables([results[0], last, *results[2:]], [], "softmax")).floors == {"majority class": 0.5}
 
 
 def test_a_plan_without_any_result_is_a_table_of_missing_runs() -> None:

@@ -27,10 +27,10 @@ UNSUPPORTED = (
     "block_indices",
 )  # fmt: skip
 """Arguments of unsupported features: soft caps, biases, sinks, packed sequences, blocks."""
-CROSSES = "_seqarena_is_cross_attention"
+IS_CROSS = "_seqarena_is_cross_attention"
 """Attribute of the modules inside a model's cross-attention."""
 CROSS_NAMES = re.compile(r"cross_?att|encoder_attn|enc_?dec_?att", re.IGNORECASE)
-"""Parts of the names that models give to their cross-attention. Its class may be that of their self-attention."""
+"""Names of cross-attention in the library's models. The class of a module may be that of self-attention."""
 Kernels = dict[float, Kernel]
 """Dropout -> the kernel shared by all modules. A compiled model cannot create one."""
 
@@ -94,6 +94,7 @@ def _refuse_models() -> None:
     @functools.wraps(complete)
     def finish_init(self: Any) -> None:
         if not _is_part(self):
+            _mark_cross_attention(self)
             _check_modules(self, self.config._attn_implementation)
         complete(self)
 
@@ -119,17 +120,13 @@ def _check_class(kind: Any, name: str | None) -> None:
 
 
 def _check_modules(model: nn.Module, name: str | None) -> None:
-    """Raises a ``WrongUseError`` for a model without modules that look up their attention, such as FNet or Mamba.
+    """Raises a ``WrongUseError`` for a model none or not all of whose attention would be computed by a variant.
 
-    So does a model with a layer of PyTorch's own attention, such as the pooling of SigLIP. Modules inside
-    cross-attention are marked, because a class that serves for both kinds does not reveal them.
+    Examples are FNet and Mamba, whose modules look up no attention, and SigLIP, whose pooling is PyTorch's attention.
     """
-    for path, module in model.named_modules():
-        if CROSS_NAMES.search(path):
-            setattr(module, CROSSES, True)
     if registered_config(name) is None:
         return
-    own = [path for path, module in model.named_modules() if _is_pytorchs(type(module))]
+    own = [path for path, module in model.named_modules() if _computes_attention(type(module))]
     if own:
         raise WrongUseError(
             f"{type(model).__name__} computes the attention of {own[0]} itself, not by {name!r}; expected a model "
@@ -154,7 +151,14 @@ def _own_softmax(kind: type) -> list[str]:
     ]
 
 
-def _is_pytorchs(kind: type) -> bool:
+def _mark_cross_attention(model: nn.Module) -> None:
+    """Sets ``IS_CROSS`` on the modules inside cross-attention. In GPT-2 their class is that of self-attention."""
+    for path, module in model.named_modules():
+        if CROSS_NAMES.search(path):
+            setattr(module, IS_CROSS, True)
+
+
+def _computes_attention(kind: type) -> bool:
     """Returns whether a module is PyTorch's multi-head attention, or calls PyTorch's attention function itself."""
     if issubclass(kind, nn.MultiheadAttention):
         return True
@@ -254,8 +258,8 @@ def _check_supported(
     require_order(config, "causal" if causal else "none")
     if not config.needs_query_mask:
         return
-    named = "Cross" in type(module).__name__ or getattr(module, CROSSES, False)
-    if named or (getattr(module, "is_decoder", False) and not causal) or (not causal and queries != keys):
+    crosses = "Cross" in type(module).__name__ or getattr(module, IS_CROSS, False)
+    if crosses or (getattr(module, "is_decoder", False) and not causal) or (not causal and queries != keys):
         raise WrongUseError(
             f"attention {name!r} is not supported in cross-attention: it needs the padding masks of both sequences; "
             "the library passes one"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from seqarena.common.checksums import CHECKSUMS, require_checksum, write_checksums
 from seqarena.common.data.tokenization.byte_level import MERGES, read_byte_level
 from seqarena.common.data.tokenization.interface import CONTINUED, SPECIAL, Ids, Tokenizer
 from seqarena.common.data.tokenization.library import LibraryTokenizer, read_json
@@ -13,7 +14,7 @@ from seqarena.common.errors import BadDataError, WrongUseError, damage
 
 __all__ = [
     "BESIDE", "CONTINUED", "FILES", "SPECIAL", "VOCABULARIES", "Ids", "Kind", "LibraryTokenizer", "Tokenizer",
-    "load_tokenizer", "train_tokenizer", "word_tokenizer",
+    "load_from_run", "load_tokenizer", "save_in_run", "train_tokenizer", "word_tokenizer",
 ]  # fmt: skip
 
 Kind = Literal["wordpiece", "sentencepiece"]
@@ -50,6 +51,24 @@ def load_tokenizer(path: Path) -> Tokenizer:
     read = READ.get(path.name) or next(by_suffix, read_vocabulary)
     with damage(path, "tokenizer"):
         return read(path)
+
+
+def save_in_run(tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes the vocabulary of a run with the checksums of its files."""
+    tokenizer.save(folder)
+    write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.name != CHECKSUMS))
+
+
+def load_from_run(folder: Path) -> Tokenizer:
+    """Returns the tokenizer that ``save_in_run`` wrote. The vocabularies of earlier versions have no checksums.
+
+    Raises:
+        BadDataError: there is no vocabulary, or one of its files is damaged or was changed.
+    """
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name in VOCABULARIES:
+            require_checksum(path)
+    return load_tokenizer(folder)
 
 
 def train_tokenizer(texts: Iterable[str], kind: Kind, size: int) -> Tokenizer:

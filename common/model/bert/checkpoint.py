@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.checksums import require_checksum, sha256, write_checksums
 from seqarena.common.data.hub import hub_folder
 from seqarena.common.data.tokenization import VOCABULARIES
 from seqarena.common.errors import BadDataError, WrongUseError
@@ -37,8 +38,6 @@ RUN_CHECKPOINT = Path("checkpoint", "bert")
 """Path of the checkpoint in the directory of a finished run."""
 OURS = "seqarena.json"
 """File beside config.json in checkpoints of this project: the whole config, with attention and norm."""
-CHECKSUMS = "checksums.json"
-"""File beside config.json with the sha256 of the weights and of ``OURS``."""
 UNRECORDED = "on text that was not recorded"
 """Label of checkpoints of this project that do not record their training text."""
 Parsed = TypeVar("Parsed")
@@ -134,7 +133,7 @@ def read_config(folder: Path) -> BertConfig:
     ours = folder / OURS
     if ours.exists():
         config = _parsed(ours, lambda values: from_json(BertConfig, values))
-        _verify(ours)
+        require_checksum(ours)
         return config
     return _public(folder, lambda values: _family(values).to_config(values))
 
@@ -234,12 +233,12 @@ def weights_checksum(folder: Path) -> str:
     """
     path = weights_of(folder)
     if path.suffix != google.INDEX:
-        return _sha256(path)
+        return sha256(path)
     files = [path, *data_files(path)]
     missing = next((each for each in files if not each.exists()), None)
     if missing is not None:
         raise BadDataError(f"{missing} does not exist; expected all files of the TensorFlow checkpoint {path.stem}")
-    return hashlib.sha256("".join(map(_sha256, files)).encode()).hexdigest()
+    return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
 
 
 def read_weights(folder: Path) -> Weights:
@@ -250,7 +249,7 @@ def read_weights(folder: Path) -> Weights:
     """
     path, family = weights_of(folder), family_of(folder)
     tensors = google.read(path, family.model_type) if path.suffix == google.INDEX else _read_tensors(path)
-    _verify(path)
+    require_checksum(path)
     return Weights(tensors=family.read(tensors, str(path)), family=family)
 
 
@@ -275,20 +274,6 @@ def _require_checksums(path: Path) -> None:
             damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"the checksum of {damaged} is wrong")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _verify(path: Path) -> None:
-    """Raises a ``BadDataError`` if a file of this project was changed. Public checkpoints have no checksums."""
-    sums = path.with_name(CHECKSUMS)
-    if sums.exists() and _parsed(sums, lambda values: values[path.name]) != _sha256(path):
-        raise BadDataError(
-            f"{path} is damaged or was changed: {CHECKSUMS} has another sha256; delete {CHECKSUMS} if you changed it"
-        )
 
 
 def load(
@@ -372,4 +357,4 @@ def write_files(folder: Path, model: Any, family: Family, values: Mapping[str, A
     config = BertConfig(**{each.name: getattr(model.bert.config, each.name) for each in fields(BertConfig)})
     write_json(folder / "config.json", family.to_public(config) | dict(values))
     write_json(folder / OURS, to_json(config))
-    write_json(folder / CHECKSUMS, {name: _sha256(folder / name) for name in (WEIGHTS[0], OURS)})
+    write_checksums(folder, (WEIGHTS[0], OURS))

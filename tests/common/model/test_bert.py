@@ -12,8 +12,9 @@ import torch
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.hybrid import Hybrid
 from seqarena.common.attention.visibility import Visibility
+from seqarena.common.checksums import CHECKSUMS
 from seqarena.common.errors import BadDataError, WrongUseError
-from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
+from seqarena.common.model.bert.checkpoint import load, save
 from seqarena.common.model.bert.model import Bert, BertConfig, BertForPretraining
 from seqarena.common.model.norms import NORMS
 

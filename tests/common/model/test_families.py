@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.visibility import Visibility
+from seqarena.common.checksums import CHECKSUMS
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.attention_maps import attention_maps
-from seqarena.common.model.bert.checkpoint import CHECKSUMS, load, save
+from seqarena.common.model.bert.checkpoint import load, save
 from seqarena.common.model.bert.families import FAMILIES
 from seqarena.common.model.bert.model import BertConfig, BertForPretraining
 from seqarena.common.model.diagnostics import diagnose

@@ -1,4 +1,4 @@
-"""Peak memory of a run, whatever ran before it in the same process; threads of a broadcast."""
+"""Peak memory of a run after others in the same process; threads of a broadcast; the environment of a result."""
 
 import os
 import sys
@@ -98,3 +98,16 @@ def test_no_thread_of_a_patient_broadcast_is_left() -> None:
         assert threads() == before
     finally:
         distributed.destroy_process_group()
+
+
+def test_variables_by_which_libraries_choose_kernels_are_part_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    before = runtime.environment(runtime.make_accelerator("float32"))
+    assert "variables" not in before
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    after = runtime.environment(runtime.make_accelerator("float32"))
+    assert runtime.differences(before, after) == ["variables None -> MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41"]
