@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 Rows = Sequence[Sequence[str]]
-LONGEST_NAME, LONGEST_NOTE = 30, 118
+LONGEST_NAME, LONGEST_NOTE = 32, 118
 STYLES = {"▲": "green", "▼": "red", "✕": "red"}
 """First character of a cell -> its style in the terminal."""
 PLAIN_MARKS = str.maketrans("▲▼○✕", "+-=x")
