@@ -7,8 +7,7 @@ so that neither the type of an answer nor its neighbouring words identify it. Th
 person. In an unanswerable question, the question's person and the third person are swapped. Paragraphs with and without
 an answer therefore have the same words equally often; only the combination of name and fact tells them apart.
 
-The content of a paragraph determines the order of its sentences and its split, so that no two splits state the same
-facts.
+The content of a paragraph determines the order of its sentences and its split, so that no paragraph is in two splits.
 """
 
 import itertools

@@ -56,7 +56,7 @@ def rows_of(group: Group, baseline: str, secondary: Sequence[str]) -> tuple[list
         elif reasons:
             row.not_compared = reasons[0]
         elif row.mean is not None and not _is_of(row.parts, baseline):
-            row.not_compared = f"there is no result of {row_name(_counterpart(row.parts, baseline))} in this table"
+            row.not_compared = f"there is no result of {row_name(counterpart(row.parts, baseline))} in this table"
     by_name = {row_name(parts): results for parts, results in by_row.items()}
     for family in (False, True):
         _correct([row for row in rows if is_earlier(row.parts) is family], by_name)
@@ -103,11 +103,11 @@ def _references(parts: RowParts, by_row: ByRow, baseline: str) -> list[RowParts]
     versions: dict[RowParts, list[RowParts]] = defaultdict(list)
     for row in sorted((row for row in by_row if by_row[row]), key=lambda row: _finished(by_row[row]), reverse=True):
         versions[without_version(row)].append(row)
-    own, counterpart = (("attention", baseline),), _counterpart(parts, baseline)
-    candidates = [counterpart]
-    if without_version(parts) == counterpart:
-        candidates = [tuple(part for part in counterpart if part[0] != "norm"), own]
-    if without_version(parts) == counterpart and not any(each in versions for each in candidates):
+    own, same = (("attention", baseline),), counterpart(parts, baseline)
+    candidates = [same]
+    if without_version(parts) == same:
+        candidates = [tuple(part for part in same if part[0] != "norm"), own]
+    if without_version(parts) == same and not any(each in versions for each in candidates):
         # No row has the preset's norm: the first baseline of this depth, among those with most seeds.
         layers = by_row[parts][0].layers
         plain = [row for row in by_row if row[0] == own[0] and {part for part, _ in row[1:]} <= {"norm", LAYERS}]
@@ -117,7 +117,7 @@ def _references(parts: RowParts, by_row: ByRow, baseline: str) -> list[RowParts]
     return next((versions[each] for each in candidates if each != without_version(parts) and each in versions), [])
 
 
-def _counterpart(parts: RowParts, baseline: str) -> RowParts:
+def counterpart(parts: RowParts, baseline: str) -> RowParts:
     """Returns the row of the same norm, depth and model in which every attention is the baseline."""
     rest = tuple(part for part in parts if part[0] not in ("attention", VERSION, *OTHER_ATTENTIONS))
     return (("attention", baseline), *rest)

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from seqarena.common.runs.run import RowParts, row_name
+from seqarena.scripts.leaderboard.comparison import counterpart
 from seqarena.scripts.leaderboard.protocol import Protocol, settings_json
 from seqarena.scripts.leaderboard.remarks import without_version
 from seqarena.scripts.leaderboard.rows import Row
@@ -67,8 +68,8 @@ def _of_a_step(settings: str) -> Any:
 
 
 def _baseline(parts: RowParts, baseline: str) -> RowParts:
-    """Returns the row of the baseline with the same norm and depth; for that row, the one of the preset's norm."""
-    same = (("attention", baseline), *(part for part in parts if part[0] != "attention"))
+    """Returns the row with which scores are compared; for that row, the one of the preset's norm and depth."""
+    same = counterpart(parts, baseline)
     return (("attention", baseline),) if parts == same else same
 
 

@@ -200,5 +200,5 @@ def read_tunings(runs: Path) -> tuple[dict[Path, Tuning], list[str]]:
             try:
                 found[path] = read_tuning(path)
             except BadDataError as error:
-                problems.append(printable(str(error)))
+                problems.append(f"{printable(str(error))}; until then its results are in ordinary tables")
     return found, problems

@@ -100,6 +100,21 @@ def test_prices_stand_beside_scores_of_the_same_protocol_only() -> None:
     assert [row.price.time for row in found.rows if row.price] == [1.0, 3.0]  # the first record is the newest
 
 
+def test_a_price_is_a_ratio_to_the_row_with_which_scores_are_compared() -> None:
+    decoder = ("decoder", "relu")
+    some = (SOFTMAX, (*SOFTMAX, decoder), (*DNAS, decoder))
+    scores = [
+        replace(result(row[0][1], seed, 50 + seed, run=to_json(QUICK)), row=row) for row in some for seed in range(3)
+    ]
+    seconds = dict(zip(some, (2.0, 3.0, 4.0), strict=True))
+    base = record().prices[0]
+    prices = [replace(base, row=row, training_seconds=[seconds[row]] * 3) for row in some]
+    table = only(tables(scores, [], "softmax", [record(prices=prices)]))
+    assert {row.parts: row.price.time for row in table.rows if row.price} == {some[0]: 1.0, some[1]: 1.5, some[2]: 2.0}
+    alone = only(tables(scores, [], "softmax", [record(prices=prices[1:])]))
+    assert not any(row.price for row in alone.rows)  # softmax itself was not measured beside them
+
+
 def test_a_price_counts_for_its_sources_and_data_only() -> None:
     sources = {"softmax": {"loop.py": "1"}, "dnas": {"loop.py": "1", "dnas.py": "1"}}
     scores = [

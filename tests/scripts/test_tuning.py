@@ -302,7 +302,7 @@ def test_an_edited_record_is_skipped_and_named(tuned: Path, tmp_path: Path, chan
     with pytest.raises(BadDataError, match="run the sweep again"):
         read_tuning(record)
     found = measurements(tmp_path / "runs")
-    assert any(record.name in problem for problem in found.problems)
+    assert any(f"{record}: " in problem and "in ordinary tables" in problem for problem in found.problems)
     assert not found.tuned
     assert len(found.results) == 4
 
