@@ -97,10 +97,9 @@ class Classifier(nn.Module):
         hidden = [layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
         self.head = nn.Sequential(*hidden, nn.Linear(widths[-1], config.classes))
 
-    def forward(self, tokens: TokensOfSome, real: MaskOfSome) -> Logits:
-        """Returns class logits (B, classes)."""
-        flat = tokens.flatten(0, -2), real.flatten(0, -2)
-        pooled = self._pool(*self._encode(*flat))
+    def forward(self, tokens: TokensOfSome, real: MaskOfSome | None) -> Logits:
+        """Returns class logits (B, classes). ``real``: None if nothing is padded."""
+        pooled = self._pool(*self._encode(tokens.flatten(0, -2), None if real is None else real.flatten(0, -2)))
         if tokens.dim() == 3:
             pooled = self._combine_pair(pooled.view(len(tokens), 2, -1))
         logits: Tensor = self.head(pooled)
@@ -111,18 +110,19 @@ class Classifier(nn.Module):
         parts = [first, second] if self.pairing == "concat" else [first, second, first * second, first - second]
         return torch.cat(parts, dim=1)
 
-    def _encode(self, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    def _encode(self, tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None]:
         hidden = self.embedding(tokens)
         if self.cls is not None:
             first = self.cls.expand(len(tokens), 1, -1)
             hidden = torch.cat([first.to(hidden.dtype), hidden], dim=1)
-            real = torch.cat([torch.ones_like(real[:, :1]), real], dim=1)
+            real = None if real is None else torch.cat([torch.ones_like(real[:, :1]), real], dim=1)
         hidden = self.dropout(self.positions(hidden))
         return self.encoder(hidden, Visibility(query_real=real, key_real=real)), real
 
-    def _pool(self, hidden: Hidden, real: Mask) -> Pooled:
+    def _pool(self, hidden: Hidden, real: Mask | None) -> Pooled:
         if self.pooling != "mean":
             return hidden[:, 0]
-        total = (hidden * real[..., None]).sum(dim=1)
-        length = real.sum(dim=1, keepdim=True).clamp(min=1) if self.padded_length is None else self.padded_length
-        return total / length
+        total = (hidden if real is None else hidden * real[..., None]).sum(dim=1)
+        if self.padded_length is not None:
+            return total / self.padded_length
+        return total / (hidden.shape[1] if real is None else real.sum(dim=1, keepdim=True).clamp(min=1))

@@ -140,7 +140,7 @@ class Summarizer(nn.Module):
     def decode(self, target: Tokens, real: Mask, context: Context, context_real: KeyMask) -> Hidden:
         """Returns the decoder's hidden states of headline prefixes, which predict the next tokens."""
         hidden = self.target(target, torch.zeros_like(target), None, self.bert.embeddings.table)
-        visibility = Visibility(query_real=real, key_real=real, order="causal")
+        visibility = Visibility(query_real=real, key_real=real, order="causal", padded_at_end=True)
         stream: Hidden = self.decoder(hidden, visibility, context, context_real)
         return stream
 

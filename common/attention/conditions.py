@@ -108,8 +108,9 @@ def fused_softmax(inputs: Inputs) -> str | None:
     if visibility.segments is not None:
         return "segments need a mask over all pairs"
     causal = visibility.order == "causal"
-    if causal and (visibility.memory or visibility.window is not None or visibility.key_real is not None):
-        return "padding, a memory or a window in order 'causal' needs a mask over all pairs"
+    has_inner_padding = visibility.key_real is not None and not visibility.padded_at_end
+    if causal and (visibility.memory or visibility.window is not None or has_inner_padding):
+        return "padding that may precede a token, a memory or a window in order 'causal' needs a mask over all pairs"
     return None if bias is None else _bias_of_softmax(inputs, bias)
 
 

@@ -74,7 +74,8 @@ def fused_softmax(
     query, key, value = (
         each if each.stride(-1) == 1 else each.contiguous() for each in visibility.clear(query, key, value)
     )
-    mask, empty_rows, real = None, None, visibility.key_real
+    mask, empty_rows = None, None
+    real = None if causal else visibility.key_real  # in order 'causal' real queries see no padding: it is at the end
     if real is not None:
         # A row without any visible key would be 0/0. It attends to all keys instead: their values are 0.
         mask = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]  # B 1 1 M

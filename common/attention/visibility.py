@@ -84,6 +84,8 @@ class Visibility:
 
     ``segments`` has the number of each key's packed sequence in self-attention; the queries are the last N keys.
     ``window`` (causal only): number of newest keys, including the query's own position, that are visible to a query.
+    ``padded_at_end`` (causal only): queries and keys have one mask, and no padding comes before a real position. The
+    order alone then hides padding from real queries. On a GPU this is not checked, because the host would wait.
     """
 
     query_real: QueryMask | None = None
@@ -92,6 +94,7 @@ class Visibility:
     memory: int = 0
     segments: Segments | None = None
     window: int | None = None
+    padded_at_end: bool = False
 
     def call_options(self, *, bias: bool, dropout: bool) -> set[CallOption]:
         """Returns the options of a call with this visibility, with or without a bias and dropout."""
@@ -147,6 +150,21 @@ class Visibility:
                 f"segments: expected shape {(batch, keys)} of integers in self-attention (orders 'none' and 'causal'); "
                 f"found {self.segments.dtype} of shape {tuple(self.segments.shape)} with order {self.order!r}"
             )
+
+        if self.padded_at_end:
+            self._check_padded_at_end()
+
+    def _check_padded_at_end(self) -> None:
+        if self.order != "causal" or self.memory or self.query_real is not self.key_real:
+            raise WrongUseError(
+                "padded_at_end: expected order 'causal' without memory, and one tensor as query_real and key_real; "
+                f"found order {self.order!r}, memory {self.memory}"
+            )
+        real = self.key_real
+        if real is None or real.device.type != "cpu" or torch.compiler.is_compiling() or needs_formula():
+            return
+        if bool((real[:, 1:] & ~real[:, :-1]).any()):
+            raise WrongUseError("padded_at_end: found a real position after padding; leave it out, or move padding")
 
     def clear(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the tensors (B H length width) with 0 at padding, so that not even a NaN there spreads."""

@@ -27,6 +27,21 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
+def needed_mask(real: Tensor | None, device: torch.device) -> Tensor | None:
+    """Returns a batch's mask on a device; None if nothing is padded, since attention without a mask is faster.
+
+    The mask must still be on the CPU: on a GPU the host would wait for the answer.
+    """
+    return None if real is None or bool(real.all()) else moved(real, device)
+
+
+def longer_mask(real: Tensor | None, tokens: Tensor, more: int) -> Tensor | None:
+    """Returns the mask of ``tokens`` with ``more`` padding at the end; None: nothing is padded."""
+    if real is None and more:
+        real = torch.ones_like(tokens, dtype=torch.bool)
+    return None if real is None else torch.nn.functional.pad(real, (0, more))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Tensors of examples that are computed together, one row per example, or None. Each task adds its own fields."""

@@ -243,7 +243,7 @@ def set_rate(optimizer: torch.optim.Optimizer, optim: Optim, step: int, steps: i
 
 def _undo_correction(group: dict[str, Any], optim: Optim, step: int) -> None:
     """Changes rate, eps and decay so that a step of PyTorch's AdamW equals the step without bias correction."""
-    first, second = (1 - beta ** (step + 1) for beta in optim.betas)
+    first, second = (1 - beta ** (step + 1) for beta in group["betas"])  # the first may be cycled
     longer = first / math.sqrt(second)
     group["lr"] *= longer
     group["eps"] = optim.eps / math.sqrt(second)

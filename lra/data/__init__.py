@@ -9,7 +9,15 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from seqarena.common.data.batches import Batch, Indices, Ragged, ShuffledIndices, sample_indices
+from seqarena.common.data.batches import (
+    Batch,
+    Indices,
+    Ragged,
+    ShuffledIndices,
+    longer_mask,
+    needed_mask,
+    sample_indices,
+)
 from seqarena.common.data.prepared import Splits
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.roles import Role, added, role
@@ -80,19 +88,24 @@ class Sequences(Batch):
     """Batch of labelled token sequences, padded at the end with token 0. Retrieval has two per example."""
 
     tokens: TokensOfSome
-    real: MaskOfSome
+    real: MaskOfSome | None
+    """None: nothing is padded."""
     labels: Labels
+
+    def to(self, device: torch.device) -> "Sequences":
+        """Returns the batch on a device, without a mask if nothing is padded."""
+        return replace(super(Sequences, replace(self, real=None)).to(device), real=needed_mask(self.real, device))
 
     def token_count(self) -> int:
         """Returns the number of real tokens."""
-        return int(self.real.sum())
+        return self.tokens.numel() if self.real is None else int(self.real.sum())
 
     def longer(self, length: int) -> "Sequences":
         """Returns the batch with its sequences padded to a length; raises a ``ValueError`` if one is longer."""
-        more = length - self.real.shape[-1]
+        more = length - self.tokens.shape[-1]
         if more < 0:
-            raise ValueError(f"sequences of {self.real.shape[-1]} tokens cannot be padded to {length}")
-        tokens, real = (torch.nn.functional.pad(each, (0, more)) for each in (self.tokens, self.real))
+            raise ValueError(f"sequences of {self.tokens.shape[-1]} tokens cannot be padded to {length}")
+        tokens, real = torch.nn.functional.pad(self.tokens, (0, more)), longer_mask(self.real, self.tokens, more)
         return Sequences(tokens=tokens, real=real, labels=self.labels)
 
 

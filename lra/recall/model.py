@@ -56,6 +56,6 @@ class RecallModel(nn.Module):
     def forward(self, tokens: Tokens, real: Mask, query_indices: TokenIds) -> Scored:
         """Returns the scores of all tokens (P, vocabulary), at ``query_indices`` of the B T positions."""
         hidden: Tensor = self.dropout(self.positions(self.embedding(tokens)))
-        visibility = Visibility(query_real=real, key_real=real, order="causal")
+        visibility = Visibility(query_real=real, key_real=real, order="causal", padded_at_end=True)
         output = self.encoder(hidden, visibility).flatten(0, 1)[query_indices]  # P C
         return torch.matmul(output, self.embedding.weight.T)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seqarena.common.data.batches import Batch, Indices, ShuffledIndices
+from seqarena.common.data.batches import Batch, Indices, ShuffledIndices, longer_mask, needed_mask
 from seqarena.common.shapes import Mask, PerExample, PlacesOfRows, Tokens
 from seqarena.pretraining.data.sequences import Sequences
 from seqarena.pretraining.data.shards import Corpus
@@ -20,7 +20,8 @@ class MaskedBatch(Batch):
     tokens: Tokens
     types: Tokens
     """0 in the first segment, 1 in the second."""
-    real: Mask
+    real: Mask | None
+    """None: nothing is padded."""
     places: PlacesOfRows
     """Positions of each row's targets; 0 where the row has fewer than others."""
     targets: PlacesOfRows
@@ -34,13 +35,17 @@ class MaskedBatch(Batch):
     positions: Tokens | None = None
     """Position of each token in its document, in packed rows."""
 
+    def to(self, device: torch.device) -> "MaskedBatch":
+        """Returns the batch on a device, without a mask if nothing is padded."""
+        return replace(super(MaskedBatch, replace(self, real=None)).to(device), real=needed_mask(self.real, device))
+
     def weight(self) -> int:
         """Returns the number of targets."""
         return int((self.targets != NONE).sum())
 
     def token_count(self) -> int:
         """Returns the number of real tokens."""
-        return int(self.real.sum())
+        return self.tokens.numel() if self.real is None else int(self.real.sum())
 
     def longer(self, length: int) -> "MaskedBatch":
         """Returns the batch padded to ``length``, at least its present length."""
@@ -51,9 +56,10 @@ class MaskedBatch(Batch):
         def padded(tensor: torch.Tensor | None) -> torch.Tensor | None:
             return None if tensor is None else torch.nn.functional.pad(tensor, (0, more))
 
-        wide = {name: padded(getattr(self, name)) for name in ("tokens", "types", "real", "positions")}
+        wide = {name: padded(getattr(self, name)) for name in ("tokens", "types", "positions")}
         apart = None if self.segments is None else torch.nn.functional.pad(self.segments, (0, more), value=length)
-        return replace(self, **wide, segments=apart)  # type: ignore[arg-type]
+        real = longer_mask(self.real, self.tokens, more)
+        return replace(self, **wide, real=real, segments=apart)  # type: ignore[arg-type]
 
 
 class Builder:

@@ -138,4 +138,5 @@ def _span_loss(theirs: Any, longest: int) -> Forward:
 
 
 def _inputs(batch: Any) -> dict[str, Any]:
-    return {"input_ids": batch.tokens, "token_type_ids": batch.types, "attention_mask": batch.real.long()}
+    mask = None if batch.real is None else batch.real.long()
+    return {"input_ids": batch.tokens, "token_type_ids": batch.types, "attention_mask": mask}

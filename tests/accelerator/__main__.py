@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TASKS = ("lra/listops", "lra/text", "lra/retrieval", "pretraining/mlm", "pretraining/wikitext2", "qa/squad1", "qa/mnli",
-         "summarization/wire", "vqa/scenes")  # fmt: skip
+TASKS = ("lra/listops", "lra/text", "lra/retrieval", "lra/image", "lra/associative-recall", "pretraining/mlm",
+         "pretraining/wikitext2", "qa/squad1", "qa/mnli", "summarization/wire", "vqa/scenes")  # fmt: skip
 CASES = tuple(f"{task}/{variant}" for task in TASKS for variant in ("softmax", "dnas", "hnas", "x3", "x3-14"))
 COUNTS = HERE / "counts.json"
 

@@ -85,6 +85,24 @@ def test_a_batch_can_be_padded_to_all_that_the_model_reads() -> None:
         torch.testing.assert_close(model(longer.tokens, longer.real), model(tokens, real), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_batch_without_padding_needs_no_mask(pooling: str) -> None:
+    tokens, _ = batch()
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    whole = Sequences(tokens=tokens, real=real, labels=torch.zeros(3, dtype=torch.long))
+    on_device = whole.to(torch.device("cpu"))
+    assert on_device.real is None
+    assert on_device.token_count() == whole.token_count() == tokens.numel()
+    assert on_device.rows(0, 1).real is None
+    some = replace(whole, real=real & (torch.arange(tokens.shape[1]) < 3)).to(torch.device("cpu"))
+    assert some.real is not None
+    longer = on_device.longer(tokens.shape[1] + 2).real
+    assert longer is not None
+    assert torch.equal(longer, torch.nn.functional.pad(real, (0, 2)))
+    model = Classifier(replace(TINY, pooling=pooling))
+    assert torch.equal(model(tokens, None), model(tokens, real))
+
+
 def test_the_first_token_can_stand_for_all() -> None:
     torch.manual_seed(0)
     tokens, real = batch()

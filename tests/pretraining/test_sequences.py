@@ -136,6 +136,9 @@ def test_a_batch_is_what_bert_reads(vocabulary: Path, building: str) -> None:
             assert batch.segments[row].tolist() == segments + [len(parts)] * rest
             assert batch.positions[row].tolist() == positions + [0] * rest
     assert batch.weight() == int((batch.targets != NONE).sum())
+    there = batch.to(torch.device("cpu"))
+    assert (there.real is None) == bool(batch.real.all())
+    assert there.token_count() == batch.token_count()
     half = batch.rows(0, 2)
     assert (half.segments is None) == (building != "packed")
     padded = Builder(made, found, builder.masker, pad_to=30).batch(every, np.zeros(len(found), np.int64))

@@ -1,6 +1,8 @@
 """The fused forms against the formula: float64 values and gradients, and what they cannot express."""
 
 import itertools
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from seqarena.common.attention.fused import RANGE, FusedArguments, fused_doubly_
 from seqarena.common.attention.hybrid import Hybrid, HybridRule
 from seqarena.common.attention.softmax import biased_softmax
 from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
 
 
 def inputs(queries: int, keys: int, dim: int, scale: float = 1.0) -> list[torch.Tensor]:
@@ -45,6 +48,39 @@ def test_values_and_gradients_are_the_references(
     expected = torch.autograd.grad((reference * direction).sum(), leaves)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("lengths", [(9, 9), (9, 4), (1, 0), (0, 0)])
+def test_padding_at_the_end_needs_no_mask_in_causal_order(lengths: tuple[int, int]) -> None:
+    kernel = ATTENTIONS["softmax"].build(heads=3)
+    tensors = inputs(9, 9, 4)
+    real = torch.arange(9) < torch.tensor(lengths)[:, None]
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.masked_fill_(~real[:, None, :, None], math.nan)
+    at_end = Visibility(query_real=real, key_real=real, order="causal", padded_at_end=True)
+    masked = replace(at_end, padded_at_end=False)
+    assert kernel.explain(*tensors, at_end).implementation == "fused"
+    assert kernel.compute("fused", *tensors, masked) is None
+    found, expected = kernel(*tensors, at_end), kernel.compute("reference", *tensors, masked)
+    direction = torch.randn_like(found)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    grads = [torch.autograd.grad((each * direction).sum(), tensors) for each in (found, expected)]
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_padding_that_is_not_at_the_end_is_refused() -> None:
+    kernel, tensors = ATTENTIONS["softmax"].build(heads=3), inputs(4, 4, 4)
+    real = torch.tensor([[True, False, True, False], [True, True, True, True]])
+    first = torch.tensor([[True, False, False, False], [True, True, True, True]])
+    for changes, words in (
+        ({"query_real": real, "key_real": real}, "a real position after padding"),
+        ({"query_real": first, "key_real": first.clone()}, "one tensor as query_real"),
+        ({"query_real": first, "key_real": first, "order": "none"}, "found order 'none'"),
+    ):
+        with pytest.raises(WrongUseError, match=words):
+            kernel(*tensors, Visibility(**{"order": "causal", "padded_at_end": True, **changes}))
 
 
 def test_fused_passes_survive_gradcheck() -> None:

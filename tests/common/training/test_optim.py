@@ -120,6 +120,22 @@ def test_bert_adam_is_googles(multiplier: float) -> None:
             torch.testing.assert_close(parameter.detach(), mine[name], rtol=1e-9, atol=1e-12)
 
 
+def test_bert_adam_undoes_the_correction_of_a_cycled_beta() -> None:
+    schedule = Schedule(shape="one_cycle", warmup=3, cycle_betas=True)
+    optim = Optim(name="bert_adam", lr=0.02, betas=(0.9, 0.99), eps=1e-6, weight_decay=0.0, schedule=schedule)
+    model = nn.Linear(1, 1, bias=False).double()
+    optimizer = build_optimizer(optim, model)
+    weight, first, second = model.weight.item(), 0.0, 0.0
+    for step in range(6):
+        set_rate(optimizer, optim, step, 6)
+        beta = first_beta(schedule, 0.9, step, 6)
+        first, second = beta * first + (1 - beta), 0.99 * second + 0.01
+        weight -= 0.02 * rate(schedule, step, 6) * first / (math.sqrt(second) + 1e-6)
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step()
+        assert model.weight.item() == pytest.approx(weight, rel=1e-9)
+
+
 @pytest.mark.parametrize("name", ["adamw", "bert_adam", "adam"])
 def test_adam_in_one_kernel_is_adam(name: str) -> None:
     """Against the definition (Kingma and Ba 2015; Loshchilov and Hutter 2019) in float64."""
