@@ -163,7 +163,7 @@ def new_folder(folder: Path) -> Iterator[Path | None]:
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with _exclusive(folder.with_name(f".{folder.name}.lock")):
+    with exclusive(folder.with_name(f".{folder.name}.lock")):
         shutil.rmtree(unfinished, ignore_errors=True)
         if folder.exists():
             yield None
@@ -204,7 +204,7 @@ def _delete_unfinished(parent: Path) -> None:
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
     """Acquires a lock, waiting if necessary; at the end deletes its file."""
     with open_locked(path):
         try:

@@ -16,7 +16,7 @@ from tests.pretraining.wiki import rhymes
 pytestmark = pytest.mark.extras
 
 FIELDS = (
-    "listops --preset quick --attention hnas --model.dropout 0 --data.train 600 --data.validation 50 --data.test 70 "
+    "listops --preset quick --model.dropout 0 --data.train 600 --data.validation 50 --data.test 70 "
     "--data.longer-than 3 --data.shorter-than 12 --data.max-depth 2 --model.dim 16 --model.ffn-dim 32 --model.layers 1 "
     "--train.batch-size 16 --train.steps 20 --train.eval-every 10 --train.log-every 1 --optim.schedule.warmup 5"
 ).split()
@@ -34,11 +34,13 @@ def losses(out: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
-def test_two_processes_follow_the_curve_of_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attention", ["hnas", "average"])  # average ignores its queries: they have no gradient
+def test_two_processes_follow_the_curve_of_one(attention: str, tmp_path: Path) -> None:
     """The batch is global and shared out; both processes must really have run."""
+    variant = ["--attention", attention]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m"]
-    told = run(torchrun, tmp_path / "two", "--json")
-    run([sys.executable, "-m"], tmp_path / "one")
+    told = run(torchrun, tmp_path / "two", "--json", *variant)
+    run([sys.executable, "-m"], tmp_path / "one", *variant)
     two, one = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("two", "one"))
     assert (two["environment"]["processes"], one["environment"]["processes"]) == (2, 1)
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from seqarena.common.errors import WrongUseError, nearest
 from seqarena.common.runs.config import is_external
-from seqarena.common.training.runtime import torch_settings
+from seqarena.common.training.runtime import changed_settings, torch_settings
 
 Config = TypeVar("Config")
 
@@ -141,12 +141,10 @@ def _import(name: str, reference: str) -> ModuleType:
         raise WrongUseError(f"{reference}: it imports {error.name}, which is not installed") from error
     except (Exception, SystemExit) as error:  # whatever the user's code raises when it is imported
         raise WrongUseError(f"{reference}: importing it failed ({_reason(error)})") from error
-    changes = [
-        f"{key} from {before[key]} to {value}" for key, value in torch_settings().items() if value != before[key]
-    ]
+    changes = changed_settings(before)
     if changes:
         raise WrongUseError(
-            f"{reference}: importing it changes {'; '.join(changes)}, which would change the numbers of other runs of "
+            f"{reference}: importing it changes {changes}, which would change the numbers of other runs of "
             "this command too; remove that line, and cast inside the kernel"
         )
     return module

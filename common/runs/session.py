@@ -3,8 +3,12 @@
 import contextlib
 import datetime
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch import nn
 
 from seqarena.common.attention import attention_name
 from seqarena.common.errors import WrongUseError, interrupt_advice
@@ -30,12 +34,14 @@ from seqarena.common.training.loop import DivergedError, first_examples, fit, re
 from seqarena.common.training.processes import Accelerator, gather_object
 from seqarena.common.training.restart import delete_restart_state
 from seqarena.common.training.runtime import (
+    changed_settings,
     main_first,
     make_accelerator,
     parameter_count,
     peak_memory_bytes,
     reset_peak_memory,
     seed_torch,
+    torch_settings,
 )
 
 MAPPED_BATCHES = 4
@@ -178,6 +184,7 @@ def _measure(
     package: Package, run: BaseRun, session: Session, accelerator: Accelerator, folder: Path, sources: Sources
 ) -> Result:
     task, preset = package.task(run), package.preset(run)
+    settings = torch_settings()
     seed_torch(run.seed, 0)
     began = inputs_of(run)
     assembly = package.assembly(run, session.data, accelerator)
@@ -198,6 +205,12 @@ def _measure(
     log = Log(accelerator, folder, title=title, steps=run.train.steps, trackers=bool(session.trackers))
     if accelerator.num_processes > 1:
         log.message(f"{title}: {accelerator.num_processes} processes")
+
+    def validate(model: nn.Module) -> dict[str, float]:
+        with torch.enable_grad():  # an evaluation records no gradients
+            _require_settings(settings)
+        return dict(assembly.validate(model).metrics)
+
     try:
         with log:
             progress = fit(
@@ -206,7 +219,7 @@ def _measure(
                 assembly.batches,
                 run.optim,
                 run.train,
-                evaluate=lambda model: assembly.validate(model).metrics,
+                evaluate=validate,
                 metric=task.metric,
                 higher_is_better=task.higher_is_better,
                 seed=run.seed,
@@ -217,6 +230,7 @@ def _measure(
         if not session.validate_only:
             test = assembly.test(assembly.model)
             require_finite_metrics(test.metrics, progress)
+            _require_settings(settings)
         if test is not None and run.train.diagnostics and accelerator.is_main_process:
             _write_maps(assembly, accelerator, folder)
         if test is not None and assembly.write_checkpoint is not None and accelerator.is_main_process:
@@ -269,6 +283,16 @@ def _measure(
         command=session.command,
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
     )
+
+
+def _require_settings(before: Mapping[str, str]) -> None:
+    """Raises a ``WrongUseError`` if the code of a run changed a setting of the whole process."""
+    changes = changed_settings(before)
+    if changes:
+        raise WrongUseError(
+            f"the code of this run changed {changes}, which would change the numbers of other runs of this command "
+            "too; remove that line, and cast inside the kernel"
+        )
 
 
 def _write_maps(assembly: Assembly, accelerator: Accelerator, folder: Path) -> None:

@@ -68,6 +68,8 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
         mixed_precision="bf16" if half else "no",
         log_with=list(trackers) or None,
         project_dir=None if out is None else str(out),
+        # Some variants ignore their scores, so that queries and keys have no gradient.
+        kwargs_handlers=[accelerate.DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
     _require_plain(accelerator)
     if accelerator.num_processes != launched:
@@ -140,6 +142,12 @@ def torch_settings() -> dict[str, str]:
         "torch's number of threads": str(torch.get_num_threads()),
         "torch's recording of gradients": str(torch.is_grad_enabled()),
     }
+
+
+def changed_settings(before: Mapping[str, str]) -> str:
+    """Returns the changes of ``torch_settings`` since ``before``, in words; empty without one."""
+    after = torch_settings()
+    return "; ".join(f"{name} from {value} to {after[name]}" for name, value in before.items() if value != after[name])
 
 
 def seed_torch(*keys: int) -> None:

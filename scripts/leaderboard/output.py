@@ -40,7 +40,7 @@ def load_tables(runs: Path, baseline: str) -> list[Table]:
         print(f"skipped {problem}", file=sys.stderr)
     baseline = ALIASES.get(baseline, baseline)
     if baseline != BASELINE:
-        everything = (*found.results.values(), *found.noted.values())
+        everything = (*found.results.values(), *(result for _, result in found.noted))
         look_up({result.attention: result for result in everything}, baseline, "attention among these results")
     for message in found.duplicates:
         print(message, file=sys.stderr)

@@ -22,6 +22,8 @@ class OverviewCell:
     verdict: Verdict
     difference: float | None
     """From the baseline; None if it is not compared."""
+    diverged: int = 0
+    """Number of seeds that diverged, over which nothing is compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,10 @@ def _current(table: Table) -> list[Row]:
 
 
 def _names(tables: Sequence[Table]) -> list[str]:
-    plain = [f"{table.task} {table.preset}{', tuned' if table.tuned else ''}" for table in tables]
+    plain = [
+        ", ".join(filter(None, (f"{table.task} {table.preset}", table.precision, "tuned" if table.tuned else "")))
+        for table in tables
+    ]
     counts, seen = Counter(plain), Counter[str]()
     names = []
     for name in plain:
@@ -89,6 +94,7 @@ def _cells(table: Table) -> dict[str, OverviewCell]:
         row.name: OverviewCell(
             verdict=verdict_of(row, higher_is_better=table.higher_is_better),
             difference=row.comparison.difference if row.comparison else None,
+            diverged=len(row.diverged),
         )
         for row in _current(table)
         if row.comparison or row.not_compared or row.mean is None
@@ -165,4 +171,5 @@ def _cell(cell: OverviewCell | None, unit: Unit) -> str:
         return ""
     if cell.difference is None:
         return cell.verdict
-    return f"{MARKS[cell.verdict]} {number(cell.difference, unit, '+')}".strip()
+    diverged = f" ({cell.diverged} diverged)" if cell.diverged else ""
+    return f"{MARKS[cell.verdict]} {number(cell.difference, unit, '+')}{diverged}".strip()

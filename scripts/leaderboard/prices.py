@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import RowParts, row_name
 from seqarena.scripts.leaderboard.comparison import counterpart
 from seqarena.scripts.leaderboard.protocol import Protocol, settings_json
-from seqarena.scripts.leaderboard.remarks import without_version
+from seqarena.scripts.leaderboard.remarks import named_values, without_version
 from seqarena.scripts.leaderboard.rows import Row
 from seqarena.scripts.price.record import PriceRecord
 
@@ -21,16 +22,18 @@ def add_prices(
     protocol: Protocol,
     records: Sequence[PriceRecord],
     baseline: str,
-    sources: Mapping[RowParts, Mapping[str, str]],
+    results: Mapping[RowParts, Result],
 ) -> list[str]:
     """Sets the price of each row from the newest record that has it beside its baseline; returns the conditions.
 
-    A price counts only for the data and the ``sources`` (row -> file -> hash) with which it was measured.
+    A price counts only for the precision, the data, the sources and the values of the row with which it was measured.
+    ``results``: one result of each row.
     """
     own = [
         each
         for each in records
         if _of_a_step(_settings(each)) == _of_a_step(protocol.settings)
+        and protocol.precision in (None, each.environment.get("precision"))
         and (each.data_checksum in (None, protocol.data_checksum) or protocol.data_checksum is None)
     ]
     used: dict[int, PriceRecord] = {}
@@ -42,7 +45,7 @@ def add_prices(
         current = [
             each
             for each in measured
-            if each.is_of(parts, sources.get(row.parts, {})) and each.is_of(against, sources.get(against, {}))
+            if _is_of(each, parts, results.get(row.parts)) and _is_of(each, against, results.get(against))
         ]
         if current:
             row.price = current[0].ratio(parts, against)
@@ -52,9 +55,13 @@ def add_prices(
     notes = [conditions(each) for each in used.values()]
     if outdated:
         notes.append(
-            f"no price of {', '.join(outdated)}: measured with other sources; seqarena price measures it again"
+            f"no price of {', '.join(outdated)}: sources or settings changed since; seqarena price measures it again"
         )
     return notes
+
+
+def _is_of(record: PriceRecord, row: RowParts, result: Result | None) -> bool:
+    return result is None or record.is_of(row, result.sources, named_values(result))
 
 
 def _settings(record: PriceRecord) -> str:

@@ -75,11 +75,7 @@ def _readable(folder: Path) -> bool:
 
 
 def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str]]:
-    """Returns one result per (protocol, row, sources, seed), and a message for each result that is ignored.
-
-    If several results are of the same run, the newest counts. Results with other sources than their row's newest get
-    a row of their own.
-    """
+    """Returns one result per (protocol, row, sources, seed), the newest, and a message for each that is ignored."""
     chosen: dict[tuple[Protocol, RowParts, str, int], Path] = {}
     messages = []
     for folder, result in sorted(results.items(), key=lambda each: each[1].finished_at):
@@ -93,7 +89,7 @@ def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str
             )
         chosen[key] = folder
     kept = set(chosen.values())
-    return separate_versions({folder: result for folder, result in results.items() if folder in kept}), messages
+    return {folder: result for folder, result in results.items() if folder in kept}, messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +100,8 @@ class Measurements:
     """One per (protocol, row, sources, seed)."""
     tuned: list[Group]
     """Groups of results whose fields were tuned."""
-    noted: dict[Path, Result]
-    """The results in these groups."""
+    noted: list[tuple[Path, Result]]
+    """The results in these groups, each with its directory, which may occur in several groups."""
     missing: list[dict[str, Any]]
     """Entries of sweep plans whose run has no result."""
     prices: list[PriceRecord]
@@ -148,9 +144,10 @@ def measurements(folder: Path) -> Measurements:
     prices, damaged = read_prices(folder)
     tunings, more = read_tunings(folder)
     plain, tuned, noted, unfinished = with_tuned(kept, tunings, planned, results.keys() - kept.keys())
+    # Ordinary results do not make an earlier version of a tuned one, which is in no table with them.
     return Measurements(
-        results=plain, tuned=tuned, noted=noted, missing=missing, prices=prices, problems=[*problems, *damaged, *more],
-        duplicates=[*duplicates, *unfinished],
+        results=separate_versions(plain), tuned=tuned, noted=noted, missing=missing, prices=prices,
+        problems=[*problems, *damaged, *more], duplicates=[*duplicates, *unfinished],
     )  # fmt: skip
 
 

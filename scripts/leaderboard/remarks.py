@@ -32,9 +32,13 @@ def version(result: Result) -> str:
 
     The values are hashed because a name can change its meaning when the table of variants or a preset changes.
     """
+    return digest({**result.sources, "row": json.dumps(named_values(result), sort_keys=True)})
+
+
+def named_values(result: Result) -> dict[str, Any]:
+    """Returns field path -> value of the fields that a result's row names; empty for an unknown task."""
     kind = run_class(result.package, result.task)
-    named = {} if kind is None else row_values(kind, result.run)
-    return digest({**result.sources, "row": json.dumps(named, sort_keys=True)})
+    return {} if kind is None else row_values(kind, result.run)
 
 
 def separate_versions(results: Mapping[Path, Result]) -> dict[Path, Result]:

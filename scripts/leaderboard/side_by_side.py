@@ -88,7 +88,8 @@ def _cell(table: Table, row: Row | None) -> str:
     unit = table.unit
     first, *others = [f"{number(mean, unit)}{'' if sd is None else f' +- {number(sd, unit)}'}" for mean, sd in spread]
     star = "*" if _is_significant(row) else ""
-    return f"{' / '.join([f'{first}{star}', *others])} ({len(row.seeds)})"
+    diverged = f", {len(row.diverged)} diverged" if row.diverged else ""
+    return f"{' / '.join([f'{first}{star}', *others])} ({len(row.seeds)}{diverged})"
 
 
 def _is_significant(row: Row) -> bool:

@@ -18,6 +18,9 @@ from seqarena.scripts.leaderboard.tunings import grid_notes
 from seqarena.scripts.leaderboard.verdict import verdict_of
 from seqarena.scripts.price.record import PriceRecord
 
+USUAL_PRECISION = "float32"
+"""Precision that titles leave out."""
+
 
 @dataclass(kw_only=True)
 class Table:
@@ -27,6 +30,8 @@ class Table:
     package: str
     task: str
     preset: str
+    precision: str
+    """Precision of the computation; empty if it is ``USUAL_PRECISION``."""
     tuned: str
     """Tuned fields and their grid; empty if no field was tuned."""
     pretraining: str
@@ -94,6 +99,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         package=protocol.package,
         task=protocol.task,
         preset=protocol.preset,
+        precision=_unusual(protocol.precision),
         tuned=protocol.tuned,
         pretraining=protocol.pretraining,
         metric=some.metric if some else task.metric if task else "score",
@@ -112,9 +118,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         },
         comparable=_is_comparable(protocol, some),
         is_other_data=_has_other_data(protocol),
-        prices=add_prices(
-            rows, protocol, prices, baseline, {parts: some[0].sources for parts, some in by_row.items() if some}
-        ),
+        prices=add_prices(rows, protocol, prices, baseline, {parts: some[0] for parts, some in by_row.items() if some}),
         devices=sorted({result.device for result in group.results}),
         remarks=[
             *remarks(by_row, rows),
@@ -140,11 +144,17 @@ def _title(protocol: Protocol, task: Task | None, result: Result | None) -> str:
         title += f" [these results: version {protocol.task_version}]"
     if protocol.tuned:
         title += f"; {protocol.tuned}"
+    if _unusual(protocol.precision):
+        title += f"; {protocol.precision}"
     has_own = preset is not None and result is not None and _has_own_files(type(preset.run), result.run, preset.run)
     is_presets = protocol.data_checksum in (None, task.checksums.get(protocol.preset))
     if not is_presets and (has_own or _is_other_data(protocol)):
         title += f" [other data than the preset's: sha256 {str(protocol.data_checksum)[:12]}]"
     return title
+
+
+def _unusual(precision: str | None) -> str:
+    return "" if precision in (None, USUAL_PRECISION) else precision
 
 
 def _scoring(result: Result | None, protocol: Protocol) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import RowParts, row_name
 from seqarena.scripts.leaderboard.protocol import Group, Protocol, protocol_of
-from seqarena.scripts.leaderboard.remarks import without_version
+from seqarena.scripts.leaderboard.remarks import separate_versions
 from seqarena.scripts.sweep.tuning import Choice, Tuning
 
 
@@ -18,7 +18,7 @@ def with_tuned(
     tunings: Mapping[Path, Tuning],
     planned: Iterable[Path],
     superseded: Container[Path] = (),
-) -> tuple[dict[Path, Result], list[Group], dict[Path, Result], list[str]]:
+) -> tuple[dict[Path, Result], list[Group], list[tuple[Path, Result]], list[str]]:
     """Returns the results of ordinary tables, one group per tuned protocol, the results in these groups, and messages.
 
     A tuned result, also of an earlier choice, is in an ordinary table only if an ordinary sweep ``planned`` it. There
@@ -38,7 +38,7 @@ def with_tuned(
             absent = sum(each not in results and each not in superseded for each in folders)
             if absent:
                 missing[path].append(f"{row_name(choice.row)} {absent} of {len(folders)}")
-            other = [each for each in folders if each in results and without_version(results[each].row) != choice.row]
+            other = [each for each in folders if each in results and results[each].row != choice.row]
             problems += [f"{path}: {each} has another row than {row_name(choice.row)}" for each in other]
             some: dict[Protocol, dict[Path, Result]] = defaultdict(dict)
             for each in folders:
@@ -49,7 +49,7 @@ def with_tuned(
     groups: dict[Protocol, Group] = {}
     ordinary = {folder.name for folder in planned}
     left = {path: each for path, each in results.items() if path.name in ordinary or path.name not in tested}
-    noted: dict[Path, Result] = {}
+    noted: list[tuple[Path, Result]] = []
     for (protocol, row), choices in found.items():
         *earlier, last = sorted(choices, key=lambda each: each.finished)
         problems += [
@@ -57,9 +57,9 @@ def with_tuned(
             for each in earlier
         ]
         group = groups.setdefault(protocol, Group(protocol=protocol))
-        for folder, result in last.results.items():
-            noted[folder] = replace(result, notes=[*result.notes, _note(last.choice, last.tuning)])
-            group.results.append(noted[folder])
+        for folder, result in separate_versions(last.results).items():
+            noted.append((folder, replace(result, notes=[*result.notes, _note(last.choice, last.tuning)])))
+            group.results.append(noted[-1][1])
         group.tuned[row_name(row)] = _grid(last.choice, last.tuning)
         if missing[last.path]:
             remark = f"runs without a result: {', '.join(missing[last.path])}; the same command resumes the sweep"

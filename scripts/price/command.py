@@ -10,7 +10,7 @@ from statistics import median
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.roles import CONFIG_VERSION
-from seqarena.common.runs.run import row_name, row_of
+from seqarena.common.runs.run import row_name, row_of, row_values
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.scripts.benchmark.selection import at_least_one, chosen
 from seqarena.scripts.price.measure import measure
@@ -41,7 +41,11 @@ def measure_and_record(
     prepared = package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
     sources = [dict(package.sources(run)) for _, run in runs]  # before the workers import them
     prices, environment, load = measure(package.name, runs, options.data_folder, options.rounds, options.steps)
-    prices = [replace(price, sources=own) for price, own in zip(prices, sources, strict=True)]
+    named = [row_values(type(run), to_json(run)) for _, run in runs]
+    prices = [
+        replace(price, sources=own, row_values=values)
+        for price, own, values in zip(prices, sources, named, strict=True)
+    ]
     record = PriceRecord(
         format=FORMAT, package=package.name, task=options.task, preset=runs[0][1].preset, run=to_json(runs[0][1]),
         config_version=CONFIG_VERSION, prices=prices, environment=environment, load=load, command=command,

@@ -33,6 +33,8 @@ class Price:
     """Implementations that computed the attentions."""
     sources: dict[str, str] = field(default_factory=dict)
     """Source files that the variant's numbers depend on, with hashes; empty in records of earlier versions."""
+    row_values: dict[str, Any] = field(default_factory=dict)
+    """Field path -> value of the fields that the row names, since a name can get other values; empty likewise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +81,11 @@ class PriceRecord:
         write_json(path, values | {SEAL: seal(values)})
         return path
 
-    def is_of(self, row: RowParts, sources: Mapping[str, str]) -> bool:
-        """Returns whether a row was measured with these sources, as far as both are known."""
-        measured = [price.sources for price in self.prices if price.row == row and price.sources]
-        return not measured or not sources or measured[0] == dict(sources)
+    def is_of(self, row: RowParts, sources: Mapping[str, str], row_values: Mapping[str, Any]) -> bool:
+        """Returns whether a row was measured with these sources and values, as far as they are known."""
+        measured = next(price for price in self.prices if price.row == row)
+        both = (measured.sources, dict(sources)), (measured.row_values, dict(row_values))
+        return all(not mine or not theirs or mine == theirs for mine, theirs in both)
 
     def ratio(self, row: RowParts, baseline: RowParts) -> PriceRatio | None:
         """Returns the price of a row divided by the baseline's; None if the record lacks either."""

@@ -76,7 +76,7 @@ def gather(folder: Path, baseline: str) -> ReportData:
     """
     found = measurements(folder)
     problems = list(found.problems)
-    folders = {id(result): path for each in (found.results, found.noted) for path, result in each.items()}
+    folders = {id(result): path for path, result in (*found.results.items(), *found.noted)}
     colours: dict[str, str] = {}
     views = [
         _view(table_of(group, baseline, found.prices), group, folder, folders, problems, colours)

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from seqarena.common.errors import BadDataError, WrongUseError, printable
-from seqarena.common.files import paths_below, read_strict_json, write_json
+from seqarena.common.files import exclusive, paths_below, read_strict_json, write_json
 from seqarena.common.runs.results import Result, fits, row_parts
 from seqarena.common.runs.run import RowParts
 from seqarena.common.seal import SEAL, seal
@@ -124,6 +124,12 @@ class Tuning:
         Choices of other rows in a record of the same settings are kept, so that variants can be added.
         """
         path = runs / FOLDER / f"{self.package}-{self.task}-{self.settings}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(path.with_name(f".{path.name}.lock")):  # another sweep may add its rows at the same time
+            self._add_to(path)
+        return path
+
+    def _add_to(self, path: Path) -> None:
         rows = {choice.row for choice in self.choices}
         others: list[Choice] = []
         tested = list(self.earlier)
@@ -136,9 +142,7 @@ class Tuning:
         chosen = {folder for choice in choices for folder in choice.folders}
         tested = [folder for folder in dict.fromkeys(tested) if folder not in chosen]
         values = asdict(replace(self, choices=choices, earlier=tested))
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {SEAL: seal(values)})
-        return path
 
 
 def _reordered(choice: Choice, order: Sequence[int]) -> Choice:

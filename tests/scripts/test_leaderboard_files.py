@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seqarena.common.runs.config import to_json
 from seqarena.common.runs.results import Result, read_results, row_parts
 from seqarena.common.runs.run import row_name
+from seqarena.lra.presets import PRESETS
 from seqarena.scripts import leaderboard
 from seqarena.scripts.leaderboard.records import measurements, missing_runs, newest
 from seqarena.scripts.leaderboard.table import tables
@@ -198,6 +200,11 @@ def test_two_results_that_claim_the_same_run_count_once(results: list[Result]) -
     kept, messages = newest(folders)
     assert list(kept.values()) == [*results[1:], again]
     assert messages == [f"two results of listops softmax seed 0: using the newest, {len(results)}, and ignoring 0"]
+
+
+def test_a_result_whose_variant_has_another_name_now_is_no_edit(tmp_path: Path) -> None:
+    result("earlier", 0, 50, run=to_json(PRESETS["listops"]["quick"].run)).write(tmp_path)
+    assert Result.read(tmp_path) is not None
 
 
 def test_foreign_and_broken_files_are_named_and_skipped(tmp_path: Path, results: list[Result]) -> None:

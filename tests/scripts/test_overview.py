@@ -14,6 +14,7 @@ from seqarena.scripts import leaderboard
 from seqarena.scripts.leaderboard.columns import blocks, fitting
 from seqarena.scripts.leaderboard.overview import overview_of, overview_text
 from seqarena.scripts.leaderboard.rows import detectable_by_seeds
+from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import tables
 from tests.scripts.results import result, run
 
@@ -61,6 +62,31 @@ def test_two_seeds_have_no_verdict() -> None:
     assert overview is not None
     assert {cell.verdict for cells in overview.rows.values() for cell in cells if cell} == {"too few seeds"}
     assert all(column.detectable is None for column in overview.columns)
+
+
+def test_diverged_seeds_are_named() -> None:
+    lost = {"status": "diverged", "score": None, "example_scores": []}
+    made = [replace(each, **lost) if each.attention == "dnas" and each.seed == 2 else each for each in results()]
+    shown = tables([*made, *(replace(each, seed=each.seed + 3) for each in results())], [], "softmax")
+    overview = overview_of(shown)
+    assert overview is not None
+    rows = {row[0]: row for row in overview_text(overview, shown)[2]}
+    assert all(cell.endswith("(1 diverged)") for cell in rows["dnas"][2:])
+    assert not any("diverged" in cell for cell in rows["x3"])
+    _, _, beside, _ = join(shown)[0]
+    assert next(row for row in beside if row[0] == "dnas")[1].endswith("(5, 1 diverged)")
+
+
+def test_tables_of_two_precisions_have_two_names() -> None:
+    half = [replace(each, environment={"device": "a GPU", "precision": "bfloat16"}) for each in results()]
+    shown = tables([*results(), *half], [], "softmax")
+    assert sorted("; bfloat16" in table.title for table in shown) == [False, False, True, True]
+    assert len({table.title for table in shown}) == 4
+    overview = overview_of(shown)
+    assert overview is not None
+    assert sorted(column.name for column in overview.columns) == [
+        "listops hour", "listops hour, bfloat16", "listops quick", "listops quick, bfloat16",
+    ]  # fmt: skip
 
 
 def test_lower_is_better_for_losses() -> None:

@@ -15,6 +15,7 @@ from seqarena.lra.presets import PRESETS
 from seqarena.scripts import leaderboard, price
 from seqarena.scripts.leaderboard.cells import footnotes, headings
 from seqarena.scripts.leaderboard.overview import overview_of, overview_text
+from seqarena.scripts.leaderboard.remarks import named_values
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.price import measure
 from seqarena.scripts.price.record import FORMAT, Price, PriceRecord, read_price, read_prices
@@ -132,9 +133,17 @@ def test_a_price_counts_for_its_sources_and_data_only() -> None:
     assert "not recorded" not in "".join(notes)
     edited, notes = priced({"loop.py": "1", "dnas.py": "2"}, sources["softmax"], "a")
     assert edited == {"softmax"}
-    assert "no price of dnas: measured with other sources; seqarena price measures it again" in notes
+    assert "no price of dnas: sources or settings changed since; seqarena price measures it again" in notes
     assert priced(sources["dnas"], {"loop.py": "2"}, "a")[0] == set()
     assert priced(sources["dnas"], sources["softmax"], "b") == (set(), [])
+    own = [named_values(scores[0]), named_values(scores[3])]
+    for values, names in ((own, {"softmax", "dnas"}), ([own[0], own[1] | {"model.layers": 9}], {"softmax"})):
+        found = [replace(price, row_values=each) for price, each in zip(record().prices, values, strict=True)]
+        table = only(tables(scores, [], "softmax", [record(prices=found)]))
+        assert {row.name for row in table.rows if row.price} == names
+    half = {"device": "a GPU", "precision": "bfloat16"}
+    on_gpu = only(tables([replace(each, environment=half) for each in scores], [], "softmax", [record()]))
+    assert not any(row.price for row in on_gpu.rows)
 
 
 def test_the_overview_has_the_price() -> None:

@@ -12,6 +12,7 @@ from seqarena.common.runs.run import settings
 from seqarena.lra.presets import PRESETS
 from seqarena.scripts.leaderboard.cells import footnotes
 from seqarena.scripts.leaderboard.records import newest
+from seqarena.scripts.leaderboard.remarks import separate_versions
 from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.report.words import sentences
 from tests.scripts.results import only, result, run
@@ -32,7 +33,7 @@ def remarks(*results: Result) -> list[str]:
 
 def compared(results: Sequence[Result]) -> Table:
     kept, _ = newest({Path(str(number)): each for number, each in enumerate(results)})
-    return only(tables(list(kept.values()), [], "softmax"))
+    return only(tables(list(separate_versions(kept).values()), [], "softmax"))
 
 
 def test_results_of_one_kind_need_no_remark() -> None:
@@ -44,7 +45,7 @@ def test_a_row_is_split_where_its_sources_change() -> None:
     results = [made("softmax", 0), made("softmax", 1, sources=formula), made("softmax", 0, 60, sources=formula)]
     results[2] = replace(results[2], finished_at="2026-01-02")
     kept, messages = newest({Path(str(number)): each for number, each in enumerate(results)})
-    table = only(tables(list(kept.values()), [], "softmax"))
+    table = only(tables(list(separate_versions(kept).values()), [], "softmax"))
     assert messages == []
     assert [(row.name.split(" @")[0], row.seeds) for row in table.rows] == [("softmax", [0, 1]), ("softmax", [0])]
     older = table.rows[1]

@@ -159,13 +159,6 @@ def test_a_table_has_each_variant_at_its_choice(tuned: Path) -> None:
     assert not table.comparable
 
 
-def test_the_page_shows_tuned_tables(tuned: Path, tmp_path: Path) -> None:
-    out = tmp_path / "page.html"
-    command = ["report", "--runs", str(tuned / "runs"), "--out", str(out), "--benchmarks", str(tmp_path)]
-    assert run_command(dispatch, command) == 0
-    assert "optim.lr tuned over 1e-3 1e-2" in out.read_text()
-
-
 def test_chosen_runs_are_in_an_ordinary_table_only_if_an_ordinary_sweep_planned_them(tmp_path: Path) -> None:
     """Else the table at the preset's rate would hold the rows that happened to choose it."""
     preset = ["--tune", "optim.lr", "2e-3", "1e-9"]

@@ -132,6 +132,23 @@ def test_code_that_would_change_the_numbers_of_other_runs_is_refused(line: str, 
         torch.set_grad_enabled(True)
 
 
+def test_a_run_whose_code_changes_them_later_has_no_result(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "        torch.set_float32_matmul_precision('medium')\n"
+    path = write(
+        "changing_later.py", SIGMOID.replace("        return torch.sigmoid", f"{line}        return torch.sigmoid")
+    )
+    words = ["lra", "listops", "--attention", f"{path}:Sigmoid", "--out", str(tmp_path / "out"), "--data-folder",
+             str(tmp_path), *TINY]  # fmt: skip
+    try:
+        assert run_command(dispatch, words) == 2
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert "the code of this run changed torch's precision of float32 products" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
 def test_a_module_is_a_variant(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write("shape_package/__init__.py", "")
     write("shape_package/inner.py", SIGMOID)
