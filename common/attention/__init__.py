@@ -149,7 +149,8 @@ def attend(
     trained: the variant's own parameters are constants, in the precision of ``query``.
 
     Raises:
-        WrongUseError: an unknown variant, a mask of the wrong shape, or a variant without a causal form.
+        WrongUseError: an unknown variant, a mask of the wrong shape, a variant without a causal form, or one with a
+            layer that begins at random.
     """
     config = find_attention(variant) if isinstance(variant, str) else variant
     visibility = Visibility(
@@ -160,6 +161,12 @@ def attend(
     )
     require_order(config, visibility.order)
     kernel = config.build(heads=query.shape[1], dropout=dropout)
+    layers = [module for module in kernel.modules() if not isinstance(module, Kernel | Bounded)]
+    if any(list(layer.parameters(recurse=False)) for layer in layers):
+        raise WrongUseError(
+            f"attend: {attention_name(config)} has a layer that begins at random and must be trained; use "
+            "MultiHeadAttention, or a config without that layer, such as Nystromformer(convolution=None)"
+        )
     _freeze(kernel, query.device, torch.promote_types(query.dtype, torch.float32))
     output: Output = kernel(query, key, value, visibility)
     return output

@@ -5,12 +5,14 @@ import math
 import pytest
 import torch
 
+from seqarena.common.attention import attend
 from seqarena.common.attention.rivals.convolution import Convolution
 from seqarena.common.attention.rivals.cosformer import CosFormer
 from seqarena.common.attention.rivals.linear import Average, Linear
 from seqarena.common.attention.rivals.nystromformer import Nystromformer
 from seqarena.common.attention.rivals.performer import Performer, random_directions
 from seqarena.common.attention.visibility import Visibility
+from seqarena.common.errors import WrongUseError
 from tests.common.attention.cases import Case, case
 
 
@@ -151,3 +153,10 @@ def test_convolution(order: str) -> None:
         if 0 <= j < 5 and real[b, j] and real[b, i]:
             expected[b, h, i] += kernel.raw.softmax(dim=-1)[h, k] * each.value[b, h, j]
     torch.testing.assert_close(found, expected)
+
+
+def test_a_layer_that_begins_at_random_is_not_attended_by() -> None:
+    tokens = torch.randn(1, 2, 9, 4)
+    with pytest.raises(WrongUseError, match=r"nystromformer has a layer that begins at random"):
+        attend("nystromformer", tokens, tokens, tokens)
+    assert attend(Nystromformer(convolution=None), tokens, tokens, tokens).shape == tokens.shape
