@@ -131,6 +131,13 @@ def named_by(option: str, path: str, kind: str) -> Iterator[Path]:
         raise BadDataError(f"{option}: {error}") from error
 
 
+def short_list(names: Iterable[str], most: int = 3) -> str:
+    """Returns the first names as text, with the number of further ones."""
+    first = list(names)
+    rest = f" and {len(first) - most} more" if len(first) > most else ""
+    return ", ".join(first[:most]) + rest
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Returns ``nearest: dnas``, the most similar choice, or an empty string if no choice is similar.
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -81,6 +82,40 @@ def test_processes_wait_for_data_that_take_longer_than_a_collective_may(wait: st
     )
     assert (told.returncode == 0) == (wait == "patient"), told.stderr[-2000:]
     assert (told.stdout.count("prepared") == 2) == (wait == "patient")
+
+
+AVERAGING = """
+import sys
+from pathlib import Path
+from torch import nn
+from tests.common.runs import toy
+
+class Model(toy.ToyModel):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)  # over the batch, of which each process has its own share
+
+    def forward(self, inputs):
+        return super().forward(self.norm(inputs))
+
+def evaluate(model):
+    print(f"mean {model.norm.running_mean.tolist()}", flush=True)
+    return {"loss": 0.0}
+
+toy.ToyModel, toy.toy_evaluate = Model, evaluate
+toy.toy_fit(Path(sys.argv[1]))
+"""
+
+
+def test_all_processes_evaluate_the_same_batch_normalisation(tmp_path: Path) -> None:
+    script = tmp_path / "averaging.py"
+    script.write_text(AVERAGING)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", str(script), str(tmp_path)]
+    told = subprocess.run(torchrun, capture_output=True, text=True, check=True, env=environment)
+    means = re.findall(r"mean \[.*?\]", told.stdout)
+    assert len(means) == 6  # three evaluations by two processes
+    assert len(set(means)) == 3
 
 
 def test_a_batch_that_three_processes_cannot_share_is_refused(tmp_path: Path) -> None:

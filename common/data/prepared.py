@@ -12,9 +12,9 @@ import numpy as np
 
 from seqarena.common.data.batches import Ragged
 from seqarena.common.data.tokenization import BESIDE
-from seqarena.common.errors import BadDataError, damage
+from seqarena.common.errors import BadDataError, damage, short_list
 from seqarena.common.files import new_folder, paths_below
-from seqarena.common.runs.sources import Sources, changed_sources, imported_by, short_list
+from seqarena.common.runs.sources import Sources, changed_sources, imported_by
 
 Splits = dict[str, Ragged]
 ARRAYS = ("tokens", "offsets", "labels")

@@ -8,13 +8,15 @@ import argparse
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from seqarena.common.errors import WrongUseError, nearest
+import torch
+
+from seqarena.common.errors import WrongUseError, nearest, short_list
 from seqarena.common.runs.config import is_external
 from seqarena.common.training.runtime import changed_settings, torch_settings
 
@@ -131,7 +133,7 @@ def _import_module(name: str, reference: str) -> ModuleType:
 
 
 def _import(name: str, reference: str) -> ModuleType:
-    before = torch_settings()
+    before, functions = torch_settings(), _torch_functions()
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -147,7 +149,31 @@ def _import(name: str, reference: str) -> ModuleType:
             f"{reference}: importing it changes {changes}, which would change the numbers of other runs of "
             "this command too; remove that line, and cast inside the kernel"
         )
+    after = _torch_functions()
+    replaced = [name for name, function in functions.items() if not _is_kept(function, after.get(name))]
+    if replaced:
+        raise WrongUseError(
+            f"{reference}: importing it replaces {short_list(replaced)}, which would change the numbers of other runs "
+            "of this command too; call your own function by a name of its own"
+        )
     return module
+
+
+def _torch_functions() -> Mapping[str, Callable[..., Any]]:
+    """Returns the functions of torch and the methods of a tensor, by name."""
+    places = {"torch": torch, "torch.nn.functional": torch.nn.functional, "torch.Tensor": torch.Tensor}
+    return {
+        f"{where}.{name}": value
+        for where, place in places.items()
+        for name in dir(place)
+        if callable(value := getattr(place, name)) and not isinstance(value, type)
+    }
+
+
+def _is_kept(before: Callable[..., Any], after: Any) -> bool:
+    """Returns whether a function is the same as before, or torch itself replaced it, as the first compilation does."""
+    definer = getattr(after, "__globals__", {}).get("__name__", "")
+    return bool(after == before) or definer.startswith("torch.")
 
 
 def _reason(error: BaseException) -> str:

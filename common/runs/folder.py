@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seqarena.common.attention import attention_name
-from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.errors import BadDataError, WrongUseError, short_list
 from seqarena.common.files import LOCK, lock_folder, write_json, writing
 from seqarena.common.model.attention_maps import FILE
 from seqarena.common.runs.config import fingerprint, from_json, to_json
@@ -17,7 +17,7 @@ from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.package import OUTPUTS
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun, is_same_run
-from seqarena.common.runs.sources import Sources, changed_sources, digest, short_list
+from seqarena.common.runs.sources import Sources, changed_sources, digest
 
 CURVES = "curves.png"
 """Plot of the run's curves, drawn by ``seqarena curves``."""

@@ -79,7 +79,7 @@ def check_later_imports() -> None:
     """Raises a ``WrongUseError`` if a source was edited after its hash was taken and before Python imported it."""
     for name in [each for each in _later if each in sys.modules]:
         path, known = _later.pop(name)  # what is loaded now cannot change any more
-        if not path.exists() or _parsed(path.read_bytes())[0] != known:
+        if not path.exists() or _parsed(path, path.read_bytes())[0] != known:
             raise WrongUseError(
                 f"{_shown(path)} was changed while this run was beginning, before Python imported it; start the "
                 "command again"
@@ -111,13 +111,6 @@ def digest(sources: Sources) -> str:
 def changed_sources(before: Sources, after: Sources) -> list[str]:
     """Returns the files that differ, in order."""
     return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
-
-
-def short_list(paths: Iterable[str], most: int = 3) -> str:
-    """Returns the first paths as text, with the number of further ones."""
-    names = list(paths)
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
 
 
 def _configs(value: Any) -> list[Any]:
@@ -181,16 +174,30 @@ def _file(name: str, own: Collection[str] = ()) -> Path | None:
     if _top(name) == PROJECT:
         inside = name.partition(".")[2]
         return (loaded.resolve() if loaded is not None else _below(TREE, inside)) if inside else None
-    if loaded is not None:
-        return loaded if is_own or _is_ours(loaded) else None
-    folders = [each for each in map(Path, sys.path) if is_own or _is_ours(each.absolute())]
-    found = (_below(each.absolute(), name) for each in folders)
-    return next((each for each in found if each is not None), None)
+    path = _imported_from(name) if loaded is None else loaded
+    return path if path is not None and (is_own or _is_ours(path)) else None
 
 
 def _below(folder: Path, name: str) -> Path | None:
     path = folder.joinpath(*name.split("."))
     return next((each for each in (path / "__init__.py", path.with_suffix(".py")) if each.exists()), None)
+
+
+def _imported_from(name: str) -> Path | None:
+    """Returns the file that an import of a module would find, without importing it or the packages around it.
+
+    It may be a source file, compiled code or an extension module, also of a package that is installed as editable.
+    """
+    parts, folders, origin = name.split("."), None, None
+    for count in range(1, len(parts) + 1) if all(parts) else ():
+        part = ".".join(parts[:count])
+        # Each finder of this process is asked, as the import system does, for one of them knows editable packages.
+        asked = (each.find_spec(part, folders) for each in sys.meta_path if hasattr(each, "find_spec"))
+        found = next((each for each in asked if each is not None), None)
+        if found is None or (count < len(parts) and found.submodule_search_locations is None):
+            return None
+        folders, origin = found.submodule_search_locations, found.origin if found.has_location else None
+    return Path(origin).absolute() if origin is not None and Path(origin).exists() else None
 
 
 def _loaded(name: str) -> Path | None:
@@ -205,7 +212,7 @@ def _is_ours(path: Path) -> bool:
 
 def _portable(name: str, path: Path) -> str:
     """Returns the path of a project's file, and the name of any other module, whose folder differs by machine."""
-    return _shown(path) if _top(name) == PROJECT else f"{name}.py"
+    return _shown(path) if _top(name) == PROJECT else f"{name}{path.suffix}"
 
 
 def _shown(path: Path) -> str:
@@ -219,14 +226,23 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
     # ``cp -p`` and archives set the time of change of the content, but not that of the status.
     if any(STARTED < changed <= time.time() for changed in (status.st_mtime, status.st_ctime)):
         raise WrongUseError(f"{_shown(path)} was changed after this process began; start the command again")
-    _require_not_stale(path)
-    return _parsed(path.read_bytes())
+    if path.suffix == ".py":
+        _require_not_stale(path)
+    return _parsed(path, path.read_bytes())
 
 
 @functools.cache
-def _parsed(content: bytes) -> tuple[str, frozenset[str]]:
-    """Returns the hash of a file's content, and the names of its imports, with leading dots if relative."""
-    tree = ast.parse(content)
+def _parsed(path: Path, content: bytes) -> tuple[str, frozenset[str]]:
+    """Returns the hash of a file's content, and the names of its imports, with leading dots if relative.
+
+    Of compiled code and extension modules, the hash is that of all bytes, and the imports are unknown.
+    """
+    if path.suffix != ".py":
+        return hashlib.sha256(content).hexdigest()[:12], frozenset()
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError) as error:  # of a file that Python has not imported yet
+        raise WrongUseError(f"{_shown(path)} cannot be imported: {error}") from error
     names: set[str] = set()
     imported = [each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names]
     importers = {*IMPORTERS, *(each.asname for each in imported if each.name in IMPORTERS and each.asname)}

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.errors import BadDataError, WrongUseError, short_list
 from seqarena.common.files import read_strict_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.external import external_modules, import_code
@@ -17,7 +17,7 @@ from seqarena.common.runs.inputs import sources_in
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun
-from seqarena.common.runs.sources import changed_sources, imported_by, model_sources, short_list
+from seqarena.common.runs.sources import changed_sources, imported_by, model_sources
 from seqarena.common.training.checkpoint import load_weights
 from seqarena.common.training.restart import chosen_weights
 

@@ -21,7 +21,7 @@ from seqarena.common.runs.roles import Role, role
 from seqarena.common.training.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
 from seqarena.common.training.log import Log
 from seqarena.common.training.optim import Optim, rate
-from seqarena.common.training.processes import Accelerator
+from seqarena.common.training.processes import Accelerator, broadcast_buffers
 from seqarena.common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, delete_other_weights
 from seqarena.common.training.runtime import Precision, differences, environment
 from seqarena.common.training.step import Loss, Stepper
@@ -44,8 +44,8 @@ class Train:
     batch_size: int
     """Examples per step, over all processes together."""
     micro_batch_size: int | None = None
-    """Examples per process and forward pass; none: all of the process. Fewer save memory and change the dropout
-    masks."""
+    """Examples per process and forward pass; none: all of the process. Fewer save memory and change the random
+    numbers of dropout and of augmentation."""
     length_pool: int = 1
     """Number of batches whose examples are sorted by length together to reduce padding; 1: no sorting."""
     eval_every: int
@@ -201,6 +201,7 @@ def fit(
             progress.logged_step = progress.step
             logged = dataclasses.replace(progress)
         if evaluation_due:
+            broadcast_buffers(model)  # each process evaluates its share by the same model
             diagnose_now = functools.partial(_diagnose, stepper, batches) if train.diagnostics else None
             chosen = _evaluate(model, evaluate, metric, higher_is_better, train, progress, log, diagnose_now)
             if chosen and accelerator.is_main_process:

@@ -97,6 +97,15 @@ def broadcast_patiently(values: list[Any]) -> None:
             distributed.destroy_process_group(group)
 
 
+def broadcast_buffers(model: nn.Module) -> None:
+    """Replaces the buffers of every process, such as the means of batch normalisation, by those of the main process."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        for buffer in model.buffers():
+            distributed.broadcast(buffer, src=0)
+
+
 def bare_model(model: nn.Module) -> Any:
     """Returns a model without its wrapper for several processes; its precision and compilation stay."""
     from accelerate.utils import extract_model_from_parallel

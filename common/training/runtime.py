@@ -133,11 +133,24 @@ def main_first(accelerator: Accelerator, load: Callable[[], Loaded]) -> Loaded:
 
 def torch_settings() -> dict[str, str]:
     """Returns those settings of the whole process that change the numbers of every run in it."""
+    backends: Any = torch.backends  # its types lack these settings
+    # The older functions, such as torch.get_float32_matmul_precision, fail once these were set one by one.
+    operators = {
+        "products on CUDA": backends.cuda.matmul,
+        "products on a CPU": backends.mkldnn.matmul,
+        "convolutions on CUDA": backends.cudnn.conv,
+        "convolutions on a CPU": backends.mkldnn.conv,
+        "recurrent layers on CUDA": backends.cudnn.rnn,
+        "recurrent layers on a CPU": backends.mkldnn.rnn,
+    }
+    precisions = {name: each.fp32_precision for name, each in operators.items()}
     return {
         "torch's default dtype": str(torch.get_default_dtype()),
         "torch's default device": str(torch.get_default_device()),
-        "torch's precision of float32 products": torch.get_float32_matmul_precision(),
-        "TF32 in cuDNN": str(torch.backends.cudnn.allow_tf32),
+        **{
+            f"torch's precision of float32 {name}": "ieee" if precision == "none" else precision
+            for name, precision in precisions.items()
+        },
         "torch's deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
         "torch's number of threads": str(torch.get_num_threads()),
         "torch's recording of gradients": str(torch.is_grad_enabled()),

@@ -60,6 +60,9 @@ def augmented(augmentation: Augmentation, batch: PictureBatch, classes: int) -> 
     """Returns a batch's pictures as numbers from 0 to 1, changed at random, and the target probability of each class.
 
     The same batch always gives the same result. Torch's random state is left as it was.
+
+    Raises:
+        WrongUseError: MixUp or CutMix of a single picture, which has no other one to be mixed with.
     """
     pixels = batch.pictures.float() / 255
     targets = nn.functional.one_hot(batch.labels, classes).float()
@@ -95,6 +98,11 @@ def _mixed(augmentation: Augmentation, pixels: Tensor, targets: Tensor, labels: 
     kinds = [kind for kind in ("mixup", "cutmix") if getattr(augmentation, kind)]
     if not kinds:
         return pixels, targets
+    if len(pixels) < 2:
+        raise WrongUseError(
+            f"augmentation.{kinds[0]} mixes pictures of a forward pass, which has one picture: make the batch or "
+            f"train.micro_batch_size larger, or set augmentation.{kinds[0]} to 0"
+        )
     kind = kinds[int(torch.randint(len(kinds), ()))]
     if kind == "cutmix":
         cutmix = _kornia().RandomCutMixV2(

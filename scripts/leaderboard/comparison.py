@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from seqarena.common.errors import BadDataError
+from seqarena.common.errors import BadDataError, short_list
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import LAYERS, OTHER_ATTENTIONS, VERSION, RowParts, row_name
-from seqarena.common.runs.sources import short_list
 from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, MORE_SEEDS, holm, noise_of, paired_comparison
 from seqarena.scripts.leaderboard.protocol import Group
 from seqarena.scripts.leaderboard.remarks import is_earlier, without_version

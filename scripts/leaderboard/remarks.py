@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from seqarena.common.errors import short_list
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import VERSION, RowParts, row_name, row_values
-from seqarena.common.runs.sources import changed_sources, digest, short_list
+from seqarena.common.runs.sources import changed_sources, digest
 from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of, run_class
 from seqarena.scripts.leaderboard.rows import Row
 

@@ -71,9 +71,19 @@ def tables(
     prices: Sequence[PriceRecord] = (),
     tuned: Sequence[Group] = (),
 ) -> list[Table]:
-    """Returns one table per protocol, in the order of ``evidence``; ``tuned``: groups of tuned results."""
+    """Returns one table per protocol, in the order of ``evidence``; ``tuned``: groups of tuned results.
+
+    Titles that would be the same name the data, if that is where the tables differ.
+    """
     found = [*groups(results, missing), *tuned]
-    return sorted((table_of(group, baseline, prices) for group in found), key=evidence)
+    made = [(table_of(group, baseline, prices), group.protocol.data_checksum) for group in found]
+    checksums: dict[str, set[str | None]] = {}
+    for table, checksum in made:
+        checksums.setdefault(table.title, set()).add(checksum)
+    for table, checksum in made:
+        if len(checksums[table.title]) > 1 and checksum is not None:
+            table.title += f" [data: sha256 {checksum[:12]}]"
+    return sorted((table for table, _ in made), key=evidence)
 
 
 def evidence(table: Table) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.errors import BadDataError, WrongUseError, short_list
 from seqarena.common.runs.config import from_json, to_json
 from seqarena.common.runs.external import external_modules, import_code, location_of
 from seqarena.common.runs.folder import outdated_sources, run_folder
@@ -16,7 +16,7 @@ from seqarena.common.runs.results import RESULT, TRIAL, Result
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import BaseRun, changed_from, row_name, row_of
 from seqarena.common.runs.session import Session, execute
-from seqarena.common.runs.sources import Sources, changed_sources, short_list
+from seqarena.common.runs.sources import Sources, changed_sources
 from seqarena.scripts.packages import find_package
 
 IN_USE = 3

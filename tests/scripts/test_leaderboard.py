@@ -62,6 +62,14 @@ def test_protocols_are_never_averaged_together(results: list[Result]) -> None:
     ]
 
 
+def test_tables_of_different_data_have_different_titles(results: list[Result]) -> None:
+    """The preset has no recorded checksum, so it is unknown which of the two data are the preset's."""
+    one, two = (replace(results[0], preset="later", data_checksum=each) for each in ("ab" * 32, "cd" * 32))
+    titles = sorted(table.title.partition(" [")[2] for table in tables([one, two], [], "softmax"))
+    assert titles == ["data: sha256 abababababab]", "data: sha256 cdcdcdcdcdcd]"]
+    assert "[" not in only(tables([one], [], "softmax")).title
+
+
 def test_where_the_files_are_is_no_protocol() -> None:
     here, there = (
         result(row, 0, 50, run={**run(row, "quick", 1000), "data": DATA | {"path": path}})

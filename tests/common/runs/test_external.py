@@ -117,7 +117,8 @@ def test_a_file_is_a_variant(write: Write) -> None:
     ("line", "message"),
     [
         ("torch.set_default_dtype(torch.float64)", "changes torch's default dtype from torch.float32 to torch.float64"),
-        ('torch.set_float32_matmul_precision("medium")', "precision of float32 products from highest to medium"),
+        ('torch.set_float32_matmul_precision("medium")', "precision of float32 products on a CPU from ieee to bf16"),
+        ('torch.backends.mkldnn.fp32_precision = "bf16"', "of float32 convolutions on a CPU from ieee to bf16"),
         ("torch.set_grad_enabled(False)", "recording of gradients from True to False"),
     ],
 )
@@ -128,8 +129,26 @@ def test_code_that_would_change_the_numbers_of_other_runs_is_refused(line: str, 
             find_attention(f"{path}:Sigmoid")
     finally:
         torch.set_default_dtype(torch.float32)
+        torch.backends.mkldnn.fp32_precision = "none"
         torch.set_float32_matmul_precision("highest")
         torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [("torch", "softmax"), ("torch.nn.functional", "softmax"), ("torch.Tensor", "exp")]
+)
+def test_code_that_replaces_a_function_of_torch_is_refused(place: str, name: str, write: Write) -> None:
+    lines = (
+        f"import functools\n\n\n@functools.wraps({place}.{name})\ndef other(*a, **k): ...\n\n\n{place}.{name} = other"
+    )
+    path = write(f"replacing_{place.replace('.', '_')}.py", f"{SIGMOID}\n\n{lines}\n")
+    owner = {"torch": torch, "torch.nn.functional": torch.nn.functional, "torch.Tensor": torch.Tensor}[place]
+    kept = vars(owner).get(name)
+    try:
+        with pytest.raises(WrongUseError, match=f"importing it replaces {place}.{name}, which"):
+            find_attention(f"{path}:Sigmoid")
+    finally:
+        delattr(owner, name) if kept is None else setattr(owner, name, kept)
 
 
 def test_a_run_whose_code_changes_them_later_has_no_result(

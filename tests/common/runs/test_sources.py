@@ -7,15 +7,17 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
 
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.attention.softmax import Softmax
-from seqarena.common.errors import WrongUseError
+from seqarena.common.errors import WrongUseError, short_list
 from seqarena.common.runs import sources
-from seqarena.common.runs.sources import changed_sources, digest, short_list, sources_of
+from seqarena.common.runs.sources import changed_sources, digest, sources_of
 from seqarena.scripts.packages import PACKAGES, find_package
 from tests.lra.test_training import BASE
 
@@ -52,6 +54,13 @@ def forget() -> None:
 
 def of(attention: str) -> sources.Sources:
     run = replace(BASE, model=replace(BASE.model, attention=ATTENTIONS[attention]))
+    return sources_of(find_package("lra").assemble_of(BASE), run)
+
+
+def of_mine(module: str) -> sources.Sources:
+    """Returns the sources of a run with a variant of the user's, defined in this module."""
+    kind = type("Mine", (Softmax,), {"__module__": module})
+    run = replace(BASE, model=replace(BASE.model, attention=kind()))
     return sources_of(find_package("lra").assemble_of(BASE), run)
 
 
@@ -161,10 +170,8 @@ def test_a_file_of_the_users_below_the_prefix_of_python_is_seen(
     (tmp_path / "mine" / "variant.py").write_text("import helper\n")
     (tmp_path / "mine" / "helper.py").write_text("GAIN = 1\n")
     monkeypatch.syspath_prepend(tmp_path / "mine")
-    kind = type("Mine", (Softmax,), {"__module__": "variant"})
-    run = replace(BASE, model=replace(BASE.model, attention=kind()))
-    assert "helper.py" in sources_of(find_package("lra").assemble_of(BASE), run)
-    assert not {"json.py", "torch.py", "numpy.py"} & sources_of(find_package("lra").assemble_of(BASE), run).keys()
+    assert "helper.py" in of_mine("variant")
+    assert not {"json.py", "torch.py", "numpy.py"} & of_mine("variant").keys()
 
 
 def test_compiled_code_of_an_earlier_text_is_noticed(edit: Tree) -> None:
@@ -200,9 +207,7 @@ def test_a_file_that_is_edited_before_its_import_is_noticed(
     (tmp_path / "mine" / "variant.py").write_text(f"def weights():\n    import {name}\n")
     helper.write_text("GAIN = 1\n")
     monkeypatch.syspath_prepend(tmp_path / "mine")
-    kind = type("Mine", (Softmax,), {"__module__": "variant"})
-    run = replace(BASE, model=replace(BASE.model, attention=kind()))
-    assert f"{name}.py" in sources_of(find_package("lra").assemble_of(BASE), run)
+    assert f"{name}.py" in of_mine("variant")
     if edited:
         helper.write_text("GAIN = 2\n")
     sources.check_later_imports()  # it is not imported yet
@@ -249,16 +254,49 @@ def test_a_variant_in_a_package_of_the_users_is_seen_with_all_that_it_imports(
     (elsewhere / "beside" / "__init__.py").touch()
     (elsewhere / "beside" / "variant.py").write_text(variant)
     monkeypatch.syspath_prepend(elsewhere)
-    kind = type("Mine", (Softmax,), {"__module__": "beside.variant"})
-    run = replace(BASE, model=replace(BASE.model, attention=kind()))
 
-    def now() -> sources.Sources:
-        return sources_of(find_package("lra").assemble_of(BASE), run)
-
-    known = now()
+    known = of_mine("beside.variant")
     edit(path, "", "EXTRA = 1\n")
     module = path.removesuffix(".py").partition("/")[2].replace("/", ".")
-    assert changed_sources(known, now()) == [path if path.startswith("common/") else f"{module}.py"]
+    assert changed_sources(known, of_mine("beside.variant")) == [path if path.startswith("common/") else f"{module}.py"]
+
+
+@pytest.mark.parametrize("suffix", [EXTENSION_SUFFIXES[0], ".pyc"])
+def test_an_extension_module_beside_a_variant_is_seen(suffix: str, edit: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = sources.TREE / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "variant.py").write_text("def weights():\n    import fast\n")
+    (elsewhere / f"fast{suffix}").write_bytes(b"\x7fELF one")
+    monkeypatch.syspath_prepend(elsewhere)
+    known = of_mine("variant")
+    (elsewhere / f"fast{suffix}").write_bytes(b"\x7fELF two")
+    forget()
+    assert changed_sources(known, of_mine("variant")) == ["fast" + Path(f"fast{suffix}").suffix]
+
+
+def test_a_package_that_is_installed_as_editable_is_seen(edit: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder is not in ``sys.path``: a finder of its own knows it. A function imports it later."""
+    elsewhere = sources.TREE / "elsewhere"
+    (elsewhere / "src" / "beside").mkdir(parents=True)
+    (elsewhere / "variant.py").write_text("def weights():\n    from beside.helper import GAIN\n")
+    (elsewhere / "src" / "beside" / "__init__.py").write_text("raise AssertionError('imported')\n")
+    (elsewhere / "src" / "beside" / "helper.py").write_text("GAIN = 1\n")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+            folder = elsewhere / "src" / name
+            found = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+            return found if name == "beside" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    monkeypatch.syspath_prepend(elsewhere)
+    known = of_mine("variant")
+    edit("elsewhere/src/beside/helper.py", "1", "2")
+    assert changed_sources(known, of_mine("variant")) == ["beside.helper.py"]
+    edit("elsewhere/src/beside/helper.py", "=", "")
+    with pytest.raises(WrongUseError, match=r"beside.helper\.py cannot be imported: invalid syntax"):
+        of_mine("variant")
 
 
 @pytest.mark.parametrize(
@@ -277,19 +315,15 @@ def test_a_variant_of_the_users_that_uses_the_table_depends_on_all_of_it(
     elsewhere.mkdir()
     (elsewhere / "mixture.py").write_text(f"{line}\n")
     monkeypatch.syspath_prepend(elsewhere)
-    kind = type("Mine", (Softmax,), {"__module__": "mixture"})
-    run = replace(BASE, model=replace(BASE.model, attention=kind()))
-    assemble = find_package("lra").assemble_of(BASE)
-    known = sources_of(assemble, run)
+    known = of_mine("mixture")
     edit(formula, "", "EXTRA = 1\n")
-    assert changed_sources(known, sources_of(assemble, run)) == [formula] * is_seen
+    assert changed_sources(known, of_mine("mixture")) == [formula] * is_seen
 
 
 def test_a_config_without_a_file_is_refused() -> None:
     """In a notebook, a formula that is edited would else return the result of the earlier one."""
-    kind = type("Mine", (Softmax,), {"__module__": "nowhere"})
     with pytest.raises(WrongUseError, match=r"Mine is defined in nowhere, which has no file whose edits could be "):
-        sources_of(find_package("lra").assemble_of(BASE), replace(BASE, model=replace(BASE.model, attention=kind())))
+        of_mine("nowhere")
 
 
 def test_every_preset_has_its_own_package_and_configs_among_its_sources() -> None:

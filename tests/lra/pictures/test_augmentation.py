@@ -107,6 +107,12 @@ def test_a_batch_has_mixup_or_cutmix_when_both_are_on() -> None:
     assert seen == {"cutmix", "mixup"}
 
 
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_a_single_picture_cannot_be_mixed(name: str) -> None:
+    with pytest.raises(WrongUseError, match=rf"augmentation\.{name} mixes .* train\.micro_batch_size larger"):
+        augmented(EVERY[name], batch_of(count=1), CLASSES)
+
+
 def test_label_smoothing_spreads_a_part_of_the_target() -> None:
     _, targets = augmented(Augmentation(label_smoothing=0.1), batch_of(), CLASSES)
     assert targets.max().item() == pytest.approx(0.92)
