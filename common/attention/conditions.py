@@ -66,7 +66,7 @@ def features(inputs: Inputs, phi: str, power: int) -> str | None:
 
 def triton(inputs: Inputs) -> str | None:
     """Returns why no Triton kernel can compute a call, for any variant; or None."""
-    query, key, value, visibility, bias, _ = inputs
+    query, key, value, visibility, _, _ = inputs
     widths = (query.shape[3], value.shape[3])
     if not INSTALLED:
         return "Triton is not installed (pip install triton)"
@@ -80,17 +80,31 @@ def triton(inputs: Inputs) -> str | None:
         return f"heads are {widths[0]} and {widths[1]} wide, expected {LEAST_WIDTH} to {MOST_WIDTH}"
     if max(query.shape[2], key.shape[2]) * max(widths) >= 2**31:
         return "a head has 2^31 elements or more"
-    if bias is not None:
-        return "a bias is not supported"
     if visibility.segments is not None or visibility.window is not None:
         return "segments and windows are not supported"
     return None
+
+
+def triton_elementwise(inputs: Inputs) -> str | None:
+    """Returns why the Triton kernels of the elementwise variants cannot compute a call, or None."""
+    bias, full = inputs.bias, (*inputs.query.shape[:3], inputs.key.shape[2])
+    if bias is None:
+        return triton(inputs)
+    if bias.dtype not in DTYPES:
+        return f"a bias in {bias.dtype} is not supported, only float16, bfloat16 and float32"
+    if sum((size - 1) * step for size, step in zip(bias.shape[2:], bias.stride()[2:], strict=True)) >= 2**31:
+        return "a head of the bias has 2^31 elements or more"
+    if bias.requires_grad and torch.is_grad_enabled() and bias.shape != full:
+        return "a trained bias of several heads or examples needs a matrix over all pairs for each of them"
+    return triton(inputs)
 
 
 def triton_doubly_normalized(inputs: Inputs, rounds: int) -> str | None:
     """Returns why the Triton kernels of doubly-normalised attention cannot compute a call, or None."""
     if rounds > 1 or inputs.visibility.order != "none":
         return "the kernels of doubly-normalised attention support no order and one iteration only"
+    if inputs.bias is not None:
+        return "the kernels of doubly-normalised attention do not support a bias"
     return triton(inputs)
 
 

@@ -106,7 +106,7 @@ class ElementwiseKernel(Kernel):
             case "features":
                 return conditions.features(inputs, self.rule.phi, self.rule.power)
             case "triton":
-                return conditions.triton(inputs) or fault_of(self.rule, inputs)
+                return conditions.triton_elementwise(inputs) or fault_of(self.rule, inputs)
             case _:
                 return super().limitation(implementation, inputs)
 
@@ -114,7 +114,7 @@ class ElementwiseKernel(Kernel):
         """Computes the output by the kernels in ``triton/elementwise.py``."""
         from seqarena.common.attention.triton.operators import attend_elementwise  # noqa: PLC0415  # needs Triton
 
-        return attend_elementwise(self.rule, query, key, value, visibility, self.active_dropout)
+        return attend_elementwise(self.rule, query, key, value, visibility, bias, self.active_dropout)
 
     def features(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output of x^1 and x^2 by products of features."""

@@ -17,7 +17,9 @@ LARGE_SHARED_MEMORY_CAPABILITIES = (90,)
 FLOATS = ("row_scale", "column_lse", "row_lse", "row_sum", "delta", "column_grad", "query_offset", "key_offset",
           "softmax_lse", "softmax_delta", "mixing")  # fmt: skip
 BITS = ("row_bits", "key_bits")
-SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit")
+MASKS = ("row_real", "key_real")
+SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit", "batch_stride", "head_stride",
+         "row_stride", "key_stride")  # fmt: skip
 MULTIPLE = 16
 """Pointers and sizes divisible by it select Triton's specialised kernels."""
 TENSOR_CORES, SPILLS, EXPONENTIALS = ("HGMMA", "HMMA", "WGMMA"), ("STL", "LDL"), ("MUFU",)
@@ -62,10 +64,11 @@ def compile_kernel(
     tiles = tiles_of(role, dtype.itemsize, width, large_shared_memory=capability in LARGE_SHARED_MEMORY_CAPABILITIES)
     constants = tiles.sizes(role) | {"WIDTH": tile_width(width), "VALUE_WIDTH": tile_width(width)} | settings
     names = kernel.arg_names
+    constants |= {"key_stride": 1}  # a size of 1 is a constant in a kernel that Triton launches
     constants = {name: value for name, value in constants.items() if name in names}
     pointer = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
     types = dict.fromkeys(FLOATS, "*fp32") | dict.fromkeys(BITS, "*i32") | dict.fromkeys(SIZES, "i32")
-    types |= {"scale": "fp32", "kept": "fp32"} | dict.fromkeys(constants, "constexpr")
+    types |= dict.fromkeys(MASKS, "*u8") | {"scale": "fp32", "kept": "fp32"} | dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, pointer) for name in names}
     sizes = {"rows": length, "keys": length, "width": width, "value_width": width}
     aligned = [

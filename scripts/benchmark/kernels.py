@@ -71,6 +71,7 @@ def parser() -> Parser:
     parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (default: 64 128)")
     parser.add_argument("--causal", action="store_true", help="causal order, elementwise variants only")
     parser.add_argument("--drops", action="store_true", help="with dropout")
+    parser.add_argument("--biased", action="store_true", help="with a trained bias, elementwise variants only")
     parser.add_argument("--length", type=int, default=4096, help="only divisibility by 16 matters (default: 4096)")
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
     return parser
@@ -84,8 +85,11 @@ def _parse(arguments: Sequence[str]) -> Any:
         look_up(PRECISIONS, each, "precision")
     require_kernels(options.attention, options.head_dim)
     at_least_one(options, "length")
-    if options.causal and not MIXED.keys().isdisjoint(options.attention):
-        raise WrongUseError("--causal: supported by elementwise variants only; remove dnas and hnas from --attention")
+    for option in ("causal", "biased"):
+        if getattr(options, option) and not MIXED.keys().isdisjoint(options.attention):
+            raise WrongUseError(
+                f"--{option}: supported by elementwise variants only; remove dnas and hnas from --attention"
+            )
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
     if INTERPRETED:
@@ -105,10 +109,10 @@ def require_kernels(variants: Sequence[str], widths: Sequence[int]) -> None:
             )
 
 
-def kernels_of(variant: str, *, drops: bool = False) -> dict["Role", Any]:
-    """Returns the kernels of a variant, in execution order; ``drops``: with dropout."""
+def kernels_of(variant: str, *, drops: bool = False, biased: bool = False) -> dict["Role", Any]:
+    """Returns the kernels of a variant, in execution order; ``drops``: with dropout; ``biased``: with a bias."""
     from seqarena.common.attention.triton import doubly_normalized, elementwise  # noqa: PLC0415  # need Triton
-    from seqarena.common.attention.triton.launch import heavy_roles  # noqa: PLC0415
+    from seqarena.common.attention.triton.launch import HEAVY, heavy_roles  # noqa: PLC0415
 
     if variant in MIXED:
         forward, keys, queries = heavy_roles(MIXED[variant] or drops)
@@ -117,10 +121,11 @@ def kernels_of(variant: str, *, drops: bool = False) -> dict["Role", Any]:
             keys: doubly_normalized.normalized_backward_keys,
             queries: doubly_normalized.normalized_backward_queries,
         }  # fmt: skip
-    return {
+    roles: dict[Role, Any] = {
         "forward": elementwise.elementwise_forward, "keys": elementwise.elementwise_backward_keys,
         "queries": elementwise.elementwise_backward_queries,
     }  # fmt: skip
+    return {HEAVY[role]: kernel for role, kernel in roles.items()} if biased else roles
 
 
 def compiled_of(variant: str, capability: str, precision: str, width: int, options: Any) -> list["CompiledKernel"]:
@@ -130,8 +135,11 @@ def compiled_of(variant: str, capability: str, precision: str, width: int, optio
     settings: dict[str, Any] = {"MIXED": MIXED.get(variant), "DROPS": options.drops}
     if variant not in MIXED:
         rule: Any = find_attention(variant).build(1).rule
-        settings = {"PHI": rule.phi, "POWER": rule.power, "CAUSAL": options.causal, "DROPS": options.drops}
+        settings = {
+            "PHI": rule.phi, "POWER": rule.power, "CAUSAL": options.causal, "DROPS": options.drops,
+            "BIASED": options.biased, "LEARNS": options.biased,
+        }  # fmt: skip
     return [
         compile_kernel(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings, options.length)
-        for role, kernel in kernels_of(variant, drops=options.drops).items()
+        for role, kernel in kernels_of(variant, drops=options.drops, biased=options.biased).items()
     ]

@@ -2,7 +2,8 @@
 
 Tensors are flat: L heads of all examples, N queries, M keys, widths D and E of a head. Scores and sums are float32.
 Products of float32 tensors are never rounded to tf32. Callers set padding in queries, keys and values to 0, so that the
-only mask is the causal one, applied to tiles in which some keys are hidden.
+only mask is the causal one, applied to tiles in which some keys are hidden. With BIASED, s_ij includes a bias (B H N M
+of any strides).
 
 Beside the matrix products a kernel does as few operations per pair as possible. For polynomials the scale of the scores
 is part of the row factor (scale^power). The row factor multiplies the sum over keys, except in float16, where a cube
@@ -110,6 +111,36 @@ def scores_of(own, others, scale, PHI: tl.constexpr):
 
 
 @triton.jit
+def bias_of(
+    bias, row_real, key_real, head, heads, rows, keys, row, position, batch_stride, head_stride, row_stride,
+    key_stride, scale, PHI: tl.constexpr,
+):  # fmt: skip
+    """Returns the bias of a tile in the unit of ``scores_of``; 0 for padding, where it may be NaN.
+
+    ``row`` and ``position`` are broadcast.
+    """
+    example = head // heads
+    is_row = tl.load(row_real + example * rows + row, mask=row < rows, other=0) != 0
+    is_key = tl.load(key_real + example * keys + position, mask=position < keys, other=0) != 0
+    start = bias + example * batch_stride + (head % heads) * head_stride
+    found = tl.load(start + row * row_stride + position * key_stride, mask=is_row & is_key, other=0.0).to(tl.float32)
+    return found / scale if PHI == "x" else found
+
+
+@triton.jit
+def store_bias_gradient(
+    grad_bias, grad_scores, head, rows, keys, row, position, scale,
+    IS_FLOAT16: tl.constexpr, PHI: tl.constexpr, POWER: tl.constexpr,
+):  # fmt: skip
+    """Stores the gradient of a tile's bias, given ``score_gradient`` after its masks."""
+    if not IS_FLOAT16:
+        grad_scores *= POWER / scale if PHI == "x" else POWER
+    inside = (row < rows) & (position < keys)
+    pointers = grad_bias + head * rows * keys + (row * keys + position)
+    tl.store(pointers, grad_scores.to(grad_bias.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def scale_early(grad_weights, row_factor, scale, PHI: tl.constexpr, POWER: tl.constexpr):
     """Multiplies the gradient of the weights by all factors at once, before a cast to float16 could underflow."""
     return grad_weights * (row_factor * (POWER / scale if PHI == "x" else POWER))
@@ -137,9 +168,11 @@ def score_gradient(scores, grad_weights, PHI: tl.constexpr, POWER: tl.constexpr)
 
 @triton.jit
 def elementwise_forward(
-    query, key, value, out, row_scale, row_bits, key_bits,
+    query, key, value, out, row_scale, row_bits, key_bits, bias, row_real, key_real,
+    batch_stride, head_stride, row_stride, key_stride,
     heads, rows, keys, width, value_width, scale, memory, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
+    BIASED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes sum_j phi(s_ij)^power value_j times the row factor, for a block of rows of a head."""
@@ -156,7 +189,13 @@ def elementwise_forward(
             others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
             values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
             bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
-            weights = power(activation(scores_of(own, others, scale, PHI), PHI), POWER)
+            scores = scores_of(own, others, scale, PHI)
+            if BIASED:
+                scores += bias_of(
+                    bias, row_real, key_real, head, heads, rows, keys, row[:, None], position[None, :],
+                    batch_stride, head_stride, row_stride, key_stride, scale, PHI,
+                )  # fmt: skip
+            weights = power(activation(scores, PHI), POWER)
             weights = mask_weights(
                 weights, row[:, None], position[None, :], own_bits, bits, memory, limit, hides, DROPS
             )
@@ -170,9 +209,11 @@ def elementwise_forward(
 
 @triton.jit
 def elementwise_backward_keys(
-    query, key, value, grad, grad_key, grad_value, row_scale, row_bits, key_bits,
+    query, key, value, grad, grad_key, grad_value, row_scale, row_bits, key_bits, bias, row_real, key_real,
+    batch_stride, head_stride, row_stride, key_stride,
     heads, rows, keys, width, value_width, scale, memory, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
+    BIASED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Computes the gradients of a block of keys and values of a head.
@@ -196,6 +237,11 @@ def elementwise_backward_keys(
             grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
             bits = bits_of(row_bits, head, rows, row, DROPS)[None, :]
             scores = scores_of(own, queries, scale, PHI)
+            if BIASED:
+                scores += bias_of(
+                    bias, row_real, key_real, head, heads, rows, keys, row[None, :], position[:, None],
+                    batch_stride, head_stride, row_stride, key_stride, scale, PHI,
+                )  # fmt: skip
             grad_weights = product(values, tl.trans(grads))
             weights = power(activation(scores, PHI), POWER)
             if own.dtype == tl.float16:
@@ -217,12 +263,18 @@ def elementwise_backward_keys(
 
 @triton.jit
 def elementwise_backward_queries(
-    query, key, value, grad, grad_query, row_scale, row_bits, key_bits,
+    query, key, value, grad, grad_query, grad_bias, row_scale, row_bits, key_bits, bias, row_real, key_real,
+    batch_stride, head_stride, row_stride, key_stride,
     heads, rows, keys, width, value_width, scale, memory, limit,
     PHI: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, DROPS: tl.constexpr,
+    BIASED: tl.constexpr, LEARNS: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Computes the gradient of a block of queries of a head; ``grad`` includes the row factor, except in float16."""
+    """Computes the gradient of a block of queries of a head, and with LEARNS that of their bias (L N M).
+
+    ``grad`` includes the row factor, except in float16. The gradient of keys that are hidden from the whole block is
+    not stored.
+    """
     first, head = block_of(rows, ROWS)
     row = first + tl.arange(0, ROWS)
     own = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
@@ -238,6 +290,11 @@ def elementwise_backward_queries(
             values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
             bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
             scores = scores_of(own, others, scale, PHI)
+            if BIASED:
+                scores += bias_of(
+                    bias, row_real, key_real, head, heads, rows, keys, row[:, None], position[None, :],
+                    batch_stride, head_stride, row_stride, key_stride, scale, PHI,
+                )  # fmt: skip
             grad_weights = product(grads, tl.trans(values))
             if own.dtype == tl.float16:
                 grad_weights = scale_early(grad_weights, row_factor, scale, PHI, POWER)
@@ -245,6 +302,11 @@ def elementwise_backward_queries(
             grad_scores = mask_weights(
                 grad_scores, row[:, None], position[None, :], own_bits, bits, memory, limit, hides, DROPS
             )
+            if LEARNS:
+                store_bias_gradient(
+                    grad_bias, grad_scores, head, rows, keys, row[:, None], position[None, :], scale,
+                    own.dtype == tl.float16, PHI, POWER,
+                )  # fmt: skip
             total += product(grad_scores.to(others.dtype), others)
     total = apply_factors(total, scale, own.dtype == tl.float16, PHI, POWER)
     store_tile(grad_query + head * rows * width, total, rows, width, first, ROWS, WIDTH)

@@ -19,7 +19,10 @@ Role = Literal[
     "forward", "columns", "keys", "keys_and_masses", "queries", "forward_heavy", "keys_heavy", "queries_heavy"
 ]
 """Task of a kernel: output, column logsumexps, gradients of keys and values (and of logsumexps), or of queries. heavy:
-of doubly-normalised attention with dropout, and of hybrid attention, which need more registers."""
+of doubly-normalised attention with dropout, of hybrid attention, and of elementwise variants with a bias, which need
+more registers."""
+HEAVY: dict[Role, Role] = {"forward": "forward_heavy", "keys": "keys_heavy", "queries": "queries_heavy"}
+"""Role -> role with more registers."""
 ROLES: tuple[Role, ...] = get_args(Role)
 BY_ROWS = ("forward", "queries", "forward_heavy", "queries_heavy")
 """Roles whose programs process a block of rows each; programs of other roles process a block of keys."""
@@ -85,7 +88,7 @@ OVERRIDES: dict[str, Tiles] = {}
 
 def heavy_roles(heavy: bool) -> tuple[Role, Role, Role]:
     """Returns the roles of forward, keys and queries of doubly-normalised attention."""
-    return ("forward_heavy", "keys_heavy", "queries_heavy") if heavy else ("forward", "keys_and_masses", "queries")
+    return (HEAVY["forward"], HEAVY["keys"], HEAVY["queries"]) if heavy else ("forward", "keys_and_masses", "queries")
 
 
 def tile_width(width: int) -> int:

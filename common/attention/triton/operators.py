@@ -13,7 +13,7 @@ from torch import Tensor
 from seqarena.common.attention.activations import ElementwiseRule
 from seqarena.common.attention.tiles import Call
 from seqarena.common.attention.triton import doubly_normalized, elementwise
-from seqarena.common.attention.triton.launch import Role, heavy_roles, run, tile_width
+from seqarena.common.attention.triton.launch import HEAVY, Role, heavy_roles, run, tile_width
 from seqarena.common.attention.visibility import Visibility
 
 
@@ -38,8 +38,13 @@ class ElementwiseCall(NamedTuple):
     """B H N D; padding is 0, also in keys and values."""
     key: Tensor
     value: Tensor
+    bias: Tensor | None
+    """B H N M, of any strides; may be NaN for padding."""
     row_scale: Tensor
     """Factor of each row (B, N), float32. For x^power it includes scale^power."""
+    query_real: Tensor | None
+    """False for padding (B, N); used with a bias only."""
+    key_real: Tensor | None
     seed: Tensor
     """Seed of dropout; a CPU tensor."""
     dropout: float
@@ -51,19 +56,35 @@ class ElementwiseCall(NamedTuple):
     def launcher(self) -> Callable[..., None]:
         """Returns a function that launches a kernel on tensors."""
         bits, settings = dropout_of(self.query, self.key, self.seed, self.dropout)
+        bias, heavy = self._bias(), self.bias is not None
+        names = ("batch_stride", "head_stride", "row_stride", "key_stride")
+        settings |= dict(zip(names, bias[0].stride(), strict=True))
 
-        def launch(kernel: Any, role: Role, *tensors: Tensor) -> None:
+        def launch(kernel: Any, role: Role, *tensors: Tensor, learns: bool = False) -> None:
             run(
-                kernel, role, self.query, self.value, (*tensors, self.row_scale, *bits), memory=self.memory,
-                PHI=self.phi, POWER=self.power, CAUSAL=self.causal, **settings,
+                kernel, HEAVY[role] if heavy else role, self.query, self.value,
+                (*tensors, self.row_scale, *bits, *bias), memory=self.memory, PHI=self.phi, POWER=self.power,
+                CAUSAL=self.causal, BIASED=heavy, LEARNS=learns, **settings,
             )  # fmt: skip
 
         return launch
 
+    def _bias(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the bias and both masks as the kernels read them; without a bias, tensors that are not read."""
+        if self.bias is None:
+            return (self.query,) * 3
+        (batch, _, rows, _), keys = self.query.shape, self.key.shape[2]
+        masks = [
+            self.query.new_ones(batch, length, dtype=torch.uint8) if mask is None else mask.to(torch.uint8)
+            for mask, length in ((self.query_real, rows), (self.key_real, keys))
+        ]
+        return self.bias.expand(*self.query.shape[:3], keys), masks[0].contiguous(), masks[1].contiguous()
+
 
 def attend_elementwise(
-    rule: ElementwiseRule, query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, dropout: float
-) -> Tensor:
+    rule: ElementwiseRule, query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, bias: Tensor | None,
+    dropout: float,
+) -> Tensor:  # fmt: skip
     """Returns sum_j phi(s_ij)^power value_j, divided by the row divisor; same dropout mask as the blockwise engine."""
     counts = visibility.counts(query.shape[0], query.shape[2], key.shape[2], query.device).float()
     scale = (counts > 0) / rule.row_divisor(counts) / (1 - dropout)
@@ -72,20 +93,22 @@ def attend_elementwise(
     seed = seed_of(dropout, query.device)
     query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
     output: Tensor = elementwise_forward(
-        query, key, value, scale, seed, dropout, rule.phi, rule.power, visibility.order == "causal",
-        visibility.memory,
+        query, key, value, bias, scale, visibility.query_real, visibility.key_real, seed, dropout, rule.phi,
+        rule.power, visibility.order == "causal", visibility.memory,
     )  # fmt: skip
     return output
 
 
 @torch.library.custom_op("seqarena::triton_elementwise", mutates_args=())
 def elementwise_forward(
-    query: Tensor, key: Tensor, value: Tensor, row_scale: Tensor, seed: Tensor, dropout: float, phi: str, power: int,
-    causal: bool, memory: int,
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, row_scale: Tensor, query_real: Tensor | None,
+    key_real: Tensor | None, seed: Tensor, dropout: float, phi: str, power: int, causal: bool, memory: int,
 ) -> Tensor:  # fmt: skip
     """Returns the output (B H N E) in the dtype of ``value``."""
     query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
-    call = ElementwiseCall(query, key, value, row_scale, seed, dropout, phi, power, causal, memory)
+    call = ElementwiseCall(
+        query, key, value, bias, row_scale, query_real, key_real, seed, dropout, phi, power, causal, memory
+    )
     out = value.new_empty(*query.shape[:3], value.shape[3])
     call.launcher()(elementwise.elementwise_forward, "forward", query, key, value, out)
     return out
@@ -93,19 +116,30 @@ def elementwise_forward(
 
 @torch.library.custom_op("seqarena::triton_elementwise_backward", mutates_args=())
 def elementwise_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, row_scale: Tensor, seed: Tensor, dropout: float, phi: str,
-    power: int, causal: bool, memory: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Returns the gradients of query, key and value."""
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, row_scale: Tensor,
+    query_real: Tensor | None, key_real: Tensor | None, seed: Tensor, dropout: float, phi: str, power: int,
+    causal: bool, memory: int, learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Returns the gradients of query, key, value and bias, the last without elements unless it ``learns``."""
     query, key, value, row_scale = (each.contiguous() for each in (query, key, value, row_scale))
-    call = ElementwiseCall(query, key, value, row_scale, seed, dropout, phi, power, causal, memory)
+    call = ElementwiseCall(
+        query, key, value, bias, row_scale, query_real, key_real, seed, dropout, phi, power, causal, memory
+    )
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
+    grad_bias = _bias_gradient(query, bias, learns)
+    if causal:
+        grad_bias.zero_()  # later keys
     if grad.dtype != torch.float16:  # in which the product could underflow
         grad = torch.mul(grad, row_scale[:, None, :, None], out=torch.empty_like(grad))
     launch, inputs = call.launcher(), (query, key, value, grad.contiguous())
-    launch(elementwise.elementwise_backward_queries, "queries", *inputs, grad_query)
+    launch(elementwise.elementwise_backward_queries, "queries", *inputs, grad_query, grad_bias, learns=learns)
     launch(elementwise.elementwise_backward_keys, "keys", *inputs, grad_key, grad_value)
-    return grad_query, grad_key, grad_value
+    return grad_query, grad_key, grad_value, grad_bias
+
+
+def _bias_gradient(query: Tensor, bias: Tensor | None, learns: bool) -> Tensor:
+    """Returns an empty tensor for the gradient of the bias, row after row whatever the strides of the bias."""
+    return query.new_empty(0) if bias is None or not learns else bias.new_empty(bias.shape)
 
 
 @elementwise_forward.register_fake
@@ -114,19 +148,21 @@ def _(query: Tensor, _key: Tensor, value: Tensor, *_: Any) -> Tensor:
 
 
 @elementwise_backward.register_fake
-def _(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+def _(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *more: Any) -> tuple[Tensor, ...]:
+    grads = (torch.empty_like(each) for each in (query, key, value))
+    return *grads, _bias_gradient(query, bias, more[-1])
 
 
 def _setup_elementwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     del output
-    ctx.save_for_backward(*inputs[:5])
-    ctx.settings = inputs[5:]
+    ctx.save_for_backward(*inputs[:8])
+    ctx.settings = inputs[8:]
 
 
 def _elementwise_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    found = elementwise_backward(grad, *ctx.saved_tensors, *ctx.settings)
-    return *found, *([None] * 7)
+    learns = ctx.needs_input_grad[3]
+    *found, grad_bias = elementwise_backward(grad, *ctx.saved_tensors, *ctx.settings, learns)
+    return *found, grad_bias if learns else None, *([None] * 9)
 
 
 elementwise_forward.register_autograd(_elementwise_backward, setup_context=_setup_elementwise)

@@ -33,36 +33,39 @@ def fault_of(rule: Rule, inputs: Inputs) -> str | None:
     if torch.compiler.is_compiling():  # a width may be symbolic; comparing it with each number makes it concrete
         widths = [number for each in widths for number in range(LEAST_WIDTH, MOST_WIDTH + 1) if number == each]
     causal, dropout = inputs.visibility.order == "causal", 0.1 if inputs.dropout > 0 else 0.0
-    found: str | None = cached_fault(rule, query.dtype, query.device, widths[0], widths[1], causal, dropout)
+    biased = inputs.bias is not None
+    found: str | None = cached_fault(rule, query.dtype, query.device, widths[0], widths[1], causal, dropout, biased)
     return found
 
 
 @assume_constant_result  # computed while a model is compiled
 def cached_fault(
-    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float
-) -> str | None:
+    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float,
+    biased: bool = False,
+) -> str | None:  # fmt: skip
     """Returns the result of ``find_fault``, cached."""
-    kind = f"{rule.text} {dtype} {device} {width} {value_width} {causal} {dropout > 0}"
+    kind = f"{rule.text} {dtype} {device} {width} {value_width} {causal} {dropout > 0} {biased}"
     if kind not in FAULTS:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # a test cannot run during capture
             return (
                 "the kernel has not been tested yet and cannot be while a CUDA graph is captured; call it once before"
             )
-        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, causal, dropout)
+        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, causal, dropout, biased)
         if FAULTS[kind] is not None:
             warn_once(str(FAULTS[kind]))
     return FAULTS[kind]
 
 
 def find_fault(
-    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float
-) -> str | None:
+    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float,
+    biased: bool = False,
+) -> str | None:  # fmt: skip
     """Tests the kernels of a rule on small examples; returns a description of the fault, or None."""
     try:
         both = []
         for length, memory in TEST_LENGTHS:
             lengths = (length, length + (memory if causal else 0))
-            both += examples(rule, dtype, device, (width, value_width), lengths, causal, dropout)
+            both += examples(rule, dtype, device, (width, value_width), lengths, causal, dropout, biased)
     except WrongUseError:
         raise
     except Exception as error:  # Triton, its compiler and the driver raise errors of many classes
@@ -76,7 +79,7 @@ def find_fault(
 
 def examples(
     rule: Rule, dtype: torch.dtype, device: torch.device, widths: tuple[int, int], lengths: tuple[int, int],
-    causal: bool, dropout: float,
+    causal: bool, dropout: float, biased: bool,
 ) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
     """Returns pairs of output and gradients of a small example: by the kernels, and by the engine in float64."""
     from seqarena.common.attention.triton import operators  # noqa: PLC0415  # needs Triton
@@ -93,7 +96,8 @@ def examples(
             torch.randn(2, 2, each, width, device=device).to(dtype).requires_grad_()
             for each, width in ((rows, widths[0]), (keys, widths[0]), (keys, widths[1]))
         ]
-        wide = [each.detach().double().requires_grad_() for each in qkv]
+        bias = [torch.randn(2, 2, rows, keys, device=device).to(dtype).requires_grad_()] if biased else []
+        wide, wide_bias = ([each.detach().double().requires_grad_() for each in some] for some in (qkv, bias))
         # u of hybrid attention, the mixture that reads scores too
         u = [torch.full((1, 1, 1), 0.3, device=device).requires_grad_()] if rule.rounds and rule.reads_scores else []
         wide_u = [each.detach().double().requires_grad_() for each in u]
@@ -102,13 +106,16 @@ def examples(
             operators.attend_doubly_normalized(
                 qkv[0], qkv[1], qkv[2], visibility, dropout, u[0].reshape(-1).expand(2) if u else None
             ) if rule.rounds
-            else operators.attend_elementwise(cast("Any", rule), qkv[0], qkv[1], qkv[2], visibility, dropout)
+            else operators.attend_elementwise(
+                cast("Any", rule), qkv[0], qkv[1], qkv[2], visibility, bias[0] if biased else None, dropout
+            )
         )  # fmt: skip
         torch.manual_seed(1)
         theirs, _ = attend_blockwise(
-            rule, wide[0], wide[1], wide[2], visibility, mixing_weight=wide_u[0] if u else None, dropout=dropout
-        )
+            rule, wide[0], wide[1], wide[2], visibility, wide_bias[0] if biased else None,
+            mixing_weight=wide_u[0] if u else None, dropout=dropout,
+        )  # fmt: skip
         weight = torch.randn_like(ours)
-        grad_ours = torch.autograd.grad(ours, [*qkv, *u], weight)
-        grad_theirs = torch.autograd.grad(theirs, [*wide, *wide_u], weight.double())
+        grad_ours = torch.autograd.grad(ours, [*qkv, *bias, *u], weight)
+        grad_theirs = torch.autograd.grad(theirs, [*wide, *wide_bias, *wide_u], weight.double())
         return list(zip([ours, *grad_ours], [theirs, *grad_theirs], strict=True))

@@ -168,7 +168,7 @@ def test_operators_take_tensors_as_they_come(name: str, tried: dict[str, Any]) -
             )[0]
         else:
             out = operators.elementwise_forward(
-                *given, torch.ones(1, 20).expand(2, 20), torch.tensor(0), 0.0, "x", 3, False, 0
+                *given, None, torch.ones(1, 20).expand(2, 20), None, None, torch.tensor(0), 0.0, "x", 3, False, 0
             )
         return [out, *torch.autograd.grad(out.sum(), given)]
 
@@ -238,8 +238,11 @@ def test_what_is_looked_at_is_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     ):  # fmt: skip
         kernel = find_attention("x3").build(heads=2, dropout=dropout)
         kernel.compute("triton", *inputs(20, 20, value_width=24, dtype=dtype), Visibility(order=order))  # type: ignore[arg-type]
+    bias = torch.zeros(2, 2, 20, 20)
+    find_attention("x3").build(heads=2).compute("triton", *inputs(20, 20, value_width=24), Visibility(), bias)
     cpu = torch.device("cpu")
     assert asked == [
-        (torch.float32, cpu, 16, 24, False, 0.0), (torch.float16, cpu, 16, 24, False, 0.0),
-        (torch.float32, cpu, 16, 24, True, 0.0), (torch.float32, cpu, 16, 24, False, 0.1),
+        (torch.float32, cpu, 16, 24, False, 0.0, False), (torch.float16, cpu, 16, 24, False, 0.0, False),
+        (torch.float32, cpu, 16, 24, True, 0.0, False), (torch.float32, cpu, 16, 24, False, 0.1, False),
+        (torch.float32, cpu, 16, 24, False, 0.0, True),
     ]  # fmt: skip
