@@ -75,7 +75,8 @@ class Result:
     tokens_per_second: float
     peak_memory_bytes: int
     environment: dict[str, Any]
-    """Code commit, whether the tree was clean, versions, device, threads, precision, processes."""
+    """Code commit, whether the tree was clean, versions, device, threads, precision, processes, and the implementations
+    of attention in the first step."""
     segments: list[dict[str, Any]] = field(default_factory=list)
     """Environments in which the run was trained, in order, each with the number of steps before it."""
     sources: dict[str, str] = field(default_factory=dict)

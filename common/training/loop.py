@@ -177,6 +177,7 @@ def fit(
     while progress.step < train.steps:
         batch = batches[progress.step]
         step_loss, norm = stepper.take(batch, progress.step)
+        progress.segments[-1]["implementations"] = stepper.implementations
         losses += step_loss
         unchecked.append(torch.stack([step_loss, norm]))
         progress.tokens += batch.token_count()

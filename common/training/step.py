@@ -2,12 +2,14 @@
 
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from seqarena.common.attention.recording import recorded_implementations
 from seqarena.common.data.batches import Batch
 from seqarena.common.model.bounded import bounded_modules
 from seqarena.common.training.optim import Optim, build_optimizer, set_rate
@@ -41,6 +43,7 @@ class Stepper:
     alone.
 
     ``gathers``: whether a checkpoint contains loss states of several processes, so that all must save together.
+    ``implementations``: those that computed attention in the first step; empty if the model is compiled, None before.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class Stepper:
         self.trained, self.optimizer = accelerator.prepare(
             torch.compile(model) if compiled else model, build_optimizer(optim, model)
         )
+        self.compiled = compiled
+        self.implementations: list[str] | None = None
         self.bounded = [module for _, module in bounded_modules(model)]
         self.gathers = accelerator.num_processes > 1 and isinstance(loss, StatefulLoss)
 
@@ -102,7 +107,8 @@ class Stepper:
         seed_torch(self.seed, 1, step, self.accelerator.process_index)
         self.optimizer.zero_grad()
         try:
-            loss = self.backward(batch)
+            with self._recording() as chosen:
+                loss = self.backward(batch)
         except RuntimeError as error:
             if not type(error).__module__.startswith(COMPILER):
                 raise
@@ -111,6 +117,8 @@ class Stepper:
                 f"train.compile: torch could not compile the model ({reason}); omit train.compile, or if a compiled "
                 "file is damaged, delete torch's cache that it is in"
             ) from error
+        if self.implementations is None:
+            self.implementations = sorted(chosen)
         norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.optim.clip is not None:
             clip_grads_with_norm_(self.model.parameters(), self.optim.clip, norm)
@@ -118,6 +126,11 @@ class Stepper:
         for module in self.bounded:
             module.clamp_()
         return loss, norm
+
+    def _recording(self) -> AbstractContextManager[set[str]]:
+        """Returns the context that records the implementations, in the first step only."""
+        is_needed = self.implementations is None and not self.compiled
+        return recorded_implementations(self.model) if is_needed else contextlib.nullcontext(set())
 
     def forward(self, model: nn.Module, part: Batch) -> Tensor:
         """Returns the loss of a part of a batch by ``model`` or ``trained``, in the run's precision."""

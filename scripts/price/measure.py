@@ -1,7 +1,6 @@
 """Times the training steps of several variants in turns, each in a process of its own."""
 
 import contextlib
-import functools
 import multiprocessing
 import os
 import signal
@@ -13,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.recording import recorded_implementations
 from seqarena.common.memory import keep_freed_memory
 from seqarena.common.runs.run import BaseRun, RowParts
 from seqarena.common.training.runtime import environment, peak_memory_bytes
@@ -88,21 +87,10 @@ def _start(package: str, run: BaseRun, data: Path, batches: int) -> None:
 def _warm_up(batches: int) -> tuple[list[str], dict[str, Any]]:
     """Computes the first steps; returns the implementations that computed attention, and the environment."""
     (step,) = _steps
-    chosen: set[str] = set()
-    kernels = [module for module in step.model.modules() if isinstance(module, Kernel)]
-    for kernel in kernels:
-        kernel._choose = functools.partial(_recorded, kernel, chosen)  # type: ignore[method-assign]
-    seconds(step.training, range(1), step.accelerator.device)
-    for kernel in kernels:
-        del kernel._choose
+    with recorded_implementations(step.model) as chosen:
+        seconds(step.training, range(1), step.accelerator.device)
     seconds(step.training, range(1, max(WARM_UP, batches)), step.accelerator.device)
     return sorted(chosen), environment(step.accelerator)
-
-
-def _recorded(kernel: Kernel, chosen: set[str], *inputs: Any) -> Any:
-    implementation = type(kernel)._choose(kernel, *inputs)
-    chosen.add(implementation)
-    return implementation
 
 
 def _round(batches: int) -> Round:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from seqarena.common.attention import ATTENTIONS, PAPERS, softmax
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedKernel
+from seqarena.common.attention.recording import recorded_implementations
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.norms import NORMS, norm_name
 from seqarena.common.model.norms.base import NormConfig
@@ -133,6 +134,15 @@ def test_the_state_of_a_variant_without_a_rule_is_kept_too() -> None:
             hidden, memory = model.read(part, memory, memory_length=12)
             parts.append(hidden)
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("attention", "implementation"), [("softmax", "fused"), ("dnas", "blockwise")])
+def test_the_implementation_is_recorded(attention: str, implementation: str) -> None:
+    """With a state, which dnas has, or without one."""
+    model = made(attention)
+    with torch.no_grad(), recorded_implementations(model) as chosen:
+        model.read(words(), model.empty_memory(3), memory_length=0)
+    assert chosen == {implementation}
 
 
 @pytest.mark.parametrize("attention", ["softmax", "dnas"])

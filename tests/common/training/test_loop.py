@@ -72,6 +72,16 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path, at: int, checkpoint_s
     )  # fmt: skip
 
 
+def test_the_implementations_of_attention_are_recorded(tmp_path: Path) -> None:
+    model, progress = toy_fit(tmp_path / "plain", train=replace(TRAIN, micro_batch_size=4))
+    assert [each["implementations"] for each in progress.segments] == [["blockwise"]]
+    assert not {"_run", "step"} & vars(model.attention.kernel).keys()
+    with pytest.raises(InterruptionError):
+        toy_fit(tmp_path / "killed", batches=Interrupted(5))
+    _, progress = toy_fit(tmp_path / "killed")
+    assert [each["implementations"] for each in progress.segments] == [["blockwise"]]
+
+
 def test_a_finished_fit_is_not_trained_again(tmp_path: Path) -> None:
     one, _ = toy_fit(tmp_path)
     other, progress = toy_fit(tmp_path, batches=Interrupted(0))
