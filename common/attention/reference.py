@@ -68,19 +68,27 @@ def prefix_normalized(
     """Returns the weights of prefix-normalised DNAS and the state after the last query.
 
     For row i the column sum of key j runs over the visible queries up to i. This form is ours: the paper's sum includes
-    later queries, which would leak the future. ``state`` is each key's logsumexp over earlier queries (B H K). The
-    first ``earlier`` keys of this call correspond to its last entries; keys without an entry start with an empty sum.
+    later queries, which would leak the future. The arguments are those of ``prefix_logsumexp``.
     """
-    seen = unhidden(scores, visible)
-    hidden = scores.masked_fill(~seen, lowest(scores))
-    lse = hidden.logcumsumexp(dim=-2)  # B H N M
+    lse = prefix_logsumexp(scores, visible, state, earlier)
+    shifted = (scores - lse).masked_fill(~unhidden(scores, visible), lowest(scores))
+    return softmax(shifted, visible), lse[..., -1, :]
+
+
+def prefix_logsumexp(scores: Scores, visible: Pairs, state: EarlierLse | None, earlier: int) -> Scores:
+    """Returns the logsumexp of each key over the visible queries up to i, for each query i; B H N M.
+
+    ``state`` is each key's logsumexp over earlier queries (B H K). The first ``earlier`` keys of this call correspond
+    to its last entries; keys without an entry start with an empty sum.
+    """
+    hidden = scores.masked_fill(~unhidden(scores, visible), lowest(scores))
+    lse = hidden.logcumsumexp(dim=-2)
     if state is not None:
         known = min(earlier, state.shape[-1])
         before = state.new_full((*state.shape[:2], scores.shape[-1]), lowest(scores))  # B H M
         before[..., earlier - known : earlier] = state[..., state.shape[-1] - known :]
         lse = torch.logaddexp(lse, before[..., None, :])
-    shifted = (scores - lse).masked_fill(~seen, lowest(scores))
-    return softmax(shifted, visible), lse[..., -1, :]
+    return lse
 
 
 def elementwise(
