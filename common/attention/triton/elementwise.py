@@ -124,7 +124,7 @@ def bias_of(
     is_key = tl.load(key_real + example * keys + position, mask=position < keys, other=0) != 0
     start = bias + example * batch_stride + (head % heads) * head_stride
     found = tl.load(start + row * row_stride + position * key_stride, mask=is_row & is_key, other=0.0).to(tl.float32)
-    return found / scale if PHI == "x" else found
+    return found * (1.0 / scale) if PHI == "x" else found
 
 
 @triton.jit
