@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from seqarena.common.attention import AttentionConfig, attention_name, find_attention
+from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.results import Result
@@ -60,6 +61,8 @@ def measure(run: BaseRun, *, runs: str | Path = "runs", data: str | Path = "data
         WrongUseError: an invalid run, or another process measures it.
         BadDataError: missing or damaged data.
     """
+    if not isinstance(run, BaseRun):
+        raise WrongUseError(f"expected a run, as build returns it; found {run!r}")
     package = find_package(type(run).__module__.split(".")[1])
     session = Session(
         runs=Path(runs), data=Path(data), overwrite=overwrite, command="seqarena.scripts.notebook.measure"

@@ -88,7 +88,7 @@ QUICK = Preset(
     ),
     source="ours: a small pre-norm encoder and decoder, randomly initialised, on generated pairs",
     expected="88 ROUGE-1 (seed 0); nearest training text 54, first 8 words 30, best constant headline 26",
-    cost="about 90 s on 2 CPU cores",
+    cost="two to three minutes on one CPU core",
     comparable=False,
     data="generated news sentences and their headlines (summarization/data/wire.py)",
 )  # fmt: skip

@@ -72,6 +72,8 @@ def find_attention(name: str) -> AttentionConfig:
     Raises:
         WrongUseError: no such variant. The message suggests the nearest name.
     """
+    if not isinstance(name, str):
+        raise WrongUseError(f"attention {name!r}: expected a name such as hnas, or a config such as Hybrid(u=0.3)")
     if is_reference(name):
         return load_external(name, AttentionConfig, "attention")  # type: ignore[type-abstract]
     if name.endswith(".py"):
@@ -152,7 +154,7 @@ def attend(
         WrongUseError: an unknown variant, a mask of the wrong shape, a variant without a causal form, or one with a
             layer that begins at random.
     """
-    config = find_attention(variant) if isinstance(variant, str) else variant
+    config = variant if isinstance(variant, AttentionConfig) else find_attention(variant)
     visibility = Visibility(
         query_real=query_mask,
         key_real=key_mask,

@@ -43,7 +43,7 @@ class MultiHeadAttention(nn.Module):
         query_key_norm: bool = False,
     ) -> None:
         super().__init__()
-        if isinstance(variant, str):
+        if not isinstance(variant, AttentionConfig):
             from seqarena.common.attention import find_attention  # noqa: PLC0415  # some variants import this file
 
             variant = find_attention(variant)
@@ -65,7 +65,27 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, hidden: Hidden, visibility: Visibility = ALL, context: Context | None = None, bias: Bias | None = None
     ) -> Hidden:
-        """Returns the output of the layer; same shape as ``hidden``."""
+        """Returns the output of the layer; same shape as ``hidden``.
+
+        Args:
+            hidden: B T C, with C = ``dim``.
+            visibility: Padding, order and memory; without it, every query attends to every key.
+            context: Source of keys and values in cross-attention.
+            bias: Added to the scores of each head; see ``seqarena.common.attention.attend``.
+
+        Raises:
+            WrongUseError: a tensor of another shape, or what the variant does not support.
+        """
+        for tensor in (hidden, hidden if context is None else context):
+            if tensor.dim() != 3 or tensor.shape[2] != self.query.in_features:
+                raise WrongUseError(
+                    f"expected hidden states (batch, tokens, {self.query.in_features}), found {tuple(tensor.shape)}"
+                )
+        if not isinstance(visibility, Visibility):
+            raise WrongUseError(
+                f"expected a Visibility after the hidden states, found {type(visibility).__name__}; give a context by "
+                "context=..."
+            )
         key, value = self.project_key_value(hidden if context is None else context)
         query = self.project_query(hidden)
         if self.positions != "none" and context is not None:

@@ -119,7 +119,8 @@ def _import_file(path: Path, reference: str) -> ModuleType:
     origin = importlib.util.find_spec(name).origin if loaded is None else getattr(loaded, "__file__", None)  # type: ignore[union-attr]
     if origin is None or Path(origin).resolve() != path:
         raise WrongUseError(
-            f"{reference}: a module named {name} is already at {origin or 'another place'}; rename {path.name}"
+            f"{reference}: Python finds another module named {name}, {origin or 'without a file'}, before {path}; "
+            "rename one of them"
         )
     return _import(name, reference)
 

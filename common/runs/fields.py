@@ -172,8 +172,8 @@ def _kind(hint: Any) -> str:
 
 
 def _hint(flag: str, run: BaseRun, *, is_sweep: bool) -> str:
-    if flag in ("model.attention", "model.norm"):
-        return f"a whole variant is chosen by --{flag.rpartition('.')[2]}"
+    if (name := flag.removeprefix("model.")) in ("attention", "norm"):
+        return f"a whole variant is chosen by --{name}, in Python by {name}=NAME"
     if flag == "seed":
         return "a single run takes --seed, a sweep --seeds"
     if flag == "data.path" and (files := _files(run)):

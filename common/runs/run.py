@@ -79,8 +79,8 @@ class BaseRun:
 
     def check_values(self) -> None:
         """Raises a ``WrongUseError`` for a value that its field cannot have, before any file that it names is read."""
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise WrongUseError(f"seed: expected a number from 0 up to below 2^63, found {self.seed}")
+        if type(self.seed) is not int or not 0 <= self.seed <= LARGEST_SEED:
+            raise WrongUseError(f"seed: expected a whole number from 0 up to below 2^63, found {self.seed!r}")
         for path in field_paths(self):
             held: Any = functools.reduce(getattr, path.split("."), self)
             for value in held if isinstance(held, tuple) else [held]:

@@ -40,7 +40,7 @@ class Train:
     """Length of training, batches, evaluations and checkpoints."""
 
     steps: int
-    """Number of optimiser steps."""
+    """Number of optimiser steps. Fewer than the preset's shorten a schedule that does not fit, in proportion."""
     batch_size: int
     """Examples per step, over all processes together."""
     micro_batch_size: int | None = None

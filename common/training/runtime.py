@@ -217,13 +217,15 @@ def device_name(device: torch.device) -> str:
 def code_version() -> dict[str, Any]:
     """Returns the commit of this source tree and whether its Python files are as committed; None outside a checkout.
 
+    A user's own files count only inside the packages: other ones are sources of the runs that use them.
     Variables that lead git to another repository, as in a hook of that one, are not passed on.
     """
     tree = Path(__file__).resolve().parents[2]
     if not (tree / ".git").exists():  # an installed copy may be inside a checkout of another project
         return {"commit": None, "clean": None}
     try:
-        commit, changes = _git(tree, "rev-parse", "HEAD"), _git(tree, "status", "--porcelain", "--", "*.py")
+        packages = [f":(glob){each.parent.name}/**/*.py" for each in tree.glob("*/__init__.py")]
+        commit, changes = _git(tree, "rev-parse", "HEAD"), _git(tree, "status", "--porcelain", "--", *packages)
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "clean": None}
     return {"commit": commit, "clean": not changes}

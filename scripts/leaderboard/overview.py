@@ -147,6 +147,7 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
         notes.append(f"time / {overview.baseline}: smallest to largest over the tasks")
     if overview.left_out:
         notes.append(f"without a comparison: {', '.join(overview.left_out)}")
+    notes += [f"{name}: {table.title}" for name, table in zip(_names(tables), tables, strict=True) if "#" in name]
     if not all(table.higher_is_better for table in tables_shown):
         notes.append("↓ a loss: lower is better")
     return f"Overview: difference from {overview.baseline}", headings, rows, notes

@@ -55,7 +55,8 @@ def add_prices(
     notes = [conditions(each) for each in used.values()]
     if outdated:
         notes.append(
-            f"no price of {', '.join(outdated)}: sources or settings changed since; seqarena price measures it again"
+            f"no price of {', '.join(outdated)}: measured with other sources or settings than these results; seqarena "
+            "price measures those that are here now"
         )
     return notes
 

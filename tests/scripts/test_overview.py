@@ -89,6 +89,17 @@ def test_tables_of_two_precisions_have_two_names() -> None:
     ]  # fmt: skip
 
 
+def test_names_with_a_number_are_explained() -> None:
+    earlier = [replace(each, task_version=2) for each in results()]
+    made = tables([*results(), *earlier], [], "softmax")
+    overview = overview_of(made)
+    assert overview is not None
+    notes = overview_text(overview, made)[3]
+    for column in overview.columns:
+        assert "#" in column.name
+        assert f"{column.name}: {made[column.place].title}" in notes
+
+
 def test_lower_is_better_for_losses() -> None:
     made = [replace(table, higher_is_better=False) for table in tables(results(), [], "softmax")]
     overview = overview_of(made)

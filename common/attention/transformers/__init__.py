@@ -11,7 +11,7 @@ try:
 except ImportError as error:
     raise WrongUseError("the transformers library is not installed: pip install 'seqarena[transformers]'") from error
 
-from seqarena.common.attention.transformers.attached import attach, clamp, load, optimizer_of, save
+from seqarena.common.attention.transformers.attached import attach, clamp, detach, load, optimizer_of, save
 from seqarena.common.attention.transformers.interface import register
 
-__all__ = ["attach", "clamp", "load", "optimizer_of", "register", "save"]
+__all__ = ["attach", "clamp", "detach", "load", "optimizer_of", "register", "save"]

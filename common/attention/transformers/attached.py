@@ -39,7 +39,10 @@ def attach(model: nn.Module, **settings: Any) -> nn.Module:
     if not modules:
         raise WrongUseError(f"{kind}: none of its modules uses the library's AttentionInterface")
     if any(hasattr(module, KERNEL) for module in modules):
-        raise WrongUseError(f"{kind} has attached kernels already; attaching again would discard their parameters")
+        raise WrongUseError(
+            f"{kind} has attached kernels already; attaching again would discard their parameters: call detach(model) "
+            "first if you want that"
+        )
     name: Any = getattr(model.config, "_attn_implementation", None)
     registered = registered_config(name)
     if registered is None:
@@ -54,6 +57,14 @@ def attach(model: nn.Module, **settings: Any) -> nn.Module:
     for module, heads in [(module, _heads(module, model)) for module in modules]:
         device = next(module.parameters()).device
         module.add_module(KERNEL, AttachedKernel(name, config, heads).to(device).train(module.training))
+    return model
+
+
+def detach(model: nn.Module) -> nn.Module:
+    """Removes the attached kernels with their parameters, and returns the model. Without kernels nothing changes."""
+    for module in list(model.modules()):
+        if hasattr(module, KERNEL):
+            delattr(module, KERNEL)
     return model
 
 
@@ -88,15 +99,27 @@ def optimizer_of(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     return optimizer
 
 
-def save(model: Any, folder: Path) -> None:
-    """Saves a model by ``save_pretrained``, and its attention, which that function omits."""
+def save(model: Any, folder: Path | str) -> None:
+    """Saves a model by ``save_pretrained``, and its attention, which that function omits.
+
+    Raises:
+        WrongUseError: the model's attention is no variant, or another one than that of its attached kernels.
+    """
+    folder, attached, name = Path(folder), _attached_kernels(model), model.config._attn_implementation
+    if registered_config(name) is None:
+        raise WrongUseError(f"attention {name!r} is no registered variant; save this model by its save_pretrained")
+    others = sorted({each.name for each in attached.values()} - {name})
+    if others:
+        raise WrongUseError(
+            f"the attached kernels are those of {', '.join(others)}, but the model computes {name!r}: call "
+            f"model.set_attn_implementation({others[0]!r}), or detach(model)"
+        )
     clamp(model)
-    attached = _attached_kernels(model)
     own = _parameters(attached)
     weights = {name: value for name, value in model.state_dict().items() if name not in own}
     model.save_pretrained(folder, state_dict=weights)
     settings = next((asdict(each.config) for each in attached.values()), None)
-    write_attention(folder, model.config._attn_implementation, settings, own)
+    write_attention(folder, name, settings, own)
 
 
 def _parameters(attached: dict[str, AttachedKernel]) -> dict[str, Tensor]:
@@ -104,13 +127,14 @@ def _parameters(attached: dict[str, AttachedKernel]) -> dict[str, Tensor]:
     return {f"{path}.{name}": value for path, each in attached.items() for name, value in each.state_dict().items()}
 
 
-def load(kind: Any, folder: Path, **named: Any) -> Any:
+def load(kind: Any, folder: Path | str, **named: Any) -> Any:
     """Loads a model of the library's class ``kind`` that ``save`` saved, with its attention and attached kernels.
 
     Raises:
         BadDataError: the folder was not written by ``save``, or the parameters do not fit the model.
         WrongUseError: its attention is an external variant that is not registered.
     """
+    folder = Path(folder)
     values = read_json(folder / SAVED)
     name: str = member(values, "attention", str, str(folder / SAVED))
     if "settings" not in values:

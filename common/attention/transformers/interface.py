@@ -44,17 +44,18 @@ class AttachedKernel(nn.Module):
         self.kernel = config.build(heads=heads)
 
 
-def register(dropouts: tuple[float, ...] = (0.0, 0.1), external: tuple[str, ...] = ()) -> None:
+def register(dropouts: tuple[float, ...] = (0.0, 0.1), external: str | tuple[str, ...] = ()) -> None:
     """Registers every variant that has a kernel as an attention implementation of the library, by its name.
 
-    ``external`` lists classes outside this project, as ``my_attention.py:MyAttention``. The library knows each of them
-    by the name that tables show, here ``my_attention:MyAttention``.
+    ``external`` is a class or lists classes outside this project, as ``my_attention.py:MyAttention``. The library knows
+    each of them by the name that tables show, here ``my_attention:MyAttention``.
 
     Afterwards a variant is refused for models that do not use the library's attention interface: the library would
     silently run the model's own attention. ``dropouts`` lists the dropout probabilities of models that will be compiled
     before their first call.
     """
-    others = {attention_name(config): config for config in map(find_attention, external)}
+    given = (external,) if isinstance(external, str) else external
+    others = {attention_name(config): config for config in map(find_attention, given)}
     for name, config in ({**ATTENTIONS, **others}).items():
         if isinstance(config, MixerConfig):
             continue  # it would replace the library's whole attention layer
@@ -280,7 +281,10 @@ def _kernel_of(
         own.kernel.dropout = dropout
         return own.kernel, own.config
     if shared is None:
-        raise WrongUseError(f"attention {name!r} has parameters, which this model lacks; call attach(model) first")
+        before = f"detach(model), which has kernels of {own.name}, then " if isinstance(own, AttachedKernel) else ""
+        raise WrongUseError(
+            f"attention {name!r} has parameters, which this model lacks; call {before}attach(model) first"
+        )
     if dropout not in shared:
         if torch.compiler.is_compiling():
             raise WrongUseError(

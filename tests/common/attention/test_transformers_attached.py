@@ -129,6 +129,29 @@ def test_what_cannot_be_attached_is_refused() -> None:
     assert (model(tokens()).last_hidden_state - made("Bert", "x3")(tokens()).last_hidden_state).abs().max() > 1e-3
 
 
+def test_a_model_is_saved_only_with_the_kernels_that_compute_it(tmp_path: Path) -> None:
+    from seqarena.common.attention.transformers import attach, detach, load, save  # noqa: PLC0415
+
+    model = attach(made("Bert", "x3"), scale=2.0)
+    model.set_attn_implementation("relu")
+    with pytest.raises(WrongUseError, match=r"kernels are those of x3, but the model computes 'relu': .*detach"):
+        save(model, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    with pytest.raises(WrongUseError, match=r"already; .*: call detach\(model\)"):
+        attach(model)
+    model.set_attn_implementation("hnas")
+    with pytest.raises(WrongUseError, match=r"lacks; call detach\(model\), which has kernels of x3, then attach"):
+        model(tokens())
+    attach(detach(model), u=0.3)
+    expected = model.eval()(tokens()).last_hidden_state
+    save(model, str(tmp_path / "model"))
+    again = load(type(model), str(tmp_path / "model")).eval()
+    torch.testing.assert_close(expected, again(tokens()).last_hidden_state)
+    plain = made("Bert", "sdpa")
+    with pytest.raises(WrongUseError, match="attention 'sdpa' is no registered variant; save this model by its "):
+        save(plain, tmp_path / "plain")
+
+
 @pytest.mark.parametrize("per_head", [False, True])
 def test_u_is_saved_and_comes_back(per_head: bool, tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel  # noqa: PLC0415

@@ -129,7 +129,7 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --optim.weight-decay -1", "optim.weight_decay: expected a number of at least 0, found -1.0"),
         ("lra listops --model.classes 5", "model.classes: expected at least the task's 10, found 5"),
         ("lra listops --model.heads 0", "model.heads: expected at least 1, found 0"),
-        ("lra listops --seed 99999999999999999999", "seed: expected a number from 0"),
+        ("lra listops --seed 99999999999999999999", "seed: expected a whole number from 0"),
         (
             "lra listops --attention x3 --model.attention.scale nan",
             "--model.attention.scale nan: expected power >= 1 and scale > 0",
@@ -258,7 +258,7 @@ def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.5)" in shown  # the default
     assert "--task" not in shown
     assert "expected:  softmax" in shown
-    assert "cost:      about a minute" in shown
+    assert "cost:      half a minute to four minutes" in shown
     assert "data:      generated; expressions distinct" in shown
 
 

@@ -1,6 +1,7 @@
 """Peak memory of a run after others in the same process; threads of a broadcast; the environment of a result."""
 
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,24 @@ def test_the_commit_is_that_of_this_tree_whatever_repository_git_is_led_to(
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.setenv(name, str(tmp_path))
     assert runtime.code_version() == before
+
+
+def test_files_of_the_users_beside_the_packages_are_no_uncommitted_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tree" / "common" / "training"
+    folder.mkdir(parents=True)
+    (tmp_path / "tree" / "common" / "__init__.py").touch()
+    (folder / "runtime.py").touch()
+    git = ["git", "-C", str(tmp_path / "tree"), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(runtime, "__file__", str(folder / "runtime.py"))
+    assert runtime.code_version()["clean"] is True
+    (tmp_path / "tree" / "mine.py").touch()
+    assert runtime.code_version()["clean"] is True
+    (folder / "new.py").touch()
+    assert runtime.code_version()["clean"] is False
 
 
 @LINUX
