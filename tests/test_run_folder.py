@@ -14,6 +14,7 @@ from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.folder import run_folder
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import Result
+from seqarena.common.runs.session import Session, execute
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.run import Run
@@ -32,6 +33,13 @@ def test_a_directory_under_the_name_of_another_run_is_refused(tmp_path: Path) ->
     with pytest.raises(WrongUseError, match=r"holds another run: model\.attention is"):
         measure(OTHER, tmp_path)
     assert measure(OTHER, tmp_path, overwrite=True).attention == "x3"
+
+
+def test_a_file_in_the_place_of_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("mine")
+    with pytest.raises(WrongUseError, match=r"--out .*notes\.md is a file; name a folder for this run"):
+        execute(PACKAGE, TINY, Session(out=tmp_path / "notes.md"))
+    assert (tmp_path / "notes.md").read_text() == "mine"
 
 
 def test_the_result_of_another_run_is_not_returned(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def execute(package: Package, run: BaseRun, session: Session) -> Result:
         WrongUseError: the directory holds another run, or another process uses it.
     """
     run.check()
+    if session.out is not None and session.out.exists() and not session.out.is_dir():
+        raise WrongUseError(f"--out {session.out} is a file; name a folder for this run")
     if session.out is not None and session.overwrite_outdated:
         raise WrongUseError("--overwrite-outdated: --out names one directory; --overwrite starts it again")
     sources = package.sources(run)

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from seqarena.common.errors import WrongUseError
 from seqarena.common.parser import Parser
 from seqarena.scripts.tables import RENDERERS
 
-FORMATS = (*RENDERERS, "csv", "json")
-"""csv and json print plain numbers, the others formatted text."""
+PLAIN = ("csv", "json")
+FORMATS = (*RENDERERS, *PLAIN)
+"""The formats of ``PLAIN`` have plain numbers, the others formatted text."""
 BASELINE = "softmax"
 
 
@@ -31,9 +34,26 @@ def parser() -> Parser:
     return made
 
 
+def _check(options: Any) -> None:
+    """Raises a ``WrongUseError`` for options that would have no effect together."""
+    layout = [
+        f"--{name}" for name in ("columns", "overview", "side-by-side") if getattr(options, name.replace("-", "_"))
+    ]
+    form = "json" if options.json else options.format
+    if options.json and options.format not in ("terminal", "json"):
+        raise WrongUseError(f"--json prints JSON, --format {options.format} does not; omit one of them")
+    if form in PLAIN and layout:
+        raise WrongUseError(
+            f"{', '.join(layout)}: {form} always has all tables and columns; omit {' and '.join(layout)}"
+        )
+    if len(layout) > 1:
+        raise WrongUseError(f"{' and '.join(layout)} cannot be combined; choose one")
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena leaderboard`` and returns its exit code."""
     options = parser().parse_args(arguments)
+    _check(options)
     from seqarena.scripts.leaderboard.output import print_tables  # noqa: PLC0415  # slow; --help does not need it
 
     print_tables(

@@ -102,6 +102,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
     rows, by_row = rows_of(group, baseline, secondary)
     scores = some.floors if some else {}
     floors, ceilings = task.floors_and_ceilings(scores) if task else (scores, {})
+    is_other_data = _has_other_data(protocol)
     plans = sorted({str(entry["plan"]) for entry in group.missing if "plan" in entry})
     plan_remarks = [f"missing runs were planned in {', '.join(plans)}; delete a plan to drop its runs"] if plans else []
     return Table(
@@ -122,12 +123,14 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         ceilings=ceilings,
         chance=task.chance if task else None,
         solved_from=task.solved_from if task else None,
-        published=_beside(task.published, protocol.preset) if task else [],
+        published=_beside(task.published, protocol.preset) if task and not is_other_data else [],
         published_secondary={
-            name: _beside(task.published_secondary.get(name, ()), protocol.preset) for name in secondary if task
+            name: [] if is_other_data else _beside(task.published_secondary.get(name, ()), protocol.preset)
+            for name in secondary
+            if task
         },
         comparable=_is_comparable(protocol, some),
-        is_other_data=_has_other_data(protocol),
+        is_other_data=is_other_data,
         prices=add_prices(rows, protocol, prices, baseline, {parts: some[0] for parts, some in by_row.items() if some}),
         devices=sorted({result.device for result in group.results}),
         remarks=[

@@ -37,6 +37,10 @@ def measure_and_record(
     twice = next((row for row in rows if rows.count(row) > 1), None)
     if twice is not None:
         raise WrongUseError(f"{row_name(twice)} is given twice; name each variant once")
+    if len(rows) < 2:
+        raise WrongUseError(
+            f"expected at least two variants to compare, such as --attention softmax {row_name(rows[0])}"
+        )
     # Prepared here, so that preparation does not count towards the first variant's peak memory.
     prepared = package.assembly(runs[0][1], options.data_folder, make_accelerator(runs[0][1].train.precision))
     sources = [dict(package.sources(run)) for _, run in runs]  # before the workers import them

@@ -147,6 +147,20 @@ def test_the_overview_alone(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         leaderboard.run(["--runs", str(folder), "--overview"])
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--overview --format csv", "--overview: csv always has all tables and columns"),
+        ("--columns mean --json", "--columns: json always has all tables and columns"),
+        ("--overview --side-by-side", "--overview and --side-by-side cannot be combined"),
+        ("--json --format csv", "--json prints JSON, --format csv does not"),
+    ],
+)
+def test_options_without_effect_are_refused(words: str, message: str, folder: Path) -> None:
+    with pytest.raises(WrongUseError, match=message):
+        leaderboard.run(["--runs", str(folder), *words.split()])
+
+
 def test_csv_has_verdicts_and_what_could_be_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leaderboard.run(["--runs", str(folder), "--format", "csv"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

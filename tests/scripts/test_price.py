@@ -171,6 +171,8 @@ def test_a_worker_times_steps_and_names_the_implementation(tmp_path: Path, monke
 def test_a_variant_given_twice_is_refused() -> None:
     with pytest.raises(WrongUseError, match="softmax is given twice"):
         price.run([*TINY, "--attention", "softmax", "softmax"])
+    with pytest.raises(WrongUseError, match="expected at least two variants to compare, such as --attention softmax"):
+        price.run([*TINY, "--attention", "dnas"])
     with pytest.raises(WrongUseError, match="--rounds: expected at least 1"):
         price.run([*TINY, "--rounds", "0"])
 
