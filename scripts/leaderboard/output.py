@@ -44,7 +44,13 @@ def load_tables(runs: Path, baseline: str) -> list[Table]:
         look_up({result.attention: result for result in everything}, baseline, "attention among these results")
     for message in found.duplicates:
         print(message, file=sys.stderr)
-    return tables(list(found.results.values()), found.missing, baseline, found.prices, found.tuned)
+    made = tables(list(found.results.values()), found.missing, baseline, found.prices, found.tuned)
+    if not made:
+        raise WrongUseError(
+            f"no table below {runs}: all of its results are of earlier choices of a sweep with --tune; the same sweep "
+            "measures the runs of the present ones"
+        )
+    return made
 
 
 def print_tables(

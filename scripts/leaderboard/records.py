@@ -74,12 +74,16 @@ def _readable(folder: Path) -> bool:
         return False
 
 
-def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str]]:
-    """Returns one result per (protocol, row, sources, seed), the newest, and a message for each that is ignored."""
+def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], dict[Path, Path], list[str]]:
+    """Returns one result per (protocol, row, sources, seed), the newest.
+
+    Also returns ignored directory -> the directory that is used in its place, and a message for each ignored result.
+    """
     chosen: dict[tuple[Protocol, RowParts, str, int], Path] = {}
+    keys: dict[Path, tuple[Protocol, RowParts, str, int]] = {}
     messages = []
     for folder, result in sorted(results.items(), key=lambda each: each[1].finished_at):
-        key = (protocol_of(result), result.row, version(result), result.seed)
+        key = keys[folder] = (protocol_of(result), result.row, version(result), result.seed)
         if key in chosen:
             messages.append(
                 printable(
@@ -89,7 +93,11 @@ def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], list[str
             )
         chosen[key] = folder
     kept = set(chosen.values())
-    return {folder: result for folder, result in results.items() if folder in kept}, messages
+    return (
+        {folder: result for folder, result in results.items() if folder in kept},
+        {folder: chosen[key] for folder, key in keys.items() if folder not in kept},
+        messages,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +148,10 @@ def measurements(folder: Path) -> Measurements:
             )
         skipped = f" ({len(problems)} files were skipped: {problems[0]})" if problems else ""
         raise WrongUseError(f"no results below {folder}{skipped}; run seqarena quickstart for first results")
-    kept, duplicates = newest(results)
+    kept, twins, duplicates = newest(results)
     prices, damaged = read_prices(folder)
     tunings, more = read_tunings(folder)
-    plain, tuned, noted, unfinished = with_tuned(kept, tunings, planned, results.keys() - kept.keys())
+    plain, tuned, noted, unfinished = with_tuned(kept, tunings, planned, twins)
     # Ordinary results do not make an earlier version of a tuned one, which is in no table with them.
     return Measurements(
         results=separate_versions(plain), tuned=tuned, noted=noted, missing=missing, prices=prices,

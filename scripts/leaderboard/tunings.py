@@ -1,10 +1,12 @@
 """Groups results whose fields were tuned (``seqarena sweep --tune``): each row at its own choice, one grid for all."""
 
 import json
+import os
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import RowParts, row_name
@@ -17,15 +19,17 @@ def with_tuned(
     results: Mapping[Path, Result],
     tunings: Mapping[Path, Tuning],
     planned: Iterable[Path],
-    superseded: Container[Path] = (),
+    twins: Mapping[Path, Path] = MappingProxyType({}),
 ) -> tuple[dict[Path, Result], list[Group], list[tuple[Path, Result]], list[str]]:
     """Returns the results of ordinary tables, one group per tuned protocol, the results in these groups, and messages.
 
     A tuned result, also of an earlier choice, is in an ordinary table only if an ordinary sweep ``planned`` it. There
-    the choice of other rows would otherwise decide with which rows it is compared. ``superseded``: directories whose
-    result is ignored, because a newer one is of the same run. A copy of a directory is known by its name, which has
-    the hashes of the run and of its sources.
+    the choice of other rows would otherwise decide with which rows it is compared. ``twins``: ignored directory -> the
+    directory with a newer result of the same run, which is used in its place. Directories may be reached by links. A
+    copy of a directory is known by its name, which has the hashes of the run and of its sources.
     """
+    real = {os.path.realpath(each): each for each in (*results, *twins)}
+    used: set[Path] = set()
     found: dict[tuple[Protocol, RowParts], list[_Row]] = defaultdict(list)
     missing: dict[Path, list[str]] = defaultdict(list)
     problems: list[str] = []
@@ -34,21 +38,27 @@ def with_tuned(
         tested |= {Path(each).name for each in tuning.earlier}
         for choice in tuning.choices:
             tested |= {Path(each).name for each in choice.folders}
-            folders = [path.parent.parent / each for each in choice.folders]
-            absent = sum(each not in results and each not in superseded for each in folders)
+            named = [real.get(os.path.realpath(path.parent.parent / each)) for each in choice.folders]
+            folders = [twins.get(each, each) for each in named if each is not None]
+            absent = len(named) - len(folders)
             if absent:
-                missing[path].append(f"{row_name(choice.row)} {absent} of {len(folders)}")
-            other = [each for each in folders if each in results and results[each].row != choice.row]
+                missing[path].append(f"{row_name(choice.row)} {absent} of {len(named)}")
+            other = [each for each in folders if results[each].row != choice.row]
             problems += [f"{path}: {each} has another row than {row_name(choice.row)}" for each in other]
             some: dict[Protocol, dict[Path, Result]] = defaultdict(dict)
             for each in folders:
-                if each in results and each not in other:
+                if each not in other:
+                    used.add(each)
                     some[_tuned_protocol(results[each], tuning)][each] = results[each]
             for protocol, those in some.items():
                 found[protocol, choice.row].append(_Row(path=path, tuning=tuning, choice=choice, results=those))
     groups: dict[Protocol, Group] = {}
     ordinary = {folder.name for folder in planned}
-    left = {path: each for path, each in results.items() if path.name in ordinary or path.name not in tested}
+    left = {
+        path: each
+        for path, each in results.items()
+        if path.name in ordinary or (path.name not in tested and path not in used)
+    }
     noted: list[tuple[Path, Result]] = []
     for (protocol, row), choices in found.items():
         *earlier, last = sorted(choices, key=lambda each: each.finished)

@@ -131,7 +131,8 @@ def _collect(each: PlannedRun, started: RunningProcess, board: Board) -> Result 
     """Returns the result of an ended process, or reports why there is none."""
     code = started.process.returncode
     found = each.result()
-    is_new = _stamp(each) != started.before
+    # A run that is finished already, as when only the times of its data files changed, writes nothing.
+    is_new = _stamp(each) != started.before or not each.session.overwrite
     if found is not None and is_new and code == int(found.status == "diverged"):
         board.set_result(started.number, found)
         return found

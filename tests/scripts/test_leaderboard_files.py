@@ -197,7 +197,7 @@ def test_foreign_text_stays_text(
 def test_two_results_that_claim_the_same_run_count_once(results: list[Result]) -> None:
     again = replace(results[0], score=0.9, finished_at="2026-01-02")
     folders = {Path(str(number)): each for number, each in enumerate([*results, again])}
-    kept, messages = newest(folders)
+    kept, _, messages = newest(folders)
     assert list(kept.values()) == [*results[1:], again]
     assert messages == [f"two results of listops softmax seed 0: using the newest, {len(results)}, and ignoring 0"]
 

@@ -32,7 +32,7 @@ def remarks(*results: Result) -> list[str]:
 
 
 def compared(results: Sequence[Result]) -> Table:
-    kept, _ = newest({Path(str(number)): each for number, each in enumerate(results)})
+    kept, _, _ = newest({Path(str(number)): each for number, each in enumerate(results)})
     return only(tables(list(separate_versions(kept).values()), [], "softmax"))
 
 
@@ -44,7 +44,7 @@ def test_a_row_is_split_where_its_sources_change() -> None:
     formula = {**SOURCES, "common/attention/softmax.py": "3"}
     results = [made("softmax", 0), made("softmax", 1, sources=formula), made("softmax", 0, 60, sources=formula)]
     results[2] = replace(results[2], finished_at="2026-01-02")
-    kept, messages = newest({Path(str(number)): each for number, each in enumerate(results)})
+    kept, _, messages = newest({Path(str(number)): each for number, each in enumerate(results)})
     table = only(tables(list(separate_versions(kept).values()), [], "softmax"))
     assert messages == []
     assert [(row.name.split(" @")[0], row.seeds) for row in table.rows] == [("softmax", [0, 1]), ("softmax", [0])]

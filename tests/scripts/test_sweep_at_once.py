@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -19,7 +20,7 @@ from seqarena.common.runs.results import Result, read_results
 from seqarena.scripts import sweep
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.seqarena import dispatch
-from seqarena.scripts.sweep import on_ray
+from seqarena.scripts.sweep import on_ray, processes
 from seqarena.scripts.sweep.planned_run import PlannedRun, from_description
 from seqarena.scripts.sweep.progress import FAILED, FINISHED, MOST_SHOWN, RUNNING, Board, latest
 from tests.common.runs.test_cli import TINY
@@ -84,6 +85,20 @@ def test_who_stops_the_sweep_stops_its_runs_and_it_goes_on(sent: signal.Signals,
     seen = [latest(folder)[0] for folder in folders]
     time.sleep(1)
     assert [latest(folder)[0] for folder in folders] == seen
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_run_that_was_finished_already_is_no_failure(overwrite: bool, tmp_path: Path) -> None:
+    """Its worker found the result and wrote nothing, as when only the times of data files have changed."""
+    planned = Mock(result_path=tmp_path / "result.json", session=Mock(overwrite=overwrite))
+    planned.result.return_value = Mock(status="finished")
+    planned.result_path.touch()
+    (tmp_path / "log").write_text("no output")
+    started = processes.RunningProcess(
+        number=1, process=Mock(returncode=0), log=tmp_path / "log", log_start=0, slot=0,
+        before=planned.result_path.stat().st_mtime_ns,
+    )  # fmt: skip
+    assert (processes._collect(planned, started, Mock()) is None) == overwrite
 
 
 def test_another_process_is_told_all_of_a_run() -> None:

@@ -2,13 +2,16 @@
 
 import shutil
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from seqarena.common.errors import run_command
+from seqarena.common.errors import WrongUseError, run_command
+from seqarena.common.runs.results import Result
+from seqarena.scripts.leaderboard.output import load_tables
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.seqarena import dispatch
@@ -39,6 +42,61 @@ def test_an_ordinary_run_by_newer_sources_does_not_change_a_tuned_table(tuned: P
     assert [table for table in tables(list(found.results.values()), [], "softmax", [], found.tuned) if table.tuned] == [
         before
     ]
+
+
+def copied(runs: Path, run: Path) -> None:
+    """A copy of one run below the same folder."""
+    shutil.copytree(run, runs / "zz-backup" / run.name)
+
+
+def measured_again(runs: Path, run: Path) -> None:
+    """The same run measured later in a directory of the user's."""
+    result = Result.read(run)
+    assert result is not None
+    (runs / "mine").mkdir()
+    replace(result, finished_at="2999-01-01T00:00:00").write(runs / "mine")
+
+
+def moved(runs: Path, run: Path) -> None:
+    """One directory moved and linked."""
+    (runs / "store").mkdir()
+    run.rename(runs / "store" / "one")
+    run.symlink_to(runs / "store" / "one")
+
+
+def all_moved(runs: Path, run: Path) -> None:
+    """The folder of the package moved and linked."""
+    del run
+    (runs / "store").mkdir()
+    (runs / "lra").rename(runs / "store" / "lra")
+    (runs / "lra").symlink_to(runs / "store" / "lra")
+
+
+@pytest.mark.parametrize("change", [copied, measured_again, moved, all_moved], ids=lambda each: each.__name__)
+def test_a_tuned_row_keeps_its_runs_wherever_they_are(
+    change: Callable[[Path, Path], None], tuned: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(tuned / "runs", runs, symlinks=True)
+    before, run = table_of(runs), next(path for path, each in measurements(runs).noted if each.attention == "softmax")
+    change(runs, run)
+    after, found = table_of(runs), measurements(runs)
+    assert [(row.name, row.mean, row.seeds, row.comparison) for row in after.rows] == [
+        (row.name, row.mean, row.seeds, row.comparison) for row in before.rows
+    ]
+    assert after.remarks == before.remarks
+    assert not found.results  # no seed of it is in an ordinary table
+
+
+def test_a_folder_without_a_table_is_an_error(tuned: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(tuned / "runs", runs)
+    (record,) = (runs / FOLDER).glob("*.json")
+    tuning = read_tuning(record)
+    gone = [replace(choice, folders=[f"gone/{number}"]) for number, choice in enumerate(tuning.choices)]
+    replace(tuning, choices=gone).write(runs)
+    with pytest.raises(WrongUseError, match="all of its results are of earlier choices of a sweep with --tune"):
+        load_tables(runs, "softmax")
 
 
 def test_a_second_tuning_with_the_same_choice_has_a_page(tuned: Path, tmp_path: Path) -> None:
