@@ -216,7 +216,8 @@ def test_links_lead_somewhere() -> None:
 def test_the_library_example_runs() -> None:
     query, key, value = (torch.randn(2, 2, 3, 4) for _ in range(3))
     real = torch.ones(2, 3, dtype=torch.bool)
-    names = {"attend": attend, "Hybrid": Hybrid, "query": query, "key": key, "value": value, "real": real}
+    names = {"attend": attend, "Hybrid": Hybrid, "query": query, "key": key, "value": value, "real": real,
+             "hidden": torch.randn(2, 3, 64)}  # fmt: skip
     block = next(block for block in PYTHON if "attend(" in block)
     exec(block, names)
     assert isinstance(names["output"], torch.Tensor)

@@ -94,8 +94,11 @@ def triton_elementwise(inputs: Inputs) -> str | None:
         return f"a bias in {bias.dtype} is not supported, only float16, bfloat16 and float32"
     if sum((size - 1) * step for size, step in zip(bias.shape[2:], bias.stride()[2:], strict=True)) >= 2**31:
         return "a head of the bias has 2^31 elements or more"
-    if bias.requires_grad and torch.is_grad_enabled() and bias.shape != full:
-        return "a trained bias of several heads or examples needs a matrix over all pairs for each of them"
+    if bias.requires_grad and torch.is_grad_enabled():
+        if bias.shape != full:
+            return "a trained bias of several heads or examples needs a matrix over all pairs for each of them"
+        if full[2] * full[3] >= 2**31:
+            return "the gradient of a head of the bias has 2^31 elements or more"
     return triton(inputs)
 
 

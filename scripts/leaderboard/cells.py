@@ -105,6 +105,11 @@ def shown_figures(table: Table, figures: Sequence[Published] | None = None) -> l
     ]
 
 
+def _most_seeds(row: Row, table: Table) -> int:
+    """Returns the number of seeds of a row or of the row that it is compared with, whichever is larger."""
+    return max(len(each.seeds) for each in table.rows if each is row or each.name == row.against)
+
+
 def footnotes(table: Table) -> list[str]:
     """Returns the notes below a table."""
     sizes = [f"{number(size, table.unit)} with {count}" for count, size in detectable_by_seeds(table.rows).items()]
@@ -128,6 +133,10 @@ def footnotes(table: Table) -> list[str]:
             f"differences over fewer than {FEWEST_SEEDS} seeds in common: the variance over seeds is unknown, so no "
             "interval and no p"
         )
+    partial = [row for row in table.rows if row.comparison and row.comparison.seeds < _most_seeds(row, table)]
+    if partial:
+        listed = ", ".join(f"{row.name} {row.comparison.seeds}" for row in partial if row.comparison)
+        notes.append(f"differences over the seeds in common, which are fewer than those of the means: {listed}")
     notes += table.prices
     if table.devices:
         notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")

@@ -1,5 +1,6 @@
 """A table of a leaderboard: all variants measured under one protocol, with floors and published figures."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,13 +78,18 @@ def tables(
     """
     found = [*groups(results, missing), *tuned]
     made = [(table_of(group, baseline, prices), group.protocol.data_checksum) for group in found]
+    name_data(made)
+    return sorted((table for table, _ in made), key=evidence)
+
+
+def name_data(made: Sequence[tuple[Table, str | None]]) -> None:
+    """Adds the checksum of their data to titles that would be the same for tables of different data."""
     checksums: dict[str, set[str | None]] = {}
     for table, checksum in made:
         checksums.setdefault(table.title, set()).add(checksum)
     for table, checksum in made:
         if len(checksums[table.title]) > 1 and checksum is not None:
             table.title += f" [data: sha256 {checksum[:12]}]"
-    return sorted((table for table, _ in made), key=evidence)
 
 
 def evidence(table: Table) -> tuple[int, int, int]:
@@ -116,7 +122,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         metric=some.metric if some else task.metric if task else "score",
         unit=task.unit if task else "share",
         higher_is_better=task is None or task.higher_is_better,
-        measured=_scoring(some, protocol),
+        measured=_scoring(group.results, protocol),
         baseline=baseline,
         rows=rows,
         floors=floors,
@@ -160,8 +166,16 @@ def _title(protocol: Protocol, task: Task | None, result: Result | None) -> str:
     if _unusual(protocol.precision):
         title += f"; {protocol.precision}"
     has_own = preset is not None and result is not None and _has_own_files(type(preset.run), result.run, preset.run)
-    is_presets = protocol.data_checksum in (None, task.checksums.get(protocol.preset))
-    if not is_presets and (has_own or _is_other_data(protocol)):
+    meant = task.checksums.get(protocol.preset)
+    is_presets = protocol.data_checksum in (None, meant)
+    # A changed data field may explain another checksum; files of the user's at another place may have any content.
+    is_elsewhere = (
+        meant is not None
+        and preset is not None
+        and result is not None
+        and _has_location(type(preset.run), result.run, preset.run)
+    )
+    if not is_presets and (has_own or is_elsewhere or _is_other_data(protocol)):
         title += f" [other data than the preset's: sha256 {str(protocol.data_checksum)[:12]}]"
     return title
 
@@ -170,15 +184,14 @@ def _unusual(precision: str | None) -> str:
     return "" if precision in (None, USUAL_PRECISION) else precision
 
 
-def _scoring(result: Result | None, protocol: Protocol) -> str:
-    """Returns the scoring protocol of a result's run; empty for a run of another version."""
+def _scoring(results: Sequence[Result], protocol: Protocol) -> str:
+    """Returns the scoring protocol of results; empty if their runs are of another version, or of code not at hand."""
     preset = protocol.preset_record
-    if result is None or preset is None:
-        return ""
-    try:
-        return from_json(type(preset.run), result.run).measured
-    except ValueError:
-        return ""
+    if preset is not None:
+        for result in results:
+            with contextlib.suppress(ValueError):
+                return from_json(type(preset.run), result.run).measured
+    return ""
 
 
 def _has_other_data(protocol: Protocol) -> bool:
@@ -200,6 +213,15 @@ def _is_comparable(protocol: Protocol, result: Result | None) -> bool:
 def _has_own_files(kind: type, run: Any, preset: BaseRun) -> bool:
     """Returns whether a run reads other files of the user than its preset."""
     return _own_files(kind, run) != _own_files(kind, to_json(preset))
+
+
+def _has_location(kind: type, run: Any, preset: BaseRun) -> bool:
+    """Returns whether a run reads its data from a place that its preset does not name."""
+    places = [
+        {each.path: each.value for each in json_fields(kind, values) if each.role is Role.LOCATION}
+        for values in (run, to_json(preset))
+    ]
+    return places[0] != places[1]
 
 
 def _own_files(kind: type, run: Any) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def with_tuned(
         if path.name in ordinary or (path.name not in tested and path not in used)
     }
     noted: list[tuple[Path, Result]] = []
+    trials: dict[Protocol, dict[str, int]] = defaultdict(dict)
     for (protocol, row), choices in found.items():
         *earlier, last = sorted(choices, key=lambda each: each.finished)
         problems += [
@@ -71,9 +72,14 @@ def with_tuned(
             noted.append((folder, replace(result, notes=[*result.notes, _note(last.choice, last.tuning)])))
             group.results.append(noted[-1][1])
         group.tuned[row_name(row)] = _grid(last.choice, last.tuning)
+        trials[protocol][row_name(row)] = max(len(scores) for _, scores in last.choice.scores)
         if missing[last.path]:
             remark = f"runs without a result: {', '.join(missing[last.path])}; the same command resumes the sweep"
             group.remarks[:] = dict.fromkeys([*group.remarks, remark])
+    for protocol, counts in trials.items():
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            groups[protocol].remarks.append(f"chosen by different numbers of validation seeds: {listed}")
     return left, list(groups.values()), noted, problems
 
 

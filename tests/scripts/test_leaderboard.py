@@ -70,6 +70,34 @@ def test_tables_of_different_data_have_different_titles(results: list[Result]) -
     assert "[" not in only(tables([one], [], "softmax")).title
 
 
+def test_files_at_another_place_with_other_content_are_in_the_title(results: list[Result]) -> None:
+    """Also beside a changed data field, which alone would explain another checksum."""
+    changed = {"data.train": [96_000, 50]}
+    own = run("softmax", "quick", 1000)
+    titles = [
+        only(
+            tables(
+                [replace(results[0], run=own | {"data": DATA | more}, changed=changed, data_checksum="cd" * 32)],
+                [],
+                "softmax",
+            )
+        ).title
+        for more in ({"train": 50}, {"train": 50, "path": "mine"})
+    ]
+    assert ["other data than the preset's: sha256 cdcdcdcdcdcd" in title for title in titles] == [False, True]
+
+
+def test_differences_over_fewer_seeds_than_the_means_are_named() -> None:
+    some = [result("softmax", seed, 100 + seed) for seed in range(3)] + [
+        result("x3", seed, 90 + seed) for seed in range(5)
+    ]
+    (table,) = tables(some, [], "softmax")
+    note = "differences over the seeds in common, which are fewer than those of the means: x3 3"
+    assert note in footnotes(table)
+    (table,) = tables(some[:-2], [], "softmax")
+    assert not any("fewer than those" in each for each in footnotes(table))
+
+
 def test_where_the_files_are_is_no_protocol() -> None:
     here, there = (
         result(row, 0, 50, run={**run(row, "quick", 1000), "data": DATA | {"path": path}})

@@ -22,7 +22,7 @@ from seqarena.scripts.report.scores import interval
 from seqarena.scripts.report.words import sentences
 from seqarena.scripts.seqarena import dispatch
 from tests.common.runs.test_cli import TINY
-from tests.scripts.results import result
+from tests.scripts.results import result, run
 from tests.scripts.test_overview import results as planted
 
 HTML = "<script>alert(1)</script><b>x"
@@ -38,6 +38,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lost = next(path for path in (folder / "runs" / "lra" / "listops").glob("*hnas*seed1*"))
     shutil.rmtree(lost)
     return folder / "runs"
+
+
+def test_tables_of_different_data_have_different_titles(tmp_path: Path) -> None:
+    for number, checksum in enumerate(("ab" * 32, "cd" * 32)):
+        (tmp_path / str(number)).mkdir()
+        other = run("softmax", "later", 1000)
+        result("softmax", 0, 50, preset="later", run=other, data_checksum=checksum).write(tmp_path / str(number))
+    titles = {view.table.title for view in gather(tmp_path, "softmax").views}
+    assert {title.partition(" [")[2] for title in titles} == {
+        "data: sha256 abababababab]", "data: sha256 cdcdcdcdcdcd]",
+    }  # fmt: skip
 
 
 def page(folder: Path, *more: str) -> tuple[str, dict]:

@@ -90,15 +90,15 @@ def test_who_stops_the_sweep_stops_its_runs_and_it_goes_on(sent: signal.Signals,
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_run_that_was_finished_already_is_no_failure(overwrite: bool, tmp_path: Path) -> None:
     """Its worker found the result and wrote nothing, as when only the times of data files have changed."""
-    planned = Mock(result_path=tmp_path / "result.json", session=Mock(overwrite=overwrite))
-    planned.result.return_value = Mock(status="finished")
+    planned = Mock(spec=PlannedRun, result_path=tmp_path / "result.json", session=Mock(overwrite=overwrite))
+    planned.result.return_value = Mock(spec=Result, status="finished")
     planned.result_path.touch()
     (tmp_path / "log").write_text("no output")
     started = processes.RunningProcess(
-        number=1, process=Mock(returncode=0), log=tmp_path / "log", log_start=0, slot=0,
+        number=1, process=Mock(spec=subprocess.Popen, returncode=0), log=tmp_path / "log", log_start=0, slot=0,
         before=planned.result_path.stat().st_mtime_ns,
     )  # fmt: skip
-    assert (processes._collect(planned, started, Mock()) is None) == overwrite
+    assert (processes._collect(planned, started, Mock(spec=Board)) is None) == overwrite
 
 
 def test_another_process_is_told_all_of_a_run() -> None:

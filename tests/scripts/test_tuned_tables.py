@@ -11,6 +11,7 @@ import pytest
 
 from seqarena.common.errors import WrongUseError, run_command
 from seqarena.common.runs.results import Result
+from seqarena.common.runs.run import row_name
 from seqarena.scripts.leaderboard.output import load_tables
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.table import tables
@@ -86,6 +87,20 @@ def test_a_tuned_row_keeps_its_runs_wherever_they_are(
     ]
     assert after.remarks == before.remarks
     assert not found.results  # no seed of it is in an ordinary table
+
+
+def test_different_numbers_of_validation_seeds_are_named(tuned: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(tuned / "runs", runs)
+    (record,) = (runs / FOLDER).glob("*.json")
+    tuning = read_tuning(record)
+    first, second = tuning.choices
+    fewer = replace(second, scores=[[values, scores[:1]] for values, scores in second.scores])
+    replace(tuning, choices=[first, fewer]).write(runs)
+    name = row_name(first.row), row_name(second.row)
+    remark = f"chosen by different numbers of validation seeds: {name[0]} 2, {name[1]} 1"
+    assert remark in table_of(runs).remarks
+    assert not any("validation seeds" in each for each in table_of(tuned / "runs").remarks)
 
 
 def test_a_folder_without_a_table_is_an_error(tuned: Path, tmp_path: Path) -> None:

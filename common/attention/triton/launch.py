@@ -75,7 +75,10 @@ TABLE: dict[tuple[int, bool], dict[Role, tuple[Tiles, Tiles]]] = {
         "queries_heavy": (Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 2)),
     },
     (4, False): dict.fromkeys(ROLES, (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 2)))
-    | {"forward": (Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 2))},
+    | {
+        "forward": (Tiles(64, 32, 4, 2), Tiles(32, 32, 4, 2)),
+        "queries_heavy": (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 1)),
+    },
 }
 """(Bytes per element, whether the GPU has large shared memory) -> role -> tiles of heads up to each of ``WIDTHS``.
 Chosen from the compiled kernels (``seqarena benchmark kernels``): they fit into shared memory, spill few registers, and

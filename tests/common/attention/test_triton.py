@@ -404,6 +404,10 @@ def test_where_they_cannot_run_the_reason_is_told(
         reason = conditions.triton_elementwise(Inputs(query, key, value, plain, bias, 0.0))
         assert reason is not None
         assert words in reason
+    many, keys = (torch.empty(1, 1, 1, 16).expand(1, 1, length, 16) for length in (2**16, 2**15))
+    trained = torch.empty(1, requires_grad=True).expand(1, 1, 2**16, 2**15)
+    reason = conditions.triton_elementwise(Inputs(many, keys, keys, plain, trained, 0.0))
+    assert reason == "the gradient of a head of the bias has 2^31 elements or more"
     assert dnas.compute("triton", query, key, value, Visibility(order="causal")) is None
     monkeypatch.setattr(conditions, "INTERPRETED", False)
     assert conditions.triton(Inputs(query, key, value, plain, None, 0.0)) == "tensors are on cpu, expected cuda"

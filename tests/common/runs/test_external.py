@@ -260,7 +260,7 @@ def test_a_result_is_shown_without_its_code(
         ("a9.py", "def f(:\n", "a9.py:Sigmoid", "SyntaxError: invalid syntax, line 1"),
         ("a10.py", "raise SystemExit\n", "a10.py:Sigmoid", "importing it failed"),
         ("json.py", SIGMOID, "json.py:Sigmoid", "Python finds another module named json"),
-        ("antigravity.py", SIGMOID, "antigravity.py:Sigmoid", "rename antigravity.py"),
+        ("antigravity.py", SIGMOID, "antigravity.py:Sigmoid", "rename one of them"),
         ("my-file.py", SIGMOID, "my-file.py:Sigmoid", "'my-file' cannot be the name of a module; rename the file"),
         ("a11.py", SIGMOID, "gone.py:Sigmoid", "gone.py does not exist; expected FILE.py:CLASS"),
         ("a13.py", SIGMOID, ":Sigmoid", "expected FILE.py:CLASS or PACKAGE.MODULE:CLASS"),
