@@ -7,7 +7,7 @@ from types import MappingProxyType
 from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.runs.run import Preset
 from seqarena.common.training.loop import Train
-from seqarena.common.training.optim import DECAY, Optim, Schedule
+from seqarena.common.training.optim import LINEAR_DEPARTURE, Optim, Schedule
 from seqarena.pretraining.cost import estimate
 from seqarena.pretraining.data import MaskedText
 from seqarena.pretraining.data.documents import BOOKS
@@ -64,7 +64,7 @@ BERT_BASE = _preset(
     "Devlin et al. 2019 (google-research/bert, create_pretraining_data.py and optimization.py)",
     "SQuAD 1.1 88.5 F1 after finetuning (published)",
     "Wikipedia only (published: with BookCorpus, as albert-style has here); masks redrawn in every epoch "
-    f"(published: ten masked copies of the data); {DECAY}",
+    f"(published: ten masked copies of the data); {LINEAR_DEPARTURE}",
 )  # fmt: skip
 ALBERT_STYLE = _preset(
     Run(
@@ -82,7 +82,7 @@ ALBERT_STYLE = _preset(
     "softmax 90.5 F1 on SQuAD 1.1 and 84.3 on MNLI after finetuning, in P2; hnas 0.4 more",
     "documents of 16 rows of BookCorpus, which does not say where a book ends; without three flaws of the published "
     "code (spans that cross [SEP], at most 20 targets at length 512, special tokens among the random ones); a "
-    f"vocabulary that keeps accents; {DECAY}",
+    f"vocabulary that keeps accents; {LINEAR_DEPARTURE}",
 )  # fmt: skip
 CRAMMING = _preset(
     Run(
@@ -121,7 +121,7 @@ FURTHER = _preset(
     "no published figure: it depends on the text",
     "10,000 steps with warm-up over a tenth (their demonstration: 20 steps, warm-up over 10; they recommend 10,000 or "
     "more); masks redrawn in every epoch (theirs: five masked copies of the data); "
-    f"{DECAY}",
+    f"{LINEAR_DEPARTURE}",
     data_name="text of your own",
     data="text of your own (--data.path, --data.hub); without one the bundled King James Bible",
     chosen_by="model.init",

@@ -8,7 +8,7 @@ from typing import Any
 from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.runs.run import Preset
 from seqarena.common.training.loop import Train
-from seqarena.common.training.optim import DECAY, Optim, Schedule
+from seqarena.common.training.optim import LINEAR_DEPARTURE, Optim, Schedule
 from seqarena.qa.data import Data
 from seqarena.qa.data.mnli import Mnli
 from seqarena.qa.data.squad import Squad
@@ -28,7 +28,7 @@ TRAINED = {"squad1": 87_599, "squad2": 130_319, "mnli": 392_702}
 THEIRS = "validation on a hundredth of the training examples (theirs: all are trained on), "
 PADDING = "no answers in padding, "
 CORRECTED = "Adam with bias correction (theirs: without; --optim.name bert_adam)"
-GOOGLE = f"{CORRECTED}, {DECAY}"
+GOOGLE = f"{CORRECTED}, {LINEAR_DEPARTURE}"
 COST = "hours on one GPU; not measured here"
 
 

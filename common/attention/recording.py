@@ -28,11 +28,11 @@ def recorded_implementations(model: nn.Module) -> Iterator[set[str]]:
             del kernel._run, kernel.step
 
 
-def _run(kernel: Kernel, chosen: set[str], implementation: Any, *arguments: Any) -> Any:
+def _run(kernel: Kernel, chosen: set[str], implementation: Any, *arguments: Any, **named: Any) -> Any:
     chosen.add(implementation)
-    return type(kernel)._run(kernel, implementation, *arguments)
+    return type(kernel)._run(kernel, implementation, *arguments, **named)
 
 
-def _step(kernel: Kernel, chosen: set[str], *arguments: Any) -> Any:
+def _step(kernel: Kernel, chosen: set[str], *arguments: Any, **named: Any) -> Any:
     chosen.add("reference" if kernel.rule is None else "blockwise")
-    return type(kernel).step(kernel, *arguments)
+    return type(kernel).step(kernel, *arguments, **named)

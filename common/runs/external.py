@@ -155,7 +155,7 @@ def _import(name: str, reference: str) -> ModuleType:
     if replaced:
         raise WrongUseError(
             f"{reference}: importing it replaces {short_list(replaced)}, which would change the numbers of other runs "
-            "of this command too; call your own function by a name of its own"
+            "of this command too; give your own function another name"
         )
     return module
 

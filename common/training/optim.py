@@ -13,7 +13,9 @@ from torch import nn
 from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bounded import bounded_modules
 
-DECAY = "the rate decays after its warm-up (theirs: from the first step, so that it drops as the warm-up ends)"
+LINEAR_DEPARTURE = (
+    "the rate decays after its warm-up (theirs: from the first step, so that it drops as the warm-up ends)"
+)
 """Difference between the schedule ``linear`` and that of Google's BERT and ALBERT, for the presets that follow them."""
 
 

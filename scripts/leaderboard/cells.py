@@ -135,8 +135,8 @@ def footnotes(table: Table) -> list[str]:
         )
     partial = [row for row in table.rows if row.comparison and row.comparison.seeds < _most_seeds(row, table)]
     if partial:
-        listed = ", ".join(f"{row.name} {row.comparison.seeds}" for row in partial if row.comparison)
-        notes.append(f"differences over the seeds in common, which are fewer than those of the means: {listed}")
+        listed = ", ".join(f"{row.name} ({row.comparison.seeds} seeds)" for row in partial if row.comparison)
+        notes.append(f"difference over the seeds in common only: {listed}")
     notes += table.prices
     if table.devices:
         notes.append(f"{table.metric} on the test set; device: {'; '.join(table.devices)}")

@@ -47,8 +47,8 @@ def load_tables(runs: Path, baseline: str) -> list[Table]:
     made = tables(list(found.results.values()), found.missing, baseline, found.prices, found.tuned)
     if not made:
         raise WrongUseError(
-            f"no table below {runs}: all of its results are of earlier choices of a sweep with --tune; the same sweep "
-            "measures the runs of the present ones"
+            f"no table below {runs}: all results there belong to earlier choices of a sweep with --tune; repeat the "
+            "sweep to measure the present choices"
         )
     return made
 

@@ -19,6 +19,8 @@ from seqarena.scripts.leaderboard.tunings import grid_notes
 from seqarena.scripts.leaderboard.verdict import verdict_of
 from seqarena.scripts.price.record import PriceRecord
 
+OWN = (Role.WEIGHTS, Role.OWN_FILE)
+"""Roles of the fields that name the user's own checkpoints and files."""
 USUAL_PRECISION = "float32"
 """Precision that titles leave out."""
 
@@ -165,17 +167,12 @@ def _title(protocol: Protocol, task: Task | None, result: Result | None) -> str:
         title += f"; {protocol.tuned}"
     if _unusual(protocol.precision):
         title += f"; {protocol.precision}"
-    has_own = preset is not None and result is not None and _has_own_files(type(preset.run), result.run, preset.run)
     meant = task.checksums.get(protocol.preset)
     is_presets = protocol.data_checksum in (None, meant)
-    # A changed data field may explain another checksum; files of the user's at another place may have any content.
-    is_elsewhere = (
-        meant is not None
-        and preset is not None
-        and result is not None
-        and _has_location(type(preset.run), result.run, preset.run)
-    )
-    if not is_presets and (has_own or is_elsewhere or _is_other_data(protocol)):
+    # A changed field alone may explain another checksum; the user's files at another place may have any content.
+    roles = (*OWN, Role.LOCATION) if meant is not None else OWN
+    has_own = preset is not None and result is not None and _differ(type(preset.run), result.run, preset.run, *roles)
+    if not is_presets and (has_own or _is_other_data(protocol)):
         title += f" [other data than the preset's: sha256 {str(protocol.data_checksum)[:12]}]"
     return title
 
@@ -207,26 +204,16 @@ def _is_comparable(protocol: Protocol, result: Result | None) -> bool:
         return False
     if any(role_at(preset.run, path) is not Role.PRETRAINING for path in protocol.changed):
         return False
-    return result is None or not _has_own_files(type(preset.run), result.run, preset.run)
+    return result is None or not _differ(type(preset.run), result.run, preset.run, *OWN)
 
 
-def _has_own_files(kind: type, run: Any, preset: BaseRun) -> bool:
-    """Returns whether a run reads other files of the user than its preset."""
-    return _own_files(kind, run) != _own_files(kind, to_json(preset))
-
-
-def _has_location(kind: type, run: Any, preset: BaseRun) -> bool:
-    """Returns whether a run reads its data from a place that its preset does not name."""
-    places = [
-        {each.path: each.value for each in json_fields(kind, values) if each.role is Role.LOCATION}
+def _differ(kind: type, run: Any, preset: BaseRun, *roles: Role) -> bool:
+    """Returns whether a run has other values than its preset in the fields of these roles."""
+    own, meant = (
+        {each.path: each.value for each in json_fields(kind, values) if each.role in roles}
         for values in (run, to_json(preset))
-    ]
-    return places[0] != places[1]
-
-
-def _own_files(kind: type, run: Any) -> dict[str, Any]:
-    """Returns the user's checkpoints and files that a run reads."""
-    return {each.path: each.value for each in json_fields(kind, run) if each.role in (Role.WEIGHTS, Role.OWN_FILE)}
+    )
+    return own != meant
 
 
 def _is_other_data(protocol: Protocol) -> bool:

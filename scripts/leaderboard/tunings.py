@@ -28,7 +28,7 @@ def with_tuned(
     directory with a newer result of the same run, which is used in its place. Directories may be reached by links. A
     copy of a directory is known by its name, which has the hashes of the run and of its sources.
     """
-    real = {os.path.realpath(each): each for each in (*results, *twins)}
+    by_real_path = {os.path.realpath(each): each for each in (*results, *twins)}
     used: set[Path] = set()
     found: dict[tuple[Protocol, RowParts], list[_Row]] = defaultdict(list)
     missing: dict[Path, list[str]] = defaultdict(list)
@@ -38,7 +38,7 @@ def with_tuned(
         tested |= {Path(each).name for each in tuning.earlier}
         for choice in tuning.choices:
             tested |= {Path(each).name for each in choice.folders}
-            named = [real.get(os.path.realpath(path.parent.parent / each)) for each in choice.folders]
+            named = [by_real_path.get(os.path.realpath(path.parent.parent / each)) for each in choice.folders]
             folders = [twins.get(each, each) for each in named if each is not None]
             absent = len(named) - len(folders)
             if absent:

@@ -188,7 +188,7 @@ def _run(shown: ReportRun) -> dict[str, Any]:
         "time": f"{result.training_seconds:,.1f} s of training, {result.tokens_per_second:,.0f} tokens/s, "
         f"{result.peak_memory_bytes / 2**20:,.0f} MiB at most",
         "device": f"{made.get('device')}; {made.get('precision')}; processes: {made.get('processes')}",
-        "attention by": ", ".join(made.get("implementations") or []),
+        "implementations of attention": ", ".join(made.get("implementations") or []),
         "data, sha256": result.data_checksum,
         "task version": str(result.task_version),
         "commit": commit,

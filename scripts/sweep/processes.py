@@ -131,9 +131,9 @@ def _collect(each: PlannedRun, started: RunningProcess, board: Board) -> Result 
     """Returns the result of an ended process, or reports why there is none."""
     code = started.process.returncode
     found = each.result()
-    # A run that is finished already, as when only the times of its data files changed, writes nothing.
-    is_new = _stamp(each) != started.before or not each.session.overwrite
-    if found is not None and is_new and code == int(found.status == "diverged"):
+    # Without --overwrite, a run that was finished before writes nothing, as when only the times of its files changed.
+    is_old = each.session.overwrite and _stamp(each) == started.before
+    if found is not None and not is_old and code == int(found.status == "diverged"):
         board.set_result(started.number, found)
         return found
     message = f"killed by signal {-code}" + (": out of memory?" if code == -signal.SIGKILL else "")

@@ -92,10 +92,9 @@ def test_differences_over_fewer_seeds_than_the_means_are_named() -> None:
         result("x3", seed, 90 + seed) for seed in range(5)
     ]
     (table,) = tables(some, [], "softmax")
-    note = "differences over the seeds in common, which are fewer than those of the means: x3 3"
-    assert note in footnotes(table)
+    assert "difference over the seeds in common only: x3 (3 seeds)" in footnotes(table)
     (table,) = tables(some[:-2], [], "softmax")
-    assert not any("fewer than those" in each for each in footnotes(table))
+    assert not any("in common only" in each for each in footnotes(table))
 
 
 def test_where_the_files_are_is_no_protocol() -> None:

@@ -110,7 +110,7 @@ def test_a_folder_without_a_table_is_an_error(tuned: Path, tmp_path: Path) -> No
     tuning = read_tuning(record)
     gone = [replace(choice, folders=[f"gone/{number}"]) for number, choice in enumerate(tuning.choices)]
     replace(tuning, choices=gone).write(runs)
-    with pytest.raises(WrongUseError, match="all of its results are of earlier choices of a sweep with --tune"):
+    with pytest.raises(WrongUseError, match="all results there belong to earlier choices of a sweep with --tune"):
         load_tables(runs, "softmax")
 
 

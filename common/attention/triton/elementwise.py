@@ -102,15 +102,6 @@ def visible_keys(first, keys, memory, ROWS: tl.constexpr, KEYS: tl.constexpr, CA
 
 
 @triton.jit
-def scores_of(own, others, scale, PHI: tl.constexpr):
-    """Returns s_ij of a tile; for polynomials without the scale, which is part of the row factor."""
-    scores = product(own, tl.trans(others))
-    if PHI != "x":
-        scores = scores * scale
-    return scores
-
-
-@triton.jit
 def bias_of(
     bias, row_real, key_real, head, heads, rows, keys, row, position, batch_stride, head_stride, row_stride,
     key_stride, scale, PHI: tl.constexpr,
@@ -125,6 +116,26 @@ def bias_of(
     start = bias + example * batch_stride + (head % heads) * head_stride
     found = tl.load(start + row * row_stride + position * key_stride, mask=is_row & is_key, other=0.0).to(tl.float32)
     return found * (1.0 / scale) if PHI == "x" else found
+
+
+@triton.jit
+def scores_of(
+    own, others, bias, row_real, key_real, head, heads, rows, keys, row, position, batch_stride, head_stride,
+    row_stride, key_stride, scale, PHI: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """Returns s_ij of a tile; for polynomials without the scale, which is part of the row factor.
+
+    ``row`` and ``position`` are broadcast to the shape of the tile.
+    """
+    scores = product(own, tl.trans(others))
+    if PHI != "x":
+        scores = scores * scale
+    if BIASED:
+        scores += bias_of(
+            bias, row_real, key_real, head, heads, rows, keys, row, position,
+            batch_stride, head_stride, row_stride, key_stride, scale, PHI,
+        )  # fmt: skip
+    return scores
 
 
 @triton.jit
@@ -189,12 +200,10 @@ def elementwise_forward(
             others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
             values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
             bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
-            scores = scores_of(own, others, scale, PHI)
-            if BIASED:
-                scores += bias_of(
-                    bias, row_real, key_real, head, heads, rows, keys, row[:, None], position[None, :],
-                    batch_stride, head_stride, row_stride, key_stride, scale, PHI,
-                )  # fmt: skip
+            scores = scores_of(
+                own, others, bias, row_real, key_real, head, heads, rows, keys, row[:, None], position[None, :],
+                batch_stride, head_stride, row_stride, key_stride, scale, PHI, BIASED,
+            )  # fmt: skip
             weights = power(activation(scores, PHI), POWER)
             weights = mask_weights(
                 weights, row[:, None], position[None, :], own_bits, bits, memory, limit, hides, DROPS
@@ -236,12 +245,10 @@ def elementwise_backward_keys(
             queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
             grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
             bits = bits_of(row_bits, head, rows, row, DROPS)[None, :]
-            scores = scores_of(own, queries, scale, PHI)
-            if BIASED:
-                scores += bias_of(
-                    bias, row_real, key_real, head, heads, rows, keys, row[None, :], position[:, None],
-                    batch_stride, head_stride, row_stride, key_stride, scale, PHI,
-                )  # fmt: skip
+            scores = scores_of(
+                own, queries, bias, row_real, key_real, head, heads, rows, keys, row[None, :], position[:, None],
+                batch_stride, head_stride, row_stride, key_stride, scale, PHI, BIASED,
+            )  # fmt: skip
             grad_weights = product(values, tl.trans(grads))
             weights = power(activation(scores, PHI), POWER)
             if own.dtype == tl.float16:
@@ -289,12 +296,10 @@ def elementwise_backward_queries(
             others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
             values = load_tile(value + head * keys * value_width, keys, value_width, start, KEYS, VALUE_WIDTH)
             bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
-            scores = scores_of(own, others, scale, PHI)
-            if BIASED:
-                scores += bias_of(
-                    bias, row_real, key_real, head, heads, rows, keys, row[:, None], position[None, :],
-                    batch_stride, head_stride, row_stride, key_stride, scale, PHI,
-                )  # fmt: skip
+            scores = scores_of(
+                own, others, bias, row_real, key_real, head, heads, rows, keys, row[:, None], position[None, :],
+                batch_stride, head_stride, row_stride, key_stride, scale, PHI, BIASED,
+            )  # fmt: skip
             grad_weights = product(grads, tl.trans(values))
             if own.dtype == tl.float16:
                 grad_weights = scale_early(grad_weights, row_factor, scale, PHI, POWER)

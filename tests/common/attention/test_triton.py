@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,26 +15,20 @@ from seqarena.common.attention import ATTENTIONS, Kernel, Visibility, conditions
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.errors import run_command
-from seqarena.pretraining.transformer_xl import Shift
 from seqarena.scripts.seqarena import dispatch
 
-pytestmark = [
+INTERPRETED = [
     pytest.mark.extras,
     pytest.mark.interpreted,
     pytest.mark.skipif(
         os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1, as make test-extras has it"
     ),
+    pytest.mark.usefixtures("poisoned_memory"),
 ]
+"""Marks of tests that run kernels in Triton's interpreter."""
+pytestmark = INTERPRETED
 NAMES = [name for name, config in ATTENTIONS.items() if isinstance(config, Elementwise)]
 ORDERS = ("none", "causal", "ordered_queries")
-
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fills memory that is not written with NaN."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def inputs(
@@ -109,54 +102,6 @@ def test_elementwise_is_the_formula(name: str, order: str) -> None:
     require_close(both(kernel, given, visibility), exact(kernel, given, visibility))
 
 
-def bias_of(
-    kind: str, rows: int, keys: int, visibility: Visibility, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """Returns a trained bias of all pairs, its columns stored one after the other, or a fixed one of all heads.
-
-    It is NaN where padding stands.
-    """
-    generator = torch.Generator().manual_seed(9)
-    if kind == "shared":
-        return torch.randn(1, 1, rows, keys, generator=generator).to(dtype)
-    assert visibility.query_real is not None
-    assert visibility.key_real is not None
-    bias = torch.randn(2, 2, keys, rows, generator=generator).mT.to(dtype)
-    real = visibility.query_real[:, None, :, None] & visibility.key_real[:, None, None]
-    return bias.masked_fill_(~real, torch.nan).requires_grad_()
-
-
-@pytest.mark.parametrize("name", ["x1", "x3", "gelu", "exp"])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("kind", ["trained", "shared"])
-def test_elementwise_with_a_bias_is_the_formula(name: str, order: str, kind: str) -> None:
-    kernel, memory = find_attention(name).build(heads=2), 5 if order == "causal" else 0
-    rows, keys = 70, 70 + memory if order == "causal" else 45
-    visibility = padded(rows, keys, order, memory)
-    given = [*poisoned(inputs(rows, keys, times=0.5), visibility), bias_of(kind, rows, keys, visibility)]
-    found = both(kernel, given, visibility)
-    assert len(found) == (5 if kind == "trained" else 4)
-    require_close(found, exact(kernel, given, visibility), 5e-6)
-    assert (found[0] - both(kernel, given[:3], visibility)[0]).abs().max() > 1e-3
-
-
-def test_a_shifted_bias_is_read_as_it_is_stored() -> None:
-    """A Transformer-XL's bias overlaps itself: rows begin one entry after the other."""
-    kernel, visibility = find_attention("x3").build(heads=2), Visibility(order="causal", memory=20)
-    products = torch.randn(2, 2, 33, 53, generator=torch.Generator().manual_seed(0))
-    bias = Shift.apply(products)
-    assert bias.stride() == (2 * 33 * 53, 33 * 53, 52, 1)
-    given = [*inputs(33, 53), bias]
-    require_close(both(kernel, given, visibility), exact(kernel, given, visibility))
-    learning = products.clone().requires_grad_()
-    wide = products.double().requires_grad_()
-    for form, tensors, some in (("triton", given[:3], learning), ("reference", [t.double() for t in given[:3]], wide)):
-        output = kernel.compute(form, *tensors, visibility, Shift.apply(some))  # type: ignore[arg-type]
-        assert output is not None
-        output.pow(2).sum().backward()
-    require_close([learning.grad], [wide.grad], 5e-6)  # type: ignore[list-item]
-
-
 @pytest.mark.parametrize("name", ["x3", "gelu", "dnas", "hnas"])
 def test_dropout_drops_what_blockwise_drops(name: str) -> None:
     kernel = find_attention(name).build(heads=2, dropout=0.4)
@@ -169,16 +114,6 @@ def test_dropout_drops_what_blockwise_drops(name: str) -> None:
     require_close(found, both(copy.deepcopy(kernel).double(), wide, visibility, "blockwise"))
     kernel.eval()
     assert (both(kernel, given, visibility)[0] - found[0]).abs().max() > 1e-3
-
-
-def test_dropout_with_a_bias_drops_what_blockwise_drops() -> None:
-    kernel, visibility = find_attention("gelu").build(heads=2, dropout=0.4), padded(40, 45, "causal", 5)
-    given = [*inputs(40, 45), bias_of("trained", 40, 45, visibility)]
-    torch.manual_seed(3)
-    found = both(kernel, given, visibility)
-    torch.manual_seed(3)
-    wide = [each.detach().double().requires_grad_() for each in given]
-    require_close(found, both(copy.deepcopy(kernel).double(), wide, visibility, "blockwise"))
 
 
 @pytest.mark.parametrize(
@@ -240,26 +175,25 @@ def test_hybrid_is_the_formula_and_u_learns(per_head: bool) -> None:
 
 @pytest.mark.parametrize("name", ["x3", "gelu", "dnas"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("biased", [False, True])
-def test_half_precision_is_no_worse_than_the_plain_form(name: str, dtype: torch.dtype, biased: bool) -> None:
+def test_half_precision_is_no_worse_than_the_plain_form(name: str, dtype: torch.dtype) -> None:
+    kernel = find_attention(name).build(heads=2)
+    require_no_worse_than_plain(kernel, inputs(64, 64, width=32, dtype=dtype), padded(64, 64))
+
+
+def require_no_worse_than_plain(kernel: Kernel, given: list[torch.Tensor], visibility: Visibility) -> None:
     """Errors against float64 of the same rounded inputs: at most twice those of the formula in that precision."""
-    if biased and name == "dnas":
-        pytest.skip("its kernels have no bias")
-    kernel, visibility = find_attention(name).build(heads=2), padded(64, 64)
-    given = inputs(64, 64, width=32, dtype=dtype)
-    if biased:
-        given.append(bias_of("trained", 64, 64, visibility, dtype).detach().nan_to_num(0.0).requires_grad_())
     found, expected = both(kernel, given, visibility), exact(kernel, given, visibility)
     plain = [each.detach().clone().requires_grad_() for each in given]
-    scores = (plain[0] @ plain[1].transpose(-1, -2)) * 32**-0.5 + (plain[3] if biased else 0.0)
-    weights = kernel.normalize(scores, visibility.pairs(64, 64, scores.device), visibility, None)[0]
-    output = weights.to(dtype) @ plain[2]
+    query, key, value, *bias = plain
+    scores = (query @ key.transpose(-1, -2)) * query.shape[3] ** -0.5 + sum(bias)
+    pairs = visibility.pairs(query.shape[2], key.shape[2], scores.device)
+    output = kernel.normalize(scores, pairs, visibility, None)[0].to(value.dtype) @ value
     weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).to(output)
     (output * weight).sum().backward()
     for one, other, truth in zip(found, [output, *(each.grad for each in plain)], expected, strict=True):
         assert other is not None
         ours, theirs = ((each.double() - truth).abs().max() for each in (one, other))
-        assert ours <= 2 * theirs + torch.finfo(dtype).eps * truth.abs().max()
+        assert ours <= 2 * theirs + torch.finfo(value.dtype).eps * truth.abs().max()
 
 
 @pytest.mark.parametrize("name", ["x3", "gelu", "dnas"])
@@ -274,12 +208,11 @@ def test_operators_pass_pytorchs_own_check(name: str) -> None:
             torch.library.opcheck(operators.doubly_normalized_forward, given)
         return
     rule: Any = find_attention(name).build(heads=2).rule
-    bias, real = torch.randn(2, 2, 20, 20, requires_grad=True), torch.ones(2, 20, dtype=torch.bool)
-    for dropout, more in ((0.0, (None, None)), (0.3, (None, None)), (0.0, (bias, real)), (0.0, (bias.detach(), real))):
+    for dropout in (0.0, 0.3):
         torch.library.opcheck(
             operators.elementwise_forward,
-            (query, key, value, more[0], torch.ones(2, 20), None, more[1], torch.tensor(7), dropout, rule.phi,
-             rule.power, True, 0),
+            (query, key, value, None, torch.ones(2, 20), None, None, torch.tensor(7), dropout, rule.phi, rule.power,
+             True, 0),
         )  # fmt: skip
 
 
@@ -394,20 +327,6 @@ def test_where_they_cannot_run_the_reason_is_told(
         assert reason is not None
         assert words in reason
     x3, dnas = (find_attention(name).build(heads=2) for name in ("x3", "dnas"))
-    shared = torch.zeros(1, 1, 20, 20)
-    assert dnas.compute("triton", query, key, value, plain, shared) is None
-    assert x3.compute("triton", query, key, value, plain, shared) is not None
-    for bias, words in (
-        (shared.double(), "a bias in torch.float64"), (shared.requires_grad_(), "a trained bias of several heads"),
-        (torch.empty_strided((1, 1, 20, 20), (0, 0, 2**27, 1), device="meta"), "2^31 elements"),
-    ):  # fmt: skip
-        reason = conditions.triton_elementwise(Inputs(query, key, value, plain, bias, 0.0))
-        assert reason is not None
-        assert words in reason
-    many, keys = (torch.empty(1, 1, 1, 16).expand(1, 1, length, 16) for length in (2**16, 2**15))
-    trained = torch.empty(1, requires_grad=True).expand(1, 1, 2**16, 2**15)
-    reason = conditions.triton_elementwise(Inputs(many, keys, keys, plain, trained, 0.0))
-    assert reason == "the gradient of a head of the bias has 2^31 elements or more"
     assert dnas.compute("triton", query, key, value, Visibility(order="causal")) is None
     monkeypatch.setattr(conditions, "INTERPRETED", False)
     assert conditions.triton(Inputs(query, key, value, plain, None, 0.0)) == "tensors are on cpu, expected cuda"

@@ -1,7 +1,6 @@
 """The CUDA kernels through Triton's interpreter, at random and where they could go wrong: edges of tiles, tiny scores,
 scores without bounds, tensors as they come."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,27 +12,15 @@ from hypothesis import strategies
 from seqarena.common.attention import Visibility, conditions, find_attention
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.data.counter import hash64, hashed_on
-from tests.common.attention.test_triton import NAMES, both, exact, inputs, poisoned, require_close
+from tests.common.attention.test_triton import INTERPRETED, NAMES, both, exact, inputs, poisoned, require_close
 
 pytestmark = [
-    pytest.mark.extras,
-    pytest.mark.interpreted,
-    pytest.mark.skipif(
-        os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1, as make test-extras has it"
-    ),
+    *INTERPRETED,
     # Infinities are what a GPU has there too, and are masked.
     pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered"),
 ]
 KERNELS = ("elementwise_forward", "elementwise_backward_keys", "elementwise_backward_queries", "column_logsumexp",
            "normalized_forward", "normalized_backward_keys", "normalized_backward_queries")  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fills memory that is not written with NaN."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture
