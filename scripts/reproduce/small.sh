@@ -3,7 +3,8 @@
 # design, the search for it and its state are in docs/small.md.
 #
 # Usage: scripts/reproduce/small.sh [TASK ...]; without a task, all of them: associative-recall, listops, scenes,
-#   cifar10-patches, wikitext2, and two for the table of norms in a deep model: norms, deescalation.
+#   cifar10-patches, wikitext2, mnli, pathfinder, image, wire, and two for the table of norms in a deep model: norms,
+#   deescalation.
 # Data: generated or bundled, but for CIFAR-10, which comes from the hub, or from its archive, read ahead: seqarena prepare lra
 #   cifar10-patches --preset hour --data.path cifar-10-binary.tar.gz.
 # One run per core at a time. RUNS=FOLDER sets the folder of runs. An interrupted sweep goes on with the same command.
@@ -12,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 seqarena=${SEQARENA:-.venv/bin/seqarena} RUNS=${RUNS:-runs/small}
 export OMP_NUM_THREADS=1
-tasks="associative-recall listops scenes cifar10-patches wikitext2 norms deescalation"
+tasks="associative-recall listops scenes cifar10-patches wikitext2 mnli pathfinder image wire norms deescalation"
 [ $# -gt 0 ] || set -- $tasks
 for task; do
     case " $tasks " in
@@ -50,6 +51,22 @@ for task; do
         "$seqarena" sweep pretraining wikitext2 --preset quick \
             --attention softmax dnas hnas x1-14 x3-14 relu sigmoid recency \
             --tune optim.lr 7.5e-4 1.5e-3 3e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        ;;
+    mnli)
+        "$seqarena" sweep qa mnli --preset quick --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
+            --tune optim.lr 1e-3 2e-3 4e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        ;;
+    pathfinder)
+        "$seqarena" sweep lra pathfinder --preset quick --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
+            --tune optim.lr 5e-4 1e-3 2e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        ;;
+    image)
+        "$seqarena" sweep lra image --preset quick --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
+            --tune optim.lr 1e-3 2e-3 4e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        ;;
+    wire)
+        "$seqarena" sweep summarization wire --preset quick --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
+            --tune optim.lr 1e-3 2e-3 4e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
         ;;
     norms)
         "$seqarena" sweep lra cifar10-patches --preset hour-deep --norm pre post deepnorm b2t \
