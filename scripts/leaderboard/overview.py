@@ -78,7 +78,17 @@ def _current(table: Table) -> list[Row]:
 
 def _names(tables: Sequence[Table]) -> list[str]:
     plain = [
-        ", ".join(filter(None, (f"{table.task} {table.preset}", table.precision, "tuned" if table.tuned else "")))
+        ", ".join(
+            filter(
+                None,
+                (
+                    f"{table.task} {table.preset}",
+                    "modified" if table.modified else "",
+                    table.precision,
+                    "tuned" if table.tuned else "",
+                ),
+            )
+        )
         for table in tables
     ]
     counts, seen = Counter(plain), Counter[str]()
@@ -147,7 +157,11 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
         notes.append(f"time / {overview.baseline}: smallest to largest over the tasks")
     if overview.left_out:
         notes.append(f"without a comparison: {', '.join(overview.left_out)}")
-    notes += [f"{name}: {table.title}" for name, table in zip(_names(tables), tables, strict=True) if "#" in name]
+    notes += [
+        f"{name}: {table.title}"
+        for name, table in zip(_names(tables), tables, strict=True)
+        if "#" in name or table.modified
+    ]
     if not all(table.higher_is_better for table in tables_shown):
         notes.append("↓ a loss: lower is better")
     return f"Overview: difference from {overview.baseline}", headings, rows, notes

@@ -1,13 +1,16 @@
 """Groups results by protocol: results of one protocol, and planned runs without a result, form one table."""
 
+import contextlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from seqarena.common.errors import WrongUseError
+from seqarena.common.runs.config import from_json, to_json
 from seqarena.common.runs.results import Result
-from seqarena.common.runs.run import BaseRun, Preset, settings
+from seqarena.common.runs.run import BaseRun, Preset, changed_from, settings
 from seqarena.common.runs.tasks import Task
 from seqarena.scripts.packages import PACKAGES, find_package
 
@@ -24,8 +27,8 @@ class Protocol:
     task_version: int | None = None
     data_checksum: str | None = None
     precision: str | None = None
-    tuned: str = ""
-    """Tuned fields and their grid, as words; empty if no field was tuned."""
+    tuned: str = field(default="", compare=False)
+    """Tuned fields and their grid, as words; empty without tuned fields. ``settings`` has them too, in one spelling."""
     changed: Mapping[str, Sequence[Any]] = field(compare=False)
     """Fields that differ from the preset: field -> [preset's value, this run's]."""
     pretraining: str = field(compare=False)
@@ -44,12 +47,27 @@ class Protocol:
 
 def protocol_of(result: Result) -> Protocol:
     """Returns the protocol of a result."""
+    known = _settings(result.package, result.task, result.run, result.config_version)
     return Protocol(
-        package=result.package, task=result.task, preset=result.preset,
-        settings=settings_json(result.package, result.task, result.run, result.config_version),
+        package=result.package, task=result.task, preset=result.preset, settings=_as_json(result.package, known),
         task_version=result.task_version, data_checksum=result.data_checksum,
-        precision=result.environment.get("precision"), changed=result.changed, pretraining=_pretraining(result.run),
+        precision=result.environment.get("precision"), changed=_changed(result, known),
+        pretraining=_pretraining(result.run),
     )  # fmt: skip
+
+
+def _changed(result: Result, known: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
+    """Returns the fields that differ from the preset as it is now, which may have changed since the run."""
+    preset = _presets(result.package, result.task).get(result.preset)
+    if preset is None:
+        return result.changed
+    meant = settings(type(preset.run), to_json(preset.run))
+    if {path for path in known.keys() | meant.keys() if known.get(path) != meant.get(path)} == set(result.changed):
+        return result.changed  # as is usual; building the run takes longer
+    with contextlib.suppress(ValueError, WrongUseError):  # a run of another version with other fields
+        changes = changed_from(preset, from_json(type(preset.run), result.run))
+        return {path: [to_json(old), to_json(new)] for path, (old, new) in changes.items()}
+    return result.changed
 
 
 def planned_protocol(entry: Mapping[str, Any]) -> Protocol:
@@ -104,8 +122,15 @@ def _presets(package: str, task: str) -> Mapping[str, Preset[BaseRun]]:
 
 def settings_json(package: str, task: str, run: Mapping[str, Any], config_version: int) -> str:
     """Returns the settings of a run as JSON, equal for all runs of a protocol."""
+    return _as_json(package, _settings(package, task, run, config_version))
+
+
+def _settings(package: str, task: str, run: Mapping[str, Any], config_version: int) -> dict[str, Any]:
     kind = run_class(package, task)
-    known = _universal(run) if kind is None else settings(kind, run, config_version)
+    return _universal(run) if kind is None else settings(kind, run, config_version)
+
+
+def _as_json(package: str, known: Mapping[str, Any]) -> str:
     return json.dumps([package, known], sort_keys=True)
 
 

@@ -62,6 +62,8 @@ def remarks(by_row: Mapping[RowParts, Sequence[Result]], rows: Sequence[Row]) ->
         *_versions(by_row),
         *_not_compared(rows),
         *_compared_with_earlier(rows),
+        *_incomplete_metrics(rows),
+        *_other_floors(results),
         *_unrecorded_sources(results),
         *_dirty(results),
         *_environments(results),
@@ -98,6 +100,23 @@ def _compared_with_earlier(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row.against in earlier and row.name not in earlier
     ]
+
+
+def _incomplete_metrics(rows: Sequence[Row]) -> list[str]:
+    """Returns remarks on the task's other metrics that not every finished run of a row has."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        for metric, count in row.incomplete.items():
+            found[metric.replace("_", " ")].append(f"{row.name} {count} of {len(row.seeds)} seeds")
+    return [f"{metric} of some seeds only: {', '.join(some)}" for metric, some in found.items()]
+
+
+def _other_floors(results: Sequence[Result]) -> list[str]:
+    """Returns a remark if results have other floors than the newest, whose floors the table shows."""
+    newest = max(results, key=lambda each: each.finished_at, default=None)
+    others = [each for each in results if newest is not None and each.floors != newest.floors]
+    where = _names(others, results)
+    return [f"other floors than those shown, which are of the newest result: {where}"] if others else []
 
 
 def _unrecorded_sources(results: Sequence[Result]) -> list[str]:

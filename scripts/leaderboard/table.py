@@ -37,6 +37,8 @@ class Table:
     """Precision of the computation; empty if it is ``USUAL_PRECISION``."""
     tuned: str
     """Tuned fields and their grid; empty if no field was tuned."""
+    modified: bool
+    """Whether fields differ from the preset, apart from tuned ones. The title lists them."""
     pretraining: str
     """Pretraining of the checkpoints that the runs start from; empty: random initialisation."""
     metric: str
@@ -120,6 +122,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         preset=protocol.preset,
         precision=_unusual(protocol.precision),
         tuned=protocol.tuned,
+        modified=bool(protocol.changed),
         pretraining=protocol.pretraining,
         metric=some.metric if some else task.metric if task else "score",
         unit=task.unit if task else "share",

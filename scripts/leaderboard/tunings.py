@@ -12,7 +12,7 @@ from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import RowParts, row_name
 from seqarena.scripts.leaderboard.protocol import Group, Protocol, protocol_of
 from seqarena.scripts.leaderboard.remarks import separate_versions
-from seqarena.scripts.sweep.tuning import Choice, Tuning
+from seqarena.scripts.sweep.tuning import Choice, Tuning, same_for_equal
 
 
 def with_tuned(
@@ -103,11 +103,14 @@ def _tuned_protocol(result: Result, tuning: Tuning) -> Protocol:
     plain = protocol_of(result)
     package, settings = json.loads(plain.settings)
     seeds = f" with seed{'s' * (len(tuning.seeds) > 1)} {' '.join(map(str, tuning.seeds))}" if tuning.seeds else ""
-    grids = {path: f"tuned over {' '.join(values)}{seeds}" for path, values in tuning.fields.items()}
+    grids = {path: ["tuned", same_for_equal(values), tuning.seeds] for path, values in tuning.fields.items()}
     return replace(
         plain,
         settings=json.dumps([package, settings | grids], sort_keys=True),
-        tuned="; ".join(f"{path} {words} on the validation set" for path, words in grids.items()),
+        tuned="; ".join(
+            f"{path} tuned over {' '.join(values)}{seeds} on the validation set"
+            for path, values in tuning.fields.items()
+        ),
         changed={path: values for path, values in plain.changed.items() if path not in tuning.fields},
     )
 

@@ -5,14 +5,14 @@ from typing import Literal
 from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, SIGNIFICANT
 from seqarena.scripts.leaderboard.rows import Row
 
-Verdict = Literal["better", "worse", "no difference shown", "too few seeds", "not compared", "diverged", "missing"]
+Verdict = Literal["better", "worse", "no difference shown", "no test", "not compared", "diverged", "missing"]
 MARKS: dict[Verdict, str] = {
-    "better": "▲", "worse": "▼", "no difference shown": "○", "too few seeds": "?", "not compared": "", "diverged": "✕",
+    "better": "▲", "worse": "▼", "no difference shown": "○", "no test": "?", "not compared": "", "diverged": "✕",
     "missing": "",
 }  # fmt: skip
 LEGEND = (
     f"▲ better, ▼ worse: p < {SIGNIFICANT} after Holm's correction within a task; ○ no difference shown, which is not "
-    f"the same as equal; ? fewer than {FEWEST_SEEDS} seeds, no test"
+    f"the same as equal; ? no test: fewer than {FEWEST_SEEDS} seeds, or all differences are the same"
 )
 
 
@@ -22,8 +22,8 @@ def verdict_of(row: Row, *, higher_is_better: bool) -> Verdict:
         return "diverged" if row.diverged else "missing"
     if row.comparison is None:
         return "not compared"
-    if row.comparison.seeds < FEWEST_SEEDS:
-        return "too few seeds"
+    if row.comparison.p_value is None:
+        return "no test"
     if row.p_corrected is None or row.p_corrected >= SIGNIFICANT:
         return "no difference shown"
     return "better" if (row.comparison.difference > 0) == higher_is_better else "worse"

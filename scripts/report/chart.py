@@ -14,7 +14,7 @@ COLOURS = ("#0a7cc4", "#d55e00", "#009e73", "#c2629a", "#c98a00", "#7b6fd0", "#8
 REFERENCE = "#8a8a8a"
 SYMBOLS: dict[Verdict, str] = {
     "better": "triangle-up", "worse": "triangle-down", "no difference shown": "circle-open",
-    "too few seeds": "x-thin-open",
+    "no test": "x-thin-open",
 }  # fmt: skip
 """Plotly's symbol of a verdict, as the mark that tables print."""
 LONGEST = 36

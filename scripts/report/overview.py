@@ -9,7 +9,7 @@ from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.leaderboard.verdict import MARKS, Verdict, verdict_of
 
 SHADES: dict[Verdict, str] = {
-    "better": "better", "worse": "worse", "no difference shown": "even", "too few seeds": "unsure",
+    "better": "better", "worse": "worse", "no difference shown": "even", "no test": "unsure",
 }  # fmt: skip
 """Verdict -> class of its cell in page.css."""
 

@@ -16,8 +16,9 @@ from seqarena.common.files import write_json, writing
 from seqarena.common.parser import Parser
 from seqarena.common.runs.cli import add_session_options, build_run, session_of
 from seqarena.common.runs.config import fingerprint, to_json
+from seqarena.common.runs.fields import split
 from seqarena.common.runs.results import Result
-from seqarena.common.runs.run import RowParts, row_name, row_of
+from seqarena.common.runs.run import row_name, row_of, settings
 from seqarena.common.runs.session import Session
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.scripts.packages import find_package
@@ -27,7 +28,7 @@ from seqarena.scripts.sweep.processes import default_parallel, run_processes
 from seqarena.scripts.sweep.progress import outcome
 from seqarena.scripts.sweep.tuned import TunedRun, run_tuned
 from seqarena.scripts.sweep.tuning import FOLDER as TUNINGS
-from seqarena.scripts.sweep.tuning import grid_of
+from seqarena.scripts.sweep.tuning import Grid, grid_of
 
 LAUNCHERS = ("processes", "ray")
 
@@ -99,8 +100,11 @@ def tuned_runs(options: argparse.Namespace, fields: Sequence[str]) -> list[Tuned
         WrongUseError: an unknown name or field, or an invalid run.
     """
     package, grid = find_package(options.package), grid_of(options.tune)
+    for path in grid.fields:
+        if path in {split([each])[0] for each in fields if each.startswith("--")}:
+            raise WrongUseError(f"--tune {path}: the field has another value too; leave out --{path}")
     found: dict[Path, TunedRun] = {}
-    rows: dict[tuple[Any, ...], RowParts] = {}
+    first: dict[tuple[Any, ...], TunedRun] = {}
     tuned = options.tune_seeds or options.seeds
     for task, attention, norm, point, seed in itertools.product(
         options.task, options.attention, options.norm, grid.points(), dict.fromkeys([*tuned, *options.seeds])
@@ -113,14 +117,31 @@ def tuned_runs(options: argparse.Namespace, fields: Sequence[str]) -> list[Tuned
         session = dataclasses.replace(session, validate_only=bool(options.tune))
         planned = PlannedRun(package=package, run=run, session=session, tuned=grid.in_words(point))
         each = TunedRun(point=point, planned=planned, is_trial=seed in tuned, is_tested=seed in options.seeds)
-        row = row_of(run, package.preset(run))
-        if rows.setdefault((task, attention, norm), row) != row:
+        _check_point(each, first.setdefault((task, attention, norm), each), grid)
+        same = found.setdefault(planned.folder, each)  # lnas is an alias of softmax: the same run is planned once
+        if same.point != point:
             raise WrongUseError(
-                f"--tune {' '.join(grid.fields)}: the values name different rows of a table; --attention and --norm "
-                "compare rows"
+                f"--tune: {grid.in_words(same.point)} and {grid.in_words(point)} are the same run; give each value once"
             )
-        found.setdefault(each.planned.folder, each)  # lnas is an alias of softmax: the same run is planned once
     return list(found.values())
+
+
+def _check_point(one: TunedRun, other: TunedRun, grid: Grid) -> None:
+    """Raises a ``WrongUseError`` if two points of the grid differ in more than the tuned fields, or in their row."""
+    runs, package = (one.planned.run, other.planned.run), one.planned.package
+    rows = {row_of(run, package.preset(run)) for run in runs}
+    if len(rows) > 1:
+        raise WrongUseError(
+            f"--tune {' '.join(grid.fields)}: the values name different rows of a table; --attention and --norm "
+            "compare rows"
+        )
+    mine, theirs = (settings(type(run), to_json(run)) for run in runs)
+    also = [path for path in mine if mine[path] != theirs[path] and path not in grid.fields]
+    if also:
+        raise WrongUseError(
+            f"--tune {' '.join(grid.fields)}: these values change {', '.join(also)} too; to keep one value for "
+            f"all, add {' '.join(f'--{path} {mine[path]}' for path in also)}"
+        )
 
 
 def save_plan(planned: Sequence[PlannedRun], session: Session) -> Path:

@@ -7,8 +7,10 @@ trials may be others than those of the tested runs.
 
 import contextlib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -55,11 +57,26 @@ class Grid:
         return found
 
 
+def same_for_equal(values: Sequence[str]) -> list[str]:
+    """Returns values of a field in one order and spelling, so that 1e-3 3e-3 and 0.003 0.001 are the same grid."""
+    numbers = [number for each in values if (number := _number(each)) is not None]
+    if len(numbers) < len(values):
+        return sorted(each.lower() for each in values)
+    return [_shortest(number) for number in sorted(numbers)]
+
+
+def _shortest(number: float) -> str:
+    """Returns a whole number without a point, and any other as digits with an exponent: 7.5e-4."""
+    return str(int(number)) if number.is_integer() else f"{Decimal(repr(number)).normalize():e}"
+
+
 def _number(text: str) -> float | None:
+    """Returns a finite number; None for other text."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def grid_of(given: Sequence[Sequence[str]]) -> Grid:
@@ -77,9 +94,7 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
             )
         if len(values) < 2:
             raise WrongUseError(f"--tune {path}: expected at least two values, found {len(values)}")
-        numbers = [_number(each) for each in values]
-        different = {text.lower() if number is None else number for text, number in zip(values, numbers, strict=True)}
-        if len(different) < len(values) or name in fields:
+        if len(set(same_for_equal(values))) < len(values) or name in fields:
             raise WrongUseError(f"--tune {path}: a value or field is given twice")
         fields[name] = tuple(values)
     return Grid(fields=dict(sorted(fields.items())))  # in any order, it is the same grid

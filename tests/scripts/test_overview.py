@@ -11,11 +11,13 @@ import pytest
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.results import Result
 from seqarena.scripts import leaderboard
+from seqarena.scripts.leaderboard.cells import cells, headings
 from seqarena.scripts.leaderboard.columns import blocks, fitting
 from seqarena.scripts.leaderboard.overview import overview_of, overview_text
 from seqarena.scripts.leaderboard.rows import detectable_by_seeds
 from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import tables
+from seqarena.scripts.leaderboard.verdict import verdict_of
 from tests.scripts.results import result, run
 
 WINNER, LOSER, NOISE = (130, 131, 133), (30, 31, 29), (95, 108, 97)
@@ -51,6 +53,29 @@ def test_a_winner_a_loser_and_noise_are_told_apart() -> None:
     assert "▲ better" in notes[0]
 
 
+def test_runs_with_changed_fields_are_named_so() -> None:
+    """The preset hour has other values than these runs."""
+    made = tables([replace(each, changed={"train.steps": [2500, 1000]}) if each.preset == "hour" else each
+                   for each in results()], [], "softmax")  # fmt: skip
+    assert [table.modified for table in made] == [False, True]
+    overview = overview_of(made)
+    assert overview is not None
+    assert overview.columns[1].name == "listops hour, modified"
+    *_, notes = overview_text(overview, made)
+    assert [note for note in notes if note.startswith("listops hour, modified: lra listops (version 1), preset hour")]
+
+
+def test_without_spread_there_is_no_verdict() -> None:
+    """All examples of all seeds right, against all wrong."""
+    made = [replace(each, score=float(right), example_scores=[float(right)] * 200)
+            for each in results() for right in [each.attention == "dnas"]]  # fmt: skip
+    (table, _) = tables(made, [], "softmax")
+    (row,) = (row for row in table.rows if row.name == "dnas")
+    assert verdict_of(row, higher_is_better=True) == "no test"
+    headings_and_cells = dict(zip(headings(table), cells(row, table), strict=True))
+    assert headings_and_cells["vs softmax [95 %]"] == "? +100.00 (no spread)"
+
+
 def test_what_a_table_could_have_shown_shrinks_with_seeds() -> None:
     sizes = detectable_by_seeds(tables(results(), [], "softmax")[0].rows)
     assert list(sizes) == [3, 5, 10, 20]
@@ -60,7 +85,7 @@ def test_what_a_table_could_have_shown_shrinks_with_seeds() -> None:
 def test_two_seeds_have_no_verdict() -> None:
     overview = overview_of(tables(results(2), [], "softmax"))
     assert overview is not None
-    assert {cell.verdict for cells in overview.rows.values() for cell in cells if cell} == {"too few seeds"}
+    assert {cell.verdict for cells in overview.rows.values() for cell in cells if cell} == {"no test"}
     assert all(column.detectable is None for column in overview.columns)
 
 

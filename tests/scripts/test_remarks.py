@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from seqarena.common.runs.config import to_json
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import settings
 from seqarena.lra.presets import PRESETS
 from seqarena.scripts.leaderboard.cells import footnotes
+from seqarena.scripts.leaderboard.comparison import rows_of
+from seqarena.scripts.leaderboard.protocol import Group, protocol_of
 from seqarena.scripts.leaderboard.records import newest
+from seqarena.scripts.leaderboard.remarks import remarks as remarks_of
 from seqarena.scripts.leaderboard.remarks import separate_versions
 from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.report.words import sentences
@@ -141,6 +145,29 @@ def test_a_name_that_stands_for_other_values_is_split() -> None:
     other = replace(made("x3", 1), run=plain | {"model": plain["model"] | {"attention": {"scale": 2.0}}})
     told = remarks(made("softmax", 0), made("x3", 0), other)
     assert any("the meaning of the name" in each for each in told)
+
+
+def test_a_metric_of_some_seeds_only_is_named() -> None:
+    some = [made("softmax", seed) for seed in range(3)]
+    some[1] = replace(some[1], metrics={"accuracy": 0.5, "rouge2": 0.25})
+    rows, by_row = rows_of(Group(protocol=protocol_of(some[0]), results=some), "softmax", ["rouge2"])
+    assert rows[0].secondary == {"rouge2": (0.25, None)}
+    assert remarks_of(by_row, rows) == ["rouge2 of some seeds only: softmax 1 of 3 seeds"]
+
+
+def test_other_floors_than_those_shown_are_named() -> None:
+    some = [made("softmax", seed, floors={"majority class": 0.5 if seed == 0 else 0.1}) for seed in range(3)]
+    assert remarks(*some) == ["other floors than those shown, which are of the newest result: softmax seed 0"]
+
+
+def test_fields_that_differ_from_the_preset_as_it_is_now_are_named() -> None:
+    """The stored differences are those from the preset at the time of the run."""
+    one = PRESETS["listops"]["quick"].run
+    usual = made("softmax", 0, run=to_json(one))
+    assert protocol_of(usual).changed == {}
+    other = replace(usual, run=to_json(replace(one, train=replace(one.train, steps=500))))
+    assert protocol_of(other).changed == {"train.steps": [1000, 500]}
+    assert protocol_of(replace(usual, changed={"train.steps": [500, 1000]})).changed == {}
 
 
 def test_segments_are_named() -> None:

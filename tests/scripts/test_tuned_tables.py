@@ -45,6 +45,21 @@ def test_an_ordinary_run_by_newer_sources_does_not_change_a_tuned_table(tuned: P
     ]
 
 
+def test_one_grid_in_another_spelling_is_one_table(tuned: Path, tmp_path: Path) -> None:
+    """Another variant was tuned over 0.01 0.001; the record on disk stays the same."""
+    runs = tmp_path / "runs"
+    shutil.copytree(tuned / "runs", runs)
+    words = arguments(tmp_path)
+    words = [each.replace("1e-3", "0.01") for each in words]
+    words[words.index("1e-2")] = "0.001"
+    words[words.index("softmax") : words.index("--seeds")] = ["dnas"]
+    words[words.index("--data-folder") + 1] = str(tuned)
+    assert run_command(dispatch, ["sweep", *words]) == 0
+    assert len(list((runs / FOLDER).glob("*.json"))) == 1
+    table = table_of(runs)
+    assert [row.name.split(",")[0] for row in table.rows] == ["softmax", "x3", "dnas"]
+
+
 def copied(runs: Path, run: Path) -> None:
     """A copy of one run below the same folder."""
     shutil.copytree(run, runs / "zz-backup" / run.name)

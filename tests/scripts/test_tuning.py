@@ -15,7 +15,7 @@ from seqarena.scripts.leaderboard.cells import cells, footnotes
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.seqarena import dispatch
-from seqarena.scripts.sweep.tuning import FOLDER, Grid, choose, grid_of, read_tuning
+from seqarena.scripts.sweep.tuning import FOLDER, Grid, choose, grid_of, read_tuning, same_for_equal
 from tests.common.runs.test_cli import TINY
 from tests.lra.test_listops import SHORT, write_tsv
 from tests.scripts.results import result
@@ -73,6 +73,12 @@ def test_a_choice_at_the_edge_of_a_grid_of_numbers_is_marked() -> None:
 def test_a_grid_needs_two_values(given: list[list[str]], message: str) -> None:
     with pytest.raises(WrongUseError, match=message):
         grid_of(given)
+
+
+def test_a_grid_is_the_same_in_any_order_and_spelling_of_its_numbers() -> None:
+    assert same_for_equal(["0.003", "1e-3", "2"]) == same_for_equal(["2.0", "1.0e-3", "3E-3"]) == ["1e-3", "3e-3", "2"]
+    assert same_for_equal(["7.5e-4", "5e-4"]) == ["5e-4", "7.5e-4"]  # as records on disk have them
+    assert same_for_equal(["adamw", "Adam"]) == ["adam", "adamw"]
 
 
 def arguments(folder: Path, *more: str) -> list[str]:
@@ -343,13 +349,24 @@ def test_a_trial_is_no_result(tuned: Path, tmp_path: Path) -> None:
     ("more", "message"),
     [
         (["--launcher", "ray"], "--tune: not available with --launcher ray"),
-        (["--tune", "model.layers", "1", "2"], "the values name different rows of a table"),
         (["--tune", "optim.rate", "1", "2"], "unknown field"),
+        (["--optim.lr", "2e-3"], "--tune optim.lr: the field has another value too; leave out --optim.lr"),
+        (["--tune", "model.projection-bias", "yes", "true"], "projection_bias yes, .*true, .* are the same run"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path, more: list[str], message: str) -> None:
     with pytest.raises((WrongUseError, SystemExit), match=message):
         sweep.plan(arguments(tmp_path, *more))
+
+
+def test_values_that_change_another_field_are_refused(tmp_path: Path) -> None:
+    words = "lra listops --seeds 0 --tune train.steps 20 40 --data-folder".split()
+    with pytest.raises(WrongUseError, match=r"change optim.schedule.warmup too; .* add --optim.schedule.warmup 4$"):
+        sweep.plan([*words, str(tmp_path)])
+    with pytest.raises(WrongUseError, match="the values name different rows of a table"):
+        sweep.plan(["lra", "listops", "--tune", "model.layers", "1", "2", "--data-folder", str(tmp_path)])
+    planned, _, _ = sweep.plan([*words, str(tmp_path), "--optim.schedule.warmup", "4"])
+    assert [each.run.train.steps for each in planned] == [20, 40]
 
 
 def test_only_some_seeds_may_be_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
