@@ -15,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 Rows = Sequence[Sequence[str]]
-LONGEST_NAME, LONGEST_NOTE = 32, 118
+LONGEST_NAME, LONGEST_NOTE = 60, 118
+SHORTEST_NAME = 16
+"""Width to which the first column of a table that is too wide is reduced, with its names on several lines."""
 STYLES = {"▲": "green", "▼": "red", "✕": "red"}
 """First character of a cell -> its style in the terminal."""
 PLAIN_MARKS = str.maketrans("▲▼○✕", "+-=x")
@@ -64,7 +66,8 @@ def _widths(headings: Sequence[str], rows: Rows) -> list[int]:
         whole = max(len(heading), *(len(row[index]) for row in rows)) if rows else len(heading)
         if limit is None or table_width([*widths[:index], whole, *widths[index + 1 :]]) <= limit:
             widths[index] = whole
-    return widths
+    excess = 0 if limit is None else table_width(widths) - limit
+    return [max(widths[0] - max(excess, 0), min(widths[0], SHORTEST_NAME)), *widths[1:]]
 
 
 def least_widths(headings: Sequence[str], rows: Rows) -> list[int]:

@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 
 from seqarena.common.runs.tasks import Published
-from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS
-from seqarena.scripts.leaderboard.rows import Row, count_seeds, detectable_by_seeds, number, with_unit
+from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, MORE_SEEDS, sds_shown
+from seqarena.scripts.leaderboard.rows import Row, count_seeds, detectable_by_seeds, number, range_text, with_unit
 from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.leaderboard.verdict import MARKS, verdict_of
 from seqarena.scripts.price.record import ratio_text
@@ -112,8 +112,10 @@ def _most_seeds(row: Row, table: Table) -> int:
 
 def footnotes(table: Table) -> list[str]:
     """Returns the notes below a table."""
-    sizes = [f"{number(size, table.unit)} with {count}" for count, size in detectable_by_seeds(table.rows).items()]
-    notes = [f"{DETECTABLE}, by number of seeds: {', '.join(sizes)}"] if sizes else []
+    ranges = detectable_by_seeds(table.rows)
+    sizes = [f"{range_text(ends, table.unit)} with {count}" for count, ends in ranges.items()]
+    over = ", for the variants that vary least and most" if any(least < most for least, most in ranges.values()) else ""
+    notes = [f"{DETECTABLE}, by number of seeds{over}: {', '.join(sizes)}"] if sizes else []
     for kind, scores in (("floors", table.floors), ("ceilings", table.ceilings)):
         if scores:
             listed = ", ".join(f"{name} {with_unit(value, table.unit)}" for name, value in scores.items())
@@ -132,6 +134,11 @@ def footnotes(table: Table) -> list[str]:
         notes.append(
             f"differences over fewer than {FEWEST_SEEDS} seeds in common: the variance over seeds is unknown, so no "
             "interval and no p"
+        )
+        multiples = [f"{sds_shown(count):.1f} with {count}" for count in (FEWEST_SEEDS, *MORE_SEEDS)]
+        notes.append(
+            "with more seeds, a true difference of so many standard deviations of the differences between seeds would "
+            f"be shown about four times in five, if one variant is compared: {', '.join(multiples)}"
         )
     partial = [row for row in table.rows if row.comparison and row.comparison.seeds < _most_seeds(row, table)]
     if partial:

@@ -82,8 +82,8 @@ def print_tables(
         print(comma_separated(made), end="")
         return
     if side_by_side:
-        for title, columns, rows, notes in joined_tables.join(made):
-            print(render(title, columns, rows, notes, form))
+        for each in joined_tables.join(made):
+            print(_in_blocks(*each, form))
         return
     shown = [] if overview is None else [_overview(overview, made, form)]
     if not only_overview:
@@ -92,7 +92,13 @@ def print_tables(
 
 
 def _overview(overview: Overview, made: Sequence[Table], form: str) -> str:
-    title, columns, rows, notes = overview_text(overview, made)
+    return _in_blocks(*overview_text(overview, made), form)
+
+
+def _in_blocks(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], form: str
+) -> str:
+    """Returns a table; one that is wider than the terminal as several with the same variants, below one another."""
     if form != "terminal":
         return render(title, columns, rows, notes, form)
     parts = blocks(columns, rows, fixed=1)

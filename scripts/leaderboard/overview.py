@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.leaderboard.cells import DETECTABLE
 from seqarena.scripts.leaderboard.remarks import is_earlier
-from seqarena.scripts.leaderboard.rows import Row, detectable_by_seeds, number, with_unit
+from seqarena.scripts.leaderboard.rows import Row, detectable_by_seeds, number, range_text, with_unit
 from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.leaderboard.verdict import LEGEND, MARKS, Verdict, verdict_of
 
+CHANCE = "where no variant of a task differs, at most about one such task in twenty has a mark by chance"
 FEWEST_TABLES = 2
 """Minimum tables with a comparison for an overview."""
 
@@ -31,12 +32,12 @@ class OverviewColumn:
     """One table: a task under one protocol."""
 
     name: str
-    """Task and preset, with a number if several tables have both in common."""
+    """Task, preset and name of other data, with a number if several tables have all in common."""
     place: int
     """Index of the table among all tables."""
     baseline_mean: float | None
-    detectable: float | None
-    """True difference that a comparison over the table's seeds shows about four times in five."""
+    detectable: tuple[float, float] | None
+    """True difference that a comparison over the seeds shows about four times in five: smallest and largest row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ def _names(tables: Sequence[Table]) -> list[str]:
             filter(
                 None,
                 (
-                    f"{table.task} {table.preset}",
+                    f"{table.task} {table.preset}" + (f" ({table.data_name})" if table.data_name else ""),
                     "modified" if table.modified else "",
                     table.precision,
                     "tuned" if table.tuned else "",
@@ -141,20 +142,24 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
     units = [table.unit for table in tables_shown]
     both = list(zip(overview.columns, units, strict=True))
     means = ["" if each.baseline_mean is None else with_unit(each.baseline_mean, unit) for each, unit in both]
-    sizes = ["" if each.detectable is None else number(each.detectable, unit) for each, unit in both]
+    sizes = ["" if each.detectable is None else range_text(each.detectable, unit) for each, unit in both]
     rows = [
         [f"{overview.baseline}, mean", "", "", *means],
         *([name, _total(cells), _time_range(overview.times[name]), *map(_cell, cells, units)]
           for name, cells in overview.rows.items()),
-        ["detectable difference", "", "", *sizes],
+        *([["detectable difference", "", "", *sizes]] if any(sizes) else []),
     ]  # fmt: skip
     headings = ["variant", "total", f"time / {overview.baseline}", *map(_heading, overview.columns, tables_shown)]
-    notes = [LEGEND, f"detectable, an average over the variants of a task: {DETECTABLE}"]
+    notes = [LEGEND, CHANCE]
+    if any(sizes):
+        notes.append(f"detectable, smallest to largest over the variants of a task: {DETECTABLE}")
     if not any(overview.times.values()):
         headings, rows = [*headings[:2], *headings[3:]], [[*row[:2], *row[3:]] for row in rows]
         notes.append("what a variant costs: seqarena price measures it")
-    elif any(len(times) > 1 for times in overview.times.values()):
-        notes.append(f"time / {overview.baseline}: smallest to largest over the tasks")
+    else:
+        notes.append(
+            f"time / {overview.baseline}: smallest to largest over the tasks where it was measured, with their number"
+        )
     if overview.left_out:
         notes.append(f"without a comparison: {', '.join(overview.left_out)}")
     notes += [
@@ -177,8 +182,10 @@ def _total(cells: Sequence[OverviewCell | None]) -> str:
 
 
 def _time_range(times: Sequence[float]) -> str:
-    ends = [f"{time:.2f}" for time in (min(times), max(times))] if times else []
-    return " to ".join(dict.fromkeys(ends))
+    if not times:
+        return ""
+    ends = " to ".join(dict.fromkeys(f"{time:.2f}" for time in (min(times), max(times))))
+    return f"{ends} ({len(times)} task{'' if len(times) == 1 else 's'})"
 
 
 def _cell(cell: OverviewCell | None, unit: Unit) -> str:

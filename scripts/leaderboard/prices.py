@@ -1,6 +1,7 @@
 """Adds measured prices (``seqarena price``) to the rows of a table, as ratios to the baseline."""
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -81,13 +82,21 @@ def _baseline(parts: RowParts, baseline: str) -> RowParts:
     return (("attention", baseline),) if parts == same else same
 
 
+def _implementations(record: PriceRecord) -> str:
+    """Returns the implementations, each with the rows that it computed."""
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for price in record.prices:
+        by_name[" and ".join(price.implementations) or "not recorded"].append(row_name(price.row))
+    return "; ".join(f"{name} ({', '.join(rows)})" for name, rows in by_name.items())
+
+
 def conditions(record: PriceRecord) -> str:
     """Returns what a record measured and where, as a note."""
     rounds, seconds = len(record.prices[0].training_seconds), median(record.prices[0].training_seconds)
     where = f"{record.environment.get('device')}, {record.environment.get('precision')}, {record.measured_at[:10]}"
     return (
         f"price: time of forward and backward (smallest to largest of {rounds} rounds in turns; {1000 * seconds:,.1f} "
-        f"ms for {row_name(record.prices[0].row)}) and peak memory; {where}, load "
-        f"{' to '.join(f'{each:.1f}' for each in record.load)}"
+        f"ms for {row_name(record.prices[0].row)}) and peak memory of the whole process, libraries included; {where}, "
+        f"load {' to '.join(f'{each:.1f}' for each in record.load)}; implementations: {_implementations(record)}"
         f"{'' if all(each.sources for each in record.prices) else '; its sources were not recorded'}"
     )

@@ -5,7 +5,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.config import from_json, to_json
@@ -79,6 +79,15 @@ def planned_protocol(entry: Mapping[str, Any]) -> Protocol:
     )  # fmt: skip
 
 
+class GridScores(NamedTuple):
+    """Validation scores at the points of a grid, in words."""
+
+    points: str
+    """What was scored, and the values of the tuned fields at each point."""
+    scores: str
+    """A score at each point."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Group:
     """The results of one protocol, and the entries of planned runs without a result."""
@@ -87,8 +96,8 @@ class Group:
     results: list[Result] = field(default_factory=list)
     missing: list[dict[str, Any]] = field(default_factory=list)
     """Entries of sweep plans."""
-    tuned: dict[str, str] = field(default_factory=dict)
-    """Name of a row -> the scores of its grid in words, if fields were tuned."""
+    tuned: dict[str, GridScores] = field(default_factory=dict)
+    """Name of a row -> the scores of its grid, if fields were tuned."""
     remarks: list[str] = field(default_factory=list)
     """Tests of chosen values that have no result yet, in words."""
 

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from seqarena.common.runs.run import RowParts
 from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.leaderboard.paired import Comparison
@@ -70,11 +68,13 @@ class Row:
     """Largest over seeds."""
 
 
-def detectable_by_seeds(rows: Sequence[Row]) -> dict[int, float]:
-    """Returns number of seeds -> detectable difference of a table, fewest seeds first.
-
-    It is the root mean square over the rows, because an average of estimated variances is not biased.
-    """
+def detectable_by_seeds(rows: Sequence[Row]) -> dict[int, tuple[float, float]]:
+    """Returns number of seeds -> smallest and largest detectable difference of the rows, fewest seeds first."""
     counts = sorted({count for row in rows for count in row.detectable})
     found = {count: [row.detectable[count] for row in rows if count in row.detectable] for count in counts}
-    return {count: float(np.sqrt(np.mean(np.square(values)))) for count, values in found.items()}
+    return {count: (min(values), max(values)) for count, values in found.items()}
+
+
+def range_text(ends: tuple[float, float], unit: Unit) -> str:
+    """Returns a range of scores as text, or one number if both ends are written alike."""
+    return " to ".join(dict.fromkeys(number(each, unit) for each in ends))

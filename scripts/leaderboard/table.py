@@ -37,6 +37,8 @@ class Table:
     """Precision of the computation; empty if it is ``USUAL_PRECISION``."""
     tuned: str
     """Tuned fields and their grid; empty if no field was tuned."""
+    data_name: str
+    """Name of data that are not the task's own; empty if they are."""
     modified: bool
     """Whether fields differ from the preset, apart from tuned ones. The title lists them."""
     pretraining: str
@@ -122,6 +124,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         preset=protocol.preset,
         precision=_unusual(protocol.precision),
         tuned=protocol.tuned,
+        data_name=protocol.preset_record.data_name if protocol.preset_record else "",
         modified=bool(protocol.changed),
         pretraining=protocol.pretraining,
         metric=some.metric if some else task.metric if task else "score",

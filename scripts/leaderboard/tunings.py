@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import RowParts, row_name
-from seqarena.scripts.leaderboard.protocol import Group, Protocol, protocol_of
+from seqarena.scripts.leaderboard.protocol import GridScores, Group, Protocol, protocol_of
 from seqarena.scripts.leaderboard.remarks import separate_versions
 from seqarena.scripts.sweep.tuning import Choice, Tuning, same_for_equal
 
@@ -117,18 +117,22 @@ def _tuned_protocol(result: Result, tuning: Tuning) -> Protocol:
 
 def _note(choice: Choice, tuning: Tuning) -> str:
     values = " ".join(f"{path} {value}" for path, value in zip(tuning.fields, choice.point, strict=True))
-    return values + (" at the edge of the grid" if choice.edge else "")
+    return values + (", at the edge" if choice.edge else "")
 
 
-def _grid(choice: Choice, tuning: Tuning) -> str:
+def _grid(choice: Choice, tuning: Tuning) -> GridScores:
     """Returns the validation scores of a row: mean over seeds at each point of the grid."""
-    points = [
-        f"{' '.join(values)}: {'diverged' if not seeds else f'{sum(seeds) / len(seeds):.4f}'}"
-        for values, seeds in choice.scores
-    ]
-    return f"validation {tuning.metric.replace('_', ' ')} by {', '.join(tuning.fields)}: {', '.join(points)}"
+    points = ", ".join(" ".join(values) for values, _ in choice.scores)
+    scores = ["diverged" if not seeds else f"{sum(seeds) / len(seeds):.4f}" for _, seeds in choice.scores]
+    metric = tuning.metric.replace("_", " ")
+    return GridScores(points=f"validation {metric} at {', '.join(tuning.fields)} {points}", scores=", ".join(scores))
 
 
-def grid_notes(tuned: Mapping[str, str], rows: Sequence[str]) -> list[str]:
-    """Returns the grid of each row as a note below the table."""
-    return [f"{name}: {tuned[name]}" for name in rows if name in tuned]
+def grid_notes(tuned: Mapping[str, GridScores], rows: Sequence[str]) -> list[str]:
+    """Returns the validation scores of the rows, one note for all rows with the same points."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in rows:
+        if name in tuned:
+            found[tuned[name].points].append(f"{name} {tuned[name].scores}")
+    notes = [f"{points}: {'; '.join(some)}" for points, some in found.items()]
+    return [*notes, "at the edge: of the grid, beyond which a better value may lie"] if notes else []

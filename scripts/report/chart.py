@@ -9,8 +9,11 @@ from typing import Any
 from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.leaderboard.verdict import Verdict
 
-COLOURS = ("#0a7cc4", "#d55e00", "#009e73", "#c2629a", "#c98a00", "#7b6fd0", "#8a8a8a", "#a0522d")
-"""Colours of rows, distinguishable for colour-blind readers on white and on black."""
+COLOURS = (
+    "#0a7cc4", "#d55e00", "#009e73", "#c2629a", "#c98a00", "#7b6fd0", "#a0522d", "#12a5b8", "#7a9a1f", "#e0457b",
+    "#56708f", "#b04fd0", "#2e7d32", "#d98c7a", "#5a5fd8", "#8d7b4a",
+)  # fmt: skip
+"""Colours of rows on white and on black. Colour-blind readers can distinguish the first seven."""
 REFERENCE = "#8a8a8a"
 SYMBOLS: dict[Verdict, str] = {
     "better": "triangle-up", "worse": "triangle-down", "no difference shown": "circle-open",

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from seqarena.scripts.leaderboard.overview import overview_of, overview_text
+from seqarena.scripts.leaderboard.overview import Overview, OverviewCell, overview_of, overview_text, wins_and_losses
 from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.leaderboard.verdict import MARKS, Verdict, verdict_of
 
@@ -21,17 +21,36 @@ def heat_map(tables: Sequence[Table]) -> dict[str, Any] | None:
         return None
     title, headings, rows, notes = overview_text(overview, tables)
     before = len(headings) - len(overview.columns)
-    blank = [""] * len(headings)
-    shades = [
-        [*blank[:before], *(SHADES.get(cell.verdict, "") if cell else "" for cell in cells)]
-        for cells in overview.rows.values()
-    ]
+    baseline, *compared = rows
     return {
         "title": title,
         "headings": list(zip(headings, [None] * before + [column.place for column in overview.columns], strict=True)),
-        "rows": [list(zip(row, own, strict=True)) for row, own in zip(rows, [blank, *shades, blank], strict=True)],
+        "baseline": baseline,
+        "rows": [
+            _row(row, name, cells, overview, before)
+            for row, (name, cells) in zip(compared, overview.rows.items(), strict=False)
+        ],
+        "detectable": compared[len(overview.rows) :],
         "notes": notes,
     }
+
+
+def _row(
+    texts: Sequence[str], name: str, cells: Sequence[OverviewCell | None], overview: Overview, before: int
+) -> list[dict[str, Any]]:
+    """Returns the cells of a row for the template: mark, number, class in page.css, and value by which it is sorted."""
+    wins, losses = wins_and_losses(cells)
+    times = overview.times[name]
+    orders: list[Any] = [name, wins - losses, *([min(times) if times else None] if before > 2 else [])]
+    made = []
+    for text, kind, order in zip(texts[:before], ("", "total", "time"), orders, strict=False):
+        number, bracket, count = text.partition(" (") if kind == "time" else (text, "", "")
+        made.append({"mark": "", "number": number, "count": bracket.strip() + count, "class": kind, "order": order})
+    for text, cell in zip(texts[before:], cells, strict=True):
+        mark, _, number = text.partition(" ") if cell and text[:1] in MARKS.values() else ("", "", text)
+        shade, order = (SHADES.get(cell.verdict, ""), cell.difference) if cell else ("", None)
+        made.append({"mark": mark, "number": number, "count": "", "class": shade, "order": order})
+    return made
 
 
 def contents(tables: Sequence[Table]) -> list[tuple[str, str]]:

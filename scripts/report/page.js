@@ -107,12 +107,14 @@ async function drawing(plot) {
 
 // Hides the lines and points of rows that the filter hides.
 function follow(plot) {
-  const section = plot.closest(".protocol");
+  const section = plot.closest(".protocol, .overview");
   if (!section || !plot.data) return;
   const bodies = [...section.querySelectorAll("tbody")];
   const hidden = new Set(bodies.filter((body) => body.hidden).map((body) => body.dataset.name));
+  const columns = [...section.querySelectorAll("th[data-place]")];
+  const places = new Set(columns.filter((each) => each.hidden).map((each) => Number(each.dataset.place)));
   const own = plot.data.map((trace, number) => [trace, number]).filter(([trace]) => trace.meta?.row !== undefined);
-  const visible = own.map(([trace]) => !hidden.has(trace.meta.row.toLowerCase()));
+  const visible = own.map(([{ meta }]) => !hidden.has(meta.row.toLowerCase()) && !places.has(meta.place));
   if (own.length) window.Plotly.restyle(plot, { visible }, own.map(([, number]) => number));
 }
 
@@ -220,7 +222,7 @@ function sort(heading) {
   heading.setAttribute("aria-sort", order);
   const sign = order === "ascending" ? 1 : -1;
   const key = (body) => body.rows[0].cells[column].dataset.order;
-  const bodies = [...table.tBodies].sort((one, other) => {
+  const bodies = [...table.tBodies].filter((body) => body.dataset.name !== undefined).sort((one, other) => {
     const [left, right] = [key(one), key(other)];
     if (left === "" || right === "") return (left === "") - (right === "");
     return sign * (column === 0 ? left.localeCompare(right) : Number(left) - Number(right));
@@ -253,11 +255,29 @@ function filter() {
     section.querySelectorAll(".plot").forEach(follow);
     if (!section.hidden) rows += shown;
   }
+  document.querySelectorAll(".overview").forEach((section) => filterOverview(section, asked));
   const total = document.querySelectorAll(".protocol tbody").length;
   document.getElementById("matches").textContent = rows < total ? `${rows} of ${total} rows` : "";
+}
+
+// Hides the variants and the tasks that were not asked for. Words that name tasks only leave all variants.
+function filterOverview(section, asked) {
+  const titles = new Map([...document.querySelectorAll(".protocol")].map((each) => [each.dataset.place, each.dataset.title]));
+  const headings = [...section.querySelectorAll("th[data-place]")];
+  const bodies = [...section.querySelectorAll("tbody[data-name]")];
+  const named = headings.filter((each) => titles.get(each.dataset.place).includes(asked));
+  const variants = bodies.filter((body) => body.dataset.name.includes(asked));
+  for (const heading of headings) {
+    const chosen = protocol.value === "" || protocol.value === heading.dataset.place;
+    heading.hidden = !chosen || (named.length > 0 && !named.includes(heading));
+    for (const row of section.querySelectorAll("tbody > tr, tfoot > tr")) row.cells[heading.cellIndex].hidden = heading.hidden;
+  }
+  for (const body of bodies) body.hidden = variants.length > 0 ? !variants.includes(body) : named.length === 0;
+  section.querySelectorAll(".plot").forEach(follow);
 }
 
 document.querySelector(".filter").addEventListener("submit", (event) => event.preventDefault());
 words.addEventListener("input", filter);
 protocol.addEventListener("change", filter);
+document.getElementById("choice").open = window.innerWidth > 600; // a phone shows the overview first
 filter();

@@ -1,6 +1,6 @@
 """Charts of prices: scores and differences against the time of a training step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from seqarena.scripts.leaderboard.verdict import verdict_of
@@ -39,7 +39,7 @@ def prices(view: View) -> Chart | None:
 def all_prices(views: Sequence[View]) -> Chart | None:
     """Returns differences from the baseline against prices, in all tasks with scores in per cent; None without any."""
     data: list[dict[str, Any]] = []
-    for view in views:
+    for place, view in enumerate(views):
         table = view.table
         for row in table.rows:
             if table.unit != "share" or row.price is None or row.comparison is None:
@@ -51,15 +51,18 @@ def all_prices(views: Sequence[View]) -> Chart | None:
             mark = {"size": 11, "symbol": SYMBOLS[verdict], "color": colour, "line": {"width": 2, "color": colour}}
             is_first = all(each["name"] != label(row.name) for each in data)
             bars = {"type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": colour}
+            rounds = {"array": [row.price.most - row.price.time], "arrayminus": [row.price.time - row.price.least]}
             data.append(
                 points(row, [point], "%{text}: %{y:.2f} points at %{x:.2f} times", mark)
-                | {"showlegend": is_first, "error_y": bars | reaches(row.comparison, table.unit)}
-            )
+                | {"showlegend": is_first, "error_x": bars | rounds,
+                   "error_y": bars | reaches(row.comparison, table.unit),
+                   "meta": {"row": row.name, "place": place}}
+            )  # fmt: skip
     if not data:
         return None
     baseline = views[0].table.baseline
     times = [1.0, *(time for line in data for time in line["x"])]  # the baseline's time is 1
-    margin = 0.03 * (max(times) - min(times))
+    margin = 0.1 * (max(times) - min(times))  # bars may reach beyond the axis: one slow round must not squeeze it
     ends = [min(times) - margin, max(times) + margin]
     layout = {
         "xaxis": {"title": {"text": f"time of a step / {baseline}"}, "range": ends},
@@ -68,10 +71,20 @@ def all_prices(views: Sequence[View]) -> Chart | None:
                     "line": {"color": REFERENCE, "width": 2}}],
     }  # fmt: skip
     note = (
-        "Each point is a variant in a task, with its 95 % interval. ▲ better, ▼ worse, ○ no difference shown, x fewer "
-        "than three seeds."
+        "Each point is a variant in a task, with its 95 % interval and the range of its price over the rounds. "
+        "▲ better, ▼ worse, ○ no difference shown, x no test."
     )
-    losses = dict.fromkeys(f"{view.table.task} {view.table.preset}" for view in views if view.table.unit != "share")
-    if losses:
-        note += f" Tasks whose score is a loss are not in this chart: {', '.join(losses)}."
+    losses = _names(view for view in views if view.table.unit != "share")
+    unknown = _names(
+        view
+        for view in views
+        if view.table.unit == "share" and not any(row.price and row.comparison for row in view.table.rows)
+    )
+    for reason, names in (("whose score is a loss", losses), ("without a measured price", unknown)):
+        if names:
+            note += f" Tasks {reason} are not in this chart: {', '.join(names)}."
     return Chart(title="Difference against price", data=data, layout=layout, height=340, is_wide=True, note=note)
+
+
+def _names(views: Iterable[View]) -> list[str]:
+    return list(dict.fromkeys(f"{view.table.task} {view.table.preset}" for view in views))

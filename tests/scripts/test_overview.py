@@ -11,15 +11,18 @@ import pytest
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.results import Result
 from seqarena.scripts import leaderboard
-from seqarena.scripts.leaderboard.cells import cells, headings
+from seqarena.scripts.leaderboard.cells import cells, footnotes, headings
 from seqarena.scripts.leaderboard.columns import blocks, fitting
 from seqarena.scripts.leaderboard.overview import overview_of, overview_text
+from seqarena.scripts.leaderboard.paired import sds_shown
 from seqarena.scripts.leaderboard.rows import detectable_by_seeds
 from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.leaderboard.verdict import verdict_of
 from tests.scripts.results import result, run
 
+QUICK, HOUR = "listops quick (short expressions)", "listops hour (expressions of 20 to 100 symbols)"
+"""Names of two tables in the overview."""
 WINNER, LOSER, NOISE = (130, 131, 133), (30, 31, 29), (95, 108, 97)
 """Correct answers of three seeds. The baseline has 100, 101 and 99."""
 
@@ -39,13 +42,13 @@ def test_a_winner_a_loser_and_noise_are_told_apart() -> None:
     made = tables(results(), [], "softmax")
     overview = overview_of(made)
     assert overview is not None
-    assert [column.name for column in overview.columns] == ["listops quick", "listops hour"]
+    assert [column.name for column in overview.columns] == [QUICK, HOUR]
     assert {name: [cell.verdict for cell in cells if cell] for name, cells in overview.rows.items()} == {
         "dnas": ["better", "better"], "hnas": ["no difference shown"] * 2, "x3": ["worse", "worse"],
     }  # fmt: skip
     assert list(overview.rows) == ["dnas", "hnas", "x3"]
     _, headings, rows, notes = overview_text(overview, made)
-    assert headings == ["variant", "total", "listops quick", "listops hour"]
+    assert headings == ["variant", "total", QUICK, HOUR]
     assert rows[0] == ["softmax, mean", "", "50.00 %", "50.00 %"]
     assert [row[1] for row in rows[1:4]] == ["2▲", "2○", "2▼"]
     assert rows[1][2:] == ["▲ +15.67", "▲ +15.67"]
@@ -60,9 +63,9 @@ def test_runs_with_changed_fields_are_named_so() -> None:
     assert [table.modified for table in made] == [False, True]
     overview = overview_of(made)
     assert overview is not None
-    assert overview.columns[1].name == "listops hour, modified"
+    assert overview.columns[1].name == f"{HOUR}, modified"
     *_, notes = overview_text(overview, made)
-    assert [note for note in notes if note.startswith("listops hour, modified: lra listops (version 1), preset hour")]
+    assert [note for note in notes if note.startswith(f"{HOUR}, modified: lra listops (version 1), preset hour")]
 
 
 def test_without_spread_there_is_no_verdict() -> None:
@@ -79,7 +82,9 @@ def test_without_spread_there_is_no_verdict() -> None:
 def test_what_a_table_could_have_shown_shrinks_with_seeds() -> None:
     sizes = detectable_by_seeds(tables(results(), [], "softmax")[0].rows)
     assert list(sizes) == [3, 5, 10, 20]
-    assert sizes[3] > sizes[5] > sizes[10] > sizes[20] > 0
+    for end in (0, 1):
+        assert sizes[3][end] > sizes[5][end] > sizes[10][end] > sizes[20][end] > 0
+    assert all(least < most for least, most in sizes.values())  # the variants vary differently
 
 
 def test_two_seeds_have_no_verdict() -> None:
@@ -87,6 +92,15 @@ def test_two_seeds_have_no_verdict() -> None:
     assert overview is not None
     assert {cell.verdict for cells in overview.rows.values() for cell in cells if cell} == {"no test"}
     assert all(column.detectable is None for column in overview.columns)
+    assert "detectable" not in str(overview_text(overview, tables(results(2), [], "softmax")))
+
+
+def test_two_seeds_say_what_more_seeds_would_show() -> None:
+    """(t(0.975) + t(0.8)) / sqrt(seeds), by tables of Student's t: (4.303 + 1.061) / sqrt(3) with three."""
+    assert [sds_shown(seeds) for seeds in (3, 5, 10)] == pytest.approx([3.097, 1.662, 0.995], abs=2e-3)
+    note = next(each for each in footnotes(tables(results(2), [], "softmax")[0]) if each.startswith("with more seeds"))
+    assert note.endswith("3.1 with 3, 1.7 with 5, 1.0 with 10, 0.7 with 20")
+    assert not any(each.startswith("with more") for each in footnotes(tables(results(), [], "softmax")[0]))
 
 
 def test_diverged_seeds_are_named() -> None:
@@ -110,7 +124,7 @@ def test_tables_of_two_precisions_have_two_names() -> None:
     overview = overview_of(shown)
     assert overview is not None
     assert sorted(column.name for column in overview.columns) == [
-        "listops hour", "listops hour, bfloat16", "listops quick", "listops quick, bfloat16",
+        HOUR, f"{HOUR}, bfloat16", QUICK, f"{QUICK}, bfloat16",
     ]  # fmt: skip
 
 
@@ -131,7 +145,7 @@ def test_lower_is_better_for_losses() -> None:
     assert overview is not None
     assert list(overview.rows) == ["x3", "hnas", "dnas"]
     _, headings, _, notes = overview_text(overview, made)
-    assert headings[2:] == ["listops quick ↓", "listops hour ↓"]
+    assert headings[2:] == [f"{QUICK} ↓", f"{HOUR} ↓"]
     assert notes[-1] == "↓ a loss: lower is better"
 
 

@@ -153,7 +153,7 @@ def test_the_overview_has_the_price() -> None:
     assert overview is not None
     _, columns, rows, _ = overview_text(overview, made)
     assert columns[2] == "time / softmax"
-    assert rows[1][:3] == ["dnas", "2?", "1.50"]  # the scores of this result have no spread
+    assert rows[1][:3] == ["dnas", "2?", "1.50 (1 task)"]  # the scores of this result have no spread
 
 
 def test_a_worker_times_steps_and_names_the_implementation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

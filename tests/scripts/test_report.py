@@ -274,12 +274,14 @@ def test_the_head_is_right_about_a_winner_a_loser_and_noise(tmp_path: Path) -> N
     text, _ = page(write(tmp_path, *planted()))
     head = text[text.index('class="overview"') : text.index('aria-label="contents"')]
     rows = {
-        name: re.findall(r"<td class=\"(\w+)\">([^<]*)</td>", row)
-        for row, name in re.findall(r"(<th scope=\"row\"><bdi>([^<]*)</bdi>.*?</tr>)", head, re.DOTALL)
+        name: re.findall(r"class=\"(better|worse|even|unsure)\">(.) <span class=\"number\">([^<]*)</span></td>", row)
+        for row, name in re.findall(
+            r"(<th scope=\"row\" data-order=\"\w+\"><bdi>([^<]*)</bdi>.*?</tr>)", head, re.DOTALL
+        )
     }
-    assert rows["dnas"] == [("better", "▲ +15.67")] * 2
-    assert rows["x3"] == [("worse", "▼ -35.00")] * 2
-    assert [shade for shade, _ in rows["hnas"]] == ["even", "even"]
+    assert rows["dnas"] == [("better", "▲", "+15.67")] * 2
+    assert rows["x3"] == [("worse", "▼", "-35.00")] * 2
+    assert [shade for shade, *_ in rows["hnas"]] == ["even", "even"]
     for place in range(2):  # each column leads to a section
         assert f'<a href="#protocol-{place}">' in head
         assert f'id="protocol-{place}"' in text

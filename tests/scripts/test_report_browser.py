@@ -14,7 +14,7 @@ from seqarena.common.files import write_json
 from seqarena.common.model.attention_maps import EDGES, FILE
 from seqarena.scripts.seqarena import dispatch
 from tests.scripts.results import result
-from tests.scripts.test_report import HTML, write
+from tests.scripts.test_report import HTML, planted, write
 
 pytestmark = pytest.mark.extras
 
@@ -57,6 +57,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
         write_json(folder / str(number) / FILE, {"edges": EDGES, "attentions": [map_] * 2})
     command = ["report", "--runs", str(folder), "--benchmarks", str(folder / "none")]
     assert run_command(dispatch, command) == 0
+    return (folder / "report.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def overview(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("overview")
+    write(folder, *planted())
+    assert run_command(dispatch, ["report", "--runs", str(folder), "--benchmarks", str(folder / "none")]) == 0
     return (folder / "report.html").as_uri()
 
 
@@ -131,6 +139,31 @@ def test_words_filter_the_rows(browser: Any, page: str) -> None:
     assert browser.execute_script(shown) == ["dnas"]  # charts follow the filter
     browser.find_element("id", "words").send_keys("zzz")
     assert names(browser) == [] or not browser.find_element("css selector", ".protocol").is_displayed()
+
+
+def test_the_overview_is_sorted_and_filtered(browser: Any, overview: str) -> None:
+    opened(browser, overview)
+    assert names(browser)[:4] == ["softmax, mean", "dnas", "hnas", "x3"]
+    first = browser.find_element("css selector", ".overview th[data-place] button")
+    first.click()
+    first.click()  # the smallest first; the baseline's mean stays on top
+    assert names(browser)[:4] == ["softmax, mean", "x3", "hnas", "dnas"]
+    browser.find_element("id", "words").send_keys("hour")
+    shown = "return [...document.querySelectorAll('.overview th[data-place]')].map((each) => !each.hidden)"
+    assert sorted(browser.execute_script(shown)) == [False, True]
+    assert names(browser)[:4] == ["softmax, mean", "x3", "hnas", "dnas"]
+    browser.find_element("id", "words").clear()
+    browser.find_element("id", "words").send_keys("dnas")
+    assert names(browser)[:2] == ["softmax, mean", "dnas"]
+    assert "hnas" not in names(browser)
+
+
+def test_a_phone_shows_all_tasks_of_the_overview(browser: Any, overview: str) -> None:
+    opened(browser, overview, width=390)
+    table, place = (browser.find_element("css selector", f".overview {each}") for each in ("table", ".scroll"))
+    assert table.size["width"] <= place.size["width"]
+    assert [each.text for each in browser.find_elements("css selector", ".overview td.better")] == ["▲", "▲"]
+    assert not browser.find_element("id", "words").is_displayed()
 
 
 def test_a_row_unfolds_to_its_runs(browser: Any, page: str) -> None:
