@@ -127,6 +127,8 @@ class Preset(Generic[AnyRun_co]):
     """Source and splits of its data, if they differ from the task's."""
     data_name: str = ""
     """Name of its data in titles, if they are not the task's own. No published figure is shown beside them."""
+    chance: float | None = None
+    """Score of guessing on its data, if it is not the task's."""
 
 
 def changed_from(preset: Preset[BaseRun], run: BaseRun) -> dict[str, tuple[Any, Any]]:

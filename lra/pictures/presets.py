@@ -74,15 +74,15 @@ DEEP = Preset(
         train=Train(steps=1_000, batch_size=64, eval_every=250),
     ),
     source="ours: a narrow vision transformer of 24 layers with 16 patches, 1.4 epochs, for comparing norms",
-    expected="pre 38 %, post 37 %, deescalated 42 % (3 seeds); nearest training picture 38 %",
+    expected="pre 38 %, post 37 %, deescalated at block_output 43 % (3 seeds); nearest training picture 38 %",
     cost="three minutes on one CPU core",
     comparable=False,
 )
 
 
 def _quick(task: str) -> Preset[PictureRun]:
-    """Returns the quick preset of another task, which has no quick data of its own."""
-    return replace(QUICK, run=replace(QUICK.run, task=task))
+    """Returns the quick preset of another task, which has no quick data of its own: digits of ten classes."""
+    return replace(QUICK, run=replace(QUICK.run, task=task), chance=0.1)
 
 
 def _vit80(preset: str, norm: NormConfig, lr: float) -> Preset[PictureRun]:

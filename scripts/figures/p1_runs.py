@@ -51,7 +51,10 @@ def runs_with_norms(settings: FigureOptions) -> dict[str, list[tuple[RunFolder, 
     curves = {run.folder: curves for run in found if NORM in (curves := curves_of(run))}
     runs = [run for run in found if run.folder in curves]
     if not runs:
-        raise MissingError(f"p1-norms: none of the {len(found)} runs of pictures was trained with --train.diagnostics")
+        raise MissingError(
+            f"p1-norms: none of the {len(found)} runs of pictures recorded norms of attention; they need "
+            "--train.diagnostics, and Swin has none"
+        )
     require_one_task(runs, "p1-norms")
     named = grouped(runs, "p1-norms", seeds=False)
     for run in runs:

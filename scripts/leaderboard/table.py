@@ -135,7 +135,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         rows=rows,
         floors=floors,
         ceilings=ceilings,
-        chance=task.chance if task else None,
+        chance=_chance(protocol, task),
         solved_from=task.solved_from if task else None,
         published=_beside(task.published, protocol.preset) if task and not is_other_data else [],
         published_secondary={
@@ -154,6 +154,14 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
             *grid_notes(group.tuned, [row.name for row in rows]),
         ],
     )
+
+
+def _chance(protocol: Protocol, task: Task | None) -> float | None:
+    """Returns the score of guessing; None if it is not known, as on data that the user changed."""
+    preset = protocol.preset_record
+    if task is None or any(path.startswith("data.") for path in protocol.changed):
+        return None
+    return task.chance if preset is None or preset.chance is None else preset.chance
 
 
 def _beside(figures: Sequence[Published], preset: str) -> list[Published]:

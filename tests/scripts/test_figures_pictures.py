@@ -263,7 +263,7 @@ def test_runs_that_cannot_be_drawn_are_refused(runs: Path, tmp_path: Path, capsy
         (["p1-picture", "--runs", str(other.parent)], "no run of cifar10-patches, tiny-imagenet, imagenet in"),
         (["p1-norms", "--runs", str(tmp_path / "nowhere")], "no run of cifar10-patches"),
         (["p1-picture", "--runs", str(begun.parent)], "this one is not finished"),
-        (["p1-norms", "--runs", str(begun.parent)], "none of the 1 runs of pictures was trained with"),
+        (["p1-norms", "--runs", str(begun.parent)], "none of the 1 runs of pictures recorded norms of attention"),
         (["p1-scales", "--runs", str(runs / "softmax")], "no finished run of an elementwise variant"),
         (["p1-heads", "--runs", str(runs / "x3"), str(twin)], "would both be x3"),
         (["p1-picture", "--runs", str(runs)], "at most 6 fit beside a picture"),

@@ -15,6 +15,7 @@ from seqarena.common.runs.config import to_json
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import row_name
 from seqarena.common.runs.tasks import Published
+from seqarena.lra.pictures.presets import PRESETS as PICTURES
 from seqarena.lra.recall.presets import PRESETS as RECALL_PRESETS
 from seqarena.scripts import leaderboard
 from seqarena.scripts.leaderboard.cells import cells, footnotes, headings, orders, shown_figures
@@ -22,6 +23,16 @@ from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.tables import latex
 from tests.scripts.results import CORRECT, DATA, only, result, row_of_name, run
+
+
+def test_chance_is_that_of_the_data() -> None:
+    """The preset quick of imagenet has digits of ten classes; of data that the user changed nothing is known."""
+    preset = PICTURES["imagenet"]["quick"].run
+    made = result("softmax", 0, 50, task="imagenet", run=to_json(preset))
+    assert only(tables([made], [], "softmax")).chance == 0.1
+    listops = result("softmax", 0, 50, changed={"data.max_depth": [4, 3]})
+    assert only(tables([listops], [], "softmax")).chance is None
+    assert only(tables([result("softmax", 0, 50)], [], "softmax")).chance == 0.1
 
 
 def test_means_spreads_seeds_and_tests(results: list[Result]) -> None:

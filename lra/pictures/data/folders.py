@@ -95,7 +95,7 @@ class ClassFolders(PictureData):
         if not {"image", "label"} <= set(rows.column_names):
             raise BadDataError(f"{source}: expected columns image and label, found {', '.join(rows.column_names)}")
         missing = set(range(self.classes)) - set(rows["label"])
-        if part == "train" and missing:
+        if missing:
             raise BadDataError(f"{source}, split {split}: expected pictures of class {min(missing)}, found none")
         return rows
 
@@ -184,9 +184,10 @@ def list_files(path: Path, classes: int) -> dict[str, list[Listed]]:
                 )
                 raise BadDataError(f"{where}: expected {expected}, found {own or 'none'}")
             listed[part].append(Listed(where, numbers[own], read))
-    empty = set(numbers.values()) - {each.label for each in listed["train"]}
-    if empty:
-        raise BadDataError(f"{path}: expected pictures in train/{names[min(empty)]}/, found none")
+    for part, some in listed.items():
+        empty = set(numbers.values()) - {each.label for each in some}
+        if empty:
+            raise BadDataError(f"{path}: expected pictures of class {names[min(empty)]} in {PARTS[part]}/, found none")
     return listed
 
 

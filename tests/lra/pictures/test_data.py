@@ -141,7 +141,11 @@ def test_grey_pictures_among_colour_are_counted_in_one_line(tmp_path: Path, caps
         ),
         (
             lambda root: [each.unlink() for each in (root / "train" / CLASSES[2] / "images").iterdir()],
-            rf"expected pictures in train/{CLASSES[2]}/, found none",
+            rf"expected pictures of class {CLASSES[2]} in train/, found none",
+        ),
+        (
+            lambda root: [each.unlink() for each in (root / "val" / "images").glob("val_1_*")],
+            rf"expected pictures of class {CLASSES[1]} in val/, found none",
         ),
         (
             lambda root: (root / "val" / "val_annotations.txt").unlink(),
