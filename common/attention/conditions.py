@@ -27,6 +27,11 @@ KEYS_PER_FEATURE = 1.5
 FEW_KEYS = {power: f"scores are faster for fewer than {KEYS_PER_FEATURE} head_dim^{power} keys" for power in (1, 2)}
 """Power -> reason against linear forms. It is formatted here, because torch.compile(dynamic=True) formats no float."""
 
+GPU_KEYS_PER_FEATURE = 32
+"""Keys per feature of x^2 up to which a Triton kernel over scores is used on a GPU. There, features take several
+launches for every 64 tokens of two heads. By a cost model of an H100, scores are faster up to 11 (float32) or 89
+(bfloat16) keys per feature; it was not measured."""
+
 
 class Inputs(NamedTuple):
     """Arguments of a call, from which the implementation is chosen."""
@@ -61,6 +66,13 @@ def features(inputs: Inputs, phi: str, power: int) -> str | None:
         return "segments and windows are not supported by linear forms"
     if key.shape[2] <= KEYS_PER_FEATURE * query.shape[-1] ** power:
         return FEW_KEYS[power]
+    return None
+
+
+def many_launches(inputs: Inputs, power: int) -> str | None:
+    """Returns why features are slower than a Triton kernel that can compute the call, or None."""
+    if power == 2 and inputs.query.is_cuda and inputs.key.shape[2] <= GPU_KEYS_PER_FEATURE * inputs.query.shape[3] ** 2:
+        return f"on a GPU, scores are expected to be faster up to {GPU_KEYS_PER_FEATURE} head_dim^2 keys"
     return None
 
 

@@ -104,7 +104,9 @@ class ElementwiseKernel(Kernel):
         """Returns the reason why an implementation does not support a call, or None."""
         match implementation:
             case "features":
-                return conditions.features(inputs, self.rule.phi, self.rule.power)
+                reason = conditions.features(inputs, self.rule.phi, self.rule.power)
+                slow = conditions.many_launches(inputs, self.rule.power)
+                return slow if reason is None and slow and self.limitation("triton", inputs) is None else reason
             case "triton":
                 return conditions.triton_elementwise(inputs) or fault_of(self.rule, inputs)
             case _:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
-from seqarena.common.attention import PAPERS, Kernel, Visibility, conditions, find_attention
+from seqarena.common.attention import PAPERS, Kernel, Visibility, conditions, elementwise, find_attention
 from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.attention.conditions import Inputs
 from tests.common.attention.cases import cases
@@ -124,3 +125,23 @@ def test_a_slow_implementation_on_a_gpu_is_told_once(monkeypatch: pytest.MonkeyP
     assert said("x3", width=144) == ["heads are 144 and 144 wide, expected 1 to 128"]
     assert "one iteration only" in said("dnas", visibility=Visibility(order="causal"))[0]
     assert said("x1") == said("softmax") == said("softmax", dropout=0.1) == []
+
+
+@pytest.mark.parametrize(("keys", "expected"), [(4_096, "triton"), (32_768, "triton"), (32_769, "features")])
+def test_on_a_gpu_a_kernel_over_scores_comes_before_many_launches(
+    keys: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a kernel, features are used as on a CPU, and x1, whose features take few launches, always has them."""
+    monkeypatch.setattr(conditions, "INSTALLED", True)
+    monkeypatch.setattr(elementwise, "fault_of", lambda _rule, _inputs: None)
+    with FakeTensorMode():
+        tensors = [torch.empty(1, 2, keys, 32, device="cuda") for _ in range(3)]
+    assert find_attention("x2").build(heads=2)._choose(inputs_of(tensors)) == expected
+    assert find_attention("x1").build(heads=2)._choose(inputs_of(tensors)) == "features"
+    monkeypatch.setattr(conditions, "INSTALLED", False)
+    assert find_attention("x2").build(heads=2)._choose(inputs_of(tensors)) == "features"
+
+
+def inputs_of(tensors: list[torch.Tensor]) -> Inputs:
+    query, key, value = tensors
+    return Inputs(query, key, value, PLAIN, None, 0.0)
