@@ -14,7 +14,7 @@ from seqarena.common.attention.softmax import Recency, Softmax
 from seqarena.common.attention.visibility import CallOption, Order, Visibility
 from seqarena.common.errors import WrongUseError, look_up
 from seqarena.common.model.bounded import Bounded
-from seqarena.common.runs.external import is_reference, load_external
+from seqarena.common.runs.external import is_reference, load_external, require_class
 from seqarena.common.runs.named import name_in
 from seqarena.common.shapes import Key, KeyMask, Output, Query, QueryMask, Value
 
@@ -76,8 +76,7 @@ def find_attention(name: str) -> AttentionConfig:
         raise WrongUseError(f"attention {name!r}: expected a name such as hnas, or a config such as Hybrid(u=0.3)")
     if is_reference(name):
         return load_external(name, AttentionConfig, "attention")  # type: ignore[type-abstract]
-    if name.endswith(".py"):
-        raise WrongUseError(f"attention {name}: expected FILE.py:CLASS; the class is missing, as in {name}:MyAttention")
+    require_class(name, "attention")
     return look_up(ATTENTIONS, ALIASES.get(name, name), "attention")
 
 

@@ -28,6 +28,15 @@ def is_reference(name: str) -> bool:
     return ":" in name
 
 
+def require_class(name: str, option: str) -> None:
+    """Raises a ``WrongUseError`` if a name is that of a file or module, or has a point where a colon is expected."""
+    module, _, last = name.rpartition(".")
+    if not module or not name.replace(".", "").isidentifier():
+        return
+    example = f"{name}:{'MyNorm' if option == 'norm' else 'MyAttention'}" if last == "py" else f"{module}:{last}"
+    raise WrongUseError(f"{option} {name}: expected FILE.py:CLASS or PACKAGE.MODULE:CLASS, as in {example}")
+
+
 def load_external(reference: str, kind: type[Config], option: str) -> Config:
     """Returns a config with its defaults, of a class in the user's file or installed module.
 

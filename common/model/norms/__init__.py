@@ -13,7 +13,7 @@ from seqarena.common.model.norms.peri import PeriNorm
 from seqarena.common.model.norms.post import PostNorm
 from seqarena.common.model.norms.pre import PreNorm
 from seqarena.common.model.norms.rezero import ReZero
-from seqarena.common.runs.external import is_reference, load_external
+from seqarena.common.runs.external import is_reference, load_external, require_class
 from seqarena.common.runs.named import name_in
 
 __all__ = ["NORMS", "NormConfig", "find_norm", "norm_name"]
@@ -40,6 +40,7 @@ def find_norm(name: str) -> NormConfig:
     """
     if is_reference(name):
         return load_external(name, NormConfig, "norm")  # type: ignore[type-abstract]
+    require_class(name, "norm")
     return look_up(NORMS, name, "norm")
 
 

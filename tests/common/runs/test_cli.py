@@ -59,7 +59,12 @@ def test_any_field_is_set_by_its_path() -> None:
         ("sweep lra listops --sedes 0 1", "unknown field --sedes; nearest: --seeds"),
         ("leaderboard results", "unexpected results; the folder of runs is named by --runs results; see seqarena"),
         ("lra listops --norm pre-norm", "unknown norm 'pre-norm'; nearest: pre"),
-        ("lra listops --attention mine.py", "expected FILE.py:CLASS; the class is missing, as in mine.py:MyAttention"),
+        (
+            "lra listops --attention mine.py",
+            "attention mine.py: expected FILE.py:CLASS or PACKAGE.MODULE:CLASS, as in mine.py:MyAttention",
+        ),
+        ("lra listops --attention mine.Offset", "PACKAGE.MODULE:CLASS, as in mine:Offset"),
+        ("lra listops --norm mine.py", "as in mine.py:MyNorm"),
         ("lra listops --atention dnas", "unknown field --atention; nearest: --attention"),
         ("lra listops --preset quik", "unknown preset 'quik' of lra listops; nearest: quick"),
         ("lra listops --optm.lr 3", "unknown field --optm.lr; nearest: --optim.lr"),
