@@ -4,7 +4,7 @@ The variant relu is relu(s_ij) / sqrt(N): nothing keeps the sum of a row in boun
 relu(s_ij) / (c + sum_k relu(s_ik)), whose sum is below 1. The constant c > 0 keeps the gradient finite where all scores
 are negative.
 
-    seqarena sweep pretraining wikitext2 --preset quick --attention relu scripts/reproduce/row_sum.py:RowSum --seeds 0 1 2
+    seqarena sweep pretraining wikitext2 --attention softmax relu scripts/reproduce/row_sum.py:RowSum --seeds 0 1 2 3 4
 """
 
 from dataclasses import dataclass
