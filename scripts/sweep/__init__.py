@@ -136,7 +136,7 @@ def _check_point(one: TunedRun, other: TunedRun, grid: Grid) -> None:
             "compare rows"
         )
     mine, theirs = (settings(type(run), to_json(run)) for run in runs)
-    also = [path for path in mine if mine[path] != theirs[path] and path not in grid.fields]
+    also = [path for path in mine if mine[path] != theirs.get(path) and path not in grid.fields]
     if also:
         raise WrongUseError(
             f"--tune {' '.join(grid.fields)}: these values change {', '.join(also)} too; to keep one value for "
