@@ -3,6 +3,9 @@
 import argparse
 import functools
 import re
+import shutil
+import sys
+import textwrap
 from typing import Any, NoReturn
 
 from seqarena.common.errors import WrongUseError
@@ -24,6 +27,25 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number, found {text!r}") from error
 
 
+def fitted(text: str) -> str:
+    """Returns a text whose longer lines are broken to fit the terminal; unchanged in a file or pipe.
+
+    A line goes on below its own beginning, or below the beginning of its second column.
+    """
+    width = shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns
+    return "\n".join(line if len(line) <= width else _broken(line, width) for line in text.split("\n"))
+
+
+def _broken(line: str, width: int) -> str:
+    columns = re.match(r" *\S+(?: \S+)? {2,}| +\S{14,} (?=\S)| *", line)
+    assert columns is not None
+    start = columns[0]
+    return textwrap.fill(
+        line[len(start) :], width, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line and accepts no abbreviated options."""
 
@@ -33,6 +55,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(description=plain, allow_abbrev=False, formatter_class=formatter, **settings)
         self.register("type", int, whole_number)
         self.register("type", float, number)
+
+    def format_help(self) -> str:
+        """Returns the help, with lines that fit the terminal."""
+        return fitted(super().format_help())
 
     def error(self, message: str) -> NoReturn:
         """Raises a ``WrongUseError`` with argparse's message in the words of this project."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from seqarena.common.attention import ALIASES, ATTENTIONS, PAPERS, AttentionConfig
 from seqarena.common.attention.direct import DirectConfig
 from seqarena.common.attention.mixer import MixerConfig
-from seqarena.common.parser import Parser
+from seqarena.common.parser import Parser, fitted
 from seqarena.common.runs.help import summary
 
 GROUPS: Mapping[str, Callable[[str, AttentionConfig], bool]] = {
@@ -30,7 +30,8 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena variants`` and returns its exit code."""
     parser().parse_args(arguments)
-    print("orders: n: every query sees every key; c: causal; q: ordered queries, in any order of keys; s: step by step")
+    orders = "n: every query sees every key; c: causal; q: ordered queries, in any order of keys; s: step by step"
+    print(fitted(f"orders: {orders}"))
     print("s_ij: scaled score of query i and key j; pi_ij: weight; N: number of keys")
     aliases = {target: alias for alias, target in ALIASES.items()}
     for title, belongs in GROUPS.items():
@@ -38,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         for name, config in ATTENTIONS.items():
             if belongs(name, config):
                 alias = f" (also: {aliases[name]})" if name in aliases else ""
-                print(f"  {name:<14} {_orders(config):<5} {summary(config)}{alias}")
+                print(fitted(f"  {name:<14} {_orders(config):<5}  {summary(config)}{alias}"))
     print("\nyour own: --attention FILE.py:CLASS; seqarena verify FILE.py:CLASS checks it")
     return 0
 

@@ -110,6 +110,15 @@ def _most_seeds(row: Row, table: Table) -> int:
     return max(len(each.seeds) for each in table.rows if each is row or each.name == row.against)
 
 
+def more_seeds() -> str:
+    """Returns what more seeds would show, where too few leave their variance unknown."""
+    multiples = [f"{sds_shown(count):.1f} with {count}" for count in (FEWEST_SEEDS, *MORE_SEEDS)]
+    return (
+        "with more seeds, a true difference of so many standard deviations of the differences between seeds would be "
+        f"shown about four times in five, if one variant is compared: {', '.join(multiples)}"
+    )
+
+
 def footnotes(table: Table) -> list[str]:
     """Returns the notes below a table."""
     ranges = detectable_by_seeds(table.rows)
@@ -135,11 +144,7 @@ def footnotes(table: Table) -> list[str]:
             f"differences over fewer than {FEWEST_SEEDS} seeds in common: the variance over seeds is unknown, so no "
             "interval and no p"
         )
-        multiples = [f"{sds_shown(count):.1f} with {count}" for count in (FEWEST_SEEDS, *MORE_SEEDS)]
-        notes.append(
-            "with more seeds, a true difference of so many standard deviations of the differences between seeds would "
-            f"be shown about four times in five, if one variant is compared: {', '.join(multiples)}"
-        )
+        notes.append(more_seeds())
     partial = [row for row in table.rows if row.comparison and row.comparison.seeds < _most_seeds(row, table)]
     if partial:
         listed = ", ".join(f"{row.name} ({row.comparison.seeds} seeds)" for row in partial if row.comparison)

@@ -45,7 +45,9 @@ def blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], fixed: int) -
     width, start = terminal_width(), list(range(fixed))
     found: list[list[int]] = [[*start]]
     for index in range(fixed, len(headings)):
-        is_full = width is not None and _width(headings, rows, [headings[each] for each in (*found[-1], index)]) > width
+        some = [*found[-1], index]
+        own = [row for row in rows if any(row[each] for each in some[fixed:])]  # the others are not in this block
+        is_full = width is not None and _width(headings, own, [headings[each] for each in some]) > width
         if is_full and len(found[-1]) > fixed:
             found.append([*start])
         found[-1].append(index)

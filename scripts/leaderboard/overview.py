@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seqarena.common.runs.tasks import Unit
-from seqarena.scripts.leaderboard.cells import DETECTABLE
+from seqarena.scripts.leaderboard.cells import DETECTABLE, more_seeds
 from seqarena.scripts.leaderboard.remarks import is_earlier
 from seqarena.scripts.leaderboard.rows import Row, detectable_by_seeds, number, range_text, with_unit
 from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.leaderboard.verdict import LEGEND, MARKS, Verdict, verdict_of
 
 CHANCE = "where no variant of a task differs, at most about one such task in twenty has a mark by chance"
+TESTED: tuple[Verdict, ...] = ("better", "worse", "no difference shown")
 FEWEST_TABLES = 2
 """Minimum tables with a comparison for an overview."""
 
@@ -150,7 +151,8 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
         *([["detectable difference", "", "", *sizes]] if any(sizes) else []),
     ]  # fmt: skip
     headings = ["variant", "total", f"time / {overview.baseline}", *map(_heading, overview.columns, tables_shown)]
-    notes = [LEGEND, CHANCE]
+    has_tests = any(cell and cell.verdict in TESTED for cells in overview.rows.values() for cell in cells)
+    notes = [LEGEND, CHANCE if has_tests else more_seeds()]
     if any(sizes):
         notes.append(f"detectable, smallest to largest over the variants of a task: {DETECTABLE}")
     if not any(overview.times.values()):

@@ -72,8 +72,13 @@ def _join_tables(package: str, preset: str, pretraining: str, tables: Sequence[T
 
 
 def _heading(table: Table) -> str:
-    metrics = [table.metric, *(metric.removeprefix(f"{table.metric}_") for metric in table.published_secondary)]
+    metrics = [table.metric, *(metric.removeprefix(f"{table.metric}_") for metric in _others(table))]
     return f"{table.task} {' / '.join(metric.replace('_', ' ') for metric in metrics)}"
+
+
+def _others(table: Table) -> list[str]:
+    """Returns the task's other metrics that some row has."""
+    return [metric for metric in table.published_secondary if any(metric in row.secondary for row in table.rows)]
 
 
 def _cell(table: Table, row: Row | None) -> str:
@@ -83,10 +88,13 @@ def _cell(table: Table, row: Row | None) -> str:
         return "diverged" if row.diverged else "missing"
     spread = [
         (row.mean, row.deviation),
-        *(row.secondary[metric] for metric in table.published_secondary if metric in row.secondary),
+        *(row.secondary.get(metric, (None, None)) for metric in _others(table)),
     ]
     unit = table.unit
-    first, *others = [f"{number(mean, unit)}{'' if sd is None else f' +- {number(sd, unit)}'}" for mean, sd in spread]
+    first, *others = [
+        "-" if mean is None else f"{number(mean, unit)}{'' if sd is None else f' +- {number(sd, unit)}'}"
+        for mean, sd in spread
+    ]
     star = "*" if _is_significant(row) else ""
     diverged = f", {len(row.diverged)} diverged" if row.diverged else ""
     return f"{' / '.join([f'{first}{star}', *others])} ({len(row.seeds)}{diverged})"

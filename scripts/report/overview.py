@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from seqarena.scripts.leaderboard.overview import Overview, OverviewCell, overview_of, overview_text, wins_and_losses
+from seqarena.scripts.leaderboard.overview import OverviewCell, overview_of, overview_text, wins_and_losses
 from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.leaderboard.verdict import MARKS, Verdict, verdict_of
 
@@ -22,12 +22,13 @@ def heat_map(tables: Sequence[Table]) -> dict[str, Any] | None:
     title, headings, rows, notes = overview_text(overview, tables)
     before = len(headings) - len(overview.columns)
     baseline, *compared = rows
+    signs = [1 if tables[column.place].higher_is_better else -1 for column in overview.columns]
     return {
         "title": title,
         "headings": list(zip(headings, [None] * before + [column.place for column in overview.columns], strict=True)),
         "baseline": baseline,
         "rows": [
-            _row(row, name, cells, overview, before)
+            _row(row, name, cells, overview.times[name], signs)
             for row, (name, cells) in zip(compared, overview.rows.items(), strict=False)
         ],
         "detectable": compared[len(overview.rows) :],
@@ -36,19 +37,23 @@ def heat_map(tables: Sequence[Table]) -> dict[str, Any] | None:
 
 
 def _row(
-    texts: Sequence[str], name: str, cells: Sequence[OverviewCell | None], overview: Overview, before: int
+    texts: Sequence[str], name: str, cells: Sequence[OverviewCell | None], times: Sequence[float], signs: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Returns the cells of a row for the template: mark, number, class in page.css, and value by which it is sorted."""
+    """Returns the cells of a row for the template: mark, number, class in page.css, and value by which it is sorted.
+
+    ``signs``: -1 for each task whose score is a loss, else 1, so that the largest value is the best.
+    """
     wins, losses = wins_and_losses(cells)
-    times = overview.times[name]
-    orders: list[Any] = [name, wins - losses, *([min(times) if times else None] if before > 2 else [])]
+    before = len(texts) - len(cells)
+    orders: list[Any] = [name, wins - losses, *([-min(times) if times else None] if before > 2 else [])]
     made = []
     for text, kind, order in zip(texts[:before], ("", "total", "time"), orders, strict=False):
         number, bracket, count = text.partition(" (") if kind == "time" else (text, "", "")
         made.append({"mark": "", "number": number, "count": bracket.strip() + count, "class": kind, "order": order})
-    for text, cell in zip(texts[before:], cells, strict=True):
+    for text, cell, sign in zip(texts[before:], cells, signs, strict=True):
         mark, _, number = text.partition(" ") if cell and text[:1] in MARKS.values() else ("", "", text)
-        shade, order = (SHADES.get(cell.verdict, ""), cell.difference) if cell else ("", None)
+        shade = SHADES.get(cell.verdict, "") if cell else ""
+        order = None if cell is None or cell.difference is None else sign * cell.difference
         made.append({"mark": mark, "number": number, "count": "", "class": shade, "order": order})
     return made
 

@@ -1,5 +1,6 @@
 """Charts of prices: scores and differences against the time of a training step."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -7,6 +8,9 @@ from seqarena.scripts.leaderboard.verdict import verdict_of
 from seqarena.scripts.report.chart import REFERENCE, SYMBOLS, Chart, label, percent, scaled, short
 from seqarena.scripts.report.data import View
 from seqarena.scripts.report.scores import interval, points, reaches
+
+TICKS = [0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8, 16]
+"""Ratios that the axis of prices names; it is logarithmic, because they are ratios."""
 
 
 def prices(view: View) -> Chart | None:
@@ -61,18 +65,20 @@ def all_prices(views: Sequence[View]) -> Chart | None:
     if not data:
         return None
     baseline = views[0].table.baseline
-    times = [1.0, *(time for line in data for time in line["x"])]  # the baseline's time is 1
-    margin = 0.1 * (max(times) - min(times))  # bars may reach beyond the axis: one slow round must not squeeze it
-    ends = [min(times) - margin, max(times) + margin]
+    times = [1.0]  # the baseline's time
+    for line in data:
+        (time,) = line["x"]
+        times += [time - line["error_x"]["arrayminus"][0], time + line["error_x"]["array"][0]]
+    ends = [math.log10(min(times) / 1.03), math.log10(max(times) * 1.03)]
     layout = {
-        "xaxis": {"title": {"text": f"time of a step / {baseline}"}, "range": ends},
+        "xaxis": {"title": {"text": f"time of a step / {baseline}"}, "type": "log", "range": ends, "tickvals": TICKS},
         "yaxis": {"title": {"text": f"difference from {baseline}, points"}},
         "shapes": [{"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": 0, "y1": 0,
                     "line": {"color": REFERENCE, "width": 2}}],
     }  # fmt: skip
     note = (
-        "Each point is a variant in a task, with its 95 % interval and the range of its price over the rounds. "
-        "▲ better, ▼ worse, ○ no difference shown, x no test."
+        "Each point is a variant in a task, with its 95 % interval (from three seeds on) and the range of its price "
+        "over the rounds. ▲ better, ▼ worse, ○ no difference shown, x no test."
     )
     losses = _names(view for view in views if view.table.unit != "share")
     unknown = _names(

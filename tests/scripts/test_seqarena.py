@@ -1,4 +1,5 @@
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 def test_the_overview_names_everything_and_waits_for_nothing() -> None:
     script = "from seqarena.scripts.seqarena import dispatch; dispatch(['--help'])"
     code = f"import sys; {script}; print('torch' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    wide = os.environ | {"COLUMNS": "200"}
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=wide).stdout
     assert told == f"{overview()}\nFalse\n"
     names = [*COMMANDS, *PACKAGES, *(task for package in PACKAGES for task in find_package(package).tasks)]
     assert all(name in told for name in names)

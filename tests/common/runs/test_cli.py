@@ -267,7 +267,21 @@ def test_help_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "data:      generated; expressions distinct" in shown
 
 
-def test_the_help_of_a_task_has_one_usage_and_its_cost_near_the_top(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line goes on below its second column."""
+    monkeypatch.setenv("COLUMNS", "60")
+    assert dispatch(["lra", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    listops = next(number for number, line in enumerate(lines) if line.startswith("  listops "))
+    assert lines[listops] == "  listops            the value, 0 to 9, of a nested"
+    assert lines[listops + 1] == "                     expression of MIN, MAX, MED and SM over"
+
+
+def test_the_help_of_a_task_has_one_usage_and_its_cost_near_the_top(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert dispatch(["lra", "listops", "--preset", "xiong2021", "--help"]) == 0
     shown = capsys.readouterr().out
     lines = shown.splitlines()
