@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.leaderboard.cells import DETECTABLE, more_seeds
 from seqarena.scripts.leaderboard.remarks import is_earlier
-from seqarena.scripts.leaderboard.rows import Row, detectable_by_seeds, number, range_text, with_unit
+from seqarena.scripts.leaderboard.rows import Row, number, range_text, with_unit
 from seqarena.scripts.leaderboard.table import Table
 from seqarena.scripts.leaderboard.verdict import LEGEND, MARKS, Verdict, verdict_of
 
@@ -119,10 +119,11 @@ def _times(tables: Sequence[Table], name: str) -> list[float]:
 
 def _column(table: Table, name: str, place: int) -> OverviewColumn:
     rows = _current(table)
+    sizes = [next(iter(row.detectable.values())) for row in rows if row.detectable]  # each with its own seeds
     return OverviewColumn(
         name=name, place=place,
         baseline_mean=next((row.mean for row in rows if row.name == table.baseline), None),
-        detectable=next(iter(detectable_by_seeds(rows).values()), None),
+        detectable=(min(sizes), max(sizes)) if sizes else None,
     )  # fmt: skip
 
 

@@ -62,12 +62,16 @@ def _changed(result: Result, known: Mapping[str, Any]) -> Mapping[str, Sequence[
     if preset is None:
         return result.changed
     meant = settings(type(preset.run), to_json(preset.run))
-    if {path for path in known.keys() | meant.keys() if known.get(path) != meant.get(path)} == set(result.changed):
+    differing = {path for path in known.keys() | meant.keys() if known.get(path) != meant.get(path)}
+    if differing == set(result.changed):
         return result.changed  # as is usual; building the run takes longer
-    with contextlib.suppress(ValueError, WrongUseError):  # a run of another version with other fields
+    with contextlib.suppress(ValueError, WrongUseError):
         changes = changed_from(preset, from_json(type(preset.run), result.run))
         return {path: [to_json(old), to_json(new)] for path, (old, new) in changes.items()}
-    return result.changed
+    # The run has a variant of the user's, which is not imported here, or fields of another version.
+    return {path: [meant.get(path), known.get(path)] for path in sorted(differing)} | {
+        path: values for path, values in result.changed.items() if path not in known
+    }
 
 
 def planned_protocol(entry: Mapping[str, Any]) -> Protocol:

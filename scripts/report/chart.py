@@ -61,8 +61,8 @@ def scaled(value: float, unit: Unit) -> float:
 
 
 def short(name: str) -> str:
-    """Returns a name shortened to ``LONGEST`` characters."""
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    """Returns a name shortened to ``LONGEST`` characters in its middle: both ends tell variants apart."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 18]}…{name[-17:]}"
 
 
 def percent(unit: Unit) -> str:

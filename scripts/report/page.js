@@ -272,6 +272,11 @@ function filterOverview(section, asked) {
     heading.hidden = !chosen || (named.length > 0 && !named.includes(heading));
     for (const row of section.querySelectorAll("tbody > tr, tfoot > tr")) row.cells[heading.cellIndex].hidden = heading.hidden;
   }
+  const all = headings.every((each) => !each.hidden); // total and time are over all tasks
+  for (const heading of section.querySelectorAll("th.total, th.time")) {
+    heading.hidden = !all;
+    for (const row of section.querySelectorAll("tbody > tr, tfoot > tr")) row.cells[heading.cellIndex].hidden = !all;
+  }
   for (const body of bodies) body.hidden = variants.length > 0 ? !variants.includes(body) : named.length === 0;
   section.querySelectorAll(".plot").forEach(follow);
 }

@@ -26,7 +26,7 @@ def row_of_name(name: str) -> RowParts:
 
 
 def run(row: str, preset: str, steps: int, seed: int = 0) -> dict[str, Any]:
-    values = to_json(PRESETS["listops"]["quick"].run)
+    values = to_json(PRESETS["listops"].get(preset, PRESETS["listops"]["quick"]).run)
     model, train = values["model"] | {"attention": {"class": row}}, values["train"] | {"steps": steps}
     return values | {"preset": preset, "seed": seed, "model": model, "train": train}
 

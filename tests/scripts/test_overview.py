@@ -23,6 +23,8 @@ from tests.scripts.results import result, run
 
 QUICK, HOUR = "listops quick (short expressions)", "listops hour (expressions of 20 to 100 symbols)"
 """Names of two tables in the overview."""
+STEPS = {"quick": 1000, "hour": 2500}
+"""Steps of the presets."""
 WINNER, LOSER, NOISE = (130, 131, 133), (30, 31, 29), (95, 108, 97)
 """Correct answers of three seeds. The baseline has 100, 101 and 99."""
 
@@ -32,7 +34,7 @@ def results(task_seeds: int = 3) -> list[Result]:
     for preset in ("quick", "hour"):
         for name, correct in (("softmax", (100, 101, 99)), ("dnas", WINNER), ("x3", LOSER), ("hnas", NOISE)):
             made += [
-                replace(result(name, seed, correct[seed]), preset=preset, run=run(name, preset, 1000, seed))
+                replace(result(name, seed, correct[seed]), preset=preset, run=run(name, preset, STEPS[preset], seed))
                 for seed in range(task_seeds)
             ]
     return made
@@ -58,7 +60,7 @@ def test_a_winner_a_loser_and_noise_are_told_apart() -> None:
 
 def test_runs_with_changed_fields_are_named_so() -> None:
     """The preset hour has other values than these runs."""
-    made = tables([replace(each, changed={"train.steps": [2500, 1000]}) if each.preset == "hour" else each
+    made = tables([replace(each, run=run(each.attention, "hour", 1000, each.seed)) if each.preset == "hour" else each
                    for each in results()], [], "softmax")  # fmt: skip
     assert [table.modified for table in made] == [False, True]
     overview = overview_of(made)
@@ -85,6 +87,17 @@ def test_what_a_table_could_have_shown_shrinks_with_seeds() -> None:
     for end in (0, 1):
         assert sizes[3][end] > sizes[5][end] > sizes[10][end] > sizes[20][end] > 0
     assert all(least < most for least, most in sizes.values())  # the variants vary differently
+
+
+def test_what_an_overview_could_have_shown_is_that_of_all_rows() -> None:
+    """Also of those with more seeds than the others."""
+    more = [replace(each, seed=each.seed + 3) for each in results() if each.attention in ("softmax", "hnas")]
+    made = tables([*results(), *more], [], "softmax")
+    overview = overview_of(made)
+    assert overview is not None
+    sizes = [next(iter(row.detectable.values())) for row in made[0].rows if row.detectable]
+    assert [next(iter(row.detectable)) for row in made[0].rows if row.detectable] == [3, 3, 6]
+    assert overview.columns[0].detectable == (min(sizes), max(sizes))
 
 
 def test_two_seeds_have_no_verdict() -> None:

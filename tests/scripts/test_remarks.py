@@ -168,6 +168,8 @@ def test_fields_that_differ_from_the_preset_as_it_is_now_are_named() -> None:
     other = replace(usual, run=to_json(replace(one, train=replace(one.train, steps=500))))
     assert protocol_of(other).changed == {"train.steps": [1000, 500]}
     assert protocol_of(replace(usual, changed={"train.steps": [500, 1000]})).changed == {}
+    mine = other.run | {"model": other.run["model"] | {"attention": {"class": "my:My"}}}  # not imported here
+    assert protocol_of(replace(usual, run=mine)).changed == {"train.steps": [1000, 500]}
 
 
 def test_segments_are_named() -> None:
