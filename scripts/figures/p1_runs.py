@@ -28,6 +28,7 @@ from seqarena.scripts.figures.picture_runs import (
     mean_line,
     name_of,
     require_one_task,
+    require_same_settings,
     require_seeds,
     trained_weights,
 )
@@ -183,12 +184,14 @@ def scales(settings: FigureOptions) -> FigureResult:
     loss: dict[str, dict[float, list[float]]] = {}
     lengths: dict[str, tuple[str, int]] = {}
     together: dict[tuple[str, float], list[RunFolder]] = defaultdict(list)
+    first: dict[str, RunFolder] = {}
     for run, result in finished:
         attention, tokens = run.run.model.attention, run.run.model.longest
         assert isinstance(attention, Elementwise)
         divisor = tokens**attention.length_exponent if attention.scale is None else attention.scale
         name = f"{_activation(attention)}, {tokens} tokens"
         lengths[name] = _activation(attention), tokens
+        require_same_settings([first.setdefault(name, run), run], "p1-scales", ("model.attention",))
         together[name, divisor].append(run)
         require_seeds(together[name, divisor], "p1-scales", f"{name}, divisor {divisor:g}")
         accuracy.setdefault(name, {}).setdefault(divisor, []).append(result.metrics["accuracy"])

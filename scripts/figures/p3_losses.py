@@ -2,14 +2,30 @@
 
 from seqarena.scripts.curves import Curves
 from seqarena.scripts.figures.drawing import Drawing, FigureOptions, FigureResult, Panel
-from seqarena.scripts.figures.picture_runs import RunFolder, curves_of, find_runs, grouped, mean_line
+from seqarena.scripts.figures.picture_runs import (
+    RunFolder,
+    curves_of,
+    find_runs,
+    grouped,
+    mean_line,
+    require_one_task,
+    require_same_settings,
+)
 
 NAME = "p3-losses"
 
 
 def select(settings: FigureOptions) -> dict[str, list[RunFolder]]:
-    """Returns the runs of each name, one per seed."""
-    return grouped(find_runs(settings, NAME, unfinished=True), NAME, seeds=False)
+    """Returns the runs of each name, one per seed.
+
+    Raises:
+        MissingError: no runs, runs of different tasks, or runs of one preset that differ in more than their model.
+    """
+    runs = find_runs(settings, NAME, unfinished=True)
+    require_one_task(runs, NAME, presets=False)
+    for preset in dict.fromkeys(each.run.preset for each in runs):
+        require_same_settings([each for each in runs if each.run.preset == preset], NAME, ("model.",))
+    return grouped(runs, NAME, seeds=False)
 
 
 def make(settings: FigureOptions) -> FigureResult:

@@ -20,6 +20,7 @@ from seqarena.common.files import paths_below, read_strict_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.external import import_code
 from seqarena.common.runs.named import changed_fields
+from seqarena.common.runs.roles import ASIDE, role_at
 from seqarena.common.runs.trained import TrainedRun, read_trained
 from seqarena.common.shapes import Pixels, Weights
 from seqarena.lra.pictures.data import PictureData
@@ -85,13 +86,14 @@ def find_runs(settings: FigureOptions, figure: str, *, unfinished: bool = False)
     return found
 
 
-def require_one_task(runs: Sequence[RunFolder], figure: str) -> None:
-    """Raises a ``MissingError`` for runs of different tasks or presets."""
+def require_one_task(runs: Sequence[RunFolder], figure: str, *, presets: bool = True) -> None:
+    """Raises a ``MissingError`` for runs of different tasks or, if asked, ``presets``."""
     first = runs[0]
     for each in runs:
-        if (each.run.task, each.run.preset) != (first.run.task, first.run.preset):
+        if each.run.task != first.run.task or (presets and each.run.preset != first.run.preset):
             raise MissingError(
-                f"{figure}: {first.folder} and {each.folder} are of different tasks or presets; name others by --runs"
+                f"{figure}: {first.folder} and {each.folder} are of different tasks{' or presets' if presets else ''}; "
+                "name others by --runs"
             )
 
 
@@ -111,6 +113,25 @@ def grouped(runs: Sequence[RunFolder], figure: str, *, seeds: bool) -> dict[str,
         found.setdefault(name, []).append(run)
         require_seeds(found[name], figure, name)
     return found
+
+
+def require_same_settings(runs: Sequence[RunFolder], figure: str, drawn: tuple[str, ...]) -> None:
+    """Raises a ``MissingError`` if runs differ in a field whose path does not start with one of ``drawn``, or the seed.
+
+    A figure would show what such a field does as an effect of what it draws.
+    """
+    first, *others = runs
+    for each in others:
+        differing = [
+            path
+            for path in sorted(changed_fields(first.run, each.run))
+            if not path.startswith((*drawn, "seed")) and role_at(each.run, path) not in ASIDE
+        ]
+        if differing:
+            raise MissingError(
+                f"{figure}: {first.folder} and {each.folder} differ in {', '.join(differing)} too; name runs that do "
+                "not by --runs"
+            )
 
 
 def require_seeds(runs: Sequence[RunFolder], figure: str, name: str) -> None:

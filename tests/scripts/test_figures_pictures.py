@@ -14,6 +14,7 @@ from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.errors import BadDataError, WrongUseError, run_command
+from seqarena.common.model.norms import find_norm
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.session import Session, execute
 from seqarena.common.training.optim import Schedule
@@ -303,5 +304,16 @@ def test_only_seeds_of_one_run_are_averaged() -> None:
     longer = replace(QUICK.run, seed=1, train=replace(QUICK.run.train, steps=7))
     with pytest.raises(MissingError, match=r"p1-scales: a and b would both be x3 \(they differ in train.steps\)"):
         picture_runs.require_seeds([first, RunFolder(folder=Path("b"), run=longer)], "p1-scales", "x3")
+    model = replace(QUICK.run.model, norm=find_norm("post"))
+    faster = replace(QUICK.run, model=model, optim=replace(QUICK.run.optim, lr=0.5))
+    with pytest.raises(MissingError, match=r"p3-losses: a and d differ in optim.lr too; name runs that do not by"):
+        picture_runs.require_same_settings([first, RunFolder(folder=Path("d"), run=faster)], "p3-losses", ("model.",))
+    with pytest.raises(MissingError, match=r"p1-scales: a and d differ in model.norm, optim.lr too"):
+        picture_runs.require_same_settings([first, RunFolder(folder=Path("d"), run=faster)], "p1-scales", ("model.at",))
+    seen = replace(QUICK.run, train=replace(QUICK.run.train, diagnostics=True))  # changes no number
+    picture_runs.require_same_settings([first, RunFolder(folder=Path("e"), run=seen)], "p1-scales", ("model.at",))
+    other = RunFolder(folder=Path("f"), run=replace(QUICK.run, task="imagenet"))
+    with pytest.raises(MissingError, match="p3-losses: a and f are of different tasks; name"):
+        picture_runs.require_one_task([first, other], "p3-losses", presets=False)
     with pytest.raises(MissingError, match=r"p1-scales: a and c would both be x3; name one of them by --runs"):
         picture_runs.require_seeds([first, RunFolder(folder=Path("c"), run=QUICK.run)], "p1-scales", "x3")
