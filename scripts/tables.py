@@ -20,7 +20,7 @@ SHORTEST_NAME = 16
 """Width to which the first column of a table that is too wide is reduced, with its names on several lines."""
 STYLES = {"▲": "green", "▼": "red", "✕": "red"}
 """First character of a cell -> its style in the terminal."""
-PLAIN_MARKS = str.maketrans("▲▼○✕", "+-=x")
+PLAIN_MARKS = str.maketrans("▲▼○✕", "+-ox")
 LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {letter: f"${letter}$" for letter in "<>|"}

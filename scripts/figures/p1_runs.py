@@ -57,6 +57,7 @@ def runs_with_norms(settings: FigureOptions) -> dict[str, list[tuple[RunFolder, 
             "--train.diagnostics, and Swin has none"
         )
     require_one_task(runs, "p1-norms")
+    require_same_settings(runs, "p1-norms")
     named = grouped(runs, "p1-norms", seeds=False)
     for run in runs:
         layers_of(run, settings, ())

@@ -14,6 +14,7 @@ from seqarena.common.errors import BadDataError
 from seqarena.common.files import paths_below
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.external import is_reference
+from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.scripts.curves import Curves, read_curves
 from seqarena.scripts.figures.drawing import (
     RUNS,
@@ -25,6 +26,8 @@ from seqarena.scripts.figures.drawing import (
     MissingError,
     Panel,
 )
+from seqarena.scripts.leaderboard.protocol import settings_json
+from seqarena.scripts.packages import PACKAGES, find_package
 
 COMMAND = "seqarena sweep vqa scenes --preset quick --attention softmax dnas hnas --seeds 0 --train.diagnostics"
 Series = dict[str, list[tuple[float, float]]]
@@ -35,41 +38,44 @@ def find_runs(*folders: Path) -> tuple[str, dict[str, Curves]]:
     """Returns the task and preset, and the curves of all runs with diagnostics below folders, by variant and seed.
 
     Raises:
-        MissingError: no such run, runs of different tasks, or two runs of one variant and seed.
+        MissingError: no such run, runs of different tasks or settings, or two runs of one variant and seed.
         BadDataError: an invalid ``run.json`` or incomplete records.
     """
     found: dict[str, Curves] = {}
     origin: dict[str, Path] = {}
-    tasks: dict[str, Path] = {}
+    tasks: dict[tuple[str, str], Path] = {}
     for path in (each for folder in folders for each in paths_below(folder) if each.name == "metrics.jsonl"):
         curves = read_curves(path.parent)
         if MASS not in curves:
             continue
-        task, label = _labels(path.parent)
-        tasks.setdefault(task, path.parent)
+        task, label, settings = _labels(path.parent)
+        tasks.setdefault((task, settings), path.parent)
         _require_whole(curves, path)
         if len(tasks) > 1 or label in found:
             other = origin.get(label, next(iter(tasks.values())))
             raise MissingError(
-                f"p2-runs: {other} and {path.parent} cannot be compared; set --runs to a folder with runs of one task"
+                f"p2-runs: {other} and {path.parent} cannot be compared; set --runs to a folder with runs of one task "
+                "and the same settings"
             )
         found[label], origin[label] = curves, path.parent
     if not found:
         raise MissingError(
             f"p2-runs: no run with --train.diagnostics in {' '.join(map(str, folders))}; create some: {COMMAND}"
         )
-    return next(iter(tasks)), found
+    return next(iter(tasks))[0], found
 
 
-def _labels(folder: Path) -> tuple[str, str]:
-    """Returns the task with its preset, and the variant with its seed."""
+def _labels(folder: Path) -> tuple[str, str, str]:
+    """Returns the task with its preset, the variant with its seed, and the settings that change scores."""
     path = folder / "run.json"
     try:
         run = json.loads(path.read_bytes())
         name: str = run["model"]["attention"]["class"]
         if not is_reference(name):  # the code of an external class is not needed for its name
             name = attention_name(from_json(AttentionConfig, run["model"]["attention"]))  # type: ignore[type-abstract]
-        return f"{run['task']} {run['preset']}", f"{name}, seed {run['seed']}"
+        package = next((each for each in PACKAGES if run["task"] in find_package(each).tasks), "")
+        settings = settings_json(package, run["task"], run, CONFIG_VERSION)
+        return f"{run['task']} {run['preset']}", f"{name}, seed {run['seed']}", settings
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadDataError(f"{path} is not a run's: {error}") from error
 

@@ -24,7 +24,7 @@ def select(settings: FigureOptions) -> dict[str, list[RunFolder]]:
     runs = find_runs(settings, NAME, unfinished=True)
     require_one_task(runs, NAME, presets=False)
     for preset in dict.fromkeys(each.run.preset for each in runs):
-        require_same_settings([each for each in runs if each.run.preset == preset], NAME, ("model.",))
+        require_same_settings([each for each in runs if each.run.preset == preset], NAME)
     return grouped(runs, NAME, seeds=False)
 
 

@@ -15,12 +15,14 @@ from torch import Tensor
 from seqarena.common.attention import attention_name
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.mixer import kernels_with_weights
-from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.errors import BadDataError, WrongUseError, short_list
 from seqarena.common.files import paths_below, read_strict_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.external import import_code
+from seqarena.common.runs.inputs import sources_in
 from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.roles import ASIDE, role_at
+from seqarena.common.runs.sources import changed_sources
 from seqarena.common.runs.trained import TrainedRun, read_trained
 from seqarena.common.shapes import Pixels, Weights
 from seqarena.lra.pictures.data import PictureData
@@ -37,6 +39,8 @@ DRAWN = 128
 """Number of test pictures whose head weights are averaged (P1, Figures 6 and 7)."""
 POINTS = 60
 """Approximate maximum number of points of a curve; more are averaged in groups."""
+NAMED = ("model.attention", "model.norm", "model.layers", "model.patch")
+"""Fields that the names of ``grouped`` show."""
 CHUNK = 16
 """Pictures per forward pass."""
 
@@ -115,10 +119,10 @@ def grouped(runs: Sequence[RunFolder], figure: str, *, seeds: bool) -> dict[str,
     return found
 
 
-def require_same_settings(runs: Sequence[RunFolder], figure: str, drawn: tuple[str, ...]) -> None:
-    """Raises a ``MissingError`` if runs differ in a field whose path does not start with one of ``drawn``, or the seed.
+def require_same_settings(runs: Sequence[RunFolder], figure: str, drawn: Sequence[str] = NAMED) -> None:
+    """Raises a ``MissingError`` if runs differ in a field that changes scores and is neither ``drawn`` nor the seed.
 
-    A figure would show what such a field does as an effect of what it draws.
+    A figure would show what such a field does as an effect of what it draws. ``drawn``: beginnings of field paths.
     """
     first, *others = runs
     for each in others:
@@ -143,6 +147,12 @@ def require_seeds(runs: Sequence[RunFolder], figure: str, name: str) -> None:
             reason = f" (they differ in {', '.join(differing)})" if differing else ""
             raise MissingError(
                 f"{figure}: {first.folder} and {each.folder} would both be {name}{reason}; name one of them by --runs"
+            )
+        mine, theirs = sources_in(first.folder), sources_in(each.folder)
+        if mine and theirs and (changed := changed_sources(mine, theirs)):
+            raise MissingError(
+                f"{figure}: {first.folder} and {each.folder} would both be {name}, but {short_list(changed)} changed "
+                "between them; name one of them by --runs"
             )
 
 

@@ -106,7 +106,9 @@ def _references(parts: RowParts, by_row: ByRow, baseline: str) -> list[RowParts]
     own, same = (("attention", baseline),), counterpart(parts, baseline)
     candidates = [same]
     if without_version(parts) == same:
-        candidates = [tuple(part for part in same if part[0] != "norm"), own]
+        candidates = [tuple(part for part in same if part[0] != "norm")]
+        if not {"norm", LAYERS} <= {part for part, _ in same}:
+            candidates.append(own)  # else it would differ in norm and depth at once
     if without_version(parts) == same and not any(each in versions for each in candidates):
         # No row has the preset's norm: the first baseline of this depth, among those with most seeds.
         layers = by_row[parts][0].layers

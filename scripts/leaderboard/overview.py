@@ -8,7 +8,7 @@ from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.leaderboard.cells import DETECTABLE, more_seeds
 from seqarena.scripts.leaderboard.remarks import is_earlier
 from seqarena.scripts.leaderboard.rows import Row, number, range_text, with_unit
-from seqarena.scripts.leaderboard.table import Table
+from seqarena.scripts.leaderboard.table import Table, code_note
 from seqarena.scripts.leaderboard.verdict import LEGEND, MARKS, Verdict, verdict_of
 
 CHANCE = "where no variant of a task differs, at most about one such task in twenty has a mark by chance"
@@ -165,6 +165,7 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
         )
     if overview.left_out:
         notes.append(f"without a comparison: {', '.join(overview.left_out)}")
+    notes += code_note(tables_shown)
     notes += [
         f"{name}: {table.title}"
         for name, table in zip(_names(tables), tables, strict=True)

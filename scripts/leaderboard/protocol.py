@@ -84,12 +84,12 @@ def planned_protocol(entry: Mapping[str, Any]) -> Protocol:
 
 
 class GridScores(NamedTuple):
-    """Validation scores at the points of a grid, in words."""
+    """Validation scores of a row, in words."""
 
     points: str
-    """What was scored, and the values of the tuned fields at each point."""
+    """Metric, tuned fields, and their values at each point of the grid."""
     scores: str
-    """A score at each point."""
+    """Score at each point."""
 
 
 @dataclass(frozen=True, kw_only=True)

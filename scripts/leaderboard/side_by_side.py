@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from seqarena.scripts.leaderboard.cells import shown_figures
 from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, SIGNIFICANT
 from seqarena.scripts.leaderboard.rows import Row, number
-from seqarena.scripts.leaderboard.table import Table
+from seqarena.scripts.leaderboard.table import Table, code_note
 from seqarena.scripts.packages import PACKAGES, find_package
 
 JoinedTable = tuple[str, list[str], list[list[str]], list[str]]
@@ -66,6 +66,7 @@ def _join_tables(package: str, preset: str, pretraining: str, tables: Sequence[T
         )
     if any(figures) and not all(table.comparable for table in tables):
         notes.append("published figures: measured with other settings")
+    notes += code_note(tables)
     notes += [f"{table.task}: {remark}" for table in tables for remark in table.remarks]
     start = f", from the pretraining {pretraining}" if pretraining else ""
     return f"{package}, preset {preset}{start}", headings, rows, notes

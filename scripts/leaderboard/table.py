@@ -1,6 +1,7 @@
 """A table of a leaderboard: all variants measured under one protocol, with floors and published figures."""
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from seqarena.common.runs.config import from_json, to_json
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.roles import Role, json_fields, role_at
-from seqarena.common.runs.run import BaseRun, task_title
+from seqarena.common.runs.run import BaseRun, row_name, task_title
 from seqarena.common.runs.tasks import Published, Task, Unit
 from seqarena.scripts.leaderboard.comparison import rows_of
 from seqarena.scripts.leaderboard.prices import add_prices
@@ -17,6 +18,7 @@ from seqarena.scripts.leaderboard.remarks import remarks
 from seqarena.scripts.leaderboard.rows import Row
 from seqarena.scripts.leaderboard.tunings import grid_notes
 from seqarena.scripts.leaderboard.verdict import verdict_of
+from seqarena.scripts.packages import PACKAGES
 from seqarena.scripts.price.record import PriceRecord
 
 OWN = (Role.WEIGHTS, Role.OWN_FILE)
@@ -69,6 +71,8 @@ class Table:
     devices: list[str]
     remarks: list[str]
     """Differences between the results of the table, and the plans of missing runs."""
+    other_code: list[str] = dataclasses.field(default_factory=list)
+    """Rows whose attention was computed by other code than that of the row with the same name in another table."""
 
 
 def tables(
@@ -85,6 +89,7 @@ def tables(
     found = [*groups(results, missing), *tuned]
     made = [(table_of(group, baseline, prices), group.protocol.data_checksum) for group in found]
     name_data(made)
+    mark_other_code([(table, group.results) for (table, _), group in zip(made, found, strict=True)])
     return sorted((table for table, _ in made), key=evidence)
 
 
@@ -96,6 +101,26 @@ def name_data(made: Sequence[tuple[Table, str | None]]) -> None:
     for table, checksum in made:
         if len(checksums[table.title]) > 1 and checksum is not None:
             table.title += f" [data: sha256 {checksum[:12]}]"
+
+
+def mark_other_code(made: Sequence[tuple[Table, Sequence[Result]]]) -> None:
+    """Sets ``other_code`` of tables, each given with its results."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for _, results in made:
+        for result in results:
+            hashes = found.setdefault(row_name(result.row), {})
+            for path, digest in result.sources.items():
+                if path.startswith("common/attention/") or path.split("/")[0] not in ("common", *PACKAGES):
+                    hashes.setdefault(path, set()).add(digest)
+    mixed = {name for name, hashes in found.items() if any(len(each) > 1 for each in hashes.values())}
+    for table, _ in made:
+        table.other_code = [row.name for row in table.rows if row.name in mixed]
+
+
+def code_note(tables: Sequence[Table]) -> list[str]:
+    """Returns a note on rows of joined tables whose attention was not computed by the same code; empty if none."""
+    names = dict.fromkeys(name for table in tables for name in table.other_code)
+    return [f"attention not computed by the same code in all tasks: {', '.join(names)}"] if names else []
 
 
 def evidence(table: Table) -> tuple[int, int, int]:

@@ -24,57 +24,31 @@ for task; do
         ;;
     esac
 done
+variants="softmax dnas hnas x1-14 x3-14 relu sigmoid" # of every task
 status=0
 set +e
 trap 'exit 130' INT # an interrupted sweep ends the script
+# Sweeps a task: package, task, preset, learning rates in one word, then the other options.
+tuned() {
+    "$seqarena" sweep "$1" "$2" --preset "$3" "${@:5}" --tune optim.lr $4 --seeds 0 1 2 3 4 --tune-seeds 5 \
+        --runs "$RUNS" --parallel
+}
 for task; do
     case $task in
-    associative-recall)
-        "$seqarena" sweep lra associative-recall --preset small \
-            --attention softmax dnas hnas x1-14 x3-14 relu sigmoid linear \
-            --tune optim.lr 1e-3 3e-3 1e-2 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
+    associative-recall) tuned lra "$task" small "1e-3 3e-3 1e-2" --attention $variants linear ;;
     listops)
-        "$seqarena" sweep lra listops --preset hour \
-            --attention softmax dnas hnas x1-14 x3-14 relu sigmoid linear cosformer nystromformer linformer \
-            --tune optim.lr 5e-4 1e-3 2e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        tuned lra "$task" hour "5e-4 1e-3 2e-3" --attention $variants linear cosformer nystromformer linformer
         ;;
-    scenes)
-        "$seqarena" sweep vqa scenes --preset toy --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
-            --tune optim.lr 5e-3 1e-2 2e-2 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
-    cifar10-patches)
-        "$seqarena" sweep lra cifar10-patches --preset hour --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
-            --tune optim.lr 1e-3 2e-3 4e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
-    wikitext2)
-        "$seqarena" sweep pretraining wikitext2 --preset quick \
-            --attention softmax dnas hnas x1-14 x3-14 relu sigmoid recency \
-            --tune optim.lr 7.5e-4 1.5e-3 3e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
-    mnli)
-        "$seqarena" sweep qa mnli --preset quick --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
-            --tune optim.lr 1e-3 2e-3 4e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
-    pathfinder)
-        "$seqarena" sweep lra pathfinder --preset quick --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
-            --tune optim.lr 5e-4 1e-3 2e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
-    image)
-        "$seqarena" sweep lra image --preset quick --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
-            --tune optim.lr 1e-3 2e-3 4e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
-    wire)
-        "$seqarena" sweep summarization wire --preset quick --attention softmax dnas hnas x1-14 x3-14 relu sigmoid \
-            --tune optim.lr 1e-3 2e-3 4e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
-    norms)
-        "$seqarena" sweep lra cifar10-patches --preset hour-deep --norm pre post deepnorm b2t \
-            --tune optim.lr 2.5e-4 5e-4 1e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
-        ;;
+    scenes) tuned vqa "$task" toy "5e-3 1e-2 2e-2" --attention $variants ;;
+    cifar10-patches) tuned lra "$task" hour "1e-3 2e-3 4e-3" --attention $variants ;;
+    wikitext2) tuned pretraining "$task" quick "7.5e-4 1.5e-3 3e-3" --attention $variants recency ;;
+    mnli) tuned qa "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
+    pathfinder) tuned lra "$task" quick "5e-4 1e-3 2e-3" --attention $variants ;;
+    image) tuned lra "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
+    wire) tuned summarization "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
+    norms) tuned lra cifar10-patches hour-deep "2.5e-4 5e-4 1e-3" --norm pre post deepnorm b2t ;;
     deescalation)
-        "$seqarena" sweep lra cifar10-patches --preset hour-deep --norm deescalated --model.norm.where block_output \
-            --tune optim.lr 2.5e-4 5e-4 1e-3 --seeds 0 1 2 3 4 --tune-seeds 5 --runs "$RUNS" --parallel
+        tuned lra cifar10-patches hour-deep "2.5e-4 5e-4 1e-3" --norm deescalated --model.norm.where block_output
         ;;
     esac
     code=$?

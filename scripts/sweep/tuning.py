@@ -83,7 +83,7 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
     """Returns the grid of ``--tune FIELD VALUE VALUE ...``, given once or several times.
 
     Raises:
-        WrongUseError: fewer than two values, a value or a field given twice, or a field of the data.
+        WrongUseError: fewer than two values, a value or a field given twice, a field of the data, or the precision.
     """
     fields: dict[str, Values] = {}
     for path, *values in given:
@@ -92,6 +92,8 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
             raise WrongUseError(
                 f"--tune {path}: its values have different data, whose validation scores do not compare"
             )
+        if name == "train.precision":
+            raise WrongUseError(f"--tune {path}: results of two precisions are never in one table; sweep each")
         if len(values) < 2:
             raise WrongUseError(f"--tune {path}: expected at least two values, found {len(values)}")
         if len(set(same_for_equal(values))) < len(values) or name in fields:

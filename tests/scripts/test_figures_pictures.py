@@ -298,6 +298,16 @@ def test_what_does_not_go_together_is_refused(runs: Path, tmp_path: Path) -> Non
         picture_runs.grid_of(RunFolder(folder=Path("run"), run=replace(BASE, model=odd)))
 
 
+def test_seeds_of_two_versions_of_the_code_are_not_averaged(tmp_path: Path) -> None:
+    for name, digest in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sources.json").write_text(json.dumps({"common/training/optim.py": digest}))
+    runs = [RunFolder(folder=tmp_path / name, run=replace(QUICK.run, seed=seed)) for seed, name in enumerate("abc")]
+    picture_runs.require_seeds(runs[:2], "p3-losses", "x3")
+    with pytest.raises(MissingError, match=r"would both be x3, but common/training/optim.py changed between them"):
+        picture_runs.require_seeds(runs, "p3-losses", "x3")
+
+
 def test_only_seeds_of_one_run_are_averaged() -> None:
     first = RunFolder(folder=Path("a"), run=QUICK.run)
     picture_runs.require_seeds([first, RunFolder(folder=Path("b"), run=replace(QUICK.run, seed=1))], "p1-scales", "x3")

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from seqarena.common.attention import attention_name, find_attention
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.errors import BadDataError, run_command
+from seqarena.lra.presets import PRESETS
 from seqarena.scripts.figures import depth, p1_training, p2_recall, p2_runs, p3_removal, vision
 from seqarena.scripts.figures.drawing import FigureOptions, Matrix, MissingError
 from seqarena.scripts.figures.p3_checkpoint import attentions, measure
@@ -185,12 +187,13 @@ def test_a_training_is_kept_and_not_repeated(tmp_path: Path) -> None:
 
 def a_run(
     folder: Path, attention: str, seed: int, masses: list[float], bound: float, weights: list[float],
-    task: str = "listops",
+    task: str = "listops", **optim: float,
 ) -> None:  # fmt: skip
     from seqarena.common.runs.config import to_json  # noqa: PLC0415
 
     folder.mkdir(parents=True)
-    run = {"task": task, "preset": "quick", "model": {"attention": to_json(find_attention(attention))}, "seed": seed}
+    run = to_json(PRESETS[task]["quick"].run) | {"seed": seed}
+    run |= {"model": run["model"] | {"attention": to_json(find_attention(attention))}, "optim": run["optim"] | optim}
     (folder / "run.json").write_text(json.dumps(run))
     lines = []
     for step, mass in enumerate(masses):
@@ -224,12 +227,13 @@ def test_runs_are_read_and_said_to_keep_their_bound(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    "broken", ['{"step": 5, "diagnostics": {"smallest_key_mass": [1.0, 1.0]}}', "other task", "null"]
+    "broken", ['{"step": 5, "diagnostics": {"smallest_key_mass": [1.0, 1.0]}}', "other task", "other rate", "null"]
 )
 def test_runs_that_do_not_go_together_are_refused(tmp_path: Path, broken: str) -> None:
     a_run(tmp_path / "a", "softmax", 0, [0.5, 0.4], 0.0, [])
-    if broken == "other task":
-        a_run(tmp_path / "b", "dnas", 0, [0.5, 0.4], 0.02, [], task="text")
+    if broken.startswith("other"):
+        more: dict[str, Any] = {"task": "text"} if broken == "other task" else {"lr": 0.5}
+        a_run(tmp_path / "b", "dnas", 0, [0.5, 0.4], 0.02, [], **more)
         with pytest.raises(MissingError, match="cannot be compared"):
             p2_runs.find_runs(tmp_path)
         return

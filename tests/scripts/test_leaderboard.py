@@ -237,6 +237,10 @@ def test_rows_are_compared_under_the_same_norm_and_depth() -> None:
     table = only(tables(made, [], "softmax"))
     found = {row.name: row.comparison.difference * 200 for row in table.rows if row.comparison}
     assert found == pytest.approx({"softmax, post": 20, "dnas, post": 5, "x3": 5})
+    both = [replace(result("softmax", seed, 60), row=row_of_name("softmax, post, 80 layers"), layers=80)
+            for seed in range(3)]  # fmt: skip
+    (row,) = (row for row in only(tables([*made, *both], [], "softmax")).rows if row.name == "softmax, post, 80 layers")
+    assert (row.against, row.comparison) == ("", None)  # softmax has another norm and another depth
 
 
 def test_the_row_of_the_presets_norm_is_not_compared_with_another_norm() -> None:

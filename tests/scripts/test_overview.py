@@ -141,6 +141,24 @@ def test_tables_of_two_precisions_have_two_names() -> None:
     ]  # fmt: skip
 
 
+def test_a_name_that_stands_for_two_codes_is_told() -> None:
+    """A user's file was edited between two tasks; x3 had the same code in both, and softmax a file more in one."""
+    made = []
+    for each in results():
+        sources = {"common/attention/base.py": "1", f"{each.attention}.py": "1"}
+        if each.preset == "hour" and each.attention == "dnas":
+            sources["dnas.py"] = "2"
+        if each.preset == "hour" and each.attention == "softmax":
+            sources |= {"lra/trainer.py": each.preset, "common/attention/fused.py": "1"}
+        made.append(replace(each, sources=sources))
+    shown = tables(made, [], "softmax")
+    overview = overview_of(shown)
+    assert overview is not None
+    note = "attention not computed by the same code in all tasks: dnas"
+    assert note in overview_text(overview, shown)[3]
+    assert not any("same code" in note for note in overview_text(overview, tables(results(), [], "softmax"))[3])
+
+
 def test_names_with_a_number_are_explained() -> None:
     earlier = [replace(each, task_version=2) for each in results()]
     made = tables([*results(), *earlier], [], "softmax")

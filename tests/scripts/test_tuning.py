@@ -64,6 +64,7 @@ def test_a_choice_at_the_edge_of_a_grid_of_numbers_is_marked() -> None:
     [
         ([["optim.lr", "1e-3"]], "--tune optim.lr: expected at least two values, found 1"),
         ([["optim.lr", "1", "1"]], "given twice"),
+        ([["train.precision", "float32", "bfloat16"]], "results of two precisions are never in one table"),
         ([["data.max-depth", "2", "4"]], "--tune data.max-depth: its values have different data"),
         ([["optim.lr", "1e-3", "0.001", "3e-3"]], "given twice"),
         ([["optim.lr", "1", "2"], ["--optim.lr", "3", "4"]], "given twice"),
