@@ -27,16 +27,16 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number, found {text!r}") from error
 
 
-def fitted(text: str) -> str:
+def fit_to_terminal(text: str) -> str:
     """Returns a text whose longer lines are broken to fit the terminal; unchanged in a file or pipe.
 
     A line goes on below its own beginning, or below the beginning of its second column.
     """
     width = shutil.get_terminal_size(fallback=(sys.maxsize, 24)).columns
-    return "\n".join(line if len(line) <= width else _broken(line, width) for line in text.split("\n"))
+    return "\n".join(line if len(line) <= width else _break_line(line, width) for line in text.split("\n"))
 
 
-def _broken(line: str, width: int) -> str:
+def _break_line(line: str, width: int) -> str:
     columns = re.match(r" *\S+(?: \S+)? {2,}| +\S{14,} (?=\S)| *", line)
     assert columns is not None
     start = columns[0]
@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Returns the help, with lines that fit the terminal."""
-        return fitted(super().format_help())
+        return fit_to_terminal(super().format_help())
 
     def error(self, message: str) -> NoReturn:
         """Raises a ``WrongUseError`` with argparse's message in the words of this project."""

@@ -7,7 +7,7 @@ from importlib import metadata
 from types import MappingProxyType
 
 from seqarena.common.errors import look_up, run_command
-from seqarena.common.parser import fitted
+from seqarena.common.parser import fit_to_terminal
 from seqarena.scripts.packages import PACKAGES, find_package
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
@@ -50,7 +50,7 @@ def overview() -> str:
 def dispatch(arguments: Sequence[str]) -> int:
     """Runs the package or command named first, and returns its exit code."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(fitted(overview()))
+        print(fit_to_terminal(overview()))
         return 0
     if arguments[0] == "--version":
         # Not seqarena.__version__: below a folder that holds one of that name, Python takes it for the package.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from seqarena.common.attention import ALIASES, ATTENTIONS, PAPERS, AttentionConfig
 from seqarena.common.attention.direct import DirectConfig
 from seqarena.common.attention.mixer import MixerConfig
-from seqarena.common.parser import Parser, fitted
+from seqarena.common.parser import Parser, fit_to_terminal
 from seqarena.common.runs.help import summary
 
 GROUPS: Mapping[str, Callable[[str, AttentionConfig], bool]] = {
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena variants`` and returns its exit code."""
     parser().parse_args(arguments)
     orders = "n: every query sees every key; c: causal; q: ordered queries, in any order of keys; s: step by step"
-    print(fitted(f"orders: {orders}"))
+    print(fit_to_terminal(f"orders: {orders}"))
     print("s_ij: scaled score of query i and key j; pi_ij: weight; N: number of keys")
     aliases = {target: alias for alias, target in ALIASES.items()}
     for title, belongs in GROUPS.items():
@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         for name, config in ATTENTIONS.items():
             if belongs(name, config):
                 alias = f" (also: {aliases[name]})" if name in aliases else ""
-                print(fitted(f"  {name:<14} {_orders(config):<5}  {summary(config)}{alias}"))
+                print(fit_to_terminal(f"  {name:<14} {_orders(config):<5}  {summary(config)}{alias}"))
     print("\nyour own: --attention FILE.py:CLASS; seqarena verify FILE.py:CLASS checks it")
     return 0
 

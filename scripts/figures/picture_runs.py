@@ -133,8 +133,8 @@ def require_same_settings(runs: Sequence[RunFolder], figure: str, drawn: Sequenc
         ]
         if differing:
             raise MissingError(
-                f"{figure}: {first.folder} and {each.folder} differ in {', '.join(differing)} too; name runs that do "
-                "not by --runs"
+                f"{figure}: {first.folder} and {each.folder} differ in {', '.join(differing)}, which the figure "
+                "does not show; choose other runs with --runs"
             )
 
 

@@ -114,8 +114,8 @@ def more_seeds() -> str:
     """Returns what more seeds would show, where too few leave their variance unknown."""
     multiples = [f"{sds_shown(count):.1f} with {count}" for count in (FEWEST_SEEDS, *MORE_SEEDS)]
     return (
-        "with more seeds, a true difference of so many standard deviations of the differences between seeds would be "
-        f"shown about four times in five, if one variant is compared: {', '.join(multiples)}"
+        "what more seeds would show about four times in five, in multiples of the unknown standard deviation of the "
+        f"difference over seeds: {', '.join(multiples)}"
     )
 
 

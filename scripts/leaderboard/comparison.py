@@ -80,7 +80,9 @@ def _row(
             metric: [result.metrics[metric] for result in finished if metric in result.metrics] for metric in secondary
         }
         row.secondary = {metric: _spread(values) for metric, values in every.items() if values}
-        row.incomplete = {metric: len(values) for metric, values in every.items() if 0 < len(values) < len(finished)}
+        row.incomplete_metrics = {
+            metric: len(values) for metric, values in every.items() if 0 < len(values) < len(finished)
+        }
         row.tokens_per_second = float(np.median([result.tokens_per_second for result in finished]))
         row.peak_memory_bytes = max(result.peak_memory_bytes for result in finished)
     if results:

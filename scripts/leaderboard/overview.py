@@ -11,8 +11,10 @@ from seqarena.scripts.leaderboard.rows import Row, number, range_text, with_unit
 from seqarena.scripts.leaderboard.table import Table, code_note
 from seqarena.scripts.leaderboard.verdict import LEGEND, MARKS, Verdict, verdict_of
 
-CHANCE = "where no variant of a task differs, at most about one such task in twenty has a mark by chance"
+CHANCE = "chance alone marks some variant in up to one of twenty tasks"
+"""Error rate of a task after Holm's correction, in words."""
 TESTED: tuple[Verdict, ...] = ("better", "worse", "no difference shown")
+"""Verdicts of a test."""
 FEWEST_TABLES = 2
 """Minimum tables with a comparison for an overview."""
 

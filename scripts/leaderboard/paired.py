@@ -127,8 +127,8 @@ def noise_of(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Noise | None:
 def sds_shown(seeds: int) -> float:
     """Returns the true difference that seeds show with a probability of about ``POWER``, for one comparison.
 
-    It is a multiple of the standard deviation over seeds of the difference, which must then not be known. Noise over
-    test examples, which seeds do not reduce, is left out.
+    It is in multiples of the standard deviation of the difference over seeds, which need not be known. The noise of
+    test examples is left out, because more seeds do not reduce it.
     """
     only_seeds = Noise(seeds=seeds, examples=2, over_examples=0.0, over_seeds=1 / seeds, added=0.0)
     return only_seeds.detectable(1)

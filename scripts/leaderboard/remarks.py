@@ -106,7 +106,7 @@ def _incomplete_metrics(rows: Sequence[Row]) -> list[str]:
     """Returns remarks on the task's other metrics that not every finished run of a row has."""
     found: dict[str, list[str]] = defaultdict(list)
     for row in rows:
-        for metric, count in row.incomplete.items():
+        for metric, count in row.incomplete_metrics.items():
             found[metric.replace("_", " ")].append(f"{row.name} {count} of {len(row.seeds)} seeds")
     return [f"{metric} of some seeds only: {', '.join(some)}" for metric, some in found.items()]
 

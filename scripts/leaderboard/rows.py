@@ -42,8 +42,8 @@ class Row:
     """Standard deviation over seeds; None with a single seed."""
     secondary: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     """Mean and standard deviation of the task's other metrics."""
-    incomplete: dict[str, int] = field(default_factory=dict)
-    """Number of seeds with another metric, for each of these metrics that only some of the finished runs have."""
+    incomplete_metrics: dict[str, int] = field(default_factory=dict)
+    """Other metric -> number of seeds that have it, for metrics that only some of the finished runs have."""
     solved: int | None = None
     """Number of seeds that solved the problem; None without a result, or if the task has no such score."""
     against: str = ""

@@ -12,7 +12,7 @@ from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import RowParts, row_name
 from seqarena.scripts.leaderboard.protocol import GridScores, Group, Protocol, protocol_of
 from seqarena.scripts.leaderboard.remarks import separate_versions
-from seqarena.scripts.sweep.tuning import Choice, Tuning, same_for_equal
+from seqarena.scripts.sweep.tuning import Choice, Tuning, in_one_spelling
 
 
 def with_tuned(
@@ -103,7 +103,7 @@ def _tuned_protocol(result: Result, tuning: Tuning) -> Protocol:
     plain = protocol_of(result)
     package, settings = json.loads(plain.settings)
     seeds = f" with seed{'s' * (len(tuning.seeds) > 1)} {' '.join(map(str, tuning.seeds))}" if tuning.seeds else ""
-    grids = {path: ["tuned", same_for_equal(values), tuning.seeds] for path, values in tuning.fields.items()}
+    grids = {path: ["tuned", in_one_spelling(values), tuning.seeds] for path, values in tuning.fields.items()}
     return replace(
         plain,
         settings=json.dumps([package, settings | grids], sort_keys=True),
@@ -135,4 +135,6 @@ def grid_notes(tuned: Mapping[str, GridScores], rows: Sequence[str]) -> list[str
         if name in tuned:
             found[tuned[name].points].append(f"{name} {tuned[name].scores}")
     notes = [f"{points}: {'; '.join(some)}" for points, some in found.items()]
-    return [*notes, "at the edge: of the grid, beyond which a better value may lie"] if notes else []
+    return (
+        [*notes, "at the edge: the smallest or largest value of the grid; a better one may lie beyond"] if notes else []
+    )

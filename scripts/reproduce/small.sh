@@ -29,26 +29,26 @@ status=0
 set +e
 trap 'exit 130' INT # an interrupted sweep ends the script
 # Sweeps a task: package, task, preset, learning rates in one word, then the other options.
-tuned() {
+sweep_task() {
     "$seqarena" sweep "$1" "$2" --preset "$3" "${@:5}" --tune optim.lr $4 --seeds 0 1 2 3 4 --tune-seeds 5 \
         --runs "$RUNS" --parallel
 }
 for task; do
     case $task in
-    associative-recall) tuned lra "$task" small "1e-3 3e-3 1e-2" --attention $variants linear ;;
+    associative-recall) sweep_task lra "$task" small "1e-3 3e-3 1e-2" --attention $variants linear ;;
     listops)
-        tuned lra "$task" hour "5e-4 1e-3 2e-3" --attention $variants linear cosformer nystromformer linformer
+        sweep_task lra "$task" hour "5e-4 1e-3 2e-3" --attention $variants linear cosformer nystromformer linformer
         ;;
-    scenes) tuned vqa "$task" toy "5e-3 1e-2 2e-2" --attention $variants ;;
-    cifar10-patches) tuned lra "$task" hour "1e-3 2e-3 4e-3" --attention $variants ;;
-    wikitext2) tuned pretraining "$task" quick "7.5e-4 1.5e-3 3e-3" --attention $variants recency ;;
-    mnli) tuned qa "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
-    pathfinder) tuned lra "$task" quick "5e-4 1e-3 2e-3" --attention $variants ;;
-    image) tuned lra "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
-    wire) tuned summarization "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
-    norms) tuned lra cifar10-patches hour-deep "2.5e-4 5e-4 1e-3" --norm pre post deepnorm b2t ;;
+    scenes) sweep_task vqa "$task" toy "5e-3 1e-2 2e-2" --attention $variants ;;
+    cifar10-patches) sweep_task lra "$task" hour "1e-3 2e-3 4e-3" --attention $variants ;;
+    wikitext2) sweep_task pretraining "$task" quick "7.5e-4 1.5e-3 3e-3" --attention $variants recency ;;
+    mnli) sweep_task qa "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
+    pathfinder) sweep_task lra "$task" quick "5e-4 1e-3 2e-3" --attention $variants ;;
+    image) sweep_task lra "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
+    wire) sweep_task summarization "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
+    norms) sweep_task lra cifar10-patches hour-deep "2.5e-4 5e-4 1e-3" --norm pre post deepnorm b2t ;;
     deescalation)
-        tuned lra cifar10-patches hour-deep "2.5e-4 5e-4 1e-3" --norm deescalated --model.norm.where block_output
+        sweep_task lra cifar10-patches hour-deep "2.5e-4 5e-4 1e-3" --norm deescalated --model.norm.where block_output
         ;;
     esac
     code=$?

@@ -13,7 +13,7 @@ from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import RowParts, row_name, row_of
 from seqarena.scripts.leaderboard.protocol import settings_json
 from seqarena.scripts.sweep.planned_run import PlannedRun
-from seqarena.scripts.sweep.tuning import FORMAT, Choice, Grid, Tuning, Values, choose, same_for_equal
+from seqarena.scripts.sweep.tuning import FORMAT, Choice, Grid, Tuning, Values, choose, in_one_spelling
 
 Measure = Callable[[Sequence[PlannedRun]], Sequence[Result | None]]
 
@@ -77,7 +77,7 @@ def _settings(trial: TunedRun, result: Result, grid: Grid, seeds: Sequence[int])
     """Returns a hash of a trial's settings; also of its data, if they are not the preset's."""
     run, package = trial.planned.run, trial.planned.package
     name, known = json.loads(settings_json(package.name, run.task, to_json(run), CONFIG_VERSION))
-    grids = {path: same_for_equal(values) for path, values in grid.fields.items()}
+    grids = {path: in_one_spelling(values) for path, values in grid.fields.items()}
     is_presets = package.task(run).checksums.get(run.preset) == result.data_checksum
     data = [] if is_presets else [result.data_checksum]
     return fingerprint([name, known | grids, *([list(seeds)] if seeds else []), *data])

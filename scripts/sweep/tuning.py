@@ -57,7 +57,7 @@ class Grid:
         return found
 
 
-def same_for_equal(values: Sequence[str]) -> list[str]:
+def in_one_spelling(values: Sequence[str]) -> list[str]:
     """Returns values of a field in one order and spelling, so that 1e-3 3e-3 and 0.003 0.001 are the same grid."""
     numbers = [number for each in values if (number := _number(each)) is not None]
     if len(numbers) < len(values):
@@ -96,7 +96,7 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
             raise WrongUseError(f"--tune {path}: results of two precisions are never in one table; sweep each")
         if len(values) < 2:
             raise WrongUseError(f"--tune {path}: expected at least two values, found {len(values)}")
-        if len(set(same_for_equal(values))) < len(values) or name in fields:
+        if len(set(in_one_spelling(values))) < len(values) or name in fields:
             raise WrongUseError(f"--tune {path}: a value or field is given twice")
         fields[name] = tuple(values)
     return Grid(fields=dict(sorted(fields.items())))  # in any order, it is the same grid

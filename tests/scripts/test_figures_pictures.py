@@ -316,9 +316,11 @@ def test_only_seeds_of_one_run_are_averaged() -> None:
         picture_runs.require_seeds([first, RunFolder(folder=Path("b"), run=longer)], "p1-scales", "x3")
     model = replace(QUICK.run.model, norm=find_norm("post"))
     faster = replace(QUICK.run, model=model, optim=replace(QUICK.run.optim, lr=0.5))
-    with pytest.raises(MissingError, match=r"p3-losses: a and d differ in optim.lr too; name runs that do not by"):
+    with pytest.raises(
+        MissingError, match=r"p3-losses: a and d differ in optim.lr, which the figure does not show; choose"
+    ):
         picture_runs.require_same_settings([first, RunFolder(folder=Path("d"), run=faster)], "p3-losses", ("model.",))
-    with pytest.raises(MissingError, match=r"p1-scales: a and d differ in model.norm, optim.lr too"):
+    with pytest.raises(MissingError, match=r"p1-scales: a and d differ in model.norm, optim.lr, which"):
         picture_runs.require_same_settings([first, RunFolder(folder=Path("d"), run=faster)], "p1-scales", ("model.at",))
     seen = replace(QUICK.run, train=replace(QUICK.run.train, diagnostics=True))  # changes no number
     picture_runs.require_same_settings([first, RunFolder(folder=Path("e"), run=seen)], "p1-scales", ("model.at",))

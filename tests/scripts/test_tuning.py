@@ -15,7 +15,7 @@ from seqarena.scripts.leaderboard.cells import cells, footnotes
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.table import Table, tables
 from seqarena.scripts.seqarena import dispatch
-from seqarena.scripts.sweep.tuning import FOLDER, Grid, choose, grid_of, read_tuning, same_for_equal
+from seqarena.scripts.sweep.tuning import FOLDER, Grid, choose, grid_of, in_one_spelling, read_tuning
 from tests.common.runs.test_cli import TINY
 from tests.lra.test_listops import SHORT, write_tsv
 from tests.scripts.results import result
@@ -77,9 +77,11 @@ def test_a_grid_needs_two_values(given: list[list[str]], message: str) -> None:
 
 
 def test_a_grid_is_the_same_in_any_order_and_spelling_of_its_numbers() -> None:
-    assert same_for_equal(["0.003", "1e-3", "2"]) == same_for_equal(["2.0", "1.0e-3", "3E-3"]) == ["1e-3", "3e-3", "2"]
-    assert same_for_equal(["7.5e-4", "5e-4"]) == ["5e-4", "7.5e-4"]  # as records on disk have them
-    assert same_for_equal(["adamw", "Adam"]) == ["adam", "adamw"]
+    assert (
+        in_one_spelling(["0.003", "1e-3", "2"]) == in_one_spelling(["2.0", "1.0e-3", "3E-3"]) == ["1e-3", "3e-3", "2"]
+    )
+    assert in_one_spelling(["7.5e-4", "5e-4"]) == ["5e-4", "7.5e-4"]  # as records on disk have them
+    assert in_one_spelling(["adamw", "Adam"]) == ["adam", "adamw"]
 
 
 def arguments(folder: Path, *more: str) -> list[str]:
