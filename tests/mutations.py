@@ -50,7 +50,7 @@ MUTATIONS = (
     Mutation("base.py", "return self.dropout if self.training else 0.0", "return self.dropout"),
     Mutation("base.py", "return output if visibility.query_real is None else clear_padding(output, visibility.query_real)", "return output"),
     Mutation("base.py", 'if implementation != "reference" and needs_formula():', "if False:"),
-    Mutation("base.py", "rule = None if needs_formula() else self.rule", "rule = self.rule"),
+    Mutation("base.py", '"reference" if self.rule is None or needs_formula() else', '"reference" if self.rule is None else'),
     Mutation("visibility.py", "forward_ad._current_level >= 0 or ", ""),
     Mutation("base.py", "F.dropout(weights, self.active_dropout)", "weights"),
     Mutation("reference.py", "visible & ~(scores <= HIDDEN)", "visible"),

@@ -113,6 +113,12 @@ class Kernel(nn.Module, ABC):
         """Computes the output by this project's Triton kernels."""
         raise AssertionError(conditions.ABSENT)
 
+    def triton_step(
+        self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
+    ) -> tuple[Output, ColumnLse | None]:
+        """Computes ``step`` by Triton kernels; variants with a state override this."""
+        return self.triton(query, key, value, visibility, bias), None
+
     def blockwise(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output block by block, in linear memory."""
         return self._evaluate(self.rule, None, query, key, value, visibility, bias)[0]
@@ -197,11 +203,15 @@ class Kernel(nn.Module, ABC):
         query, key, value = self.transform(query, key, value, visibility)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
         chosen = self._choose(inputs)
-        if query.is_cuda and not torch.compiler.is_compiling() and chosen in ("blockwise", "chunked", "reference"):
+        self._warn_if_slow(chosen, inputs)
+        return self._run(chosen, query, key, value, visibility, bias).to(dtype)
+
+    def _warn_if_slow(self, chosen: Implementation, inputs: Inputs) -> None:
+        is_on_gpu = inputs.query.is_cuda and not torch.compiler.is_compiling()
+        if is_on_gpu and chosen in ("blockwise", "chunked", "reference"):
             reason = self.reason_against("triton", inputs)
             if reason is not None and reason != conditions.ABSENT:
                 warn_once(reason)
-        return self._run(chosen, query, key, value, visibility, bias).to(dtype)
 
     def reason_against(self, implementation: Implementation, inputs: Inputs) -> str | None:
         """Returns why an implementation cannot compute a call; None if it can."""
@@ -230,14 +240,9 @@ class Kernel(nn.Module, ABC):
         return next(each for each in IMPLEMENTATIONS if self.limitation(each, inputs) is None)
 
     def compute(
-        self,
-        implementation: Implementation,
-        query: Query,
-        key: Key,
-        value: Value,
-        visibility: Visibility,
+        self, implementation: Implementation, query: Query, key: Key, value: Value, visibility: Visibility,
         bias: Bias | None = None,
-    ) -> Output | None:
+    ) -> Output | None:  # fmt: skip
         """Computes ``forward`` by the given implementation; returns None if that implementation cannot."""
         self.check(visibility, bias, query=query, key=key, value=value)
         dtype = value.dtype
@@ -248,14 +253,9 @@ class Kernel(nn.Module, ABC):
         return self._run(implementation, query, key, value, visibility, bias).to(dtype)
 
     def _run(
-        self,
-        implementation: Implementation,
-        query: Query,
-        key: Key,
-        value: Value,
-        visibility: Visibility,
+        self, implementation: Implementation, query: Query, key: Key, value: Value, visibility: Visibility,
         bias: Bias | None,
-    ) -> Output:
+    ) -> Output:  # fmt: skip
         forms = {
             "features": self.features,
             "triton": self.triton,
@@ -267,14 +267,9 @@ class Kernel(nn.Module, ABC):
         return self._clear(forms[implementation](query, key, value, visibility, bias), visibility)
 
     def step(
-        self,
-        state: EarlierLse | None,
-        query: Query,
-        key: Key,
-        value: Value,
-        visibility: Visibility,
+        self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility,
         bias: Bias | None = None,
-    ) -> tuple[Output, ColumnLse | None]:
+    ) -> tuple[Output, ColumnLse | None]:  # fmt: skip
         """Computes the output of the next queries, given the state after the earlier ones (None at the start).
 
         ``key`` and ``value`` hold everything visible so far, ``visibility.memory`` of them earlier than these queries.
@@ -296,11 +291,27 @@ class Kernel(nn.Module, ABC):
                 f"state: expected the state returned by an earlier step, of shape ({query.shape[0]}, {query.shape[1]}, "
                 f"keys) on {query.device}; found {tuple(state.shape)} on {state.device}"
             )
-        rule = None if needs_formula() else self.rule
         dtype = value.dtype
         query, key, value = self.transform(query, key, value, visibility)
-        output, new_state = self._evaluate(rule, state, query, key, value, visibility, bias)
+        inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
+        chosen = self._choose_for_step(inputs)
+        self._warn_if_slow(chosen, inputs)
+        output, new_state = self._run_step(chosen, state, query, key, value, visibility, bias)
         return self._clear(output, visibility).to(dtype), None if new_state is None else new_state.detach()
+
+    def _choose_for_step(self, inputs: Inputs) -> Implementation:
+        if self.reason_against("triton", inputs) is None:
+            return "triton"
+        return "reference" if self.rule is None or needs_formula() else "blockwise"
+
+    def _run_step(
+        self, implementation: Implementation, state: EarlierLse | None, query: Query, key: Key, value: Value,
+        visibility: Visibility, bias: Bias | None,
+    ) -> tuple[Output, ColumnLse | None]:  # fmt: skip
+        if implementation == "triton":
+            return self.triton_step(state, query, key, value, visibility, bias)
+        rule = self.rule if implementation == "blockwise" else None
+        return self._evaluate(rule, state, query, key, value, visibility, bias)
 
     def check(
         self, visibility: Visibility, bias: Tensor | None, *, query: Tensor, key: Tensor, value: Tensor | None = None
@@ -317,15 +328,9 @@ class Kernel(nn.Module, ABC):
             )
 
     def _evaluate(
-        self,
-        rule: Rule | None,
-        state: EarlierLse | None,
-        query: Query,
-        key: Key,
-        value: Value,
-        visibility: Visibility,
+        self, rule: Rule | None, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility,
         bias: Bias | None,
-    ) -> tuple[Output, ColumnLse | None]:
+    ) -> tuple[Output, ColumnLse | None]:  # fmt: skip
         """Returns the output and the state, by the rule or, without one, by the formula on the full matrix."""
         if rule is not None:
             return attend_blockwise(
@@ -335,13 +340,7 @@ class Kernel(nn.Module, ABC):
         return self._by_formula(state, *visibility.clear(query, key, value), visibility, bias)
 
     def _by_formula(
-        self,
-        state: EarlierLse | None,
-        query: Query,
-        key: Key,
-        value: Value,
-        visibility: Visibility,
-        bias: Bias | None,
+        self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> tuple[Output, ColumnLse | None]:
         """Returns the output by the formula on the full matrix, and the state; padding must be cleared."""
         weights, new_state = self._weights(query, key, visibility, bias, state)

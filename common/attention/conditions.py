@@ -97,8 +97,8 @@ def triton(inputs: Inputs) -> str | None:
     return None
 
 
-def triton_elementwise(inputs: Inputs) -> str | None:
-    """Returns why the Triton kernels of the elementwise variants cannot compute a call, or None."""
+def triton_with_bias(inputs: Inputs) -> str | None:
+    """Returns why no Triton kernel that supports a bias can compute a call, or None."""
     bias, full = inputs.bias, (*inputs.query.shape[:3], inputs.key.shape[2])
     if bias is None:
         return triton(inputs)
@@ -116,11 +116,11 @@ def triton_elementwise(inputs: Inputs) -> str | None:
 
 def triton_doubly_normalized(inputs: Inputs, rounds: int) -> str | None:
     """Returns why the Triton kernels of doubly-normalised attention cannot compute a call, or None."""
-    if rounds > 1 or inputs.visibility.order != "none":
-        return "the kernels of doubly-normalised attention support no order and one iteration only"
-    if inputs.bias is not None:
-        return "the kernels of doubly-normalised attention do not support a bias"
-    return triton(inputs)
+    if rounds > 1:
+        return "the kernels of doubly-normalised attention support one iteration only"
+    if inputs.visibility.order == "none" and inputs.bias is not None:
+        return "the kernels of doubly-normalised attention support a bias with an order only"
+    return triton_with_bias(inputs)
 
 
 def fused_softmax(inputs: Inputs) -> str | None:

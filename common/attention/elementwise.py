@@ -108,7 +108,7 @@ class ElementwiseKernel(Kernel):
                 slow = conditions.many_launches(inputs, self.rule.power)
                 return slow if reason is None and slow and self.limitation("triton", inputs) is None else reason
             case "triton":
-                return conditions.triton_elementwise(inputs) or fault_of(self.rule, inputs)
+                return conditions.triton_with_bias(inputs) or fault_of(self.rule, inputs)
             case _:
                 return super().limitation(implementation, inputs)
 

@@ -20,12 +20,12 @@ def recorded_implementations(model: nn.Module) -> Iterator[set[str]]:
     kernels = [module for module in model.modules() if isinstance(module, Kernel)]
     for kernel in kernels:
         kernel._run = functools.partial(_run, kernel, chosen)  # type: ignore[method-assign]
-        kernel.step = functools.partial(_step, kernel, chosen)  # type: ignore[method-assign]
+        kernel._run_step = functools.partial(_run_step, kernel, chosen)  # type: ignore[method-assign]
     try:
         yield chosen
     finally:
         for kernel in kernels:
-            del kernel._run, kernel.step
+            del kernel._run, kernel._run_step
 
 
 def _run(kernel: Kernel, chosen: set[str], implementation: Any, *arguments: Any, **named: Any) -> Any:
@@ -33,6 +33,6 @@ def _run(kernel: Kernel, chosen: set[str], implementation: Any, *arguments: Any,
     return type(kernel)._run(kernel, implementation, *arguments, **named)
 
 
-def _step(kernel: Kernel, chosen: set[str], *arguments: Any, **named: Any) -> Any:
-    chosen.add("reference" if kernel.rule is None else "blockwise")
-    return type(kernel).step(kernel, *arguments, **named)
+def _run_step(kernel: Kernel, chosen: set[str], implementation: Any, *arguments: Any) -> Any:
+    chosen.add(implementation)
+    return type(kernel)._run_step(kernel, implementation, *arguments)

@@ -111,8 +111,9 @@ class Visibility:
     def check(self, query: Tensor, key: Tensor) -> None:
         """Raises a ``WrongUseError`` naming the argument whose shape, dtype or device does not fit query and key."""
         batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
-        masks = {"query_real": self.query_real, "key_real": self.key_real, "segments": self.segments}
-        for name, mask in masks.items():
+        # Their names in ``attend`` are added.
+        query_real, key_real = "query_real (query_mask of attend)", "key_real (key_mask of attend)"
+        for name, mask in ((query_real, self.query_real), (key_real, self.key_real), ("segments", self.segments)):
             if mask is not None and mask.device != query.device:
                 raise WrongUseError(
                     f"{name}: expected a tensor on {query.device}, like the query; found one on {mask.device}: "
@@ -120,7 +121,7 @@ class Visibility:
                 )
         if self.memory < 0:
             raise WrongUseError(f"memory: expected at least 0, found {self.memory}; are there fewer keys than queries?")
-        for name, mask, length in (("query_real", self.query_real, queries), ("key_real", self.key_real, keys)):
+        for name, mask, length in ((query_real, self.query_real, queries), (key_real, self.key_real, keys)):
             if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, length)):
                 raise WrongUseError(
                     f"{name}: expected a bool tensor of shape {(batch, length)}, True where real; "

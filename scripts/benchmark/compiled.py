@@ -15,9 +15,9 @@ from seqarena.common.attention.triton.launch import Role, Tiles, tile_width, til
 LARGE_SHARED_MEMORY_CAPABILITIES = (90,)
 """Compute capabilities, times ten, of GPUs with 227 KiB of shared memory per block."""
 FLOATS = ("row_scale", "column_lse", "row_lse", "row_sum", "delta", "column_grad", "query_offset", "key_offset",
-          "softmax_lse", "softmax_delta", "mixing")  # fmt: skip
+          "softmax_lse", "softmax_delta", "mixing", "states", "later")  # fmt: skip
 BITS = ("row_bits", "key_bits")
-MASKS = ("row_real", "key_real")
+MASKS = ("row_real", "query_real", "key_real")
 SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit", "batch_stride", "head_stride",
          "row_stride", "key_stride")  # fmt: skip
 MULTIPLE = 16

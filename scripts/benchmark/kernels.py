@@ -69,9 +69,13 @@ def parser() -> Parser:
     parser.add_argument("--capability", nargs="+", default=["9.0"], help=f"of {', '.join(CAPABILITIES)} (default: 9.0)")
     parser.add_argument("--precision", nargs="+", default=["bfloat16"], help=f"of {', '.join(PRECISIONS)}")
     parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128], help="widths of a head (default: 64 128)")
-    parser.add_argument("--causal", action="store_true", help="causal order, elementwise variants only")
+    parser.add_argument(
+        "--causal", action="store_true", help="causal order; for dnas and hnas the kernels of prefix normalisation"
+    )
     parser.add_argument("--drops", action="store_true", help="with dropout")
-    parser.add_argument("--biased", action="store_true", help="with a trained bias, elementwise variants only")
+    parser.add_argument(
+        "--biased", action="store_true", help="with a trained bias; for dnas and hnas with --causal only"
+    )
     parser.add_argument("--length", type=int, default=4096, help="only divisibility by 16 matters (default: 4096)")
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
     return parser
@@ -85,11 +89,8 @@ def _parse(arguments: Sequence[str]) -> Any:
         look_up(PRECISIONS, each, "precision")
     require_kernels(options.attention, options.head_dim)
     at_least_one(options, "length")
-    for option in ("causal", "biased"):
-        if getattr(options, option) and not MIXED.keys().isdisjoint(options.attention):
-            raise WrongUseError(
-                f"--{option}: supported by elementwise variants only; remove dnas and hnas from --attention"
-            )
+    if options.biased and not options.causal and not MIXED.keys().isdisjoint(options.attention):
+        raise WrongUseError("--biased: dnas and hnas have kernels with a bias in causal order only; add --causal")
     if not INSTALLED:
         raise WrongUseError("this needs a package: pip install triton")
     if INTERPRETED:
@@ -109,37 +110,45 @@ def require_kernels(variants: Sequence[str], widths: Sequence[int]) -> None:
             )
 
 
-def kernels_of(variant: str, *, drops: bool = False, biased: bool = False) -> dict["Role", Any]:
-    """Returns the kernels of a variant, in execution order; ``drops``: with dropout; ``biased``: with a bias."""
-    from seqarena.common.attention.triton import doubly_normalized, elementwise  # noqa: PLC0415  # need Triton
+def kernels_of(
+    variant: str, *, causal: bool = False, drops: bool = False, biased: bool = False
+) -> list[tuple["Role", Any]]:
+    """Returns the kernels of a variant, in execution order, in causal order, with dropout or with a bias."""
+    from seqarena.common.attention.triton import doubly_normalized, elementwise, prefix  # noqa: PLC0415  # need Triton
     from seqarena.common.attention.triton.launch import HEAVY, heavy_roles  # noqa: PLC0415
 
+    if variant in MIXED and causal:
+        return [
+            ("prefix_keys", prefix.prefix_columns), ("prefix_rows", prefix.prefix_forward),
+            ("prefix_keys", prefix.prefix_backward_keys), ("prefix_rows", prefix.prefix_backward_queries),
+        ]  # fmt: skip
     if variant in MIXED:
         forward, keys, queries = heavy_roles(MIXED[variant] or drops)
-        return {
-            "columns": doubly_normalized.column_logsumexp, forward: doubly_normalized.normalized_forward,
-            keys: doubly_normalized.normalized_backward_keys,
-            queries: doubly_normalized.normalized_backward_queries,
-        }  # fmt: skip
-    roles: dict[Role, Any] = {
-        "forward": elementwise.elementwise_forward, "keys": elementwise.elementwise_backward_keys,
-        "queries": elementwise.elementwise_backward_queries,
-    }  # fmt: skip
-    return {HEAVY[role]: kernel for role, kernel in roles.items()} if biased else roles
+        return [
+            ("columns", doubly_normalized.column_logsumexp), (forward, doubly_normalized.normalized_forward),
+            (keys, doubly_normalized.normalized_backward_keys),
+            (queries, doubly_normalized.normalized_backward_queries),
+        ]  # fmt: skip
+    roles: list[tuple[Role, Any]] = [
+        ("forward", elementwise.elementwise_forward), ("keys", elementwise.elementwise_backward_keys),
+        ("queries", elementwise.elementwise_backward_queries),
+    ]  # fmt: skip
+    return [(HEAVY[role], kernel) for role, kernel in roles] if biased else roles
 
 
 def compiled_of(variant: str, capability: str, precision: str, width: int, options: Any) -> list["CompiledKernel"]:
     """Returns the statistics of each kernel of a variant."""
     from seqarena.scripts.benchmark.compiled import compile_kernel  # noqa: PLC0415  # needs Triton
 
-    settings: dict[str, Any] = {"MIXED": MIXED.get(variant), "DROPS": options.drops}
-    if variant not in MIXED:
+    settings: dict[str, Any] = {
+        "CAUSAL": options.causal, "DROPS": options.drops, "BIASED": options.biased, "LEARNS": options.biased,
+    }  # fmt: skip
+    if variant in MIXED:
+        settings["MIXED"] = MIXED[variant]
+    else:
         rule: Any = find_attention(variant).build(1).rule
-        settings = {
-            "PHI": rule.phi, "POWER": rule.power, "CAUSAL": options.causal, "DROPS": options.drops,
-            "BIASED": options.biased, "LEARNS": options.biased,
-        }  # fmt: skip
+        settings |= {"PHI": rule.phi, "POWER": rule.power}
     return [
         compile_kernel(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings, options.length)
-        for role, kernel in kernels_of(variant, drops=options.drops, biased=options.biased).items()
+        for role, kernel in kernels_of(variant, causal=options.causal, drops=options.drops, biased=options.biased)
     ]

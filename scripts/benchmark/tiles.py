@@ -107,7 +107,7 @@ def search(setting: Setting, case: Case) -> tuple[dict[str, list[int]], list[lis
     expected = numbers_of(call, tensors)
     found, rows = {}, []
     try:
-        for role, kernel in kernels_of(case.variant).items():
+        for role, kernel in kernels_of(case.variant):
             name, both = (
                 launch.name_of(kernel, role, dtype, setting.head_dim),
                 "forward" not in role and role != "columns",

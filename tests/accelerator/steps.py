@@ -31,6 +31,8 @@ class Device(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.kernels = 0
+        self.blockwise = 0
+        """Number of calls of the blockwise engine: one operator here, but thousands and waits on a GPU."""
         self.waits: Counter[str] = Counter()
         self.copies: Counter[str] = Counter()
 
@@ -54,6 +56,7 @@ class Device(TorchDispatchMode):
             end = args[0].device if packet is aten.copy_ else torch.device(wanted or start)
             if start != end:
                 (self.copies if end == DEVICE else self.waits)[_place()] += 1
+        self.blockwise += "attend_blockwise" in str(packet)
         self.kernels += func.namespace in ("aten", "seqarena") and not func.is_view and packet is not aten.detach
         return func(*args, **kwargs)
 
@@ -122,7 +125,10 @@ def counted(model: nn.Module, call: Callable[[], object], mode: FakeTensorMode) 
         places = [each for each in traceback.extract_tb(error.__traceback__) if "/seqarena/" in each.filename]
         where = "; ".join(f"{each.filename.rpartition('/seqarena/')[2]}:{each.lineno}" for each in places[-3:])
         return {"error": f"{type(error).__name__}: {str(error)[:300]} ({where})"}
-    return {"kernels": device.kernels, "waits": dict(device.waits), "copies": dict(device.copies)}
+    return {
+        "kernels": device.kernels, "blockwise": device.blockwise, "waits": dict(device.waits),
+        "copies": dict(device.copies),
+    }  # fmt: skip
 
 
 def count(folder: Path, package_name: str, task: str, attention: str) -> dict[str, Any]:

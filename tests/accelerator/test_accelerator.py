@@ -35,6 +35,7 @@ def test_a_training_step_waits_for_nothing(case: str, counts: dict[str, Any]) ->
     """An error is a mixture of devices, or an operator that the device lacks."""
     assert "error" not in counts[case], counts[case]["error"]
     assert set(counts[case]["waits"]) <= KNOWN, "a new wait for the device"
+    assert not counts[case]["blockwise"], "attention by the blockwise engine, whose waits are not seen here"
     assert all(place.startswith(BATCHES) for place in counts[case]["copies"]), "a copy of something else than the batch"
 
 

@@ -132,7 +132,8 @@ def normalized_forward(
             softmax_mean = softmax_mean * faded[:, None] + product(weights.to(values.dtype), values)
             softmax_top = higher
     query_offsets = load_numbers(query_offset + (head // heads) * rows, rows, first, ROWS, FAR)
-    real = (query_offsets == 0) & (top > -0.5 * FAR)
+    # A row of NaN alone has no largest number.
+    real = (query_offsets == 0) & ((top > -0.5 * FAR) | ~(total >= 0.0))
     tl.store(row_lse + head * rows + row, tl.where(real, top + tl.log2(total), FAR), mask=row < rows)
     mean = tl.where(real[:, None], mean / total[:, None], 0.0)
     store_tile(out + head * rows * value_width, mean, rows, value_width, first, ROWS, VALUE_WIDTH)

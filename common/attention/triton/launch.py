@@ -16,16 +16,20 @@ from seqarena.common.files import read_strict_json
 from seqarena.common.training.runtime import TILES, device_name
 
 Role = Literal[
-    "forward", "columns", "keys", "keys_and_masses", "queries", "forward_heavy", "keys_heavy", "queries_heavy"
-]
+    "forward", "columns", "keys", "keys_and_masses", "queries", "forward_heavy", "keys_heavy", "queries_heavy",
+    "prefix_rows", "prefix_keys",
+]  # fmt: skip
 """Task of a kernel: output, column logsumexps, gradients of keys and values (and of logsumexps), or of queries. heavy:
 of doubly-normalised attention with dropout, of hybrid attention, and of elementwise variants with a bias, which need
-more registers."""
+more registers. prefix: any kernel of prefix-normalised attention."""
 HEAVY: dict[Role, Role] = {"forward": "forward_heavy", "keys": "keys_heavy", "queries": "queries_heavy"}
 """Role -> role with more registers."""
 ROLES: tuple[Role, ...] = get_args(Role)
-BY_ROWS = ("forward", "queries", "forward_heavy", "queries_heavy")
+BY_ROWS = ("forward", "queries", "forward_heavy", "queries_heavy", "prefix_rows")
 """Roles whose programs process a block of rows each; programs of other roles process a block of keys."""
+
+
+PREFIX_ROLES = ("prefix_rows", "prefix_keys")
 
 
 class Tiles(NamedTuple):
@@ -85,6 +89,13 @@ Chosen from the compiled kernels (``seqarena benchmark kernels``): they fit into
 have few instructions beside the products. Their speed was not measured, for want of a GPU."""
 VALID_SIZES = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (1, 2, 4, 8, 16), range(1, 9))
 """Valid values of each field of ``Tiles``."""
+PREFIX_TILES: dict[int, tuple[Tiles, Tiles]] = {
+    2: (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 2)),
+    4: (Tiles(32, 32, 4, 2), Tiles(16, 32, 4, 2)),
+}
+"""Bytes per element -> rows, keys, warps and stages of prefix-normalised attention, for heads up to each of ``WIDTHS``.
+All its kernels have the same, because one reads what another stored for each block of rows. They fit into 99 KiB of
+shared memory; larger ones spill hundreds of registers."""
 OVERRIDES: dict[str, Tiles] = {}
 """Tiles by name that override all others; set while ``seqarena benchmark tiles`` measures them."""
 
@@ -101,6 +112,10 @@ def tile_width(width: int) -> int:
 
 def tiles_of(role: Role, element_size: int, width: int, *, large_shared_memory: bool) -> Tiles:
     """Returns the tiles of the table, given bytes per element and the larger of both head widths."""
+    if role in PREFIX_ROLES:
+        narrow, wide = PREFIX_TILES[element_size]
+        tiles = wide if width > WIDTHS[0] else narrow  # the width may be symbolic
+        return tiles if role in BY_ROWS else tiles._replace(own=tiles.others, others=tiles.own)
     return TABLE[element_size, large_shared_memory][role][width > WIDTHS[0]]
 
 
@@ -144,7 +159,12 @@ def has_large_shared_memory(device: torch.device) -> bool:
 
 
 def choose_tiles(kernel: Any, role: Role, query: Tensor, width: int) -> Tiles:
-    """Returns the tiles of a kernel for tensors like ``query``; ``width`` is the larger of both head widths."""
+    """Returns the tiles of a kernel for tensors like ``query``; ``width`` is the larger of both head widths.
+
+    Neither ``OVERRIDES`` nor a file has tiles of prefix-normalised attention, whose kernels need the same.
+    """
+    if role in PREFIX_ROLES:
+        return tiles_of(role, query.element_size(), width, large_shared_memory=False)
     name, file = name_of(kernel, role, query.dtype, width), os.environ.get(TILES)
     if name in OVERRIDES:
         return OVERRIDES[name]

@@ -7,28 +7,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from seqarena.common.attention.activations import ElementwiseRule
-from seqarena.common.attention.tiles import Call
 from seqarena.common.attention.triton import doubly_normalized, elementwise
-from seqarena.common.attention.triton.launch import HEAVY, Role, heavy_roles, run, tile_width
+from seqarena.common.attention.triton.arguments import bias_gradient, dropout_of, masks_of, row_products, seed_of
+from seqarena.common.attention.triton.launch import HEAVY, Role, heavy_roles, run
+from seqarena.common.attention.triton.prefix_operators import attend_prefix
 from seqarena.common.attention.visibility import Visibility
-
-
-def dropout_of(query: Tensor, key: Tensor, seed: Tensor, dropout: float) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-    """Returns the random bits of rows and keys for dropout, and the kernels' settings of dropout."""
-    (batch, heads, rows, _), keys = query.shape, key.shape[2]
-    if not dropout:
-        return (torch.zeros(1, dtype=torch.int32, device=query.device),) * 2, {"limit": 0, "kept": 1.0, "DROPS": False}
-    bits = Call.bits_of(int(seed), batch * heads, (rows, keys), query.device)
-    return bits, {"limit": Call.limit_of(dropout), "kept": 1 / (1 - dropout), "DROPS": True}
-
-
-def seed_of(dropout: float, device: torch.device) -> Tensor:
-    """Returns a random seed of dropout, a CPU tensor; an unused one without dropout."""
-    return torch.randint(2**62, ()) if dropout else torch.zeros((), dtype=torch.int64, device=device)
 
 
 class ElementwiseCall(NamedTuple):
@@ -73,12 +59,8 @@ class ElementwiseCall(NamedTuple):
         """Returns the bias and both masks as the kernels read them; without a bias, tensors that are not read."""
         if self.bias is None:
             return (self.query,) * 3
-        (batch, _, rows, _), keys = self.query.shape, self.key.shape[2]
-        masks = [
-            self.query.new_ones(batch, length, dtype=torch.uint8) if mask is None else mask.to(torch.uint8)
-            for mask, length in ((self.query_real, rows), (self.key_real, keys))
-        ]
-        return self.bias.expand(*self.query.shape[:3], keys), masks[0].contiguous(), masks[1].contiguous()
+        bias = self.bias.expand(*self.query.shape[:3], self.key.shape[2])
+        return bias, *masks_of(self.query, self.key, self.query_real, self.key_real)
 
 
 def attend_elementwise(
@@ -126,7 +108,7 @@ def elementwise_backward(
         query, key, value, bias, row_scale, query_real, key_real, seed, dropout, phi, power, causal, memory
     )
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
-    grad_bias = _bias_gradient(query, bias, learns)
+    grad_bias = bias_gradient(query, bias, learns)
     if causal:
         grad_bias.zero_()  # later keys
     if grad.dtype != torch.float16:  # in which the product could underflow
@@ -137,11 +119,6 @@ def elementwise_backward(
     return grad_query, grad_key, grad_value, grad_bias
 
 
-def _bias_gradient(query: Tensor, bias: Tensor | None, learns: bool) -> Tensor:
-    """Returns an empty tensor for the gradient of the bias, row after row whatever the strides of the bias."""
-    return query.new_empty(0) if bias is None or not learns else bias.new_empty(bias.shape)
-
-
 @elementwise_forward.register_fake
 def _(query: Tensor, _key: Tensor, value: Tensor, *_: Any) -> Tensor:
     return value.new_empty(*query.shape[:3], value.shape[3])
@@ -150,7 +127,7 @@ def _(query: Tensor, _key: Tensor, value: Tensor, *_: Any) -> Tensor:
 @elementwise_backward.register_fake
 def _(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *more: Any) -> tuple[Tensor, ...]:
     grads = (torch.empty_like(each) for each in (query, key, value))
-    return *grads, _bias_gradient(query, bias, more[-1])
+    return *grads, bias_gradient(query, bias, more[-1])
 
 
 def _setup_elementwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -168,17 +145,17 @@ def _elementwise_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 elementwise_forward.register_autograd(_elementwise_backward, setup_context=_setup_elementwise)
 
 
-ROWS_OF_PRODUCTS = 64
-"""Rows per program of ``row_products``, which is bound by memory."""
-
-
 def attend_doubly_normalized(
-    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, dropout: float, mixing: Tensor | None = None
-) -> Tensor:
-    """Computes doubly-normalised attention without an order; 0 for padded queries. Same dropout mask as the engine.
+    query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, bias: Tensor | None, dropout: float,
+    mixing: Tensor | None = None, state: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Returns doubly-normalised attention, 0 for padded queries, and with an order the state after the last query.
 
-    ``mixing``: u of each head (H), for hybrid attention, whose halves are computed from the same scores.
+    Dropout has the same mask as in the engine. ``mixing``: u of each head (H), for hybrid attention, whose halves are
+    computed from the same scores. ``bias`` and ``state``: with an order only, as for ``attend_prefix``.
     """
+    if visibility.order != "none":
+        return attend_prefix(query, key, value, visibility, bias, dropout, mixing, state)
     (batch, _, rows, _), keys = query.shape, key.shape[2]
     offsets = [
         torch.zeros(batch, length, device=query.device) if mask is None
@@ -190,7 +167,7 @@ def attend_doubly_normalized(
     output: Tensor = doubly_normalized_forward(
         query, key, value, u, seed_of(dropout, query.device), *offsets, dropout, mixing is not None
     )[0]
-    return output
+    return output, None
 
 
 @torch.library.custom_op("seqarena::triton_doubly_normalized", mutates_args=())
@@ -257,8 +234,8 @@ def doubly_normalized_backward(
     query, key, value, mixing = (each.contiguous() for each in (query, key, value, mixing))
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
     grad, column_grad = grad.contiguous(), torch.empty_like(column_lse)
-    delta, row_sum = _row_products(grad, doubly if mixed else out, row_lse, sums=True)
-    softmax_delta = _row_products(grad, softmax, softmax_lse, sums=False)[0] if mixed else softmax_lse
+    delta, row_sum = row_products(grad, doubly if mixed else out, row_lse, sums=True)
+    softmax_delta = row_products(grad, softmax, softmax_lse, sums=False)[0] if mixed else softmax_lse
     bits, settings = dropout_of(query, key, seed, dropout)
     inputs = (query, key, value, grad, column_lse, row_lse, row_sum, delta)
     more = (softmax_lse, softmax_delta, mixing, *bits)
@@ -270,19 +247,6 @@ def doubly_normalized_backward(
         run(kernel, role, query, value, (*inputs, *results, *more), MIXED=mixed, **settings)
     grad_mixing = (delta - softmax_delta).sum(dim=(0, 2)) if mixed else torch.empty_like(mixing)
     return grad_query, grad_key, grad_value, grad_mixing
-
-
-def _row_products(grad: Tensor, out: Tensor, row_lse: Tensor, *, sums: bool) -> tuple[Tensor, Tensor]:
-    """Returns grad_i . out_i, and if ``sums`` exp(rho_i), of each row. That of softmax's sigma_i would overflow."""
-    delta, row_sum = torch.empty_like(row_lse), torch.empty_like(row_lse)
-    (*heads, rows), width = row_lse.shape, out.shape[3]
-    blocks = triton.cdiv(rows, ROWS_OF_PRODUCTS)
-    with torch.cuda.device_of(grad):  # type: ignore[no-untyped-call]
-        doubly_normalized.row_products[(blocks * heads[0] * heads[1],)](
-            grad, out, row_lse, delta, row_sum, rows, width,
-            SUMS=sums, ROWS=ROWS_OF_PRODUCTS, VALUE_WIDTH=tile_width(width),
-        )  # fmt: skip
-    return delta, row_sum
 
 
 @doubly_normalized_forward.register_fake

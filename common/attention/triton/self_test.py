@@ -32,40 +32,40 @@ def fault_of(rule: Rule, inputs: Inputs) -> str | None:
     widths = [query.shape[3], value.shape[3]]
     if torch.compiler.is_compiling():  # a width may be symbolic; comparing it with each number makes it concrete
         widths = [number for each in widths for number in range(LEAST_WIDTH, MOST_WIDTH + 1) if number == each]
-    causal, dropout = inputs.visibility.order == "causal", 0.1 if inputs.dropout > 0 else 0.0
+    order, dropout = inputs.visibility.order, 0.1 if inputs.dropout > 0 else 0.0
     biased = inputs.bias is not None
-    found: str | None = cached_fault(rule, query.dtype, query.device, widths[0], widths[1], causal, dropout, biased)
+    found: str | None = cached_fault(rule, query.dtype, query.device, widths[0], widths[1], order, dropout, biased)
     return found
 
 
 @assume_constant_result  # computed while a model is compiled
 def cached_fault(
-    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float,
+    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, order: Order, dropout: float,
     biased: bool = False,
 ) -> str | None:  # fmt: skip
     """Returns the result of ``find_fault``, cached."""
-    kind = f"{rule.text} {dtype} {device} {width} {value_width} {causal} {dropout > 0} {biased}"
+    kind = f"{rule.text} {dtype} {device} {width} {value_width} {order} {dropout > 0} {biased}"
     if kind not in FAULTS:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # a test cannot run during capture
             return (
                 "the kernel has not been tested yet and cannot be while a CUDA graph is captured; call it once before"
             )
-        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, causal, dropout, biased)
+        FAULTS[kind] = find_fault(rule, dtype, device, width, value_width, order, dropout, biased)
         if FAULTS[kind] is not None:
             warn_once(str(FAULTS[kind]))
     return FAULTS[kind]
 
 
 def find_fault(
-    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, causal: bool, dropout: float,
+    rule: Rule, dtype: torch.dtype, device: torch.device, width: int, value_width: int, order: Order, dropout: float,
     biased: bool = False,
 ) -> str | None:  # fmt: skip
     """Tests the kernels of a rule on small examples; returns a description of the fault, or None."""
     try:
         both = []
         for length, memory in TEST_LENGTHS:
-            lengths = (length, length + (memory if causal else 0))
-            both += examples(rule, dtype, device, (width, value_width), lengths, causal, dropout, biased)
+            lengths = (length, length + (memory if order == "causal" else 0))
+            both += examples(rule, dtype, device, (width, value_width), lengths, order, dropout, biased)
     except WrongUseError:
         raise
     except Exception as error:  # Triton, its compiler and the driver raise errors of many classes
@@ -79,7 +79,7 @@ def find_fault(
 
 def examples(
     rule: Rule, dtype: torch.dtype, device: torch.device, widths: tuple[int, int], lengths: tuple[int, int],
-    causal: bool, dropout: float, biased: bool,
+    order: Order, dropout: float, biased: bool,
 ) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
     """Returns pairs of output and gradients of a small example: by the kernels, and by the engine in float64."""
     from seqarena.common.attention.triton import operators  # noqa: PLC0415  # needs Triton
@@ -89,7 +89,6 @@ def examples(
         (rows, keys), memory = lengths, lengths[1] - lengths[0]
         key_real = torch.ones(2, keys, dtype=torch.bool, device=device)
         key_real[1, memory + rows // 2 :] = False
-        order: Order = "causal" if causal else "none"
         visibility = Visibility(query_real=key_real[:, memory:], key_real=key_real, order=order, memory=memory)
         torch.manual_seed(0)
         qkv = [
@@ -104,8 +103,9 @@ def examples(
         torch.manual_seed(1)
         ours = (
             operators.attend_doubly_normalized(
-                qkv[0], qkv[1], qkv[2], visibility, dropout, u[0].reshape(-1).expand(2) if u else None
-            ) if rule.rounds
+                qkv[0], qkv[1], qkv[2], visibility, bias[0] if biased else None, dropout,
+                u[0].reshape(-1).expand(2) if u else None,
+            )[0] if rule.rounds
             else operators.attend_elementwise(
                 cast("Any", rule), qkv[0], qkv[1], qkv[2], visibility, bias[0] if biased else None, dropout
             )

@@ -184,7 +184,9 @@ def test_refusals_say_what_to_do() -> None:
         require_order(DoublyNormalized(iterations=2), "causal")
     with pytest.raises(WrongUseError, match="not defined for order 'causal'"):
         DoublyNormalized(iterations=2).build(heads=2)(each.query, each.query, each.query, Visibility(order="causal"))
-    with pytest.raises(WrongUseError, match=r"key_real: expected a bool tensor of shape \(2, 6\).*float32"):
+    with pytest.raises(
+        WrongUseError, match=r"key_real \(key_mask of attend\): expected a bool tensor of shape \(2, 6\).*float32"
+    ):
         attend("softmax", each.query, each.key, each.value, key_mask=torch.ones(2, 6))  # type: ignore[arg-type]
     with pytest.raises(WrongUseError, match="expected 5 keys for 5 queries, found 6"):
         ATTENTIONS["softmax"].build(heads=2)(each.query, each.key, each.value, Visibility(order="causal"))

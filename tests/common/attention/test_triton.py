@@ -289,6 +289,16 @@ def test_kernels_compile_for_cards_that_are_not_here(options: str, kernels: int)
         assert (each["exponentials"] == 0) == (each["attention"] == "x3")
 
 
+def test_prefix_kernels_compile_for_cards_that_are_not_here() -> None:
+    """With all that they may have, at the largest width, for a card with little shared memory."""
+    options = ["--capability", "8.0", "--precision", "bfloat16", "float32", "--head-dim", "128"]
+    found = compiled("--attention", "hnas", "--causal", "--drops", "--biased", *options)
+    assert len(found) == 2 * 4
+    for each in found:
+        assert 0 < each["shared_bytes"] <= 99 * 1024
+        assert each["spills"] <= (0 if each["precision"] == "bfloat16" else 120), each
+
+
 def test_every_variant_compiles_in_order_and_with_dropout() -> None:
     found = compiled("--attention", *NAMES, "--head-dim", "16", "--causal", "--drops", "--precision", "float16")
     assert len(found) == 3 * len(NAMES)
@@ -326,8 +336,7 @@ def test_where_they_cannot_run_the_reason_is_told(
         reason = conditions.triton(Inputs(*changed, 0.0))
         assert reason is not None
         assert words in reason
-    x3, dnas = (find_attention(name).build(heads=2) for name in ("x3", "dnas"))
-    assert dnas.compute("triton", query, key, value, Visibility(order="causal")) is None
+    x3 = find_attention("x3").build(heads=2)
     monkeypatch.setattr(conditions, "INTERPRETED", False)
     assert conditions.triton(Inputs(query, key, value, plain, None, 0.0)) == "tensors are on cpu, expected cuda"
     assert x3.compute("triton", query, key, value, plain) is None
@@ -336,23 +345,28 @@ def test_where_they_cannot_run_the_reason_is_told(
     assert "triton: tensors are on cpu, expected cuda" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["x3", "dnas", "hnas"])
-def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "order"), [("x3", "causal"), ("dnas", "none"), ("hnas", "none"), ("dnas", "causal"), ("hnas", "causal")]
+)
+def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(
+    name: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is looked at before the first use on a GPU, here by the interpreter."""
     from seqarena.common.attention.triton import operators, self_test  # noqa: PLC0415
 
     rule = find_attention(name).build(heads=2).rule
     assert rule is not None
     look = self_test.find_fault
-    given = (torch.float32, torch.device("cpu"), 16, 24, name == "x3", 0.2)
+    given = (torch.float32, torch.device("cpu"), 16, 24, order, 0.2)
     state = torch.get_rng_state()
     with torch.inference_mode():
         assert look(rule, *given) is None
-        assert name != "x3" or look(rule, *given, True) is None
+        assert order == "none" or look(rule, *given, True) is None
     assert torch.equal(state, torch.get_rng_state())
     attend = "attend_elementwise" if name == "x3" else "attend_doubly_normalized"
     right = getattr(operators, attend)
-    monkeypatch.setattr(operators, attend, lambda *given: right(*given) * 1.001)
+    wrong = (lambda *given: right(*given) * 1.001) if name == "x3" else lambda *given: (right(*given)[0] * 1.001, None)
+    monkeypatch.setattr(operators, attend, wrong)
     assert "are wrong on this GPU" in look(rule, *given)
 
     def fails(*_: Any) -> None:
@@ -364,9 +378,11 @@ def test_a_kernel_that_fails_or_differs_on_a_gpu_is_not_used(name: str, monkeypa
     monkeypatch.undo()
     monkeypatch.setattr(self_test, "INTERPRETED", False)
     monkeypatch.setattr(self_test, "FAULTS", {})
-    monkeypatch.setattr(self_test, "find_fault", lambda *_: f"the kernel of {name} is off")
-    with pytest.warns(UserWarning, match=f"a slower implementation, not a Triton kernel: the kernel of {name} is off"):
-        assert find_attention(name).build(heads=2).compute("triton", query, key, value, Visibility()) is None
+    monkeypatch.setattr(self_test, "find_fault", lambda *_: f"the kernel of {name} in order {order} is off")
+    reason = f"a slower implementation, not a Triton kernel: the kernel of {name} in order {order} is off"
+    visibility = Visibility(order=order)  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match=reason):
+        assert find_attention(name).build(heads=2).compute("triton", query, key, value, visibility) is None
 
 
 @pytest.mark.parametrize("name", ["x3", "dnas"])

@@ -111,10 +111,10 @@ def test_a_bias_that_they_cannot_take_is_refused_with_a_reason() -> None:
         (shared.double(), "a bias in torch.float64"), (shared.requires_grad_(), "a trained bias of several heads"),
         (torch.empty_strided((1, 1, 20, 20), (0, 0, 2**27, 1), device="meta"), "2^31 elements"),
     ):  # fmt: skip
-        reason = conditions.triton_elementwise(Inputs(query, key, value, plain, bias, 0.0))
+        reason = conditions.triton_with_bias(Inputs(query, key, value, plain, bias, 0.0))
         assert reason is not None
         assert words in reason
     many, keys = (torch.empty(1, 1, 1, 16).expand(1, 1, length, 16) for length in (2**16, 2**15))
     trained = torch.empty(1, requires_grad=True).expand(1, 1, 2**16, 2**15)
-    reason = conditions.triton_elementwise(Inputs(many, keys, keys, plain, trained, 0.0))
+    reason = conditions.triton_with_bias(Inputs(many, keys, keys, plain, trained, 0.0))
     assert reason == "the gradient of a head of the bias has 2^31 elements or more"

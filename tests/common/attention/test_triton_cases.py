@@ -66,8 +66,6 @@ def test_any_case_is_the_formula(
 ) -> None:  # fmt: skip
     """Fresh sizes, numbers and padding; padding is NaN, and may be all there is."""
     kernel, memory = find_attention(name).build(heads=2), 0
-    if name in ("dnas", "hnas"):
-        order = "none"
     if order == "causal":
         memory, keys = keys % 20, rows + keys % 20
     if name == "hnas":
@@ -79,6 +77,21 @@ def test_any_case_is_the_formula(
     times = min(times, 1.0) if name == "exp" else times
     given = poisoned(inputs(rows, keys, *widths, seed=seed, times=times), visibility)
     require_close(both(kernel, given, visibility), exact(kernel, given, visibility), 1e-4)
+
+
+@pytest.mark.parametrize("name", ["x3", "dnas", "hnas"])
+@pytest.mark.parametrize("order", ["none", "causal"])
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered")
+def test_a_query_that_is_no_number_gives_none(name: str, order: str, tried: dict[str, Any]) -> None:
+    """Zeros instead would hide that a training has diverged."""
+    del tried
+    given = inputs(20, 20)
+    with torch.no_grad():
+        given[0][:, :, 7] = torch.nan
+    visibility = Visibility(order=order)  # type: ignore[arg-type]
+    output = find_attention(name).build(heads=2).compute("triton", *given, visibility)  # type: ignore[arg-type]
+    assert output is not None
+    assert not output[:, :, 7].isfinite().any()
 
 
 def test_padding_on_one_side_alone_gives_nothing(tried: dict[str, Any]) -> None:
@@ -142,16 +155,20 @@ def test_float16_keeps_small_gradients(name: str, tried: dict[str, Any]) -> None
         assert errors[0] <= 2 * errors[1] + torch.finfo(torch.float16).eps
 
 
-@pytest.mark.parametrize("name", ["x3", "dnas"])
+@pytest.mark.parametrize("name", ["x3", "dnas", "prefix"])
 def test_operators_take_tensors_as_they_come(name: str, tried: dict[str, Any]) -> None:
     """Views, as projections give them, and an expanded gradient."""
     del tried
-    from seqarena.common.attention.triton import operators  # noqa: PLC0415
+    from seqarena.common.attention.triton import operators, prefix_operators  # noqa: PLC0415
 
     def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
         if name == "dnas":
             out = operators.doubly_normalized_forward(
                 *given, torch.ones(2), torch.tensor(0), torch.zeros(2, 20), torch.zeros(2, 20), 0.0, False
+            )[0]
+        elif name == "prefix":
+            out = prefix_operators.prefix_forward(
+                *given, None, torch.ones(2), None, None, None, torch.tensor(0), 0.0, False, True, 0
             )[0]
         else:
             out = operators.elementwise_forward(
@@ -185,7 +202,7 @@ def test_what_the_kernels_have_not_is_refused(tried: dict[str, Any]) -> None:
     assert "16 and 257 wide" in str(conditions.triton(Inputs(query, key, wide, Visibility(), None, 0.0)))
     hnas = find_attention("hnas").build(heads=2)
     assert hnas.compute("triton", query, key, value, Visibility()) is not None
-    assert hnas.compute("triton", query, key, key, Visibility(order="ordered_queries")) is None
+    assert hnas.compute("triton", query, key, value, Visibility(), torch.zeros(1, 1, 20, 20)) is None
     twice = type(find_attention("dnas"))(iterations=2).build(heads=2)  # type: ignore[call-arg]
     assert twice.compute("triton", query, key, value, Visibility()) is None
 
@@ -207,7 +224,7 @@ def test_one_wrong_number_is_enough(which: str, monkeypatch: pytest.MonkeyPatch)
         return list(found.values())
 
     monkeypatch.setattr(self_test, "examples", wrong)
-    told = self_test.find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, False, 0.0)
+    told = self_test.find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, "none", 0.0)
     assert "are wrong on this GPU" in str(told)
     assert {length % 16 == 0 for length, _ in looked} == {True, False}
 
@@ -229,7 +246,7 @@ def test_what_is_looked_at_is_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     find_attention("x3").build(heads=2).compute("triton", *inputs(20, 20, value_width=24), Visibility(), bias)
     cpu = torch.device("cpu")
     assert asked == [
-        (torch.float32, cpu, 16, 24, False, 0.0, False), (torch.float16, cpu, 16, 24, False, 0.0, False),
-        (torch.float32, cpu, 16, 24, True, 0.0, False), (torch.float32, cpu, 16, 24, False, 0.1, False),
-        (torch.float32, cpu, 16, 24, False, 0.0, True),
+        (torch.float32, cpu, 16, 24, "none", 0.0, False), (torch.float16, cpu, 16, 24, "none", 0.0, False),
+        (torch.float32, cpu, 16, 24, "causal", 0.0, False), (torch.float32, cpu, 16, 24, "none", 0.1, False),
+        (torch.float32, cpu, 16, 24, "none", 0.0, True),
     ]  # fmt: skip
