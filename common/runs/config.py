@@ -4,6 +4,7 @@ The JSON of each config contains its class name, under the key ``class``, since 
 classes. The name of a class that is not this project's contains its module, as in ``my_attention:MyAttention``.
 """
 
+import functools
 import hashlib
 import json
 import types
@@ -51,7 +52,7 @@ def from_json(kind: type[Config], values: Any) -> Config:
     known = {field.name for field in fields(chosen) if field.name in found or "added" not in field.metadata}
     if found != known:
         raise ValueError(f"{chosen.__name__}: unknown or missing fields {sorted(found ^ known)}")
-    hints = typing.get_type_hints(chosen)
+    hints = hints_of(chosen)
     config: Config = chosen(**{name: _value(hints[name], values[name]) for name in known})
     return config
 
@@ -99,6 +100,12 @@ def _advice(values: dict[str, Any]) -> str:
 def _family(kind: type) -> list[type]:
     children: list[type] = kind.__subclasses__()
     return [kind, *(each for child in children for each in _family(child))]
+
+
+@functools.cache
+def hints_of(kind: type) -> dict[str, Any]:
+    """Returns the type of each field of a dataclass. A table of hundreds of results needs them thousands of times."""
+    return typing.get_type_hints(kind)
 
 
 def _value(hint: Any, value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from seqarena.common.attention import AttentionConfig, attention_name
 from seqarena.common.errors import BadDataError, WrongUseError, machine_error, printable
 from seqarena.common.files import paths_below, read_strict_json, write_json
-from seqarena.common.runs.config import from_json
+from seqarena.common.runs.config import from_json, hints_of
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import LAYERS, MODEL, OTHER_ATTENTIONS, RowParts, row_name
 from seqarena.common.seal import SEAL, seal
@@ -126,7 +126,7 @@ class Result:
         if not isinstance(values, dict) or set(values) != known:
             kind = type(values).__name__ if number is None else number
             raise BadDataError(f"{path}: not a seqarena result of format 1 to {FORMAT} (format found: {kind})")
-        hints = typing.get_type_hints(Result)
+        hints = hints_of(Result)
         wrong = next((name for name in sorted(known) if not fits(hints[name], values[name])), None)
         if wrong is not None:
             expected = hints[wrong].__name__ if isinstance(hints[wrong], type) else hints[wrong]

@@ -4,13 +4,12 @@ A field without a role is a setting: runs that differ in it belong to different 
 """
 
 import functools
-import typing
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from seqarena.common.runs.config import class_named, config_class, to_json
+from seqarena.common.runs.config import class_named, config_class, hints_of, to_json
 
 CONFIG_VERSION = 4
 """Version of the fields of all configs. Raise it when adding a field, and declare the field as ``added`` in it."""
@@ -107,6 +106,7 @@ def json_fields(kind: type, values: Any, config_version: int = CONFIG_VERSION, p
             yield JsonField(f"{path}{name}", own, value)
 
 
+@functools.cache
 def _metadata(kind: type, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in reversed(kind.__mro__):
@@ -118,4 +118,4 @@ def _metadata(kind: type, name: str) -> dict[str, Any]:
 @functools.cache
 def _config_class(kind: type, name: str) -> type | None:
     """Returns the dataclass in a field's annotation, alone or in a union; None for plain values."""
-    return config_class(typing.get_type_hints(kind).get(name))
+    return config_class(hints_of(kind).get(name))

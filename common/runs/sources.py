@@ -244,15 +244,16 @@ def _parsed(path: Path, content: bytes) -> tuple[str, frozenset[str]]:
     except (SyntaxError, ValueError) as error:  # of a file that Python has not imported yet
         raise WrongUseError(f"{_shown(path)} cannot be imported: {error}") from error
     names: set[str] = set()
-    imported = [each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names]
+    nodes = list(ast.walk(tree))
+    imported = [each for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names]
     importers = {*IMPORTERS, *(each.asname for each in imported if each.name in IMPORTERS and each.asname)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom):
             module, dots = [node.module] if node.module else [], "." * node.level
             names |= {dots + ".".join([*module, *last]) for last in ([], *([each.name] for each in node.names))}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in importers:
+        elif isinstance(node, ast.Call) and _last_name(node.func) in importers:
             given = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "name")]
             names |= {str(each.value) for each in given if isinstance(each, ast.Constant)}
     return hashlib.sha256(repr(_plain(tree)).encode()).hexdigest()[:12], frozenset(names)
@@ -287,14 +288,21 @@ def _absolute(importer: str, path: Path, name: str) -> str:
     return ".".join([*package[: len(package) - dots + 1], *filter(None, [plain])]) if dots else plain
 
 
+def _last_name(function: ast.expr) -> str:
+    """Returns the name of a called function, or the last part of it after a point; empty for other expressions."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
 def _plain(node: Any) -> Any:
     """Returns a syntax tree as plain values, without docstrings and empty fields, equal in every version of Python."""
     if isinstance(node, list):
         return [_plain(each) for each in node if not _is_docstring(each)]
     if not isinstance(node, ast.AST):
         return repr(node)
-    named = {name: value for name, value in ast.iter_fields(node) if name != "ctx" and value not in (None, [])}
-    return type(node).__name__, [(name, _plain(value)) for name, value in named.items()]
+    named = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
+    return type(node).__name__, [(name, _plain(value)) for name, value in named if value is not None and value != []]
 
 
 def _is_docstring(node: Any) -> bool:
