@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seqarena.common.data.batches import moved
 from seqarena.common.model.cross_entropy import CHUNK, chunked_cross_entropy
 from seqarena.common.shapes import Picked, Table, TokenIds, TokenLosses, Total
 
@@ -20,14 +21,16 @@ class AdaptiveSoftmax(nn.Module):
     def __init__(self, vocabulary: int, dim: int, cutoffs: Sequence[int]) -> None:
         super().__init__()
         self.ends = (*cutoffs, vocabulary)
-        self.register_buffer("boundaries", torch.tensor(self.ends), persistent=False)
-        self.boundaries: Tensor
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         self.clusters = nn.Parameter(torch.zeros(len(cutoffs), dim))
         self.cluster_bias = nn.Parameter(torch.zeros(len(cutoffs)))
 
     def forward(self, hidden: Picked, table: Table, targets: TokenIds) -> Total:
-        """Returns the sum of the cross-entropies of all positions, in nats."""
+        """Returns the sum of the cross-entropies of all positions, in nats.
+
+        ``targets`` may be on the CPU whatever the device: then the host finds the words of each cluster, and need not
+        wait for the device to count them.
+        """
         total = hidden.new_zeros((), dtype=torch.float32)
         for rows, weight, bias, labels in self._parts(table, targets):
             total = total + chunked_cross_entropy(hidden[rows], weight, bias, labels)
@@ -35,7 +38,7 @@ class AdaptiveSoftmax(nn.Module):
 
     @torch.no_grad()
     def losses(self, hidden: Picked, table: Table, targets: TokenIds) -> TokenLosses:
-        """Returns the cross-entropy of each position, in the order of the positions."""
+        """Returns the cross-entropy of each position, in the order of the positions; arguments as for ``forward``."""
         found = hidden.new_zeros(len(hidden), dtype=torch.float32)
         for rows, weight, bias, labels in self._parts(table, targets):
             for start in range(0, len(rows), CHUNK):
@@ -47,16 +50,16 @@ class AdaptiveSoftmax(nn.Module):
     def _parts(self, table: Table, targets: TokenIds) -> Iterator[tuple[TokenIds, Table, Tensor, TokenIds]]:
         """Yields each softmax: positions, weights, biases and labels. First the frequent words, then each cluster."""
         frequent = self.ends[0]
-        cluster = torch.bucketize(targets, self.boundaries, right=True)  # 0: frequent
+        cluster = torch.bucketize(targets, torch.tensor(self.ends, device=targets.device), right=True)  # 0: frequent
         first = torch.where(cluster == 0, targets, frequent + cluster - 1)
-        every = torch.arange(len(targets), device=targets.device)
         yield (
-            every,
+            torch.arange(len(targets), device=table.device),
             torch.cat([table[:frequent], self.clusters]),
             torch.cat([self.bias[:frequent], self.cluster_bias]),
-            first,
+            moved(first, table.device),
         )
         for number, (start, stop) in enumerate(zip(self.ends, self.ends[1:], strict=False), start=1):
             rows = torch.nonzero(cluster == number)[:, 0]
             if len(rows):
-                yield rows, table[start:stop], self.bias[start:stop], targets[rows] - start
+                labels = moved(targets[rows] - start, table.device)
+                yield moved(rows, table.device), table[start:stop], self.bias[start:stop], labels

@@ -16,15 +16,15 @@ class SegmentBatch(Batch):
 
     tokens: Tokens
     targets: Tokens
-    """The token after each token."""
+    """The token after each token; on the CPU, where the adaptive softmax sorts them into clusters."""
     stream: Labels
     """Number of each row's stream, which identifies its memory."""
     fresh: PerExample
     """Whether a row is at the start of its stream, where the memory is empty."""
 
     def to(self, device: torch.device) -> "SegmentBatch":
-        """Returns the batch with its tokens on a device; ``stream`` and ``fresh`` stay on the CPU."""
-        return replace(self, tokens=moved(self.tokens, device), targets=moved(self.targets, device))
+        """Returns the batch with its input tokens on a device; the rest stays on the CPU."""
+        return replace(self, tokens=moved(self.tokens, device))
 
     def weight(self) -> int:
         """Returns the number of targets."""
