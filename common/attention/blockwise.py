@@ -78,7 +78,9 @@ def initial_state(call: Call, state: Tensor | None) -> Tensor:
     if state is not None:
         earlier = call.visibility.memory if call.visibility.order == "causal" else keys
         known = min(earlier, state.shape[-1])
-        initial[:, 0, earlier - known : earlier] = state.flatten(0, 1)[:, state.shape[-1] - known :].to(initial.dtype)
+        newest = state.flatten(0, 1)[:, state.shape[-1] - known :].to(initial.dtype)
+        # The formula's state of a key that no query has seen is lower: a hidden score minus it would not be hidden.
+        initial[:, 0, earlier - known : earlier] = newest.clamp(min=EMPTY_LOGSUMEXP)
     return initial
 
 

@@ -76,7 +76,8 @@ def prefix_logsumexp(scores, before):
     visible_least = tl.where(scores == -FAR, top[None, :], tl.maximum(scores, before[None, :]))
     if tl.max(top - tl.min(visible_least, 0), 0) <= RANGE:
         sums = tl.cumsum(tl.exp2(scores - top[None, :]), 0) + tl.exp2(before - top)[None, :]
-        found = tl.log2(tl.maximum(sums, LEAST)) + top[None, :]
+        # The larger of NaN and a number is the number on a GPU.
+        found = tl.log2(tl.where(sums < LEAST, LEAST, sums)) + top[None, :]
     else:
         found = add_logarithms(tl.associative_scan(scores, 0, add_logarithms), before[None, :])
     return found
@@ -133,11 +134,10 @@ def prefix_columns(
     position = start + tl.arange(0, KEYS)
     others = load_tile(key + head * keys * width, keys, width, start, KEYS, WIDTH)
     blocks = tl.cdiv(rows, ROWS)
-    states += head * (blocks + 1) * keys
-    state = load_numbers(states, keys, start, KEYS, -FAR)
+    state = load_numbers(states + head * (blocks + 1) * keys, keys, start, KEYS, -FAR)
     begin = tl.maximum(start - memory, 0) // ROWS if CAUSAL else 0
     for block in range(begin, blocks):
-        tl.store(states + block * keys + position, state, mask=position < keys)
+        tl.store(states + (head * (blocks + 1) + block) * keys + position, state, mask=position < keys)
         queries = load_tile(query + head * rows * width, rows, width, block * ROWS, ROWS, WIDTH)
         scores = scores_of(
             queries, others, query_real, key_real, bias, head, heads, rows, keys, block * ROWS, start, memory, scale,
@@ -146,7 +146,7 @@ def prefix_columns(
         top = tl.maximum(state, tl.max(scores, 0))
         total = tl.sum(tl.exp2(scores - top[None, :]), 0) + tl.exp2(state - top)
         state = top + tl.log2(total)
-    tl.store(states + blocks * keys + position, state, mask=position < keys)
+    tl.store(states + (head * (blocks + 1) + blocks) * keys + position, state, mask=position < keys)
 
 
 @triton.jit
@@ -225,8 +225,6 @@ def prefix_backward_keys(
     bits = bits_of(key_bits, head, keys, position, DROPS)[None, :]
     u = mixing_of(mixing, head, heads, MIXED)
     blocks = tl.cdiv(rows, ROWS)
-    states += head * (blocks + 1) * keys
-    later += head * blocks * keys
     keys_total = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
     own_later = tl.zeros((KEYS,), dtype=tl.float32)
@@ -234,7 +232,8 @@ def prefix_backward_keys(
     for back in range(begin, blocks):
         block = begin + blocks - 1 - back
         first = block * ROWS
-        tl.store(later + block * keys + position, own_later, mask=position < keys)
+        tl.store(later + (head * blocks + block) * keys + position, own_later, mask=position < keys)
+        before = load_numbers(states + (head * (blocks + 1) + block) * keys, keys, start, KEYS, -FAR)
         queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
         grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
         own_bits = bits_of(row_bits, head, rows, first + tl.arange(0, ROWS), DROPS)[:, None]
@@ -243,7 +242,7 @@ def prefix_backward_keys(
             batch_stride, head_stride, row_stride, key_stride, CAUSAL, BIASED, ROWS, KEYS,
         )  # fmt: skip
         grad_scores, weights, own_later = score_gradients(
-            scores, load_numbers(states + block * keys, keys, start, KEYS, -FAR), own_later,
+            scores, before, own_later,
             drop(product(grads, tl.trans(values)), own_bits, bits, limit, kept, DROPS),
             load_numbers(row_lse + head * rows, rows, first, ROWS, FAR),
             load_numbers(delta + head * rows, rows, first, ROWS, 0.0),

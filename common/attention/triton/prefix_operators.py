@@ -43,11 +43,18 @@ class PrefixCall(NamedTuple):
         names = ("query", "key", "value", "mixing")
         return self._replace(**{name: getattr(self, name).contiguous() for name in names})
 
-    def blocks(self) -> int:
-        """Returns the number of blocks of queries."""
-        width = max(self.query.shape[3], self.value.shape[3])
-        rows: int = choose_tiles(None, "prefix_rows", self.query, width).own
-        return -(-self.query.shape[2] // rows)
+    def states(self) -> Tensor:
+        """Returns c_j before each block of queries and after the last, times log2(e); B H blocks+1 M.
+
+        They are computed again for the gradients: of all layers they would take more memory than the rest.
+        """
+        query, keys = self.query, self.key.shape[2]
+        width = max(query.shape[3], self.value.shape[3])
+        blocks = -(-query.shape[2] // choose_tiles(None, "prefix_rows", query, width).own)
+        states = query.new_empty(*query.shape[:2], blocks + 1, keys, dtype=torch.float32)
+        states[:, :, 0] = EMPTY_LOGSUMEXP / math.log(2) if self.state is None else self.state
+        self.launch(prefix.prefix_columns, "prefix_keys", query, self.key, states)
+        return states
 
     def empty_results(self) -> tuple[Tensor, ...]:
         """Returns empty results of ``prefix_forward``; without a mixture the last three have no elements."""
@@ -56,7 +63,7 @@ class PrefixCall(NamedTuple):
         halves, half_rows = ((*rows, width), rows) if self.mixed else ((0,), (0,))
         return (
             self.value.new_empty(*rows, width),
-            query.new_empty(*rows[:2], self.blocks() + 1, keys, dtype=torch.float32),
+            query.new_empty(*rows[:2], keys, dtype=torch.float32),
             query.new_empty(rows, dtype=torch.float32),
             self.value.new_empty(halves),
             self.value.new_empty(halves),
@@ -96,15 +103,16 @@ def attend_prefix(
         earlier = visibility.memory if causal else keys
         known = min(earlier, state.shape[2])
         before = state.new_full((*key.shape[:3],), EMPTY_LOGSUMEXP, dtype=torch.float32)
-        before[..., earlier - known : earlier] = state.detach()[..., state.shape[2] - known :]
+        newest = state.detach()[..., state.shape[2] - known :]
+        before[..., earlier - known : earlier] = newest.clamp(min=EMPTY_LOGSUMEXP)
         state = before / math.log(2)
     query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
     u = query.new_zeros(0, dtype=torch.float32) if mixing is None else mixing.float()
-    output, states, *_ = prefix_forward(
+    output, last, *_ = prefix_forward(
         query, key, value, bias, u, state, visibility.query_real, visibility.key_real, seed_of(dropout, query.device),
         dropout, mixing is not None, causal, visibility.memory,
     )  # fmt: skip
-    return output, (states[:, :, -1] * math.log(2)).clamp(min=EMPTY_LOGSUMEXP)
+    return output, (last * math.log(2)).clamp(min=EMPTY_LOGSUMEXP)
 
 
 @torch.library.custom_op("seqarena::triton_prefix", mutates_args=())
@@ -115,37 +123,35 @@ def prefix_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the output (B H N E) in the dtype of ``value``, and intermediate results for the gradients.
 
-    These are c_j before each block of queries and after the last (B H blocks+1 M), and rho_i (B H N), times log2(e);
-    and if ``mixed``, the outputs of both halves, and the logsumexp of the softmax as rho_i.
+    These are c_j after the last query (B H M) and rho_i (B H N), times log2(e); and if ``mixed``, the outputs of both
+    halves, and the logsumexp of the softmax as rho_i.
     """
     call = PrefixCall(
         query, key, value, bias, mixing, state, query_real, key_real, seed, dropout, mixed, causal, memory
     ).contiguous()
-    out, states, row_lse, doubly, softmax, softmax_lse = call.empty_results()
-    if state is None:
-        states[:, :, 0] = EMPTY_LOGSUMEXP / math.log(2)
-    else:
-        states[:, :, 0] = state
+    out, last, row_lse, doubly, softmax, softmax_lse = call.empty_results()
     bits, settings = dropout_of(query, key, seed, dropout)
-    call.launch(prefix.prefix_columns, "prefix_keys", call.query, call.key, states)
+    states = call.states()
+    last.copy_(states[:, :, -1])
     call.launch(
         prefix.prefix_forward, "prefix_rows", call.query, call.key, call.value, states, doubly if mixed else out,
         row_lse, softmax, softmax_lse, *bits, **settings,
     )  # fmt: skip
     if mixed:
         out.copy_(torch.lerp(softmax.float(), doubly.float(), mixing[:, None, None]))
-    return out, states, row_lse, doubly, softmax, softmax_lse
+    return out, last, row_lse, doubly, softmax, softmax_lse
 
 
 @torch.library.custom_op("seqarena::triton_prefix_backward", mutates_args=())
 def prefix_backward(
-    grad: Tensor, out: Tensor, states: Tensor, row_lse: Tensor, doubly: Tensor, softmax: Tensor, softmax_lse: Tensor,
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, mixing: Tensor, query_real: Tensor | None,
-    key_real: Tensor | None, seed: Tensor, dropout: float, mixed: bool, causal: bool, memory: int, learns: bool,
+    grad: Tensor, out: Tensor, row_lse: Tensor, doubly: Tensor, softmax: Tensor, softmax_lse: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, mixing: Tensor, state: Tensor | None,
+    query_real: Tensor | None, key_real: Tensor | None, seed: Tensor, dropout: float, mixed: bool, causal: bool,
+    memory: int, learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Returns the gradients of query, key, value, bias and mixing; that of a bias has no elements unless it learns."""
     call = PrefixCall(
-        query, key, value, bias, mixing, None, query_real, key_real, seed, dropout, mixed, causal, memory
+        query, key, value, bias, mixing, state, query_real, key_real, seed, dropout, mixed, causal, memory
     ).contiguous()
     query, key, value = call.query, call.key, call.value
     grad_query, grad_key, grad_value = (torch.empty_like(each) for each in (query, key, value))
@@ -155,6 +161,7 @@ def prefix_backward(
     delta, _ = row_products(grad, doubly if mixed else out, row_lse, sums=False)
     softmax_delta = row_products(grad, softmax, softmax_lse, sums=False)[0] if mixed else softmax_lse
     bits, settings = dropout_of(query, key, seed, dropout)
+    states = call.states()
     later = torch.empty_like(states[:, :, 1:], memory_format=torch.contiguous_format)
     inputs = (query, key, value, grad, states, row_lse, delta, softmax_lse, softmax_delta, call.mixing)
     call.launch(
@@ -175,14 +182,14 @@ def _(*given: Any) -> tuple[Tensor, ...]:
 
 @prefix_backward.register_fake
 def _(*given: Any) -> tuple[Tensor, ...]:
-    query, key, value, bias, mixing = given[7:12]
+    query, key, value, bias, mixing = given[6:11]
     grads = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (query, key, value))
     return *grads, bias_gradient(query, bias, given[-1]), torch.empty_like(mixing)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, bias, mixing, _state, *masks_and_seed = inputs[:9]
-    ctx.save_for_backward(*output, query, key, value, bias, mixing, *masks_and_seed)
+    out, _last, *more = output
+    ctx.save_for_backward(out, *more, *inputs[:9])
     ctx.settings = inputs[9:]
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)

@@ -18,6 +18,9 @@ from seqarena.common.errors import WrongUseError
 TEST_LENGTHS = ((200, 5), (208, 0))
 """Numbers of queries and, in causal order, of memory keys in the tests: several tiles and part of one. Triton
 specialises kernels on divisibility by 16, so one length is divisible and the other is not."""
+PREFIX_TIMES = (1.0, 20.0)
+"""Factors of the queries in the tests with an order and a column sum. With the second one the scores of a column differ
+so much that the kernels take their other branch."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Maximum difference from the engine's results in float64, relative to their maximum."""
 FAULTS: dict[str, str | None] = {}
@@ -63,9 +66,9 @@ def find_fault(
     """Tests the kernels of a rule on small examples; returns a description of the fault, or None."""
     try:
         both = []
-        for length, memory in TEST_LENGTHS:
+        for (length, memory), times in zip(TEST_LENGTHS, PREFIX_TIMES, strict=True):
             lengths = (length, length + (memory if order == "causal" else 0))
-            both += examples(rule, dtype, device, (width, value_width), lengths, order, dropout, biased)
+            both += examples(rule, dtype, device, (width, value_width), lengths, order, dropout, biased, times)
     except WrongUseError:
         raise
     except Exception as error:  # Triton, its compiler and the driver raise errors of many classes
@@ -79,9 +82,12 @@ def find_fault(
 
 def examples(
     rule: Rule, dtype: torch.dtype, device: torch.device, widths: tuple[int, int], lengths: tuple[int, int],
-    order: Order, dropout: float, biased: bool,
+    order: Order, dropout: float, biased: bool, times: float,
 ) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
-    """Returns pairs of output and gradients of a small example: by the kernels, and by the engine in float64."""
+    """Returns pairs of output and gradients of a small example: by the kernels, and by the engine in float64.
+
+    In prefix forms queries are multiplied by ``times``, keys have earlier queries, and the states are compared too.
+    """
     from seqarena.common.attention.triton import operators  # noqa: PLC0415  # needs Triton
 
     devices = [device] if device.type == "cuda" else []
@@ -95,27 +101,33 @@ def examples(
             torch.randn(2, 2, each, width, device=device).to(dtype).requires_grad_()
             for each, width in ((rows, widths[0]), (keys, widths[0]), (keys, widths[1]))
         ]
+        is_prefix = rule.rounds > 0 and order != "none"
+        state = torch.randn(2, 2, memory if order == "causal" else keys, device=device) if is_prefix else None
+        if is_prefix:
+            qkv[0] = (times * qkv[0].detach()).requires_grad_()
         bias = [torch.randn(2, 2, rows, keys, device=device).to(dtype).requires_grad_()] if biased else []
         wide, wide_bias = ([each.detach().double().requires_grad_() for each in some] for some in (qkv, bias))
         # u of hybrid attention, the mixture that reads scores too
         u = [torch.full((1, 1, 1), 0.3, device=device).requires_grad_()] if rule.rounds and rule.reads_scores else []
         wide_u = [each.detach().double().requires_grad_() for each in u]
         torch.manual_seed(1)
-        ours = (
+        ours, our_state = (
             operators.attend_doubly_normalized(
                 qkv[0], qkv[1], qkv[2], visibility, bias[0] if biased else None, dropout,
-                u[0].reshape(-1).expand(2) if u else None,
-            )[0] if rule.rounds
-            else operators.attend_elementwise(
+                u[0].reshape(-1).expand(2) if u else None, state,
+            ) if rule.rounds
+            else (operators.attend_elementwise(
                 cast("Any", rule), qkv[0], qkv[1], qkv[2], visibility, bias[0] if biased else None, dropout
-            )
+            ), None)
         )  # fmt: skip
         torch.manual_seed(1)
-        theirs, _ = attend_blockwise(
+        theirs, their_state = attend_blockwise(
             rule, wide[0], wide[1], wide[2], visibility, wide_bias[0] if biased else None,
-            mixing_weight=wide_u[0] if u else None, dropout=dropout,
+            mixing_weight=wide_u[0] if u else None, dropout=dropout, state=None if state is None else state.double(),
         )  # fmt: skip
+        states = [each.masked_fill(~key_real[:, None], 0.0) for each in (our_state, their_state) if each is not None]
         weight = torch.randn_like(ours)
         grad_ours = torch.autograd.grad(ours, [*qkv, *bias, *u], weight)
         grad_theirs = torch.autograd.grad(theirs, [*wide, *wide_bias, *wide_u], weight.double())
-        return list(zip([ours, *grad_ours], [theirs, *grad_theirs], strict=True))
+        pairs = list(zip([ours, *grad_ours], [theirs, *grad_theirs], strict=True))
+        return [*pairs, (states[0], states[1])] if states else pairs

@@ -54,6 +54,19 @@ def test_a_trimmed_memory_keeps_the_masses_of_its_newest_keys(name: str) -> None
     assert not torch.allclose(trimmed, forgotten)
 
 
+def test_the_engine_takes_the_state_of_the_formula() -> None:
+    """In it, a key that no query has seen has the lowest number of the dtype."""
+    kernel, each = ATTENTIONS["dnas"].build(heads=2), case("causal")
+    real = torch.tensor([[False, True, True, True, True], [True] * 5])
+    inputs = each.query, each.key, each.value
+    whole = kernel(*inputs, replace(each.visibility, query_real=real, key_real=real))
+    first = replace(each.visibility, query_real=real[:, :3], key_real=real[:, :3])
+    second = replace(each.visibility, memory=3, query_real=real[:, 3:], key_real=real)
+    _, state = kernel._run_step("reference", None, *(tensor[:, :, :3] for tensor in inputs), first, None)
+    output, _ = kernel.step(state, each.query[:, :, 3:], each.key, each.value, second)
+    torch.testing.assert_close(output, whole[:, :, 3:], rtol=0, atol=1e-12)
+
+
 def test_the_carried_state_has_no_gradient() -> None:
     each = case("causal")
     _, state = (

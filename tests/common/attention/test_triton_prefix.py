@@ -113,7 +113,12 @@ def test_a_later_query_changes_nothing_before_it(order: str, wrong: float) -> No
     assert before is not None
     assert after is not None
     torch.testing.assert_close(after[:, :, :20], before[:, :, :20])
-    assert not after[:, :, 20].isfinite().any()
+    assert not after[:, :, 20:].isfinite().any()  # of this block and of later ones
+    _, state = kernel.step(None, query, key, value, Visibility(order=order))  # type: ignore[arg-type]
+    is_causal = order == "causal"
+    keys, values = (torch.cat([each, each[:, :, :8]], dim=2) if is_causal else each for each in (key, value))
+    visibility = Visibility(order=order, memory=40 if is_causal else 0)  # type: ignore[arg-type]
+    assert not kernel.step(state, query[:, :, :8], keys, values, visibility)[0].isfinite().any()
 
 
 def test_a_bias_of_minus_infinity_hides_a_pair_in_order() -> None:
