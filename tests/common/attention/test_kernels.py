@@ -244,8 +244,8 @@ def test_what_no_kernel_can_take_is_refused_before_any_work() -> None:
             kernel(*tensors, Visibility(segments=torch.zeros(2, 5)))
         away = torch.ones(2, 5, dtype=torch.bool, device="meta")
         for wrong, named in (
-            (Visibility(query_real=away), "query_real"),
-            (Visibility(key_real=away), "key_real"),
+            (Visibility(query_real=away), r"query_real \(query_mask of attend\)"),
+            (Visibility(key_real=away), r"key_real \(key_mask of attend\)"),
             (Visibility(segments=away.long()), "segments"),
         ):
             with pytest.raises(
