@@ -46,7 +46,7 @@ class PrefixCall(NamedTuple):
     def states(self) -> Tensor:
         """Returns c_j before each block of queries and after the last, times log2(e); B H blocks+1 M.
 
-        They are computed again for the gradients: of all layers they would take more memory than the rest.
+        They are computed again for the gradients, because their memory grows with N M.
         """
         query, keys = self.query, self.key.shape[2]
         width = max(query.shape[3], self.value.shape[3])
