@@ -119,7 +119,10 @@ def test_without_a_gpu_nothing_is_measured(
         (["tiles", "--length", "0"], "--length: expected at least 1, found 0"),
         (["tiles", "--out", "."], "--out .: expected a file of this command"),
         (["kernels", "--capability", "9"], "unknown capability '9'; nearest: 9.0"),
-        (["kernels", "--biased"], "--biased: dnas and hnas have kernels with a bias in causal order only; add --causal"),
+        (
+            ["kernels", "--biased"],
+            "--biased: dnas and hnas have kernels with a bias in causal order only; add --causal",
+        ),
         (["kernels", "--attention", "recency"], "--attention recency: expected dnas, hnas or"),
         (["kernels"], "TRITON_INTERPRET=1 is set, but the interpreter does not compile"),
     ],
