@@ -109,15 +109,11 @@ class Kernel(nn.Module, ABC):
         """Computes the output in time linear in the length."""
         raise AssertionError(conditions.ABSENT)
 
-    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Computes the output by this project's Triton kernels."""
-        raise AssertionError(conditions.ABSENT)
-
-    def triton_step(
+    def triton(
         self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> tuple[Output, ColumnLse | None]:
-        """Computes ``step`` by Triton kernels; variants with a state override this."""
-        return self.triton(query, key, value, visibility, bias), None
+        """Computes the output by this project's Triton kernels, and the state after the last query; see ``step``."""
+        raise AssertionError(conditions.ABSENT)
 
     def blockwise(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output block by block, in linear memory."""
@@ -258,7 +254,7 @@ class Kernel(nn.Module, ABC):
     ) -> Output:  # fmt: skip
         forms = {
             "features": self.features,
-            "triton": self.triton,
+            "triton": lambda *arguments: self.triton(None, *arguments)[0],
             "fused": self.fused,
             "blockwise": self.blockwise,
             "chunked": self.chunked,
@@ -309,7 +305,7 @@ class Kernel(nn.Module, ABC):
         visibility: Visibility, bias: Bias | None,
     ) -> tuple[Output, ColumnLse | None]:  # fmt: skip
         if implementation == "triton":
-            return self.triton_step(state, query, key, value, visibility, bias)
+            return self.triton(state, query, key, value, visibility, bias)
         rule = self.rule if implementation == "blockwise" else None
         return self._evaluate(rule, state, query, key, value, visibility, bias)
 

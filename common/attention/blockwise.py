@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seqarena.common.attention.column_logsumexp import (
     add_block,
+    aligned_state,
     column_logsumexp,
     columns_backward,
     prefix,
@@ -72,16 +73,11 @@ def shifted_softmax(call: Call, scores: Tensor, lse: Tensor) -> Tensor:
 
 
 def initial_state(call: Call, state: Tensor | None) -> Tensor:
-    """Returns the column logsumexps before the first query; L 1 M. Keys not in ``state`` start with an empty sum."""
+    """Returns the column logsumexps before the first query; L 1 M."""
     heads, keys = call.key.shape[:2]
-    initial = call.key.new_full((heads, 1, keys), EMPTY_LOGSUMEXP)
-    if state is not None:
-        earlier = call.visibility.memory if call.visibility.order == "causal" else keys
-        known = min(earlier, state.shape[-1])
-        newest = state.flatten(0, 1)[:, state.shape[-1] - known :].to(initial.dtype)
-        # The formula's state of a key that no query has seen is lower: a hidden score minus it would not be hidden.
-        initial[:, 0, earlier - known : earlier] = newest.clamp(min=EMPTY_LOGSUMEXP)
-    return initial
+    if state is None:
+        return call.key.new_full((heads, 1, keys), EMPTY_LOGSUMEXP)
+    return aligned_state(state.to(call.key.dtype), keys, call.visibility).flatten(0, 1)[:, None]
 
 
 def apply_dropout(weights: Tensor, mask: Tensor | None, out: Tensor | None = None) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seqarena.common.attention.rule import EMPTY_LOGSUMEXP, Scratch, softmax_backward_
 from seqarena.common.attention.tiles import Call, Tile
+from seqarena.common.attention.visibility import Visibility
 
 RANGE = 60.0
 """Maximum difference of logarithms for which exponentials are summed directly: exp(60) is well within float32, and the
@@ -52,6 +53,19 @@ def columns_backward(call: Call, heads: slice, lses: Tensor, grad: Tensor, accum
             earlier += weights.sum(dim=1, keepdim=True)
             accumulate(tile, grad_scores.sub_(weights))
         grad = earlier
+
+
+def aligned_state(state: Tensor, keys: int, visibility: Visibility) -> Tensor:
+    """Returns the column logsumexps of a call's keys over earlier queries (..., M), given the state before it (..., K).
+
+    The last entries of the state belong to the keys before the first query. Other keys start with an empty sum. So do
+    those that no query has seen: the formula's state is lower there, and a hidden score minus it would not be hidden.
+    """
+    earlier = visibility.memory if visibility.order == "causal" else keys
+    known = min(earlier, state.shape[-1])
+    aligned = state.new_full((*state.shape[:-1], keys), EMPTY_LOGSUMEXP)
+    aligned[..., earlier - known : earlier] = state[..., state.shape[-1] - known :].clamp(min=EMPTY_LOGSUMEXP)
+    return aligned
 
 
 def exp_(exponents: Tensor, masked: bool) -> Tensor:

@@ -132,19 +132,13 @@ class DoublyNormalizedKernel(Kernel):
             case _:
                 return super().limitation(implementation, inputs)
 
-    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Computes the output by the kernels in ``triton/doubly_normalized.py``, or with an order ``prefix.py``."""
-        return self.triton_step(None, query, key, value, visibility, bias)[0]
-
-    def triton_step(
+    def triton(
         self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> tuple[Output, ColumnLse | None]:
         """Computes the output by Triton kernels and, with an order, the state after the last query."""
         from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
-        return attend_doubly_normalized(
-            query, key, value, visibility, bias, self.active_dropout, None, state
-        )  # fmt: skip
+        return attend_doubly_normalized(query, key, value, visibility, bias, self.active_dropout, None, state)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by the two passes of ``fused.py``."""

@@ -112,11 +112,13 @@ class ElementwiseKernel(Kernel):
             case _:
                 return super().limitation(implementation, inputs)
 
-    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Computes the output by the kernels in ``triton/elementwise.py``."""
+    def triton(
+        self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
+    ) -> tuple[Output, ColumnLse | None]:
+        """Computes the output by the kernels in ``triton/elementwise.py``; there is no state."""
         from seqarena.common.attention.triton.operators import attend_elementwise  # noqa: PLC0415  # needs Triton
 
-        return attend_elementwise(self.rule, query, key, value, visibility, bias, self.active_dropout)
+        return attend_elementwise(self.rule, query, key, value, visibility, bias, self.active_dropout), None
 
     def features(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output of x^1 and x^2 by products of features."""

@@ -113,20 +113,14 @@ class HybridKernel(Kernel):
             case _:
                 return super().limitation(implementation, inputs)
 
-    def triton(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
-        """Computes both halves by the Triton kernels of doubly-normalised attention, from the same scores."""
-        return self.triton_step(None, query, key, value, visibility, bias)[0]
-
-    def triton_step(
+    def triton(
         self, state: EarlierLse | None, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None
     ) -> tuple[Output, ColumnLse | None]:
-        """Computes the output by Triton kernels and, with an order, the state after the last query."""
+        """Computes both halves by the Triton kernels of doubly-normalised attention, from the same scores."""
         from seqarena.common.attention.triton.operators import attend_doubly_normalized  # noqa: PLC0415  # needs Triton
 
         mixing = self.u().reshape(-1).expand(query.shape[1])
-        return attend_doubly_normalized(
-            query, key, value, visibility, bias, self.active_dropout, mixing, state
-        )  # fmt: skip
+        return attend_doubly_normalized(query, key, value, visibility, bias, self.active_dropout, mixing, state)
 
     def fused(self, query: Query, key: Key, value: Value, visibility: Visibility, bias: Bias | None) -> Output:
         """Computes the output by fused passes.

@@ -47,6 +47,29 @@ def drop(weights, row_bits, key_bits, limit, kept, DROPS: tl.constexpr):
 
 
 @triton.jit
+def add_tile(top, total, mean, scores, values, row_bits, key_bits, limit, kept, DROPS: tl.constexpr):
+    """Adds a tile to the softmax of each row: largest score, sum of exponentials, and sum of weighted values."""
+    higher = tl.maximum(top, tl.max(scores, 1))
+    weights = tl.exp2(scores - higher[:, None])
+    faded = tl.exp2(top - higher)
+    total = total * faded + tl.sum(weights, 1)
+    weights = drop(weights, row_bits, key_bits, limit, kept, DROPS)
+    return higher, total, mean * faded[:, None] + product(weights.to(values.dtype), values)
+
+
+@triton.jit
+def store_softmax(
+    out, lse, top, total, mean, has_weights, head, rows, value_width, first,
+    ROWS: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Stores the output and the logsumexp of a block of rows; 0 and FAR for rows without weights."""
+    row = first + tl.arange(0, ROWS)
+    tl.store(lse + head * rows + row, tl.where(has_weights, top + tl.log2(total), FAR), mask=row < rows)
+    mean = tl.where(has_weights[:, None], mean / total[:, None], 0.0)
+    store_tile(out + head * rows * value_width, mean, rows, value_width, first, ROWS, VALUE_WIDTH)
+
+
+@triton.jit
 def softmax_scores(scores, offset):
     """Returns the scores with those of padded keys, whose ``offset`` is c_j, hidden."""
     return tl.where(offset > 0.5 * FAR, -FAR, scores)
@@ -114,34 +137,21 @@ def normalized_forward(
         bits = bits_of(key_bits, head, keys, start + tl.arange(0, KEYS), DROPS)[None, :]
         offset = load_numbers(column_lse + head * keys, keys, start, KEYS, FAR)[None, :]
         scores = scores_of(own, others, scale)
-        shifted = scores - offset
-        higher = tl.maximum(top, tl.max(shifted, 1))
-        weights = tl.exp2(shifted - higher[:, None])
-        faded = tl.exp2(top - higher)
-        total = total * faded + tl.sum(weights, 1)
-        weights = drop(weights, own_bits, bits, limit, kept, DROPS)
-        mean = mean * faded[:, None] + product(weights.to(values.dtype), values)
-        top = higher
+        top, total, mean = add_tile(top, total, mean, scores - offset, values, own_bits, bits, limit, kept, DROPS)
         if MIXED:
-            scores = softmax_scores(scores, offset)
-            higher = tl.maximum(softmax_top, tl.max(scores, 1))
-            weights = tl.exp2(scores - higher[:, None])
-            faded = tl.exp2(softmax_top - higher)
-            softmax_total = softmax_total * faded + tl.sum(weights, 1)
-            weights = drop(weights, own_bits, bits, limit, kept, DROPS)
-            softmax_mean = softmax_mean * faded[:, None] + product(weights.to(values.dtype), values)
-            softmax_top = higher
+            softmax_top, softmax_total, softmax_mean = add_tile(
+                softmax_top, softmax_total, softmax_mean, softmax_scores(scores, offset), values,
+                own_bits, bits, limit, kept, DROPS,
+            )  # fmt: skip
     query_offsets = load_numbers(query_offset + (head // heads) * rows, rows, first, ROWS, FAR)
-    # A row of NaN alone has no largest number.
+    # A row of NaN alone has no largest score.
     real = (query_offsets == 0) & ((top > -0.5 * FAR) | ~(total >= 0.0))
-    tl.store(row_lse + head * rows + row, tl.where(real, top + tl.log2(total), FAR), mask=row < rows)
-    mean = tl.where(real[:, None], mean / total[:, None], 0.0)
-    store_tile(out + head * rows * value_width, mean, rows, value_width, first, ROWS, VALUE_WIDTH)
+    store_softmax(out, row_lse, top, total, mean, real, head, rows, value_width, first, ROWS, VALUE_WIDTH)
     if MIXED:
-        found = tl.where(real, softmax_top + tl.log2(softmax_total), FAR)
-        tl.store(softmax_lse + head * rows + row, found, mask=row < rows)
-        softmax_mean = tl.where(real[:, None], softmax_mean / softmax_total[:, None], 0.0)
-        store_tile(softmax_out + head * rows * value_width, softmax_mean, rows, value_width, first, ROWS, VALUE_WIDTH)
+        store_softmax(
+            softmax_out, softmax_lse, softmax_top, softmax_total, softmax_mean, real, head, rows, value_width, first,
+            ROWS, VALUE_WIDTH,
+        )  # fmt: skip
 
 
 @triton.jit

@@ -13,7 +13,14 @@ gradient of T_ij, and c_j is the value after the block. Logarithms have the base
 import triton
 import triton.language as tl
 
-from seqarena.common.attention.triton.doubly_normalized import FAR, LOG2_E, drop, mixing_of
+from seqarena.common.attention.triton.doubly_normalized import (
+    FAR,
+    LOG2_E,
+    add_tile,
+    drop,
+    mixing_of,
+    store_softmax,
+)
 from seqarena.common.attention.triton.elementwise import bias_of
 from seqarena.common.attention.triton.tiles import (
     bits_of,
@@ -37,7 +44,7 @@ def add_logarithms(one, other):
 
 
 @triton.jit
-def add_since(one_lse, one, other_lse, other):
+def add_spans(one_lse, one, other_lse, other):
     """Adds the sums over two spans of rows, each relative to the logsumexp of its first row.
 
     The logsumexp grows with time, so that the span with the smaller one is the earlier.
@@ -84,13 +91,13 @@ def prefix_logsumexp(scores, before):
 
 
 @triton.jit
-def shifted_of(scores, lse):
+def shifted_scores(scores, lse):
     """Returns T_ij of a tile; -FAR for hidden pairs."""
     return tl.where(scores == -FAR, -FAR, scores - lse)
 
 
 @triton.jit
-def sums_since(grad, scores, lse, later):
+def sums_from_row(grad, scores, lse, later):
     """Returns the sum over rows i' >= i of g_i'j exp(c_ij - c_i'j), given that over the rows after the tile."""
     last = tl.max(lse, 0)
     exponents = tl.where(scores == -FAR, 0.0, lse - last[None, :])
@@ -98,7 +105,7 @@ def sums_since(grad, scores, lse, later):
         factors = tl.exp2(exponents)
         found = factors * (tl.cumsum(grad / factors, 0, reverse=True) + later[None, :])
     else:
-        _, found = tl.associative_scan((lse, grad), 0, add_since, reverse=True)
+        _, found = tl.associative_scan((lse, grad), 0, add_spans, reverse=True)
         found += later[None, :] * tl.exp2(exponents)
     return found
 
@@ -109,10 +116,10 @@ def score_gradients(
 ):
     """Returns the gradient of s_ij, the weights, and ``later`` of the block before."""
     lse = prefix_logsumexp(scores, before)
-    shifted = shifted_of(scores, lse)
+    shifted = shifted_scores(scores, lse)
     weights = tl.exp2(shifted - row_lse[:, None])
     grad = u * weights * (grad_weights - row_delta[:, None])
-    grad_scores = grad - tl.exp2(tl.minimum(shifted, 0.0)) * sums_since(grad, scores, lse, later)
+    grad_scores = grad - tl.exp2(tl.minimum(shifted, 0.0)) * sums_from_row(grad, scores, lse, later)
     if MIXED:
         softmax = (1 - u) * tl.exp2(scores - softmax_lse[:, None])
         grad_scores += softmax * (grad_weights - softmax_delta[:, None])
@@ -181,32 +188,22 @@ def prefix_forward(
             queries, others, query_real, key_real, bias, head, heads, rows, keys, first, start, memory, scale,
             batch_stride, head_stride, row_stride, key_stride, CAUSAL, BIASED, ROWS, KEYS,
         )  # fmt: skip
-        shifted = shifted_of(scores, prefix_logsumexp(scores, load_numbers(states, keys, start, KEYS, -FAR)))
-        higher = tl.maximum(top, tl.max(shifted, 1))
-        weights = tl.exp2(shifted - higher[:, None])
-        faded = tl.exp2(top - higher)
-        total = total * faded + tl.sum(weights, 1)
-        weights = drop(weights, own_bits, bits, limit, kept, DROPS)
-        mean = mean * faded[:, None] + product(weights.to(values.dtype), values)
-        top = higher
+        lse = prefix_logsumexp(scores, load_numbers(states, keys, start, KEYS, -FAR))
+        top, total, mean = add_tile(
+            top, total, mean, shifted_scores(scores, lse), values, own_bits, bits, limit, kept, DROPS
+        )  # fmt: skip
         if MIXED:
-            higher = tl.maximum(softmax_top, tl.max(scores, 1))
-            weights = tl.exp2(scores - higher[:, None])
-            faded = tl.exp2(softmax_top - higher)
-            softmax_total = softmax_total * faded + tl.sum(weights, 1)
-            weights = drop(weights, own_bits, bits, limit, kept, DROPS)
-            softmax_mean = softmax_mean * faded[:, None] + product(weights.to(values.dtype), values)
-            softmax_top = higher
-    # A row without a visible key has counted its hidden pairs. One of NaN alone has no largest number.
-    some = (top != -FAR) | ~(total >= 0.0)
-    tl.store(row_lse + head * rows + row, tl.where(some, top + tl.log2(total), FAR), mask=row < rows)
-    mean = tl.where(some[:, None], mean / total[:, None], 0.0)
-    store_tile(out + head * rows * value_width, mean, rows, value_width, first, ROWS, VALUE_WIDTH)
+            softmax_top, softmax_total, softmax_mean = add_tile(
+                softmax_top, softmax_total, softmax_mean, scores, values, own_bits, bits, limit, kept, DROPS
+            )  # fmt: skip
+    # A row without a visible key has counted its hidden pairs. A row of NaN alone has no largest score.
+    has_keys = (top != -FAR) | ~(total >= 0.0)
+    store_softmax(out, row_lse, top, total, mean, has_keys, head, rows, value_width, first, ROWS, VALUE_WIDTH)
     if MIXED:
-        found = tl.where(some, softmax_top + tl.log2(softmax_total), FAR)
-        tl.store(softmax_lse + head * rows + row, found, mask=row < rows)
-        softmax_mean = tl.where(some[:, None], softmax_mean / softmax_total[:, None], 0.0)
-        store_tile(softmax_out + head * rows * value_width, softmax_mean, rows, value_width, first, ROWS, VALUE_WIDTH)
+        store_softmax(
+            softmax_out, softmax_lse, softmax_top, softmax_total, softmax_mean, has_keys, head, rows, value_width,
+            first, ROWS, VALUE_WIDTH,
+        )  # fmt: skip
 
 
 @triton.jit

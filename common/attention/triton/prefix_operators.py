@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from seqarena.common.attention.column_logsumexp import aligned_state
 from seqarena.common.attention.rule import EMPTY_LOGSUMEXP
 from seqarena.common.attention.triton import prefix
 from seqarena.common.attention.triton.arguments import bias_gradient, dropout_of, masks_of, row_products, seed_of
@@ -98,19 +99,13 @@ def attend_prefix(
         mixing: u of each head (H), for hybrid attention, whose halves are computed from the same scores.
         state: Column logsumexp of each key over earlier queries (B H K); without gradient.
     """
-    causal, keys = visibility.order == "causal", key.shape[2]
     if state is not None:
-        earlier = visibility.memory if causal else keys
-        known = min(earlier, state.shape[2])
-        before = state.new_full((*key.shape[:3],), EMPTY_LOGSUMEXP, dtype=torch.float32)
-        newest = state.detach()[..., state.shape[2] - known :]
-        before[..., earlier - known : earlier] = newest.clamp(min=EMPTY_LOGSUMEXP)
-        state = before / math.log(2)
+        state = aligned_state(state.detach().float(), key.shape[2], visibility) / math.log(2)
     query, key, value = (each.contiguous() for each in visibility.clear(query, key, value))
     u = query.new_zeros(0, dtype=torch.float32) if mixing is None else mixing.float()
     output, last, *_ = prefix_forward(
         query, key, value, bias, u, state, visibility.query_real, visibility.key_real, seed_of(dropout, query.device),
-        dropout, mixing is not None, causal, visibility.memory,
+        dropout, mixing is not None, visibility.order == "causal", visibility.memory,
     )  # fmt: skip
     return output, (last * math.log(2)).clamp(min=EMPTY_LOGSUMEXP)
 

@@ -18,9 +18,9 @@ from seqarena.common.errors import WrongUseError
 TEST_LENGTHS = ((200, 5), (208, 0))
 """Numbers of queries and, in causal order, of memory keys in the tests: several tiles and part of one. Triton
 specialises kernels on divisibility by 16, so one length is divisible and the other is not."""
-PREFIX_TIMES = (1.0, 20.0)
-"""Factors of the queries in the tests with an order and a column sum. With the second one the scores of a column differ
-so much that the kernels take their other branch."""
+QUERY_FACTORS = (1.0, 20.0)
+"""Factors of the queries in the tests of prefix forms, for each of ``TEST_LENGTHS``. With the second one the scores of
+a column differ so much that the kernels scan their logarithms."""
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Maximum difference from the engine's results in float64, relative to their maximum."""
 FAULTS: dict[str, str | None] = {}
@@ -66,9 +66,9 @@ def find_fault(
     """Tests the kernels of a rule on small examples; returns a description of the fault, or None."""
     try:
         both = []
-        for (length, memory), times in zip(TEST_LENGTHS, PREFIX_TIMES, strict=True):
+        for (length, memory), factor in zip(TEST_LENGTHS, QUERY_FACTORS, strict=True):
             lengths = (length, length + (memory if order == "causal" else 0))
-            both += examples(rule, dtype, device, (width, value_width), lengths, order, dropout, biased, times)
+            both += examples(rule, dtype, device, (width, value_width), lengths, order, dropout, biased, factor)
     except WrongUseError:
         raise
     except Exception as error:  # Triton, its compiler and the driver raise errors of many classes
@@ -82,11 +82,11 @@ def find_fault(
 
 def examples(
     rule: Rule, dtype: torch.dtype, device: torch.device, widths: tuple[int, int], lengths: tuple[int, int],
-    order: Order, dropout: float, biased: bool, times: float,
+    order: Order, dropout: float, biased: bool, factor: float,
 ) -> list[tuple[Tensor, Tensor]]:  # fmt: skip
     """Returns pairs of output and gradients of a small example: by the kernels, and by the engine in float64.
 
-    In prefix forms queries are multiplied by ``times``, keys have earlier queries, and the states are compared too.
+    In prefix forms queries are multiplied by ``factor``, keys have earlier queries, and the states are compared too.
     """
     from seqarena.common.attention.triton import operators  # noqa: PLC0415  # needs Triton
 
@@ -104,7 +104,7 @@ def examples(
         is_prefix = rule.rounds > 0 and order != "none"
         state = torch.randn(2, 2, memory if order == "causal" else keys, device=device) if is_prefix else None
         if is_prefix:
-            qkv[0] = (times * qkv[0].detach()).requires_grad_()
+            qkv[0] = (factor * qkv[0].detach()).requires_grad_()
         bias = [torch.randn(2, 2, rows, keys, device=device).to(dtype).requires_grad_()] if biased else []
         wide, wide_bias = ([each.detach().double().requires_grad_() for each in some] for some in (qkv, bias))
         # u of hybrid attention, the mixture that reads scores too

@@ -1,7 +1,5 @@
 """The kernels of the elementwise variants with a bias, through Triton's interpreter: against float64 formulas."""
 
-import copy
-
 import pytest
 import torch
 
@@ -18,6 +16,7 @@ from tests.common.attention.test_triton import (
     poisoned,
     require_close,
     require_no_worse_than_plain,
+    require_same_dropout,
 )
 
 pytestmark = INTERPRETED
@@ -73,12 +72,7 @@ def test_a_shifted_bias_is_read_as_it_is_stored() -> None:
 
 def test_dropout_with_a_bias_drops_what_blockwise_drops() -> None:
     kernel, visibility = find_attention("gelu").build(heads=2, dropout=0.4), padded(40, 45, "causal", 5)
-    given = [*inputs(40, 45), bias_of("trained", 40, 45, visibility)]
-    torch.manual_seed(3)
-    found = both(kernel, given, visibility)
-    torch.manual_seed(3)
-    wide = [each.detach().double().requires_grad_() for each in given]
-    require_close(found, both(copy.deepcopy(kernel).double(), wide, visibility, "blockwise"))
+    require_same_dropout(kernel, [*inputs(40, 45), bias_of("trained", 40, 45, visibility)], visibility)
 
 
 @pytest.mark.parametrize("name", ["x3", "gelu"])

@@ -1,6 +1,7 @@
 """The kernels of prefix-normalised attention, through Triton's interpreter: against float64 formulas."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tests.common.attention.test_triton import (
     poisoned,
     require_close,
     require_no_worse_than_plain,
+    require_same_dropout,
 )
 from tests.common.attention.test_triton_bias import bias_of
 
@@ -59,13 +61,7 @@ def test_columns_of_any_range_keep_their_early_rows(name: str, order: str) -> No
 @pytest.mark.parametrize("name", NAMES)
 def test_dropout_in_order_drops_what_blockwise_drops(name: str) -> None:
     kernel, (given, visibility) = find_attention(name).build(heads=2, dropout=0.4), given_in("causal", 40)
-    torch.manual_seed(3)
-    found = both(kernel, given, visibility)
-    torch.manual_seed(3)
-    wide = [each.detach().double().requires_grad_() for each in given]
-    require_close(found, both(copy.deepcopy(kernel).double(), wide, visibility, "blockwise"))
-    kernel.eval()
-    assert (both(kernel, given, visibility)[0] - found[0]).abs().max() > 1e-3
+    require_same_dropout(kernel, given, visibility)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,6 +115,29 @@ def test_a_later_query_changes_nothing_before_it(order: str, wrong: float) -> No
     keys, values = (torch.cat([each, each[:, :, :8]], dim=2) if is_causal else each for each in (key, value))
     visibility = Visibility(order=order, memory=40 if is_causal else 0)  # type: ignore[arg-type]
     assert not kernel.step(state, query[:, :, :8], keys, values, visibility)[0].isfinite().any()
+
+
+@pytest.mark.parametrize("function", ["add_logarithms", "add_spans"])
+def test_the_self_test_runs_both_scans(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU on which a scan is wrong must not use the kernels."""
+    from seqarena.common.attention.triton import prefix, self_test  # noqa: PLC0415
+
+    monkeypatch.setattr(self_test, "TEST_LENGTHS", ((24, 5), (32, 0)))
+    rule = find_attention("dnas").build(heads=2).rule
+    assert rule is not None
+    right = getattr(prefix, function)
+
+    class Wrong:
+        @staticmethod
+        def fn(*given: Any) -> Any:
+            found = right.fn(*given)
+            return tuple(each * 1.5 for each in found) if isinstance(found, tuple) else found * 1.5
+
+        __call__ = fn
+
+    monkeypatch.setattr(prefix, function, Wrong())
+    told = self_test.find_fault(rule, torch.float32, torch.device("cpu"), 16, 16, "causal", 0.0)
+    assert "are wrong on this GPU" in str(told)
 
 
 def test_a_bias_of_minus_infinity_hides_a_pair_in_order() -> None:
