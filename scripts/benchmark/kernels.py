@@ -6,6 +6,7 @@ bfloat16, the products take as long as head_dim / 16 other instructions per pair
 
 import itertools
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     found = []
     for capability, precision, width in itertools.product(options.capability, options.precision, options.head_dim):
         for variant in options.attention:
+            print(f"compiling {variant} for {capability}, {precision}, head_dim {width}", file=sys.stderr)
             for each in compiled_of(variant, capability, precision, width, options):
                 found.append((variant, capability, precision, width, each))
     if options.json:

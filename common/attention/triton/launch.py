@@ -24,12 +24,11 @@ of doubly-normalised attention with dropout, of hybrid attention, and of element
 more registers. prefix: any kernel of prefix-normalised attention."""
 HEAVY: dict[Role, Role] = {"forward": "forward_heavy", "keys": "keys_heavy", "queries": "queries_heavy"}
 """Role -> role with more registers."""
-ROLES: tuple[Role, ...] = get_args(Role)
+PREFIX_ROLES = ("prefix_rows", "prefix_keys")
+"""Roles with tiles in ``PREFIX_TILES``; the others have theirs in ``TABLE``."""
+ROLES = tuple(each for each in get_args(Role) if each not in PREFIX_ROLES)
 BY_ROWS = ("forward", "queries", "forward_heavy", "queries_heavy", "prefix_rows")
 """Roles whose programs process a block of rows each; programs of other roles process a block of keys."""
-
-
-PREFIX_ROLES = ("prefix_rows", "prefix_keys")
 
 
 class Tiles(NamedTuple):

@@ -224,12 +224,12 @@ def prefix_backward_keys(
     blocks = tl.cdiv(rows, ROWS)
     keys_total = tl.zeros((KEYS, WIDTH), dtype=tl.float32)
     values_total = tl.zeros((KEYS, VALUE_WIDTH), dtype=tl.float32)
-    own_later = tl.zeros((KEYS,), dtype=tl.float32)
+    block_later = tl.zeros((KEYS,), dtype=tl.float32)
     begin = tl.maximum(start - memory, 0) // ROWS if CAUSAL else 0
     for back in range(begin, blocks):
         block = begin + blocks - 1 - back
         first = block * ROWS
-        tl.store(later + (head * blocks + block) * keys + position, own_later, mask=position < keys)
+        tl.store(later + (head * blocks + block) * keys + position, block_later, mask=position < keys)
         before = load_numbers(states + (head * (blocks + 1) + block) * keys, keys, start, KEYS, -FAR)
         queries = load_tile(query + head * rows * width, rows, width, first, ROWS, WIDTH)
         grads = load_tile(grad + head * rows * value_width, rows, value_width, first, ROWS, VALUE_WIDTH)
@@ -238,8 +238,8 @@ def prefix_backward_keys(
             queries, others, query_real, key_real, bias, head, heads, rows, keys, first, start, memory, scale,
             batch_stride, head_stride, row_stride, key_stride, CAUSAL, BIASED, ROWS, KEYS,
         )  # fmt: skip
-        grad_scores, weights, own_later = score_gradients(
-            scores, before, own_later,
+        grad_scores, weights, block_later = score_gradients(
+            scores, before, block_later,
             drop(product(grads, tl.trans(values)), own_bits, bits, limit, kept, DROPS),
             load_numbers(row_lse + head * rows, rows, first, ROWS, FAR),
             load_numbers(delta + head * rows, rows, first, ROWS, 0.0),

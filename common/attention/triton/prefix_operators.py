@@ -51,7 +51,7 @@ class PrefixCall(NamedTuple):
         """
         query, keys = self.query, self.key.shape[2]
         width = max(query.shape[3], self.value.shape[3])
-        blocks = -(-query.shape[2] // choose_tiles(None, "prefix_rows", query, width).own)
+        blocks = -(-query.shape[2] // choose_tiles(prefix.prefix_forward, "prefix_rows", query, width).own)
         states = query.new_empty(*query.shape[:2], blocks + 1, keys, dtype=torch.float32)
         states[:, :, 0] = EMPTY_LOGSUMEXP / math.log(2) if self.state is None else self.state
         self.launch(prefix.prefix_columns, "prefix_keys", query, self.key, states)
