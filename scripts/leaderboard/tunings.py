@@ -66,6 +66,7 @@ def with_tuned(
         problems += [
             f"two choices of {row_name(row)} on one grid: using the newest, {last.path}, and ignoring {each.path}"
             for each in earlier
+            if each.results != last.results  # a record and its copy with more rows, in two folders merged into one
         ]
         group = groups.setdefault(protocol, Group(protocol=protocol))
         for folder, result in separate_versions(last.results).items():

@@ -136,30 +136,40 @@ class Tuning:
     """Directories of runs that an earlier choice of this record tested, such as one before an edit of the code."""
 
     def write(self, runs: Path) -> Path:
-        """Writes the record below a folder of runs and returns its path, which depends on the settings and the grid.
+        """Writes the record below a folder of runs and returns its path.
 
-        Choices of other rows in a record of the same settings are kept, so that variants can be added.
+        Choices of other rows in records of the same settings and grid are kept, so that variants can be added. The
+        name of the file depends on its content, so that two folders of runs can be merged and no record is lost.
         """
-        path = runs / FOLDER / f"{self.package}-{self.task}-{self.settings}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive(path.with_name(f".{path.name}.lock")):  # another sweep may add its rows at the same time
-            self._add_to(path)
+        name = f"{self.package}-{self.task}-{self.settings}"
+        folder = runs / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(folder / f".{name}.json.lock"):  # another sweep may add its rows at the same time
+            earlier = sorted(folder.glob(f"{name}*.json"))
+            path = self._write_with(earlier, folder, name)
+            for each in earlier:
+                if each != path:
+                    each.unlink()
         return path
 
-    def _add_to(self, path: Path) -> None:
+    def _write_with(self, earlier: Sequence[Path], folder: Path, name: str) -> Path:
         rows = {choice.row for choice in self.choices}
         others: list[Choice] = []
         tested = list(self.earlier)
-        with contextlib.suppress(BadDataError):  # there is none, or it is damaged and replaced
-            found = read_tuning(path)
-            order = [list(found.fields).index(name) for name in self.fields]
-            others = [_reordered(choice, order) for choice in found.choices if choice.row not in rows]
-            tested += [*found.earlier, *(folder for choice in found.choices for folder in choice.folders)]
+        for path in earlier:
+            with contextlib.suppress(BadDataError):  # a damaged record is replaced
+                found = read_tuning(path)
+                order = [list(found.fields).index(each) for each in self.fields]
+                kept = [_reordered(choice, order) for choice in found.choices if choice.row not in rows]
+                others += [choice for choice in kept if choice not in others]
+                tested += [*found.earlier, *(run for choice in found.choices for run in choice.folders)]
         choices = [*others, *self.choices]
-        chosen = {folder for choice in choices for folder in choice.folders}
-        tested = [folder for folder in dict.fromkeys(tested) if folder not in chosen]
+        chosen = {run for choice in choices for run in choice.folders}
+        tested = [run for run in dict.fromkeys(tested) if run not in chosen]
         values = asdict(replace(self, choices=choices, earlier=tested))
+        path = folder / f"{name}-{seal(values)[:8]}.json"
         write_json(path, values | {SEAL: seal(values)})
+        return path
 
 
 def _reordered(choice: Choice, order: Sequence[int]) -> Choice:

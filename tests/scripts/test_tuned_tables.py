@@ -151,7 +151,28 @@ def test_rows_that_two_sweeps_add_at_the_same_time_are_all_kept(tuned: Path, tmp
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(add, whole.choices))
-        assert len(read_tuning(folder / FOLDER / record.name).choices) == len(whole.choices)
+        (both,) = (folder / FOLDER).glob("*.json")
+        assert len(read_tuning(both).choices) == len(whole.choices)
+
+
+def test_rows_tuned_on_two_machines_are_kept_when_their_folders_are_merged(tuned: Path, tmp_path: Path) -> None:
+    """Also if one began with a copy of the other's folder; a later sweep in the merged folder makes one record."""
+    (record,) = (tuned / "runs" / FOLDER).glob("*.json")
+    whole = read_tuning(record)
+    runs = tmp_path / "runs"
+    shutil.copytree(tuned / "runs", runs)
+    (runs / FOLDER / record.name).unlink()
+    for number, choices in enumerate([whole.choices[:1], whole.choices[1:], whole.choices]):
+        replace(whole, choices=choices).write(tmp_path / str(number))
+        shutil.copytree(tmp_path / str(number) / FOLDER, runs / FOLDER, dirs_exist_ok=True)
+        found = measurements(runs)
+        assert sum(len(group.results) for group in found.tuned) == 2 * min(number + 1, 2)
+        assert not found.duplicates
+    assert len(list((runs / FOLDER).glob("*.json"))) == 3
+    assert table_of(runs) == table_of(tuned / "runs")
+    after = replace(whole, choices=whole.choices[:1]).write(runs)
+    assert list((runs / FOLDER).glob("*.json")) == [after]
+    assert table_of(runs) == table_of(tuned / "runs")
 
 
 def test_the_page_shows_tuned_tables(tuned: Path, tmp_path: Path) -> None:

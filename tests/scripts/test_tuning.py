@@ -185,10 +185,11 @@ def test_chosen_runs_are_in_an_ordinary_table_only_if_an_ordinary_sweep_planned_
     (record,) = (tmp_path / "runs" / FOLDER).glob("*.json")
     whole = read_tuning(record)
     tested = {folder for choice in whole.choices for folder in choice.folders}
-    replace(whole, choices=[replace(choice, folders=[]) for choice in whole.choices]).write(tmp_path / "runs")
-    assert set(read_tuning(record).earlier) == tested
+    none = replace(whole, choices=[replace(choice, folders=[]) for choice in whole.choices]).write(tmp_path / "runs")
+    assert not record.exists()
+    assert set(read_tuning(none).earlier) == tested
     assert not measurements(tmp_path / "runs").results  # such as results before an edit of the code
-    whole.write(tmp_path / "runs")
+    assert whole.write(tmp_path / "runs") == record
     assert not read_tuning(record).earlier
     ordinary = arguments(tmp_path)
     ordinary[ordinary.index("--tune") : ordinary.index("--runs")] = []
