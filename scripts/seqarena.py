@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "variants": "list the attention variants, grouped: name, orders, formula",
         "price": "measure time and memory of each variant's training step, in turns, for the leaderboard",
         "verify": "check an attention variant, your own or one of the table, against the contract of the suite",
-        "selftest": "check every implementation of every variant on this machine against float64",
+        "selftest": "check attention against float64, and short trainings, on this machine",
         "figures": "draw and check claims of the papers that need no big training",
         "benchmark": "measure time and memory of each variant: attention alone, or a training step",
     }

@@ -1,29 +1,19 @@
-"""Checks every implementation of every attention variant on this machine against the variant's formula in float64.
-
-Outputs and gradients are compared in float32 and half precision, with padded keys and queries. On a GPU this includes
-the Triton kernels, which were written without one. Please report what is broken, with the file that this command
-writes.
-"""
+"""Compares every implementation of attention with the variant's formula in float64."""
 
 import copy
 import dataclasses
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from seqarena.common.attention import ATTENTIONS, find_attention
 from seqarena.common.attention.base import IMPLEMENTATIONS, AttentionConfig, Kernel
 from seqarena.common.attention.mixer import MixerConfig
 from seqarena.common.attention.triton.self_test import TOLERANCE
 from seqarena.common.attention.visibility import Order, Visibility
-from seqarena.common.files import write_json
-from seqarena.common.parser import Parser
-from seqarena.common.training.runtime import environment, make_accelerator
 from seqarena.scripts.tables import render
 
 HEADS, LENGTH, WIDTH = 2, 72, 16
@@ -50,34 +40,13 @@ class Finding:
     """Why it cannot compute the call, or what is broken; empty if it is usable."""
 
 
-def parser() -> Parser:
-    """Returns the parser of ``seqarena selftest``."""
-    made = Parser(prog="seqarena selftest", description=__doc__)
-    made.add_argument("--attention", nargs="+", metavar="A", help="variants (default: all)")
-    made.add_argument("--out", type=Path, default=Path("selftest.json"), help="file to write (default: selftest.json)")
-    return made
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Runs ``seqarena selftest`` and returns its exit code: 1 if something is broken."""
-    options = parser().parse_args(arguments)
-    names = options.attention or list(ATTENTIONS)
-    configs = {name: find_attention(name) for name in names}
-    accelerator = make_accelerator("float32")
+def check_all(configs: Mapping[str, AttentionConfig], device: torch.device) -> list[Finding]:
+    """Returns the findings of all variants, given by name."""
     found: list[Finding] = []
     for name, config in configs.items():
         print(f"{name} ...", file=sys.stderr)
-        found += check(name, config, accelerator.device)
-    write_json(
-        options.out, {"environment": environment(accelerator), "findings": [dataclasses.asdict(each) for each in found]}
-    )
-    print(_table(found, accelerator.device), end="")
-    layers = [name for name, config in configs.items() if isinstance(config, MixerConfig)]
-    if layers:
-        print(f"not checked, since they are whole layers: {', '.join(layers)}")
-    broken = sum(each.status == "broken" for each in found)
-    print(f"{broken} of {sum(each.status != 'absent' for each in found)} broken; written to {options.out}")
-    return int(broken > 0)
+        found += check(name, config, device)
+    return found
 
 
 def check(name: str, config: AttentionConfig, device: torch.device) -> list[Finding]:
@@ -144,7 +113,8 @@ def _error(found: Tensor, exact: Tensor) -> float:
     return error if math.isfinite(error) else math.inf
 
 
-def _table(found: Sequence[Finding], device: torch.device) -> str:
+def table(found: Sequence[Finding], device: torch.device) -> str:
+    """Returns the table of the findings."""
     rows = []
     for name, order in dict.fromkeys((each.attention, each.order) for each in found):
         own = [each for each in found if (each.attention, each.order) == (name, order)]
@@ -162,4 +132,4 @@ def _table(found: Sequence[Finding], device: torch.device) -> str:
         "error: of output and gradients, relative to their largest value; allowed: "
         + ", ".join(f"{str(dtype).removeprefix('torch.')} {allowed:g}" for dtype, allowed in TOLERANCE.items())
     ]
-    return render(f"selftest on {device}", headings, rows, notes, "terminal")
+    return render(f"attention on {device}", headings, rows, notes, "terminal")
