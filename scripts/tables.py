@@ -24,7 +24,7 @@ PLAIN_MARKS = str.maketrans("▲▼○✕", "+-ox")
 LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {letter: f"${letter}$" for letter in "<>|"}
-    | {"▲": r"$\uparrow$", "▼": r"$\downarrow$", "○": r"$\circ$", "✕": r"$\times$"}
+    | {"▲": r"$\bigtriangleup$", "▼": r"$\bigtriangledown$", "○": r"$\circ$", "✕": r"$\times$", "↓": r"$\downarrow$"}
     | {"\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
 )
 

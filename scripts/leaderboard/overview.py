@@ -167,6 +167,10 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
         )
     if overview.left_out:
         notes.append(f"without a comparison: {', '.join(overview.left_out)}")
+    counts = Counter(f"{table.task} {table.preset}" for table in tables_shown)
+    repeated = [f"{name} is counted {count} times" for name, count in counts.items() if count > 1]
+    if repeated:
+        notes.append(f"total: {', '.join(repeated)}, once for each of its tables")
     notes += code_note(tables_shown)
     notes += [
         f"{name}: {table.title}"

@@ -19,6 +19,7 @@ from seqarena.scripts.leaderboard.rows import detectable_by_seeds
 from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.leaderboard.verdict import verdict_of
+from seqarena.scripts.tables import render
 from tests.scripts.results import result, run
 
 QUICK, HOUR = "listops quick (short expressions)", "listops hour (expressions of 20 to 100 symbols)"
@@ -139,6 +140,8 @@ def test_tables_of_two_precisions_have_two_names() -> None:
     assert sorted(column.name for column in overview.columns) == [
         HOUR, f"{HOUR}, bfloat16", QUICK, f"{QUICK}, bfloat16",
     ]  # fmt: skip
+    counted = "total: listops quick is counted 2 times, listops hour is counted 2 times, once for each of its tables"
+    assert counted in overview_text(overview, shown)[3]
 
 
 def test_a_name_that_stands_for_two_codes_is_told() -> None:
@@ -178,6 +181,10 @@ def test_lower_is_better_for_losses() -> None:
     _, headings, _, notes = overview_text(overview, made)
     assert headings[2:] == [f"{QUICK} ↓", f"{HOUR} ↓"]
     assert notes[-1] == "↓ a loss: lower is better"
+    latex = render("", headings, [["x3", "1▲ 1▼", "", ""]], notes, "latex")
+    assert r"1$\bigtriangleup$ 1$\bigtriangledown$" in latex
+    assert rf"{QUICK} $\downarrow$" in latex
+    assert not set("▲▼○✕↓") & set("".join(line for line in latex.splitlines() if not line.startswith("%")))
 
 
 def test_one_task_needs_no_overview() -> None:
