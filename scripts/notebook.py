@@ -12,6 +12,7 @@ from seqarena.common.runs.named import changed_fields
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.runs.session import Session, execute
+from seqarena.common.runs.sources import read_again
 from seqarena.scripts.leaderboard import BASELINE
 from seqarena.scripts.leaderboard.output import load_tables, plain_rows
 from seqarena.scripts.packages import find_package
@@ -58,11 +59,13 @@ def measure(run: BaseRun, *, runs: str | Path = "runs", data: str | Path = "data
     ``runs`` and ``data`` are the folders of run directories and of prepared data.
 
     Raises:
-        WrongUseError: an invalid run, or another process measures it.
+        WrongUseError: an invalid run, another process measures it, or a source was edited since Python began: start
+            the kernel again.
         BadDataError: missing or damaged data.
     """
     if not isinstance(run, BaseRun):
         raise WrongUseError(f"expected a run, as build returns it; found {run!r}")
+    read_again()
     package = find_package(type(run).__module__.split(".")[1])
     session = Session(
         runs=Path(runs), data=Path(data), overwrite=overwrite, command="seqarena.scripts.notebook.measure"

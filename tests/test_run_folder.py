@@ -11,10 +11,12 @@ import pytest
 from seqarena.common.attention import ATTENTIONS
 from seqarena.common.data.compiled import compiled
 from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs import session
 from seqarena.common.runs.folder import run_folder
 from seqarena.common.runs.package import Package
 from seqarena.common.runs.results import Result
 from seqarena.common.runs.session import Session, execute
+from seqarena.common.training import loop
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.run import Run
@@ -249,3 +251,17 @@ def test_a_folder_of_runs_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(OSError, match=r"could not write .*runs/lra/listops/.*: .*; the previous content is unchanged"):
         measure(TINY, tmp_path)
+
+
+def test_the_peak_memory_is_that_of_the_training_if_the_test_follows_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a tuned sweep's choice, or an interruption: the last process needed less."""
+    trial = Session(runs=tmp_path, data=tmp_path, validate_only=True)
+    for module, peak in ((loop, 3000), (session, 2000)):
+        monkeypatch.setattr(module, "peak_memory_bytes", lambda _, peak=peak: peak)
+    assert execute(PACKAGE, TINY, trial).peak_memory_bytes == 3000
+    for module in (loop, session):
+        monkeypatch.setattr(module, "peak_memory_bytes", lambda _: 1000)
+    tested = execute(PACKAGE, TINY, replace(trial, validate_only=False))
+    assert (tested.status, tested.peak_memory_bytes) == ("finished", 3000)

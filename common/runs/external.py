@@ -5,13 +5,14 @@ A file is imported as a module named like the file. The name of its class in tab
 """
 
 import argparse
+import ast
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +22,10 @@ from seqarena.common.runs.config import is_external
 from seqarena.common.training.runtime import changed_settings, torch_settings
 
 Config = TypeVar("Config")
+PLACES = ("torch", "torch.nn", "torch.nn.functional", "torch.nn.init")
+FAMILIES = ("torch.nn.modules.", "torch.optim.", "seqarena.")
+"""Modules, and beginnings of their names, whose functions and methods a user's code must not replace."""
+METHODS = (FunctionType, classmethod, staticmethod, property)
 
 
 def is_reference(name: str) -> bool:
@@ -124,6 +129,13 @@ def _import_file(path: Path, reference: str) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # for the other files that it imports, here and in worker processes
     importlib.invalidate_caches()
+    _require_found(name, path, reference)
+    _require_own_imports(path, reference)
+    return _import(name, reference)
+
+
+def _require_found(name: str, path: Path, reference: str) -> None:
+    """Raises a ``WrongUseError`` if Python has loaded another module of this name than the file, or finds one first."""
     loaded = sys.modules.get(name)
     origin = importlib.util.find_spec(name).origin if loaded is None else getattr(loaded, "__file__", None)  # type: ignore[union-attr]
     if origin is None or Path(origin).resolve() != path:
@@ -131,7 +143,25 @@ def _import_file(path: Path, reference: str) -> ModuleType:
             f"{reference}: Python finds another module named {name}, {origin or 'without a file'}, before {path}; "
             "rename one of them"
         )
-    return _import(name, reference)
+
+
+def _require_own_imports(path: Path, reference: str) -> None:
+    """Raises a ``WrongUseError`` if a file imports a name for which Python does not find the file beside it."""
+    waiting, seen = [path], {path}
+    while waiting:
+        try:
+            nodes = list(ast.walk(ast.parse(waiting.pop().read_bytes())))
+        except (SyntaxError, ValueError):
+            continue  # its import fails and says where
+        modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        modules += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+        for name in dict.fromkeys(module.partition(".")[0] for module in modules):
+            beside = (path.with_name(f"{name}.py"), path.parent / name / "__init__.py")
+            own = next((each for each in beside if each.is_file()), None)
+            if own is not None and own not in seen:
+                _require_found(name, own, reference)
+                seen.add(own)
+                waiting.append(own)
 
 
 def _import_module(name: str, reference: str) -> ModuleType:
@@ -143,7 +173,7 @@ def _import_module(name: str, reference: str) -> ModuleType:
 
 
 def _import(name: str, reference: str) -> ModuleType:
-    before, functions = torch_settings(), _torch_functions()
+    before, functions = torch_settings(), _functions()
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -159,7 +189,7 @@ def _import(name: str, reference: str) -> ModuleType:
             f"{reference}: importing it changes {changes}, which would change the numbers of other runs of "
             "this command too; remove that line, and cast inside the kernel"
         )
-    after = _torch_functions()
+    after = _functions()
     replaced = [name for name, function in functions.items() if not _is_kept(function, after.get(name))]
     if replaced:
         raise WrongUseError(
@@ -169,20 +199,27 @@ def _import(name: str, reference: str) -> ModuleType:
     return module
 
 
-def _torch_functions() -> Mapping[str, Callable[..., Any]]:
-    """Returns the functions of torch and the methods of a tensor, by name."""
-    places = {"torch": torch, "torch.nn.functional": torch.nn.functional, "torch.Tensor": torch.Tensor}
-    return {
-        f"{where}.{name}": value
-        for where, place in places.items()
-        for name in dir(place)
-        if callable(value := getattr(place, name)) and not isinstance(value, type)
+def _functions() -> Mapping[str, Any]:
+    """Returns the functions and classes of torch and of this project with their methods, and torch's hooks, by name."""
+    found: dict[str, Any] = {
+        f"torch.Tensor.{name}": value for name in dir(torch.Tensor) if callable(value := getattr(torch.Tensor, name))
     }
+    for module_name, module in list(sys.modules.items()):
+        if module is not None and (module_name in PLACES or module_name.startswith(FAMILIES)):
+            for name, value in vars(module).items():
+                if callable(value):
+                    found[f"{module_name}.{name}"] = value
+                elif name.startswith("_global_") and isinstance(value, dict):
+                    found[f"{module_name}.{name}"] = tuple(value)
+                if isinstance(value, type) and value.__module__ == module_name:
+                    found |= {f"{module_name}.{name}.{each}": method for each, method in vars(value).items()
+                              if isinstance(method, METHODS)}  # fmt: skip
+    return found
 
 
-def _is_kept(before: Callable[..., Any], after: Any) -> bool:
+def _is_kept(before: Any, after: Any) -> bool:
     """Returns whether a function is the same as before, or torch itself replaced it, as the first compilation does."""
-    definer = getattr(after, "__globals__", {}).get("__name__", "")
+    definer = after.__globals__.get("__name__", "") if isinstance(after, FunctionType) else ""
     return bool(after == before) or definer.startswith("torch.")
 
 

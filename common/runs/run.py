@@ -160,6 +160,11 @@ def row_values(kind: type[BaseRun], run: Any) -> dict[str, Any]:
     return {path: value for path, role, value in json_fields(kind, run) if role is Role.ROW}
 
 
+def seed_values(kind: type[BaseRun], run: Any) -> dict[str, Any]:
+    """Returns field path -> value for the seeds in a run's JSON: its own, and that of its checkpoint's pretraining."""
+    return {path: value for path, role, value in json_fields(kind, run) if role is Role.SEED}
+
+
 def is_same_run(kind: type[BaseRun], one: Any, other: Any, *, anywhere: bool) -> bool:
     """Returns whether the JSON of two runs is equal, apart from the spelling of file names.
 

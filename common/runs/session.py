@@ -245,7 +245,8 @@ def _measure(
         progress.step = error.step
         log.message(message)
     has_test = not session.validate_only
-    peak = peak_memory_bytes(accelerator.device)  # before the floors, which are not part of the run's memory
+    # Before the floors, which are not part of the run's memory.
+    peak = max(progress.peak_memory_bytes, peak_memory_bytes(accelerator.device))
     if session.trackers:
         accelerator.end_training()
     changes = changed_from(preset, run)

@@ -75,6 +75,12 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
     return _of_configs(configs, {assemble.__module__, "seqarena.common.runs.session"})
 
 
+def read_again() -> None:
+    """Makes the next run of this process read the sources again, so that one that was edited meanwhile is refused."""
+    _read.cache_clear()
+    _closure.cache_clear()
+
+
 def check_later_imports() -> None:
     """Raises a ``WrongUseError`` if a source was edited after its hash was taken and before Python imported it."""
     for name in [each for each in _later if each in sys.modules]:

@@ -23,7 +23,7 @@ from seqarena.common.training.log import Log
 from seqarena.common.training.optim import Optim, rate
 from seqarena.common.training.processes import Accelerator, broadcast_buffers
 from seqarena.common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, delete_other_weights
-from seqarena.common.training.runtime import Precision, differences, environment
+from seqarena.common.training.runtime import Precision, differences, environment, peak_memory_bytes
 from seqarena.common.training.step import Loss, Stepper
 
 DIAGNOSED_EXAMPLES = 8
@@ -93,6 +93,8 @@ class Progress:
     chosen_before: int = 0
     """Chosen step of the previous checkpoint. Its weights are kept as long as that checkpoint."""
     training_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    """Peak memory of the processes that trained it, each from the first step that it computed."""
     tokens: int = 0
     logged_step: int = 0
     loss_since_logged: float = 0.0
@@ -337,6 +339,7 @@ def _save(folder: Path, stepper: Stepper, progress: Progress) -> None:
     """
     is_main = stepper.accelerator.is_main_process
     state = stepper.state_dict() if is_main or stepper.gathers else {}
+    progress.peak_memory_bytes = max(progress.peak_memory_bytes, peak_memory_bytes(stepper.accelerator.device))
     if not is_main:
         return
     save_state(folder / LAST, {"format": FORMAT, **state, "progress": asdict(progress)}, before=folder / BEFORE)

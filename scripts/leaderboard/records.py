@@ -10,9 +10,9 @@ from seqarena.common.errors import BadDataError, WrongUseError, printable
 from seqarena.common.files import paths_below, read_strict_json
 from seqarena.common.runs.config import from_json
 from seqarena.common.runs.results import TRIAL, Result, read_results, row_parts
-from seqarena.common.runs.run import BaseRun, RowParts, row_name
+from seqarena.common.runs.run import BaseRun, row_name
 from seqarena.scripts.leaderboard.protocol import Group, Protocol, protocol_of
-from seqarena.scripts.leaderboard.remarks import separate_versions, version
+from seqarena.scripts.leaderboard.remarks import seeds_in, separate_versions, version
 from seqarena.scripts.leaderboard.tunings import with_tuned
 from seqarena.scripts.packages import PACKAGES, find_package
 from seqarena.scripts.price.record import PriceRecord, read_prices
@@ -75,15 +75,15 @@ def _readable(folder: Path) -> bool:
 
 
 def newest(results: Mapping[Path, Result]) -> tuple[dict[Path, Result], dict[Path, Path], list[str]]:
-    """Returns one result per (protocol, row, sources, seed), the newest.
+    """Returns one result per (protocol, row, sources, seeds of run and pretraining), the newest.
 
     Also returns ignored directory -> the directory that is used in its place, and a message for each ignored result.
     """
-    chosen: dict[tuple[Protocol, RowParts, str, int], Path] = {}
-    keys: dict[Path, tuple[Protocol, RowParts, str, int]] = {}
+    chosen: dict[tuple[Any, ...], Path] = {}
+    keys: dict[Path, tuple[Any, ...]] = {}
     messages = []
     for folder, result in sorted(results.items(), key=lambda each: each[1].finished_at):
-        key = keys[folder] = (protocol_of(result), result.row, version(result), result.seed)
+        key = keys[folder] = (protocol_of(result), result.row, version(result), seeds_in(result))
         if key in chosen:
             messages.append(
                 printable(

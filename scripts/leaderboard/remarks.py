@@ -2,16 +2,16 @@
 
 import dataclasses
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seqarena.common.errors import short_list
 from seqarena.common.runs.results import Result
-from seqarena.common.runs.run import VERSION, RowParts, row_name, row_values
+from seqarena.common.runs.run import VERSION, RowParts, row_name, row_values, seed_values
 from seqarena.common.runs.sources import changed_sources, digest
-from seqarena.scripts.leaderboard.protocol import Protocol, protocol_of, run_class
+from seqarena.scripts.leaderboard.protocol import protocol_of, run_class
 from seqarena.scripts.leaderboard.rows import Row
 
 COMPARED = ("python", "instructions", "threads", "processes", "variables")
@@ -31,9 +31,16 @@ def is_earlier(row: RowParts) -> bool:
 def version(result: Result) -> str:
     """Returns a hash of a result's sources, of its checkpoint's pretraining, and of the values that its row names.
 
-    The values are hashed because a name can change its meaning when the table of variants or a preset changes.
+    The values are hashed because a name can change its meaning when the table of variants or a preset changes. Of the
+    pretraining, the seed is not part of it.
     """
     return digest({**result.sources, "row": json.dumps(named_values(result), sort_keys=True)})
+
+
+def seeds_in(result: Result) -> tuple[Any, ...]:
+    """Returns the seed of a result's run and that of the pretraining that it starts from, if it has one."""
+    kind = run_class(result.package, result.task)
+    return (result.seed,) if kind is None else tuple(seed_values(kind, result.run).values())
 
 
 def named_values(result: Result) -> dict[str, Any]:
@@ -43,14 +50,22 @@ def named_values(result: Result) -> dict[str, Any]:
 
 
 def separate_versions(results: Mapping[Path, Result]) -> dict[Path, Result]:
-    """Returns the results, with those of other sources than their row's newest moved to a row of their own."""
-    newest: dict[tuple[Protocol, RowParts], Result] = {}
-    for result in sorted(results.values(), key=lambda each: each.finished_at):
-        newest[protocol_of(result), result.row] = result
+    """Returns the results, with those of other sources than their row's newest moved to a row of their own.
+
+    So are those that have a seed in common, and start from pretrainings of different seeds.
+    """
+    rows = {path: (protocol_of(result), result.row) for path, result in results.items()}
+    versions = {path: version(result) for path, result in results.items()}
+    runs = Counter((*rows[path], versions[path], result.seed) for path, result in results.items())
+    several = {run[:-1] for run, count in runs.items() if count > 1}
+    for path, result in results.items():
+        if (*rows[path], versions[path]) in several:
+            versions[path] = digest({"sources": versions[path], "pretraining": str(seeds_in(result)[1:])})
+    newest = {rows[path]: versions[path] for path in sorted(results, key=lambda each: results[each].finished_at)}
     return {
         path: result
-        if version(result) == version(newest[protocol_of(result), result.row])
-        else dataclasses.replace(result, row=(*result.row, (VERSION, version(result))))
+        if versions[path] == newest[rows[path]]
+        else dataclasses.replace(result, row=(*result.row, (VERSION, versions[path])))
         for path, result in results.items()
     }
 
@@ -77,6 +92,10 @@ def _versions(by_row: Mapping[RowParts, Sequence[Result]]) -> list[str]:
         plain, name = by_row.get(without_version(row)), row_name(without_version(row))
         if is_earlier(row) and plain and results:
             old, new = results[0].sources, plain[0].sources
+            if version(results[0]) == version(plain[0]):
+                seeds = [", ".join(sorted({str(seeds_in(each)[-1]) for each in some})) for some in (results, plain)]
+                found.append(f"{row_name(row)}: from pretraining seed {seeds[0]}; {name}: {seeds[1]}")
+                continue
             changed = short_list(changed_sources(old, new)) or "the meaning of the name, or the pretraining,"
             remark = f"measured before {changed} changed; {name}: after" if old else "sources were not recorded"
             found.append(f"{row_name(row)}: {remark}")

@@ -52,8 +52,15 @@ def with_tuned(
                     some[_tuned_protocol(results[each], tuning)][each] = results[each]
             for protocol, those in some.items():
                 found[protocol, choice.row].append(_Row(path=path, tuning=tuning, choice=choice, results=those))
+    shown = {each.path for some in found.values() for each in some}
+    problems += [
+        f"{path}: without results: {', '.join(rows)}; the same command resumes the sweep, or copy their runs too"
+        for path, rows in missing.items()
+        if path not in shown
+    ]
     groups: dict[Protocol, Group] = {}
     ordinary = {folder.name for folder in planned}
+    ordinary |= {kept.name for ignored, kept in twins.items() if ignored.name in ordinary}
     left = {
         path: each
         for path, each in results.items()
@@ -95,8 +102,8 @@ class _Row:
 
     @property
     def finished(self) -> str:
-        """Time of the newest result."""
-        return max(each.finished_at for each in self.results.values())
+        """Time of the choice; of one that did not record it, that of the newest result."""
+        return self.choice.chosen_at or max(each.finished_at for each in self.results.values())
 
 
 def _tuned_protocol(result: Result, tuning: Tuning) -> Protocol:

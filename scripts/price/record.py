@@ -84,8 +84,11 @@ class PriceRecord:
     def is_of(self, row: RowParts, sources: Mapping[str, str], row_values: Mapping[str, Any]) -> bool:
         """Returns whether a row was measured with these sources and values, as far as they are known."""
         measured = next(price for price in self.prices if price.row == row)
-        both = (measured.sources, dict(sources)), (measured.row_values, dict(row_values))
-        return all(not mine or not theirs or mine == theirs for mine, theirs in both)
+        if measured.sources and sources and measured.sources != dict(sources):
+            return False
+        # A record of another version may have a field whose role has changed since.
+        shared = measured.row_values.keys() & row_values.keys()
+        return all(measured.row_values[path] == row_values[path] for path in shared)
 
     def ratio(self, row: RowParts, baseline: RowParts) -> PriceRatio | None:
         """Returns the price of a row divided by the baseline's; None if the record lacks either."""

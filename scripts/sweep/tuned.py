@@ -5,6 +5,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from seqarena.common.runs.config import fingerprint, to_json
@@ -98,7 +99,9 @@ def _choice(
     point, scores = choose(grid, by_point, higher_is_better=task.higher_is_better)
     runs = [each for each in tested if each.point == point]
     folders = [str(each.planned.folder.relative_to(each.planned.session.runs)) for each in runs]
-    choice = Choice(row=row, point=list(point), edge=grid.at_edge(point), scores=scores, folders=folders)
+    choice = Choice(row=row, point=list(point), edge=grid.at_edge(point), scores=scores, folders=folders,
+        chosen_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+    )  # fmt: skip
     return choice, [_to_test(each) for each in runs]
 
 

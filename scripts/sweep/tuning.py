@@ -7,6 +7,7 @@ trials may be others than those of the tested runs.
 
 import contextlib
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -59,10 +60,13 @@ class Grid:
 
 def in_one_spelling(values: Sequence[str]) -> list[str]:
     """Returns values of a field in one order and spelling, so that 1e-3 3e-3 and 0.003 0.001 are the same grid."""
-    numbers = [number for each in values if (number := _number(each)) is not None]
-    if len(numbers) < len(values):
-        return sorted(each.lower() for each in values)
-    return [_shortest(number) for number in sorted(numbers)]
+    return [_spelling(each)[-1] for each in sorted(values, key=_spelling)]
+
+
+def _spelling(value: str) -> tuple[bool, float, str]:
+    """Returns the place of a value among others, numbers first, and its only spelling."""
+    number = _number(value)
+    return (True, 0.0, value.lower()) if number is None else (False, number, _shortest(number))
 
 
 def _shortest(number: float) -> str:
@@ -98,7 +102,7 @@ def grid_of(given: Sequence[Sequence[str]]) -> Grid:
             raise WrongUseError(f"--tune {path}: expected at least two values, found {len(values)}")
         if len(set(in_one_spelling(values))) < len(values) or name in fields:
             raise WrongUseError(f"--tune {path}: a value or field is given twice")
-        fields[name] = tuple(values)
+        fields[name] = tuple(sorted(values, key=_spelling))  # of equal scores, the first value is chosen in any order
     return Grid(fields=dict(sorted(fields.items())))  # in any order, it is the same grid
 
 
@@ -114,6 +118,8 @@ class Choice:
     """[values, validation scores of the seeds] of each point; the scores of a point with a diverged seed are empty."""
     folders: list[str]
     """Directories of the tested runs, relative to the folder of runs."""
+    chosen_at: str = ""
+    """Time of the choice; empty in records of earlier versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,30 +152,38 @@ class Tuning:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder / f".{name}.json.lock"):  # another sweep may add its rows at the same time
             earlier = sorted(folder.glob(f"{name}*.json"))
-            path = self._write_with(earlier, folder, name)
+            found = {}
             for each in earlier:
-                if each != path:
-                    each.unlink()
+                with contextlib.suppress(BadDataError):  # the leaderboard names a damaged record
+                    found[each] = read_tuning(each)
+            path = self._write_with(list(found.values()), folder, name)
+            for each in found.keys() - {path}:
+                each.unlink()
         return path
 
-    def _write_with(self, earlier: Sequence[Path], folder: Path, name: str) -> Path:
+    def _write_with(self, earlier: Sequence["Tuning"], folder: Path, name: str) -> Path:
         rows = {choice.row for choice in self.choices}
-        others: list[Choice] = []
+        known: list[Choice] = []
         tested = list(self.earlier)
-        for path in earlier:
-            with contextlib.suppress(BadDataError):  # a damaged record is replaced
-                found = read_tuning(path)
-                order = [list(found.fields).index(each) for each in self.fields]
-                kept = [_reordered(choice, order) for choice in found.choices if choice.row not in rows]
-                others += [choice for choice in kept if choice not in others]
-                tested += [*found.earlier, *(run for choice in found.choices for run in choice.folders)]
-        choices = [*others, *self.choices]
+        for found in earlier:
+            order = [list(found.fields).index(each) for each in self.fields]
+            some = [_reordered(choice, order) for choice in found.choices]
+            known += [choice for choice in some if choice not in known]
+            tested += [*found.earlier, *(run for choice in found.choices for run in choice.folders)]
+        # A choice that is made again, as by a sweep that has nothing to do, keeps its time.
+        again = {json.dumps(_without_time(choice)): choice for choice in known}
+        own = [again.get(json.dumps(_without_time(choice)), choice) for choice in self.choices]
+        choices = [*(choice for choice in known if choice.row not in rows), *own]
         chosen = {run for choice in choices for run in choice.folders}
         tested = [run for run in dict.fromkeys(tested) if run not in chosen]
         values = asdict(replace(self, choices=choices, earlier=tested))
         path = folder / f"{name}-{seal(values)[:8]}.json"
         write_json(path, values | {SEAL: seal(values)})
         return path
+
+
+def _without_time(choice: Choice) -> dict[str, Any]:
+    return asdict(replace(choice, chosen_at=""))
 
 
 def _reordered(choice: Choice, order: Sequence[int]) -> Choice:
@@ -206,9 +220,11 @@ def read_tuning(path: Path) -> Tuning:
         found = read_strict_json(path)
         values = printable(found)
     except (OSError, ValueError) as error:
-        raise BadDataError(f"{path}: not readable as JSON ({error}); run the sweep again") from error
+        raise BadDataError(f"{path}: not readable as JSON ({error}); run the sweep again, then delete it") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT or values.pop(SEAL, None) != seal(found):
-        raise BadDataError(f"{path}: not a record of seqarena sweep --tune, or edited; run the sweep again")
+        raise BadDataError(
+            f"{path}: not a record of seqarena sweep --tune, or edited; run the sweep again, then delete it"
+        )
     try:
         choices = [Choice(**each | {"row": row_parts(each["row"], "")}) for each in values["choices"]]
         tuning = Tuning(**values | {"choices": choices})

@@ -16,7 +16,7 @@ from seqarena.scripts.leaderboard.output import load_tables
 from seqarena.scripts.leaderboard.records import measurements
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.seqarena import dispatch
-from seqarena.scripts.sweep.tuning import FOLDER, Choice, read_tuning
+from seqarena.scripts.sweep.tuning import FOLDER, Choice, Tuning, grid_of, in_one_spelling, read_tuning
 from tests.scripts.test_tuning import arguments, table_of
 
 
@@ -180,3 +180,93 @@ def test_the_page_shows_tuned_tables(tuned: Path, tmp_path: Path) -> None:
     command = ["report", "--runs", str(tuned / "runs"), "--out", str(out), "--benchmarks", str(tmp_path)]
     assert run_command(dispatch, command) == 0
     assert "optim.lr tuned over 1e-3 1e-2" in out.read_text()
+
+
+def test_planned_runs_that_a_tuning_repeats_stay_in_their_ordinary_table(tuned: Path, tmp_path: Path) -> None:
+    """The planned runs differ from the tuned ones in what changes no score, so that they are other directories."""
+    runs = tmp_path / "runs"
+    words = [*arguments(tmp_path), "--train.diagnostics"]
+    (record,) = (tuned / "runs" / FOLDER).glob("*.json")
+    choice = read_tuning(record).choices[0]
+    words[words.index("--tune") : words.index("--runs")] = ["--optim.lr", *choice.point]
+    words[words.index("--data-folder") + 1] = str(tuned)
+    assert run_command(dispatch, ["sweep", *words]) == 0
+    before = measurements(runs)
+    shutil.copytree(tuned / "runs", runs, dirs_exist_ok=True)
+    for path, each in measurements(tuned / "runs").noted:  # the tuning was later
+        later = replace(each, finished_at="2999-01-01T00:00:00", notes=[])
+        later.write(runs / path.relative_to(tuned / "runs"))
+    after = measurements(runs)
+    assert {(each.row, each.seed) for each in after.results.values()} == {
+        (each.row, each.seed) for each in before.results.values()
+    }
+    assert len(before.results) == 4
+
+
+def conflicting(tuned: Path, runs: Path) -> tuple[Tuning, Path, Path]:
+    """Two records of one grid that lie in one folder: the later one, of one seed, chose again the first's value."""
+    shutil.copytree(tuned / "runs", runs)
+    (record,) = (runs / FOLDER).glob("*.json")
+    whole = read_tuning(record)
+    record.unlink()
+    choice = whole.choices[0]
+    early = replace(choice, chosen_at="2000-01-01T00:00:00", folders=choice.folders[:1])
+    late = replace(choice, chosen_at="2000-01-02T00:00:00")
+    paths = [replace(whole, choices=[each]).write(runs.parent / name) for name, each in (("a", early), ("b", late))]
+    for path in paths:
+        shutil.copy(path, runs / FOLDER)
+    return whole, *(runs / FOLDER / path.name for path in paths)
+
+
+def test_of_two_choices_the_one_that_was_made_last_counts(tuned: Path, tmp_path: Path) -> None:
+    """Its runs were tested before, so that the time of the tests says nothing."""
+    runs = tmp_path / "runs"
+    _, early, late = conflicting(tuned, runs)
+    found = measurements(runs)
+    assert any(f"using the newest, {late}, and ignoring {early}" in each for each in found.duplicates)
+    assert [len(group.results) for group in found.tuned] == [2]
+
+
+def test_a_choice_that_is_made_again_keeps_its_time(tuned: Path, tmp_path: Path) -> None:
+    (record,) = (tuned / "runs" / FOLDER).glob("*.json")
+    whole = read_tuning(record)
+    assert all(choice.chosen_at for choice in whole.choices)
+    path = whole.write(tmp_path)
+    again = replace(whole, choices=[replace(each, chosen_at="2999-01-01T00:00:00") for each in whole.choices])
+    assert again.write(tmp_path) == path
+    assert read_tuning(path) == whole
+
+
+def test_a_damaged_record_of_other_rows_is_kept_and_named(tuned: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    whole, early, late = conflicting(tuned, runs)
+    early.write_text(early.read_text()[:-9])
+    replace(whole, choices=whole.choices[1:]).write(runs)
+    assert early.exists()
+    assert not late.exists()
+    assert any(
+        str(early) in each and "run the sweep again, then delete it" in each for each in measurements(runs).problems
+    )
+
+
+def test_a_record_without_its_runs_is_named(tuned: Path, tmp_path: Path) -> None:
+    """The records of another machine were copied, and its runs were not."""
+    runs = tmp_path / "runs"
+    shutil.copytree(tuned / "runs", runs)
+    (record,) = (runs / FOLDER).glob("*.json")
+    choice = read_tuning(record).choices[0]
+    gone = replace(choice, row=(("attention", "relu"),), folders=["lra/listops/gone"])
+    path = replace(read_tuning(record), choices=[gone]).write(tmp_path / "other")
+    shutil.copy(path, runs / FOLDER)
+    found = measurements(runs)
+    assert any(f"{path.name}: without results: relu 1 of 1" in each for each in found.duplicates)
+
+
+def test_a_tuning_in_another_order_of_fields_is_the_same_grid() -> None:
+    given = [["optim.schedule.warmup", "1", "2"], ["optim.lr", "1e-3", "3e-3"]]
+    assert grid_of(given).points() == grid_of(given[::-1]).points()
+    assert list(grid_of(given).fields) == ["optim.lr", "optim.schedule.warmup"]
+    assert grid_of([["optim.lr", "1e-1", "1e-3"]]) == grid_of(
+        [["optim.lr", "1e-3", "1e-1"]]
+    )  # of equal scores, the first
+    assert in_one_spelling(["none", "1.0"]) == in_one_spelling(["1", "None"]) == ["1", "none"]

@@ -232,12 +232,6 @@ def test_of_two_choices_of_a_row_the_newest_counts(tmp_path: Path) -> None:
     assert any("two choices of softmax, 1 layer on one grid" in message for message in found.duplicates)
 
 
-def test_a_tuning_in_another_order_of_fields_is_the_same_grid() -> None:
-    given = [["optim.schedule.warmup", "1", "2"], ["optim.lr", "1e-3", "3e-3"]]
-    assert grid_of(given).points() == grid_of(given[::-1]).points()
-    assert list(grid_of(given).fields) == ["optim.lr", "optim.schedule.warmup"]
-
-
 def test_a_trial_of_another_run_is_refused_and_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A trial is compared with its run, as a result is. --overwrite also deletes results of seeds without a trial."""
     words = arguments(tmp_path, "--tune-seeds", "0")
@@ -357,7 +351,7 @@ def test_a_trial_is_no_result(tuned: Path, tmp_path: Path) -> None:
         (["--launcher", "ray"], "--tune: not available with --launcher ray"),
         (["--tune", "optim.rate", "1", "2"], "unknown field"),
         (["--optim.lr", "2e-3"], "--tune optim.lr: the field has another value too; leave out --optim.lr"),
-        (["--tune", "model.projection-bias", "yes", "true"], "projection_bias yes, .*true, .* are the same run"),
+        (["--tune", "model.projection-bias", "yes", "true"], "projection_bias true, .*yes, .* are the same run"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path, more: list[str], message: str) -> None:

@@ -36,7 +36,7 @@ class StartedConfig(BertConfig):
 
     pretraining: str = field(default="", metadata=role(Role.PRETRAINING) | added(3))
     """Settings and text of the checkpoint's pretraining, read from it. Runs of one protocol share them."""
-    pretraining_seed: int | None = field(default=None, metadata=role(Role.ROW) | added(3))
+    pretraining_seed: int | None = field(default=None, metadata=role(Role.SEED) | added(3))
     """Seed of the first recorded pretraining, read from the checkpoint; none: not recorded."""
     pretraining_sources: str = field(default="", metadata=role(Role.ROW) | added(3))
     """Hash of the sources of the pretraining, read from the checkpoint; empty: not recorded."""

@@ -4,12 +4,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
-from seqarena.common.attention import attend, attention_name, find_attention
-from seqarena.common.attention.base import AttentionConfig
+from seqarena.common.attention import attend, attention_name, base, find_attention
+from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.errors import WrongUseError, run_command
 from seqarena.common.model.norms import find_norm, norm_name
 from seqarena.common.runs import sources
@@ -18,7 +20,7 @@ from seqarena.common.runs.external import import_code, location_of
 from seqarena.common.runs.results import read_results
 from seqarena.common.runs.trained import read_trained
 from seqarena.lra.run import Run
-from seqarena.scripts import sweep
+from seqarena.scripts import notebook, sweep
 from seqarena.scripts.seqarena import dispatch
 from seqarena.scripts.sweep.planned_run import from_description
 from tests.common.runs.test_cli import TINY
@@ -151,6 +153,60 @@ def test_code_that_replaces_a_function_of_torch_is_refused(place: str, name: str
         delattr(owner, name) if kept is None else setattr(owner, name, kept)
 
 
+@pytest.mark.parametrize(("owner", "attribute", "name"), [
+    (torch.nn.LayerNorm, "forward", "torch.nn.modules.normalization.LayerNorm.forward"),
+    (torch.optim.AdamW, "__init__", "torch.optim.adamw.AdamW.__init__"),
+    (torch.nn.init, "xavier_uniform_", "torch.nn.init.xavier_uniform_"),
+    (Kernel, "forward", "seqarena.common.attention.base.Kernel.forward"),
+    (base, "warn_once", "seqarena.common.attention.base.warn_once"),
+])  # fmt: skip
+def test_code_that_replaces_a_method_or_a_function_of_this_project_is_refused(
+    owner: Any, attribute: str, name: str, write: Write
+) -> None:
+    where = owner if isinstance(owner, ModuleType) else sys.modules[owner.__module__]
+    target = f"sys.modules[{where.__name__!r}]" + ("" if where is owner else f".{owner.__name__}")
+    lines = f"import sys\n\n\ndef other(*a, **k): ...\n\n\n{target}.{attribute} = other"
+    path = write(f"replacing_{name.replace('.', '_')}.py", f"{SIGMOID}\n\n{lines}\n")
+    kept = getattr(owner, attribute)
+    try:
+        with pytest.raises(WrongUseError, match=f"importing it replaces {name}, which"):
+            find_attention(f"{path}:Sigmoid")
+    finally:
+        setattr(owner, attribute, kept)
+
+
+def test_a_hook_on_all_modules_is_refused(write: Write) -> None:
+    line = "torch.nn.modules.module.register_module_forward_hook(lambda *_: None)"
+    path = write("hooking_all.py", f"{SIGMOID}\n\n{line}\n")
+    hooks = torch.nn.modules.module._global_forward_hooks
+    try:
+        with pytest.raises(WrongUseError, match=r"importing it replaces .*module._global_forward_hooks"):
+            find_attention(f"{path}:Sigmoid")
+    finally:
+        hooks.clear()
+
+
+@pytest.mark.parametrize("form", ["from helper_file import FACTOR", "import helper_file", "import between_file"])
+def test_helper_files_of_one_name_in_two_folders_are_not_mixed_up(form: str, write: Write) -> None:
+    """The second would be computed with the first's helper, also through a file that it imports."""
+    for folder in ("one", "two"):
+        write(f"{folder}/helper_file.py", "FACTOR = 1.0\n")
+        if "between" in form:
+            write(f"{folder}/between_file.py", "from helper_file import FACTOR\n")
+    first = write("one/first_user.py", f"{form}\n{SIGMOID}")
+    second = write("two/second_user.py", f"{form}\n{SIGMOID}")
+    find_attention(f"{first}:Sigmoid")
+    find_attention(f"{first}:Sigmoid")  # again, as in the next run of a sweep
+    with pytest.raises(WrongUseError, match=r"another module named (helper|between)_file, .*one/.* before .*two/"):
+        find_attention(f"{second}:Sigmoid")
+
+
+def test_a_file_beside_a_variant_that_it_does_not_import_is_no_hindrance(write: Write) -> None:
+    write("apart/random.py", "raise RuntimeError\n")
+    path = write("apart/alone_user.py", f"import math\n{SIGMOID}")
+    find_attention(f"{path}:Sigmoid")
+
+
 def test_a_run_whose_code_changes_them_later_has_no_result(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,6 +279,22 @@ def test_workers_of_a_sweep_load_the_file(launcher: list[str], write: Write, tmp
     results = read_results(tmp_path / "runs")[0].values()
     assert {each.row[0][1] for each in results} == {"shape_three:Sigmoid"}
     assert all({"shape_three.py", "shape_helper.py"} <= each.sources.keys() for each in results)
+
+
+def test_a_notebook_measures_nothing_by_code_that_was_edited_since(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would compute the old code, and return the old result of a finished run."""
+    path = write("edited_user.py", SIGMOID)
+    fields = {name.removeprefix("--"): value for name, value in zip(TINY[::2], TINY[1::2], strict=True)}
+    run = notebook.build("lra", "listops", attention=f"{path}:Sigmoid", fields=fields)
+    folders = {"runs": tmp_path / "runs", "data": tmp_path}
+    finished = notebook.measure(run, **folders)
+    assert notebook.measure(run, **folders) == finished
+    monkeypatch.setattr(sources, "STARTED", path.stat().st_ctime)
+    path.write_text(SIGMOID.replace("sigmoid(scores", "sigmoid(2 * scores"))
+    with pytest.raises(WrongUseError, match=r"edited_user\.py was changed after this process began; start the command"):
+        notebook.measure(run, **folders)
 
 
 def test_a_worker_that_lacks_the_file_names_it(write: Write, tmp_path: Path) -> None:
