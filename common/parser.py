@@ -58,7 +58,10 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Returns the help, with lines that fit the terminal."""
-        return fit_to_terminal(super().format_help())
+        text = super().format_help()
+        if self.description and shutil.get_terminal_size(fallback=(0, 0)).columns:
+            text = text.replace(self.description, re.sub(r"(?<=\S)\n(?=[^\s-])", " ", self.description))
+        return fit_to_terminal(text)
 
     def error(self, message: str) -> NoReturn:
         """Raises a ``WrongUseError`` with argparse's message in the words of this project."""

@@ -56,3 +56,9 @@ def test_what_is_broken_is_named(
     assert found["x3", "none", "float32", "blockwise"]["status"] == "broken"
     assert found["x3", "none", "float32", "reference"]["status"] == "usable"
     assert not found["softmax", "none", "float32", "fused"]["reason"]
+
+
+def test_paragraphs_of_help_fill_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    paragraph = next(each for each in selftest.parser().format_help().split("\n\n") if each.startswith("Outputs"))
+    assert all(60 < len(line) <= 80 for line in paragraph.split("\n")[:-1])
