@@ -53,7 +53,14 @@ def test_results_are_readable_and_of_the_planned_seeds() -> None:
         collection = path_in_results(path).parts[0]
         seeds.setdefault((collection, protocol_of(result), result.row), []).append(result.seed)
     assert seeds
-    planned = {"small": 5, "recall": 5, "prior": 5, "listops-rate": 5, "row-sum": 5}  # docs/small.md
+    planned = {
+        "small": 5,
+        "recall": 5,
+        "prior": 5,
+        "listops-rate": 5,
+        "pathfinder-rate": 5,
+        "row-sum": 5,
+    }  # docs/small.md
     assert all(sorted(some) == [*range(planned.get(key[0], 3))] for key, some in seeds.items())
 
 
