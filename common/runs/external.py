@@ -22,10 +22,12 @@ from seqarena.common.runs.config import is_external
 from seqarena.common.training.runtime import changed_settings, torch_settings
 
 Config = TypeVar("Config")
-PLACES = ("torch", "torch.nn", "torch.nn.functional", "torch.nn.init")
-FAMILIES = ("torch.nn.modules.", "torch.optim.", "seqarena.")
-"""Modules, and beginnings of their names, whose functions and methods a user's code must not replace."""
+MODULES = ("torch", "torch.nn", "torch.nn.functional", "torch.nn.init")
+"""Modules whose functions and methods a user's code must not replace."""
+PREFIXES = ("torch.nn.modules.", "torch.optim.", "seqarena.")
+"""The first part of the names of further such modules."""
 METHODS = (FunctionType, classmethod, staticmethod, property)
+"""Types of the entries of a class that are code."""
 
 
 def is_reference(name: str) -> bool:
@@ -157,7 +159,7 @@ def _require_own_imports(path: Path, reference: str) -> None:
         modules += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
         for name in dict.fromkeys(module.partition(".")[0] for module in modules):
             beside = (path.with_name(f"{name}.py"), path.parent / name / "__init__.py")
-            own = next((each for each in beside if each.is_file()), None)
+            own = next((each.resolve() for each in beside if each.is_file()), None)
             if own is not None and own not in seen:
                 _require_found(name, own, reference)
                 seen.add(own)
@@ -194,7 +196,7 @@ def _import(name: str, reference: str) -> ModuleType:
     if replaced:
         raise WrongUseError(
             f"{reference}: importing it replaces {short_list(replaced)}, which would change the numbers of other runs "
-            "of this command too; give your own function another name"
+            "of this command too; remove that line, or define a function or class of your own"
         )
     return module
 
@@ -205,7 +207,7 @@ def _functions() -> Mapping[str, Any]:
         f"torch.Tensor.{name}": value for name in dir(torch.Tensor) if callable(value := getattr(torch.Tensor, name))
     }
     for module_name, module in list(sys.modules.items()):
-        if module is not None and (module_name in PLACES or module_name.startswith(FAMILIES)):
+        if module is not None and (module_name in MODULES or module_name.startswith(PREFIXES)):
             for name, value in vars(module).items():
                 if callable(value):
                     found[f"{module_name}.{name}"] = value

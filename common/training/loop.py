@@ -94,7 +94,7 @@ class Progress:
     """Chosen step of the previous checkpoint. Its weights are kept as long as that checkpoint."""
     training_seconds: float = 0.0
     peak_memory_bytes: int = 0
-    """Peak memory of the processes that trained it, each from the first step that it computed."""
+    """Largest peak memory, up to the last checkpoint, of the processes that trained it."""
     tokens: int = 0
     logged_step: int = 0
     loss_since_logged: float = 0.0

@@ -42,7 +42,7 @@ FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """What a few steps of one variant gave; ``reason`` alone if they could not be trained."""
+    """Measurements of a short training of one variant. If it failed, they are empty and ``reason`` says why."""
 
     device: str
     losses: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class _Interruption(Exception):  # noqa: N818  # no error
 
 
 def train(package: Package, task: str, attention: str, precision: str, data: Path) -> Steps:
-    """Trains ``STEPS`` steps without a pause, and again with an interruption; returns what they gave."""
+    """Trains ``STEPS`` steps without a pause, and again with an interruption; returns the measurements."""
     device = device_name(make_accelerator(precision).device)  # type: ignore[arg-type]
     try:
         fields = [*FIELDS, "--train.precision", precision]

@@ -42,7 +42,7 @@ class Training:
     status: Literal["usable", "absent", "broken"]
     """``absent``: the variant is not defined for the task."""
     reason: str
-    """What is broken, or why it is absent; empty if it is usable."""
+    """The fault of a broken training, or the reason for an absent one; empty if it is usable."""
     loss_difference: float | None
     """Largest difference of a loss from those in float32 on the CPU, relative to the largest; None without losses."""
     steps: dict[str, Any]

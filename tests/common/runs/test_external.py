@@ -201,6 +201,13 @@ def test_helper_files_of_one_name_in_two_folders_are_not_mixed_up(form: str, wri
         find_attention(f"{second}:Sigmoid")
 
 
+def test_a_helper_file_may_be_a_link(write: Write) -> None:
+    helper = write("elsewhere/linked_helper.py", "FACTOR = 1.0\n")
+    path = write("linking/link_user.py", f"from linked_helper import FACTOR\n{SIGMOID}")
+    path.with_name("linked_helper.py").symlink_to(helper)
+    find_attention(f"{path}:Sigmoid")
+
+
 def test_a_file_beside_a_variant_that_it_does_not_import_is_no_hindrance(write: Write) -> None:
     write("apart/random.py", "raise RuntimeError\n")
     path = write("apart/alone_user.py", f"import math\n{SIGMOID}")
