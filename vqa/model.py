@@ -238,7 +238,16 @@ class Answerer(nn.Module):
 
     def attend(self, encoded: Asking, picture: Places, boxes: Joined, seen: JoinedReal) -> Tensor:
         """Returns for each question the sum of its picture's boxes, weighted by question-guided attention."""
-        inside = self.box_in(boxes).relu()[picture]  # projected once per picture, not per question
+        inside = by_question(self.box_in(boxes).relu(), picture)  # projected once per picture, not per question
         scores = self.box_score(self.dropout(inside * self.question_in(encoded).relu()[:, None]))[..., 0]
         weights = scores.masked_fill(~seen[picture], -torch.inf).softmax(dim=1)
-        return torch.einsum("bq,bqw->bw", weights, boxes[picture])
+        return torch.einsum("bq,bqw->bw", weights, by_question(boxes, picture))
+
+
+def by_question(boxes: Joined, picture: Places) -> Tensor:
+    """Returns ``boxes[picture]``, the boxes of each question's picture, with a gradient that is the same in every run.
+
+    The gradient of indexing adds the rows of one picture in an order that depends on how several threads of a CPU take
+    turns. That of an embedding does not.
+    """
+    return torch.nn.functional.embedding(picture, boxes.flatten(1)).view(-1, *boxes.shape[1:])
