@@ -20,8 +20,8 @@ from seqarena.common.runs.package import Assembly, Evaluation
 from seqarena.common.runs.run import settings
 from seqarena.common.runs.sources import digest as hash_of
 from seqarena.common.runs.sources import sources_of
+from seqarena.common.training.precision import precision_name
 from seqarena.common.training.processes import Accelerator
-from seqarena.common.training.runtime import precision_name
 from seqarena.pretraining.cost import estimate
 from seqarena.pretraining.data import MaskedText, sequences, split
 from seqarena.pretraining.data.batches import Builder, MaskedBatch, Phase, TrainingBatches

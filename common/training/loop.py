@@ -21,9 +21,10 @@ from seqarena.common.runs.roles import Role, role
 from seqarena.common.training.checkpoint import load_state, load_weights, save_state, save_weights, verify_weights
 from seqarena.common.training.log import Log
 from seqarena.common.training.optim import Optim, rate
+from seqarena.common.training.precision import Precision
 from seqarena.common.training.processes import Accelerator, broadcast_buffers
 from seqarena.common.training.restart import BEFORE, LAST, chosen_name, chosen_weights, delete_other_weights
-from seqarena.common.training.runtime import Precision, differences, environment, peak_memory_bytes
+from seqarena.common.training.runtime import differences, environment, peak_memory_bytes
 from seqarena.common.training.step import Loss, Stepper
 
 DIAGNOSED_EXAMPLES = 8
@@ -53,7 +54,8 @@ class Train:
     select: Literal["best", "last"] = "best"
     """Checkpoint to test: the best on the validation set, or the last."""
     precision: Precision = "auto"
-    """Precision of the computation. auto: bfloat16 on CUDA, float32 on a CPU."""
+    """Precision of the computation. auto: bfloat16 on a GPU that has it, else float32. tf32: float32 whose matrix
+    products on a GPU have 10 bits after the point; on a CPU as float32."""
     compile: bool = False
     """Whether to compile the model by torch.compile."""
     log_every: int = field(default=10, metadata=role(Role.ASIDE))

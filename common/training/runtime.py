@@ -1,4 +1,4 @@
-"""Runtime of a process: accelerator, precision, seeds, peak memory, and the environment that a result records."""
+"""Runtime of a process: accelerator, seeds, peak memory, and the environment that a result records."""
 
 import contextlib
 import ctypes
@@ -13,16 +13,16 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from seqarena.common.data.counter import hash64
 from seqarena.common.errors import BadDataError, WrongUseError, look_up
+from seqarena.common.training.precision import Precision, is_half, precision_name, set_products
 from seqarena.common.training.processes import Accelerator, broadcast_patiently
 
-Precision = Literal["auto", "float32", "bfloat16"]
 Loaded = TypeVar("Loaded")
 
 TILES = "SEQARENA_TILES"
@@ -44,7 +44,7 @@ CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: Path | None = None) -> Accelerator:
-    """Returns the accelerator of this process: CUDA if available, in bfloat16 by default; else the CPU, in float32.
+    """Returns the accelerator of this process: CUDA if available, else the CPU. Sets the precision of the process.
 
     Raises:
         WrongUseError: a launcher started several processes but this one does not see the others; or a tracker that is
@@ -62,10 +62,10 @@ def make_accelerator(precision: Precision, trackers: tuple[str, ...] = (), out: 
             raise WrongUseError(f"tracker {tracker!r} is not installed; pip install {tracker}, or leave --tracker out")
     launched = _launched_processes()
     cuda = torch.cuda.is_available()
-    half = precision == "bfloat16" or (precision == "auto" and cuda)
+    set_products(precision)
     accelerator: Accelerator = accelerate.Accelerator(
         cpu=not cuda,
-        mixed_precision="bf16" if half else "no",
+        mixed_precision="bf16" if is_half(precision) else "no",
         log_with=list(trackers) or None,
         project_dir=None if out is None else str(out),
         # Some variants ignore their scores, so that queries and keys have no gradient.
@@ -235,11 +235,6 @@ def _git(tree: Path, *arguments: str) -> str:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(tree), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout.strip()
-
-
-def precision_name(accelerator: Accelerator) -> str:
-    """Returns the precision of an accelerator, as spelled on the command line."""
-    return {"no": "float32", "bf16": "bfloat16"}[accelerator.mixed_precision]
 
 
 @functools.cache

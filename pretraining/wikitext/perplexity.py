@@ -12,8 +12,9 @@ from seqarena.common.model.norms import norm_name
 from seqarena.common.parser import Parser
 from seqarena.common.runs.external import add_code_option
 from seqarena.common.runs.trained import changed_run, read_trained
+from seqarena.common.training.precision import precision_name
 from seqarena.common.training.processes import Accelerator
-from seqarena.common.training.runtime import device_name, make_accelerator, precision_name
+from seqarena.common.training.runtime import device_name, make_accelerator
 from seqarena.pretraining.transformer_xl import TransformerXL
 from seqarena.pretraining.wikitext.data import EncodedText
 from seqarena.pretraining.wikitext.evaluator import loss_by_cluster, metrics_of, streams_of, token_losses

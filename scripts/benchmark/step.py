@@ -20,13 +20,8 @@ from seqarena.common.memory import keep_freed_memory
 from seqarena.common.model.transformer import EncoderConfig, ModelConfig
 from seqarena.common.parser import Parser
 from seqarena.common.runs.run import BaseRun
-from seqarena.common.training.runtime import (
-    device_name,
-    make_accelerator,
-    peak_memory_bytes,
-    precision_name,
-    reset_peak_memory,
-)
+from seqarena.common.training.precision import precision_name
+from seqarena.common.training.runtime import device_name, make_accelerator, peak_memory_bytes, reset_peak_memory
 from seqarena.common.training.workers import exit_with_parent
 from seqarena.scripts.benchmark.selection import add_run_options, at_least_one, build, chosen, title
 from seqarena.scripts.packages import find_package
