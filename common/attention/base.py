@@ -4,7 +4,7 @@ Scores are s_ij = query_i . key_j / sqrt(head_dim) + bias_ij; i runs over querie
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -16,11 +16,11 @@ from seqarena.common.attention import conditions
 from seqarena.common.attention.arguments import check_tensors
 from seqarena.common.attention.chunked import attend_in_chunks, chunks, split
 from seqarena.common.attention.conditions import Inputs
+from seqarena.common.attention.fallback import warn_of_fallback
 from seqarena.common.attention.operators import attend_blockwise
 from seqarena.common.attention.reference import scaled_scores
 from seqarena.common.attention.rows import WeightRows, rows_by_rule
 from seqarena.common.attention.rule import Rule
-from seqarena.common.attention.triton.available import warn_once
 from seqarena.common.attention.visibility import (
     CALL_OPTIONS,
     ORDERS,
@@ -199,15 +199,15 @@ class Kernel(nn.Module, ABC):
         query, key, value = self.transform(query, key, value, visibility)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
         chosen = self._choose(inputs)
-        self._warn_if_slow(chosen, inputs)
+        self._warn_if_slow(chosen, inputs, lambda: self._run(chosen, query, key, value, visibility, bias))
         return self._run(chosen, query, key, value, visibility, bias).to(dtype)
 
-    def _warn_if_slow(self, chosen: Implementation, inputs: Inputs) -> None:
+    def _warn_if_slow(self, chosen: Implementation, inputs: Inputs, call: Callable[[], object]) -> None:
         is_on_gpu = inputs.query.is_cuda and not torch.compiler.is_compiling()
         if is_on_gpu and chosen in ("blockwise", "chunked", "reference"):
             reason = self.reason_against("triton", inputs)
             if reason is not None and reason != conditions.ABSENT:
-                warn_once(reason)
+                warn_of_fallback(reason, inputs, call)
 
     def reason_against(self, implementation: Implementation, inputs: Inputs) -> str | None:
         """Returns why an implementation cannot compute a call; None if it can."""
@@ -291,7 +291,7 @@ class Kernel(nn.Module, ABC):
         query, key, value = self.transform(query, key, value, visibility)
         inputs = Inputs(query, key, value, visibility, bias, self.active_dropout)
         chosen = self._choose_for_step(inputs)
-        self._warn_if_slow(chosen, inputs)
+        self._warn_if_slow(chosen, inputs, lambda: self._run_step(chosen, state, query, key, value, visibility, bias))
         output, new_state = self._run_step(chosen, state, query, key, value, visibility, bias)
         return self._clear(output, visibility).to(dtype), None if new_state is None else new_state.detach()
 

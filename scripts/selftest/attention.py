@@ -1,5 +1,6 @@
 """Compares every implementation of attention with the variant's formula in float64."""
 
+import contextlib
 import copy
 import dataclasses
 import math
@@ -11,12 +12,16 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.base import IMPLEMENTATIONS, AttentionConfig, Kernel
+from seqarena.common.attention.conditions import Inputs
+from seqarena.common.attention.fallback import slowdown
 from seqarena.common.attention.mixer import MixerConfig
 from seqarena.common.attention.triton.self_test import TOLERANCE
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.scripts.tables import render
 
 HEADS, LENGTH, WIDTH = 2, 72, 16
+PRICED = 8, 4, 2048, 64
+"""Batch, heads, length and width of the call whose price is measured where a GPU has no fast implementation."""
 ORDERS: tuple[Order, ...] = ("none", "causal")
 FAST = ("triton", "fused", "features")
 """Implementations that are fast on a GPU."""
@@ -36,6 +41,8 @@ class Finding:
     """``absent``: it cannot compute such a call."""
     error: float | None
     """Largest error of output and gradients, relative to their largest value; None without finite results."""
+    price: float | None
+    """Time of its forward pass over that of PyTorch's softmax; None unless it is chosen on a GPU and slow there."""
     reason: str
     """Why it cannot compute the call, or what is broken; empty if it is usable."""
 
@@ -76,6 +83,7 @@ def _findings(
     exact = _computed(copy.deepcopy(kernel).double(), "reference", wide, visibility)
     assert exact is not None
     chosen = kernel.explain(given[0], given[1], given[2], visibility)
+    slow = chosen.implementation if device.type == "cuda" and chosen.implementation not in FAST else None
     for implementation in IMPLEMENTATIONS:
         error, reason = math.inf, ""
         try:
@@ -90,6 +98,7 @@ def _findings(
             chosen=implementation == chosen.implementation,
             status="absent" if computed is None else "usable" if is_right else "broken",
             error=error if math.isfinite(error) else None,
+            price=_price(config, order, dtype, device) if implementation == slow else None,
             reason=chosen.others[implementation] if computed is None else "" if is_right else reason or "wrong results",
         )  # fmt: skip
 
@@ -107,6 +116,15 @@ def _computed(
     return [output, *gradients]
 
 
+def _price(config: AttentionConfig, order: Order, dtype: torch.dtype, device: torch.device) -> float | None:
+    """Returns the price of a call by the implementation that is chosen for it; None if it cannot be measured."""
+    query, key, value = (torch.randn(PRICED, device=device).to(dtype) for _ in range(3))
+    kernel, visibility = config.build(heads=PRICED[1]).to(device), Visibility(order=order)
+    with contextlib.suppress(RuntimeError):
+        return slowdown(Inputs(query, key, value, visibility, None, 0.0), lambda: kernel(query, key, value, visibility))
+    return None
+
+
 def _error(found: Tensor, exact: Tensor) -> float:
     largest = float(exact.detach().abs().max()) or 1.0
     error = float((found.detach().double() - exact.detach()).abs().max()) / largest
@@ -121,7 +139,9 @@ def table(found: Sequence[Finding], device: torch.device) -> str:
         chosen = {each.dtype: each for each in own if each.chosen}
         wrong = [f"{each.implementation} in {each.dtype}: {each.reason}" for each in own if each.status == "broken"]
         slow = device.type == "cuda" and any(each.implementation not in FAST for each in chosen.values())
-        status = "✕ broken" if wrong else "falls back" if slow else "usable"
+        prices = [each.price for each in chosen.values() if each.price is not None]
+        price = f", {max(prices):,.0f} times softmax" if prices else ""
+        status = "✕ broken" if wrong else f"falls back{price}" if slow else "usable"
         computed = ", ".join(dict.fromkeys(each.implementation for each in chosen.values()))
         errors = ", ".join(f"{dtype} {each.error:.0e}" for dtype, each in chosen.items() if each.error is not None)
         rows.append([name, order, status, computed, errors, "; ".join(wrong)])

@@ -24,7 +24,7 @@ from seqarena.common.training.runtime import make_accelerator
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.sweep.on_ray import import_ray, run_on_ray
 from seqarena.scripts.sweep.planned_run import HELD, PlannedRun
-from seqarena.scripts.sweep.processes import default_parallel, run_processes
+from seqarena.scripts.sweep.processes import default_parallel, memory_advice, run_processes
 from seqarena.scripts.sweep.progress import outcome
 from seqarena.scripts.sweep.tuned import TunedRun, run_tuned
 from seqarena.scripts.sweep.tuning import FOLDER as TUNINGS
@@ -224,12 +224,15 @@ def run(arguments: Sequence[str]) -> int:
     else:
         for each, result in zip(planned, results, strict=True):
             print(f"{each.package.name} {each.title}  {'failed' if result is None else outcome(result)}")
-        print(f"plan: {path}; {_tables(session)}")
+        print(f"plan: {path}")
+        _print_end(session, results)
     return 0 if all(result is not None and result.status == "finished" for result in results) else 1
 
 
-def _tables(session: Session) -> str:
-    return f"tables: seqarena leaderboard --runs {shlex.quote(str(session.runs))}"
+def _print_end(session: Session, results: Sequence[Result | None]) -> None:
+    if advised := memory_advice(results):
+        print(advised)
+    print(f"tables: seqarena leaderboard --runs {shlex.quote(str(session.runs))}")
 
 
 def _run_tuned(
@@ -252,7 +255,7 @@ def _run_tuned(
         for result in results:
             if result is not None:
                 print(f"{result.package} {result.task} {row_name(result.row)} seed {result.seed}  {outcome(result)}")
-        print(_tables(session))
+        _print_end(session, results)
     return 0 if all(result is not None and result.status == "finished" for result in results) else 1
 
 

@@ -19,6 +19,10 @@ from seqarena.scripts.sweep.planned_run import HELD, IN_USE, PlannedRun
 from seqarena.scripts.sweep.progress import FAILED, RUNNING, WAITING, Board
 
 POLL_SECONDS = 0.2
+OUTSIDE_BYTES = 2**30
+"""Memory of a GPU that a process takes outside its tensors, for CUDA and its libraries. It was not measured."""
+FRAGMENTS = 1.25
+"""Memory that PyTorch holds, over the peak of its tensors. It was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,19 @@ def _devices() -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
     return named.split(",")[:count] if named else [str(number) for number in range(count)]
+
+
+def memory_advice(results: Sequence[Result | None]) -> str:
+    """Returns how many runs like these fit into the memory of this machine's GPUs; empty without a GPU."""
+    cards = [torch.cuda.get_device_properties(number) for number in range(len(_devices()))]
+    names = {card.name for card in cards}
+    peaks = [each.peak_memory_bytes for each in results if each is not None and each.environment["device"] in names]
+    if not peaks:
+        return ""
+    peak, total = max(peaks), min(card.total_memory for card in cards)
+    fit = int(total // (peak * FRAGMENTS + OUTSIDE_BYTES)) * len(cards)
+    used = f"memory: at most {peak / 2**30:,.1f} GiB for a run, of {total / 2**30:,.0f} GiB"
+    return f"{used}; an estimate of the runs that fit: --parallel {fit}" if fit > 1 else used
 
 
 def run_processes(planned: Sequence[PlannedRun], parallel: int, logs: Path) -> list[Result | None]:

@@ -1,5 +1,6 @@
 """The self-test tells usable, missing and broken implementations apart."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from seqarena.common.attention import find_attention
 from seqarena.common.attention.elementwise import ElementwiseKernel
 from seqarena.scripts import selftest
+from seqarena.scripts.selftest import attention
 
 COMMAND = ["--train", "--attention", "x3", "softmax"]
 
@@ -62,3 +65,19 @@ def test_paragraphs_of_help_fill_the_terminal(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("COLUMNS", "80")
     paragraph = next(each for each in selftest.parser().format_help().split("\n\n") if each.startswith("Outputs"))
     assert all(60 < len(line) <= 80 for line in paragraph.split("\n")[:-1])
+
+
+def test_a_fall_back_has_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "PRICED", (1, 2, 32, 8))
+    price = attention._price(find_attention("x3"), "causal", torch.float32, torch.device("cpu"))
+    assert price is not None
+    assert price > 0
+    one = attention.Finding(
+        attention="x3", order="causal", dtype="float32", implementation="blockwise", chosen=True, status="usable",
+        error=1e-6, price=13.7, reason="",
+    )  # fmt: skip
+    shown = attention.table([one], torch.device("cuda"))
+    assert "falls back, 14 times softmax" in shown
+    assert "falls back" not in attention.table(
+        [dataclasses.replace(one, implementation="triton")], torch.device("cuda")
+    )

@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch
 from rich.console import Console
 
 from seqarena.common.errors import WrongUseError, run_command
@@ -55,6 +57,25 @@ def test_runs_at_once_are_those_one_after_the_other(tmp_path: Path, capsys: pyte
     assert told.err.count("(finished before)") == 3
     assert len(json.loads(told.out.splitlines()[-1])["results"]) == 4
     assert numbers(tmp_path / "both") == numbers(tmp_path / "one")
+
+
+def test_the_number_of_runs_that_share_a_gpu_follows_from_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def a_result(gibibytes: float, device: str = "a GPU") -> Mock:
+        return Mock(spec=Result, peak_memory_bytes=int(gibibytes * 2**30), environment={"device": device})
+
+    def cards(*gibibytes: int) -> None:
+        found = [SimpleNamespace(name="a GPU", total_memory=size * 2**30) for size in gibibytes]
+        monkeypatch.setattr(processes, "_devices", lambda: [str(number) for number in range(len(found))])
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: found[number])
+
+    cards()
+    assert processes.memory_advice([a_result(1)]) == ""
+    cards(16)
+    assert processes.memory_advice([None, a_result(4, "a CPU")]) == ""
+    assert processes.memory_advice([a_result(12), None]) == "memory: at most 12.0 GiB for a run, of 16 GiB"
+    assert processes.memory_advice([a_result(0.8), a_result(2.4)]).endswith("that fit: --parallel 4")
+    cards(16, 16)
+    assert processes.memory_advice([a_result(2.4)]).endswith("that fit: --parallel 8")
 
 
 @pytest.mark.extras

@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
-from seqarena.common.attention import PAPERS, Kernel, Visibility, conditions, elementwise, find_attention
+from seqarena.common.attention import PAPERS, Kernel, Visibility, conditions, elementwise, fallback, find_attention
 from seqarena.common.attention.base import IMPLEMENTATIONS
 from seqarena.common.attention.conditions import Inputs
 from tests.common.attention.cases import cases
@@ -117,7 +117,7 @@ def test_a_slow_implementation_on_a_gpu_is_told_once(monkeypatch: pytest.MonkeyP
 
     def said(name: str, width: int = 4, visibility: Visibility = PLAIN, **changes: Any) -> list[str]:
         told: list[str] = []
-        monkeypatch.setattr("seqarena.common.attention.base.warn_once", told.append)
+        monkeypatch.setattr("seqarena.common.attention.base.warn_of_fallback", lambda reason, *_: told.append(reason))
         query, others = torch.randn(1, 2, 200, width).as_subclass(OnGpu), torch.randn(2, 1, 2, 200, width)
         find_attention(name).build(heads=2, **changes)(query, *others, visibility)
         return told
@@ -125,6 +125,38 @@ def test_a_slow_implementation_on_a_gpu_is_told_once(monkeypatch: pytest.MonkeyP
     assert said("x3", width=144) == ["heads are 144 and 144 wide, expected 1 to 128"]
     assert "windows are not supported" in said("dnas", visibility=Visibility(order="causal", window=3))[0]
     assert said("x1") == said("softmax") == said("softmax", dropout=0.1) == []
+
+
+def test_the_warning_has_the_price_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the random numbers of the training are those that they would be without it."""
+    monkeypatch.setattr(fallback, "WARNED", set())
+    given = inputs_of(list(torch.randn(3, 2, 1, 40, 8)))
+    calls = []
+
+    def call() -> None:
+        calls.append(torch.is_grad_enabled())
+        torch.rand(1)
+
+    state = torch.get_rng_state()
+    with pytest.warns(
+        UserWarning, match=r"a reason; its forward pass takes [\d.,]+ times .* \(2 x 1 heads, 40 queries"
+    ):
+        fallback.warn_of_fallback("a reason", given, call)
+    fallback.warn_of_fallback("a reason", given, call)
+    assert calls == [False, False]
+    assert torch.equal(torch.get_rng_state(), state)
+
+    def fails() -> None:
+        raise torch.OutOfMemoryError
+
+    with pytest.warns(UserWarning, match="another$"):
+        fallback.warn_of_fallback("another", given, fails)
+
+
+def test_the_price_is_the_time_over_that_of_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([0.0, 6.0, 7.0, 9.0])
+    monkeypatch.setattr(fallback.time, "perf_counter", lambda: next(seconds))
+    assert fallback.slowdown(inputs_of(list(torch.randn(3, 1, 1, 8, 8))), lambda: None) == 3.0
 
 
 @pytest.mark.parametrize(("keys", "expected"), [(4_096, "triton"), (32_768, "triton"), (32_769, "features")])

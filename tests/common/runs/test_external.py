@@ -158,7 +158,7 @@ def test_code_that_replaces_a_function_of_torch_is_refused(place: str, name: str
     (torch.optim.AdamW, "__init__", "torch.optim.adamw.AdamW.__init__"),
     (torch.nn.init, "xavier_uniform_", "torch.nn.init.xavier_uniform_"),
     (Kernel, "forward", "seqarena.common.attention.base.Kernel.forward"),
-    (base, "warn_once", "seqarena.common.attention.base.warn_once"),
+    (base, "warn_of_fallback", "seqarena.common.attention.base.warn_of_fallback"),
 ])  # fmt: skip
 def test_code_that_replaces_a_method_or_a_function_of_this_project_is_refused(
     owner: Any, attribute: str, name: str, write: Write
