@@ -17,21 +17,23 @@ from statistics import fmean
 
 from seqarena.common.runs.config import to_json
 from seqarena.scripts import leaderboard, report
+from seqarena.scripts.benchmark import gpu
 from seqarena.scripts.figures.depth import ARMS, FASTER, FULL, RIVALS, VERSION
 from seqarena.scripts.figures.trainings import end_of
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGE = ROOT / "docs" / "index.html"
-TABLE = re.compile(r"(<!-- seqarena leaderboard (.*?) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- seqarena (leaderboard|benchmark gpu) (.*?)-->\n).*?(<!-- end of the table -->)", re.DOTALL)
+COMMANDS = {"leaderboard": leaderboard.run, "benchmark gpu": gpu.run}
 
 DEPTH = re.compile(r"(<!-- depth trainings: (\w+) -->\n).*?(<!-- end of the table -->)", re.DOTALL)
 
 
-def printed(arguments: str) -> str:
-    """Returns what ``seqarena leaderboard`` prints, with folders named from the project's root."""
+def printed(command: str, arguments: str) -> str:
+    """Returns what a command of ``COMMANDS`` prints, with folders named from the project's root."""
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()) as shown:
-        leaderboard.run([*shlex.split(arguments), "--format", "markdown"])
+        COMMANDS[command]([*shlex.split(arguments), "--format", "markdown"])
     return shown.getvalue()
 
 
@@ -53,17 +55,17 @@ def depth_table(group: str) -> str:
 
 def with_tables(text: str) -> str:
     """Returns a document with its tables as the results say."""
-    text = TABLE.sub(lambda found: f"{found[1]}{printed(found[2])}{found[3]}", text)
+    text = TABLE.sub(lambda found: f"{found[1]}{printed(found[2], found[3])}{found[4]}", text)
     return DEPTH.sub(lambda found: f"{found[1]}{depth_table(found[2])}{found[3]}", text)
 
 
 def page(out: Path) -> str:
     """Writes the report of the tier small to a file. Returns it without the time and the commit of this call.
 
-    Local results of ``seqarena benchmark attention`` are left out: they are not committed.
+    Of the measurements of speed, those of ``seqarena benchmark gpu`` that are committed are part of it.
     """
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()):
-        report.run(["--runs", "results/small", "--benchmarks", "results/small", "--out", str(out)])
+        report.run(["--runs", "results/small", "--benchmarks", "docs/benchmarks", "--out", str(out)])
     return without_moment(out.read_text())
 
 

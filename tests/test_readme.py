@@ -33,6 +33,7 @@ from seqarena.qa import official
 from seqarena.scripts import curves, figures, leaderboard, prepare, price, report, selftest, sweep, variants
 from seqarena.scripts.benchmark import (
     attention,
+    gpu,
     headlines,
     kernels,
     layers,
@@ -98,6 +99,7 @@ PARSERS = {
     ("benchmark", "attention"): attention.parse,
     ("benchmark", "layers"): layers.parse,
     ("benchmark", "kernels"): kernels.parser().parse_args,
+    ("benchmark", "gpu"): gpu.parser().parse_args,
     ("benchmark", "tiles"): tiles.parser().parse_args,
     ("benchmark", "squad"): squad.parser().parse_args,
     ("benchmark", "headlines"): headlines.parser().parse_args,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from seqarena.common.errors import look_up
 from seqarena.scripts.benchmark import (
     attention,
+    gpu,
     headlines,
     kernels,
     layers,
@@ -20,6 +21,7 @@ from seqarena.scripts.benchmark import (
 USAGE = """usage: seqarena benchmark attention ...
        seqarena benchmark layers ...
        seqarena benchmark kernels ...
+       seqarena benchmark gpu ...
        seqarena benchmark tiles ...
        seqarena benchmark step PACKAGE TASK ...
        seqarena benchmark profile PACKAGE TASK ...
@@ -32,6 +34,7 @@ USAGE = """usage: seqarena benchmark attention ...
   attention        time and memory of each variant by length (attention --help)
   layers           whole attention layers, token mixers included, beside softmax by length (layers --help)
   kernels          instruction counts of the compiled CUDA kernels, without a GPU (kernels --help)
+  gpu              one file on this GPU: attention by every implementation, steps of every package (gpu --help)
   tiles            the fastest tiles of the CUDA kernels on this GPU (tiles --help)
   step             a training step of a task (step --help)
   profile          time of each part of a step (profile --help)
@@ -51,6 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         "attention": attention.run,
         "layers": layers.run,
         "kernels": kernels.run,
+        "gpu": gpu.run,
         "tiles": tiles.run,
         "step": step.run,
         "profile": step_profile.run,

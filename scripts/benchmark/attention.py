@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -83,7 +84,7 @@ def parse(arguments: Sequence[str]) -> tuple[Setting, list[Case], Path, bool, bo
         dropout=options.dropout,
         padding=options.padding,
         precision=options.precision,
-        device=_device(options.device),
+        device=find_device(options.device),
         repeats=options.repeats,
     )
     for variant in options.attention:
@@ -115,7 +116,12 @@ def _require_variant(name: str, orders: Sequence[Order]) -> None:
         require_order(config, orders[0])
 
 
-def _device(name: str | None) -> str:
+def find_device(name: str | None) -> str:
+    """Returns the device of that name, which must exist; None: cuda if there is a GPU.
+
+    Raises:
+        WrongUseError: no such device.
+    """
     known = {"cpu": True, "cuda": torch.cuda.is_available()}
     if name is None:
         return "cuda" if known["cuda"] else "cpu"
@@ -127,6 +133,25 @@ def _device(name: str | None) -> str:
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena benchmark attention`` and returns its exit code."""
     setting, cases, out, memory, as_json = parse(arguments)
+    found, ceiling = measured(setting, cases, memory)
+    record = record_of(setting, found, ceiling)
+    name = f"attention-{setting.device}-{setting.precision}"
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / f"{name}.json", record)
+    plot(setting, found, out / f"{name}.png")
+    if as_json:
+        print(json.dumps(record))
+        return 0
+    print(render(*table(setting, found, ceiling, record["device"]), "terminal"))
+    print(f"{out / name}.json, {out / name}.png")
+    return 0
+
+
+def measured(setting: Setting, cases: Sequence[Case], memory: bool) -> tuple[list[Measurement], float]:
+    """Returns the measurements of all cases, and the operations per second of a large matrix product.
+
+    After an interrupt, the lengths measured so far are returned.
+    """
     found: list[Measurement] = []
     print("matrix multiply ...", file=sys.stderr)
     ceiling = matmul_ceiling(setting)
@@ -140,7 +165,12 @@ def run(arguments: Sequence[str]) -> int:
         if not lengths:
             raise
         print(f"interrupted; keeping the measured lengths: {', '.join(map(str, lengths))}", file=sys.stderr)
-    record = {
+    return found, ceiling
+
+
+def record_of(setting: Setting, found: Sequence[Measurement], ceiling: float) -> dict[str, Any]:
+    """Returns the record of measurements that ``seqarena report`` reads."""
+    return {
         "setting": asdict(setting),
         "device": device_name(torch.device(setting.device)),
         "torch": torch.__version__,
@@ -150,16 +180,6 @@ def run(arguments: Sequence[str]) -> int:
         "matmul_flops_per_second": ceiling,
         "measurements": [asdict(each) for each in found],
     }
-    name = f"attention-{setting.device}-{setting.precision}"
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / f"{name}.json", record)
-    plot(setting, found, out / f"{name}.png")
-    if as_json:
-        print(json.dumps(record))
-        return 0
-    print(render(*table(setting, found, ceiling, record["device"]), "terminal"))
-    print(f"{out / name}.json, {out / name}.png")
-    return 0
 
 
 def backends(found: Sequence[Measurement], order: str) -> str:

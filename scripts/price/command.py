@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from statistics import median
+from statistics import fmean, median
 
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.config import to_json
@@ -22,6 +22,20 @@ def measure_and_record(
     options: argparse.Namespace, variants: Sequence[tuple[str | None, str | None]], fields: Sequence[str], command: str
 ) -> int:
     """Measures variants, given as attention and norm, the baseline first; prints the record and returns the exit code.
+
+    Raises:
+        WrongUseError: an unknown name or field, or a variant that is given twice.
+    """
+    record = measured_record(options, variants, fields, command)
+    path = record.write(options.runs)
+    print(json.dumps(asdict(record)) if options.json else f"{_table(record)}written to {path}")
+    return 0
+
+
+def measured_record(
+    options: argparse.Namespace, variants: Sequence[tuple[str | None, str | None]], fields: Sequence[str], command: str
+) -> PriceRecord:
+    """Returns the record of variants, given as attention and norm, the baseline first.
 
     Raises:
         WrongUseError: an unknown name or field, or a variant that is given twice.
@@ -50,14 +64,13 @@ def measure_and_record(
         replace(price, sources=own, row_values=values)
         for price, own, values in zip(prices, sources, named, strict=True)
     ]
-    record = PriceRecord(
+    tokens = fmean(prepared.batches[step].token_count() for step in range(options.steps))
+    return PriceRecord(
         format=FORMAT, package=package.name, task=options.task, preset=runs[0][1].preset, run=to_json(runs[0][1]),
         config_version=CONFIG_VERSION, prices=prices, environment=environment, load=load, command=command,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"), data_checksum=prepared.data_checksum,
+        tokens_per_step=tokens,
     )  # fmt: skip
-    path = record.write(options.runs)
-    print(json.dumps(asdict(record)) if options.json else f"{_table(record)}written to {path}")
-    return 0
 
 
 def _table(record: PriceRecord) -> str:

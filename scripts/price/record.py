@@ -71,6 +71,8 @@ class PriceRecord:
     """UTC."""
     data_checksum: str | None = None
     """Checksum of the data; None in records of earlier versions."""
+    tokens_per_step: float | None = None
+    """Real tokens of a batch, a mean over the batches of a round; None in records of earlier versions."""
 
     def write(self, runs: Path) -> Path:
         """Writes the record below a folder of runs and returns its path."""

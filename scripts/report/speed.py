@@ -1,4 +1,4 @@
-"""Charts of speed and memory by length, from results of ``seqarena benchmark attention``."""
+"""Charts of speed and memory by length, from files of ``seqarena benchmark attention`` and ``benchmark gpu``."""
 
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ def speed(folder: Path, problems: list[str]) -> list[Chart]:
     for path in sorted(folder.glob("*.json")):
         try:
             record = read_strict_json(path)
-            if isinstance(record, dict) and "matmul_flops_per_second" in record:  # other benchmarks lack this field
-                made += _charts(record) if record["measurements"] else []
+            if isinstance(record, dict):  # other benchmarks have neither
+                records = record.get("attention", [record] if "matmul_flops_per_second" in record else [])
+                made += [chart for each in records if each["measurements"] for chart in _charts(each)]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
             problems.append(f"{path}: not measurements of attention ({type(error).__name__}: {error})")
     return made
