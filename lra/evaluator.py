@@ -14,12 +14,8 @@ from seqarena.lra.data import sequences
 BATCH_SIZE = 128
 
 
-def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator, drop_tail_of: int | None = None) -> Evaluation:
-    """Returns accuracy and cross-entropy over a split. Batches are distributed over the processes.
-
-    ``drop_tail_of`` (a legacy option) skips the last examples that do not fill a batch of that size.
-    """
-    count = len(split) - (len(split) % drop_tail_of if drop_tail_of else 0)
+def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator) -> Evaluation:
+    """Returns accuracy and cross-entropy over a split. Batches are distributed over the processes."""
 
     def classify(examples: Indices) -> Iterable[tuple[int, float]]:
         batch = sequences(split, examples).to(accelerator.device)
@@ -28,7 +24,7 @@ def evaluate(model: nn.Module, split: Ragged, accelerator: Accelerator, drop_tai
         losses = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
         return zip(logits.argmax(dim=-1).tolist(), losses.tolist(), strict=True)
 
-    found = per_example(model, split.lengths[:count], BATCH_SIZE, classify, accelerator)
-    correct = accuracy([guess for guess, _ in found], split.labels[:count])
-    loss = sum(each for _, each in found) / count
+    found = per_example(model, split.lengths, BATCH_SIZE, classify, accelerator)
+    correct = accuracy([guess for guess, _ in found], split.labels)
+    loss = sum(each for _, each in found) / len(split)
     return Evaluation(metrics={"accuracy": float(correct.mean()), "loss": loss}, examples=correct.tolist())

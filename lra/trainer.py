@@ -3,9 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor, nn
 
 from seqarena.common.data.batches import ShuffledIndices
+from seqarena.common.data.prepared import Splits
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.package import Assembly
 from seqarena.common.training.processes import Accelerator
@@ -32,12 +34,8 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         splits = {name: replace(split, zero_is_padding=True) for name, split in splits.items()}
     longest = max(int(split.lengths.max()) for split in splits.values())
     run.model.check_task(run.data, longest=longest)
-    tail = run.train.batch_size if run.legacy.drop_tail else None
-    if tail is not None and tail > min(len(split) for split in splits.values()):
-        raise WrongUseError(
-            f"legacy.drop_tail: expected at least train.batch_size {tail} examples in every split, found a smaller one"
-        )
-
+    if run.legacy.drop_tail:
+        splits |= _whole_batches(splits, run.train.batch_size)
     order = ShuffledIndices(
         lengths=splits["train"].lengths,
         batch_size=run.train.batch_size,
@@ -48,8 +46,22 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         model=Classifier(run.model, run.data.sequences, run.model.max_length if run.legacy.padded_pooling else None),
         loss=loss,
         batches=TrainingBatches(split=splits["train"], order=order),
-        validate=lambda model: evaluate(model, splits["validation"], accelerator, tail),
-        test=lambda model: evaluate(model, splits["test"], accelerator, tail),
+        validate=lambda model: evaluate(model, splits["validation"], accelerator),
+        test=lambda model: evaluate(model, splits["test"], accelerator),
         floors=lambda: run.data.floors(splits),
         data_checksum=checksum,
     )
+
+
+def _whole_batches(splits: Splits, size: int) -> Splits:
+    """Returns the evaluated splits without the last examples that do not fill a batch.
+
+    Raises:
+        WrongUseError: a split, also the training set, has fewer examples than a batch.
+    """
+    if size > min(len(split) for split in splits.values()):
+        raise WrongUseError(
+            f"legacy.drop_tail: expected at least train.batch_size {size} examples in every split, found a smaller one"
+        )
+    evaluated = {name: split for name, split in splits.items() if name != "train"}
+    return {name: split.some(np.arange(len(split) - len(split) % size)) for name, split in evaluated.items()}

@@ -104,14 +104,14 @@ def _table(
             for each in differences.values()
         )
         lines.append(f"  {'minus the baseline':<26}{'  '.join(f'{text:<20}' for text in shown)}")
-        values = (_level(each["p_value"]) for each in differences.values())
+        values = (_level(each["p_value"], each["mean"]) for each in differences.values())
         lines.append(f"  {'p, over these rows only':<26}{'  '.join(f'{text:<20}' for text in values)}")
     return [line.rstrip() for line in lines]
 
 
-def _level(p_value: float | None) -> str:
+def _level(p_value: float | None, difference: float | None) -> str:
     if p_value is None:
-        return "equal"
+        return "no test" if difference else "equal"
     return f"{p_value:.4f}" if p_value >= 1e-4 else "below 0.0001"
 
 

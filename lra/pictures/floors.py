@@ -6,6 +6,7 @@ from PIL import Image
 
 from seqarena.common.data.nearest import FLOOR, TESTED, label_of_nearest
 from seqarena.lra.data.pixels import LEVELS, nearest_mean
+from seqarena.lra.pictures.data.batches import centre
 from seqarena.lra.pictures.data.store import PictureSplit, PictureSplits
 
 EXAMPLES = 50_000
@@ -14,15 +15,15 @@ THUMBNAIL = 16
 """Rows and columns to which pictures are reduced before they are compared."""
 
 
-def floors(splits: PictureSplits) -> dict[str, float]:
-    """Returns the test scores of three rules.
+def floors(splits: PictureSplits, side: int) -> dict[str, float]:
+    """Returns the test scores of three rules on the central ``side`` x ``side`` pixels, which a model reads.
 
     They are the majority class, the class with the nearest mean histogram of colours, and the nearest training picture
     among thumbnails.
     """
     train, test = splits["train"], splits["test"]
     count = min(len(train), EXAMPLES)
-    known, seen = (_features(split, some) for split, some in ((train, count), (test, len(test))))
+    known, seen = (_features(split, some, side) for split, some in ((train, count), (test, len(test))))
     labels = train.labels[:count]
     return {
         "majority class": float((test.labels == np.bincount(train.labels).argmax()).mean()),
@@ -31,11 +32,11 @@ def floors(splits: PictureSplits) -> dict[str, float]:
     }
 
 
-def _features(split: PictureSplit, count: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _features(split: PictureSplit, count: int, side: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Returns histograms of red, green and blue, and thumbnails, of the first pictures of a split."""
     histograms, thumbnails = [], []
     for index in range(count):
-        picture = split[index]
+        picture = centre(split[index], side)
         bins = [
             np.bincount(picture[..., colour].reshape(-1) // (256 // LEVELS), minlength=LEVELS) for colour in range(3)
         ]

@@ -47,6 +47,6 @@ def assemble(run: PictureRun, folder: Path, accelerator: Accelerator) -> Assembl
         ),
         validate=lambda model: evaluate(model, splits["validation"], side, accelerator),
         test=lambda model: evaluate(model, splits["test"], side, accelerator),
-        floors=lambda: floors(splits),
+        floors=lambda: floors(splits, side),
         data_checksum=checksum,
     )

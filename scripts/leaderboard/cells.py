@@ -8,7 +8,7 @@ from seqarena.common.runs.tasks import Published
 from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, MORE_SEEDS, sds_shown
 from seqarena.scripts.leaderboard.rows import Row, count_seeds, detectable_by_seeds, number, range_text, with_unit
 from seqarena.scripts.leaderboard.table import Table
-from seqarena.scripts.leaderboard.verdict import MARKS, verdict_of
+from seqarena.scripts.leaderboard.verdict import MARKS, p_text, verdict_of
 from seqarena.scripts.price.record import ratio_text
 
 DETECTABLE = "a true difference of this size would be shown about four times in five"
@@ -73,7 +73,7 @@ def cells(row: Row, table: Table) -> list[str]:
         *("" if name not in row.secondary else with_unit(row.secondary[name][0], unit) for name in _metrics(table)),
         seeds,
         _difference(row, table),
-        "" if row.p_corrected is None else "< 0.001" if row.p_corrected < 0.001 else f"{row.p_corrected:.3f}",
+        "" if row.p_corrected is None else p_text(row.p_corrected),
         *_price_cells(row, table),
         "" if row.parameters is None else f"{row.parameters:,}",
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.leaderboard.cells import DETECTABLE, more_seeds
 from seqarena.scripts.leaderboard.remarks import is_earlier
 from seqarena.scripts.leaderboard.rows import Row, number, range_text, with_unit
-from seqarena.scripts.leaderboard.table import Table, code_note
+from seqarena.scripts.leaderboard.table import OTHER_DATA, Table, code_note
 from seqarena.scripts.leaderboard.verdict import LEGEND, MARKS, Verdict, verdict_of
 
 CHANCE = "chance alone marks some variant in up to one of twenty tasks"
@@ -51,8 +51,8 @@ class Overview:
     columns: list[OverviewColumn]
     rows: dict[str, list[OverviewCell | None]]
     """Variant -> a cell per column, None without results. Most wins less losses first, then most columns."""
-    times: dict[str, list[float]]
-    """Variant -> time of a step divided by the baseline's, in each task where its price was measured."""
+    times: dict[str, dict[str, float]]
+    """Variant -> task and preset -> time of a step divided by the baseline's, where its price was measured."""
     left_out: list[str]
     """Names of tables without a comparison."""
 
@@ -115,8 +115,14 @@ def _cells(table: Table) -> dict[str, OverviewCell]:
     }
 
 
-def _times(tables: Sequence[Table], name: str) -> list[float]:
-    return [row.price.time for table in tables for row in _current(table) if row.name == name and row.price]
+def _times(tables: Sequence[Table], name: str) -> dict[str, float]:
+    """Returns the price in each task; a task's tuned and other tables have the same records."""
+    return {
+        f"{table.package} {table.task} {table.preset}": row.price.time
+        for table in tables
+        for row in _current(table)
+        if row.name == name and row.price
+    }
 
 
 def _column(table: Table, name: str, place: int) -> OverviewColumn:
@@ -149,7 +155,7 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
     sizes = ["" if each.detectable is None else range_text(each.detectable, unit) for each, unit in both]
     rows = [
         [f"{overview.baseline}, mean", "", "", *means],
-        *([name, _total(cells), _time_range(overview.times[name]), *map(_cell, cells, units)]
+        *([name, _total(cells), _time_range([*overview.times[name].values()]), *map(_cell, cells, units)]
           for name, cells in overview.rows.items()),
         *([["detectable difference", "", "", *sizes]] if any(sizes) else []),
     ]  # fmt: skip
@@ -175,7 +181,7 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
     notes += [
         f"{name}: {table.title}"
         for name, table in zip(_names(tables), tables, strict=True)
-        if "#" in name or table.modified
+        if "#" in name or table.modified or table.data_name == OTHER_DATA
     ]
     if not all(table.higher_is_better for table in tables_shown):
         notes.append("↓ a loss: lower is better")

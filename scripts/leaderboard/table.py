@@ -25,6 +25,8 @@ OWN = (Role.WEIGHTS, Role.OWN_FILE)
 """Roles of the fields that name the user's own checkpoints and files."""
 USUAL_PRECISION = "float32"
 """Precision that titles leave out."""
+OTHER_DATA = "other data"
+"""Name of data that are files of the user's."""
 
 
 @dataclass(kw_only=True)
@@ -149,7 +151,7 @@ def table_of(group: Group, baseline: str, prices: Sequence[PriceRecord] = ()) ->
         preset=protocol.preset,
         precision=_unusual(protocol.precision),
         tuned=protocol.tuned,
-        data_name=protocol.preset_record.data_name if protocol.preset_record else "",
+        data_name=_data_name(protocol, task, some),
         modified=bool(protocol.changed),
         pretraining=protocol.pretraining,
         metric=some.metric if some else task.metric if task else "score",
@@ -199,21 +201,35 @@ def _title(protocol: Protocol, task: Task | None, result: Result | None) -> str:
     if task is None:
         return f"{protocol.package} {protocol.task}, preset {protocol.preset}"
     preset = protocol.preset_record
-    title = task_title(task, protocol.preset, preset.data_name if preset else "", protocol.changed)
+    has_own = _has_own_data(protocol, task, result)
+    name = "" if has_own or preset is None else preset.data_name
+    title = task_title(task, protocol.preset, name, protocol.changed)
     if protocol.task_version not in (None, task.version):
         title += f" [these results: version {protocol.task_version}]"
     if protocol.tuned:
         title += f"; {protocol.tuned}"
     if _unusual(protocol.precision):
         title += f"; {protocol.precision}"
-    meant = task.checksums.get(protocol.preset)
-    is_presets = protocol.data_checksum in (None, meant)
+    if has_own:
+        title += f" [other data than the preset's: sha256 {str(protocol.data_checksum)[:12]}]"
+    return title
+
+
+def _has_own_data(protocol: Protocol, task: Task, result: Result | None) -> bool:
+    """Returns whether the data are files of the user's, with other content than the preset's data."""
+    meant, preset = task.checksums.get(protocol.preset), protocol.preset_record
+    if protocol.data_checksum in (None, meant):
+        return False
     # A changed field alone may explain another checksum; the user's files at another place may have any content.
     roles = (*OWN, Role.LOCATION) if meant is not None else OWN
     has_own = preset is not None and result is not None and _differ(type(preset.run), result.run, preset.run, *roles)
-    if not is_presets and (has_own or _is_other_data(protocol)):
-        title += f" [other data than the preset's: sha256 {str(protocol.data_checksum)[:12]}]"
-    return title
+    return has_own or _is_other_data(protocol)
+
+
+def _data_name(protocol: Protocol, task: Task | None, result: Result | None) -> str:
+    if task is not None and _has_own_data(protocol, task, result):
+        return OTHER_DATA
+    return protocol.preset_record.data_name if protocol.preset_record else ""
 
 
 def _unusual(precision: str | None) -> str:

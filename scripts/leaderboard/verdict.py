@@ -17,6 +17,14 @@ LEGEND = (
 )
 
 
+def p_text(p_value: float) -> str:
+    """Returns a p-value that never reads as on the other side of the limit."""
+    if p_value < 0.001:
+        return "< 0.001"
+    text = f"{p_value:.3f}"
+    return f"{int(1e4 * p_value) / 1e4:.4f}" if p_value < SIGNIFICANT <= float(text) else text
+
+
 def verdict_of(row: Row, *, higher_is_better: bool) -> Verdict:
     """Returns the verdict of a row; "not compared" also for the baseline itself."""
     if row.mean is None:

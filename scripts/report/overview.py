@@ -28,7 +28,7 @@ def heat_map(tables: Sequence[Table]) -> dict[str, Any] | None:
         "headings": list(zip(headings, [None] * before + [column.place for column in overview.columns], strict=True)),
         "baseline": baseline,
         "rows": [
-            _row(row, name, cells, overview.times[name], signs)
+            _row(row, name, cells, [*overview.times[name].values()], signs)
             for row, (name, cells) in zip(compared, overview.rows.items(), strict=False)
         ],
         "detectable": compared[len(overview.rows) :],

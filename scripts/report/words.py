@@ -1,11 +1,10 @@
 """Each comparison of a table as a sentence."""
 
-from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS
+from seqarena.scripts.leaderboard.paired import FEWEST_SEEDS, SIGNIFICANT
 from seqarena.scripts.leaderboard.remarks import without_version
 from seqarena.scripts.leaderboard.rows import Row, count_seeds, number
 from seqarena.scripts.leaderboard.table import Table
-
-CERTAIN = 0.05
+from seqarena.scripts.leaderboard.verdict import p_text
 
 
 def sentences(table: Table) -> list[tuple[str, str]]:
@@ -34,8 +33,9 @@ def _sentence(row: Row, table: Table) -> str:
         return result + (few if found.seeds < FEWEST_SEEDS else ". No variance, so no interval and no p.")
     ends = " to ".join(f"{number(abs(end), table.unit)} {_direction(end)}" for end in (found.low, found.high))
     p_value = row.p_corrected
-    chance = "" if p_value is None else f", p {'< 0.001' if p_value < 0.001 else f'= {p_value:.3f}'} after Holm"
-    if p_value is not None and p_value < CERTAIN:
+    text = "" if p_value is None else p_text(p_value)
+    chance = text and f", p {'' if text.startswith('<') else '= '}{text} after Holm"
+    if p_value is not None and p_value < SIGNIFICANT:
         better = (found.difference > 0) == table.higher_is_better
         verdict = f"It is {'better' if better else 'worse'} than {row.against}"
     else:

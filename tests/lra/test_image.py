@@ -16,7 +16,7 @@ from PIL import Image as Picture
 
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.lra import checksums
-from seqarena.lra.data import image
+from seqarena.lra.data import image, truncate
 from seqarena.lra.data.digits import Digits
 from seqarena.lra.data.image import CLASSES, Image, grey
 from seqarena.lra.data.pickled import STAND_INS, read_batch
@@ -91,6 +91,14 @@ def test_every_layout_gives_the_same_bytes(tmp_path: Path) -> None:
     assert set(short["test"].lengths.tolist()) == {7}
     floors = Image(path=str(tmp_path / "py")).floors(splits)
     assert floors["majority class"] == 0.1
+
+
+def test_a_floor_reads_only_the_pixels_that_a_model_reads() -> None:
+    images = np.tile(np.array([[0] * 4 + [0] * 4, [0] * 4 + [200] * 4], np.uint8), (3, 1))
+    split = images_to_sequences(images, np.tile(np.array([0, 1], np.uint8), 3))
+    splits = {"train": split, "test": split}
+    assert Digits().floors(splits)["nearest training example"] == 1.0
+    assert Digits().floors(truncate(splits, 4))["nearest training example"] == 0.5
 
 
 def test_a_class_that_training_has_not_is_never_guessed() -> None:

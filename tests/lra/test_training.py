@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
@@ -192,6 +193,10 @@ def test_legacy_drops_the_tail(tmp_path: Path) -> None:
     result = measure(run, tmp_path)
     assert len(result.example_scores) == 64
     assert "legacy.drop_tail" in result.changed
+    labels = run.data.load(tmp_path / "again")[0]["test"].labels
+    majority = np.bincount(run.data.load(tmp_path / "again")[0]["train"].labels).argmax()
+    assert len(labels) > 64
+    assert result.floors["majority class"] == (labels[:64] == majority).mean()  # of the same examples
 
 
 @pytest.mark.parametrize("attention", ["softmax", "dnas", "hnas", "x3"])

@@ -18,14 +18,17 @@ from seqarena.scripts.leaderboard.paired import sds_shown
 from seqarena.scripts.leaderboard.rows import detectable_by_seeds
 from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import tables
-from seqarena.scripts.leaderboard.verdict import verdict_of
+from seqarena.scripts.leaderboard.verdict import p_text, verdict_of
+from seqarena.scripts.packages import find_package
 from seqarena.scripts.tables import render
 from tests.scripts.results import result, run
+from tests.scripts.test_price import record
 
 QUICK, HOUR = "listops quick (short expressions)", "listops hour (expressions of 20 to 100 symbols)"
 """Names of two tables in the overview."""
 STEPS = {"quick": 1000, "hour": 2500}
 """Steps of the presets."""
+CHECKSUMS = find_package("lra").tasks["listops"].checksums
 WINNER, LOSER, NOISE = (130, 131, 133), (30, 31, 29), (95, 108, 97)
 """Correct answers of three seeds. The baseline has 100, 101 and 99."""
 
@@ -35,7 +38,12 @@ def results(task_seeds: int = 3) -> list[Result]:
     for preset in ("quick", "hour"):
         for name, correct in (("softmax", (100, 101, 99)), ("dnas", WINNER), ("x3", LOSER), ("hnas", NOISE)):
             made += [
-                replace(result(name, seed, correct[seed]), preset=preset, run=run(name, preset, STEPS[preset], seed))
+                replace(
+                    result(name, seed, correct[seed]),
+                    preset=preset,
+                    run=run(name, preset, STEPS[preset], seed),
+                    data_checksum=CHECKSUMS[preset],
+                )
                 for seed in range(task_seeds)
             ]
     return made
@@ -69,6 +77,50 @@ def test_runs_with_changed_fields_are_named_so() -> None:
     assert overview.columns[1].name == f"{HOUR}, modified"
     *_, notes = overview_text(overview, made)
     assert [note for note in notes if note.startswith(f"{HOUR}, modified: lra listops (version 1), preset hour")]
+
+
+def test_data_of_the_users_do_not_have_the_name_of_the_presets() -> None:
+    own = run("softmax", "quick", 1000)["data"] | {"path": "mine"}
+    mine = [
+        replace(each, run=run(each.attention, "quick", 1000, each.seed) | {"data": own}, data_checksum="cd" * 32)
+        for each in results()
+        if each.preset == "quick"
+    ]
+    made = tables([*mine, *(each for each in results() if each.preset == "hour")], [], "softmax")
+    overview = overview_of(made)
+    assert overview is not None
+    name = "listops quick (other data)"
+    assert {column.name for column in overview.columns} == {name, HOUR}
+    *_, notes = overview_text(overview, made)
+    (note,) = [each for each in notes if each.startswith(name)]
+    assert "sha256 cdcdcdcdcdcd" in note
+    assert "short expressions" not in note
+
+
+def test_a_task_with_two_tables_is_one_in_the_count_of_prices() -> None:
+    prices = [replace(record(), run=run("softmax", preset, STEPS[preset]), preset=preset) for preset in STEPS]
+    twice = [*results(), *(replace(each, data_checksum="cd" * 32) for each in results())]
+    made = tables(twice, [], "softmax", prices)
+    overview = overview_of(made)
+    assert overview is not None
+    assert len(overview.columns) == 4
+    _, _, rows, _ = overview_text(overview, made)
+    assert next(row for row in rows if row[0] == "dnas")[2] == "1.50 (2 tasks)"
+
+
+@pytest.mark.parametrize(
+    ("p_value", "shown"),
+    [
+        (0.04967, "0.0496"),
+        (0.049999999, "0.0499"),
+        (0.0494, "0.049"),
+        (0.05, "0.050"),
+        (0.0009, "< 0.001"),
+        (1.0, "1.000"),
+    ],
+)
+def test_a_rounded_p_stays_on_its_side_of_the_limit(p_value: float, shown: str) -> None:
+    assert p_text(p_value) == shown
 
 
 def test_without_spread_there_is_no_verdict() -> None:

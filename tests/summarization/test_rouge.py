@@ -182,6 +182,15 @@ def test_any_system_is_scored_from_its_file(tmp_path: Path, capsys: pytest.Captu
     assert "empty hypotheses (score 0): 1" in printed.err
 
 
+@pytest.mark.parametrize(("hypotheses", "said"), [(["a b", "c d"], "equal"), (["x", "y"], "no test")])
+def test_differences_without_spread_have_no_p(
+    hypotheses: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = files(tmp_path, hypotheses=hypotheses, references=["a b", "c d"], baseline=["a b", "c d"])
+    assert dispatch(["summarization", "score", *given]) == 0
+    assert re.search(rf"p, over these rows only +{said} +{said} +{said}", capsys.readouterr().out)
+
+
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = files(tmp_path, hypotheses=["a", "b"], references=["a"])
     assert run_command(dispatch, ["summarization", "score", *given]) == 1

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -15,6 +17,8 @@ from seqarena.lra.__main__ import PACKAGE
 from seqarena.lra.pictures import trainer
 from seqarena.lra.pictures.augmentation import Augmentation
 from seqarena.lra.pictures.data.drawn import DrawnDigits
+from seqarena.lra.pictures.data.store import PictureSplit
+from seqarena.lra.pictures.floors import floors
 from seqarena.lra.pictures.library import LibraryConfig
 from seqarena.lra.pictures.presets import PRESETS
 from seqarena.lra.pictures.run import PictureRun
@@ -47,6 +51,28 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(crop: str, tmp_path: Path
     assert (resumed.score, resumed.validation) == (whole.score, whole.validation)
     assert resumed.metrics == whole.metrics
     assert resumed.example_scores == whole.example_scores
+
+
+class Bordered(PictureSplit):
+    """Pictures of 8 x 8 pixels, black inside; the brightness of the border is that of their class."""
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.uint8]:
+        """Returns a picture."""
+        picture = np.full((8, 8, 3), 100 * int(self.labels[index]), np.uint8)
+        picture[2:6, 2:6] = 0
+        return picture
+
+
+def test_a_floor_reads_only_the_centre_that_a_model_reads() -> None:
+    nothing, labels = np.zeros(0, np.uint8), np.tile(np.arange(2), 5)
+    split = Bordered(
+        file=Path("none"), pixels=nothing, offsets=labels, shapes=labels, checks=labels.astype(np.uint32),
+        numbers=np.arange(10), labels=labels,
+    )  # fmt: skip
+    splits = {"train": split, "test": split}
+    rules = ("colours", "nearest training example")
+    assert [floors(splits, 8)[each] for each in rules] == [1.0, 1.0]
+    assert [floors(splits, 4)[each] for each in rules] == [0.5, 0.5]
 
 
 def test_a_result_has_its_floors_and_sources(tmp_path: Path) -> None:
