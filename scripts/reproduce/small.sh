@@ -3,8 +3,8 @@
 # design, the search for it and its state are in docs/small.md.
 #
 # Usage: scripts/reproduce/small.sh [TASK ...]; without a task, all of them: associative-recall, listops, scenes,
-#   cifar10-patches, wikitext2, mnli, pathfinder, image, wire, and two for the table of norms in a deep model: norms,
-#   deescalation.
+#   cifar10-patches, wikitext2, mlm, mnli, pathfinder, image, wire, and two for the table of norms in a deep model:
+#   norms, deescalation.
 # Data: generated or bundled, but for CIFAR-10, which comes from the hub, or from its archive, read ahead: seqarena prepare lra
 #   cifar10-patches --preset hour --data.path cifar-10-binary.tar.gz.
 # One run per core at a time. RUNS=FOLDER sets the folder of runs. An interrupted sweep goes on with the same command.
@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 seqarena=${SEQARENA:-.venv/bin/seqarena} RUNS=${RUNS:-runs/small}
 export OMP_NUM_THREADS=1
-tasks="associative-recall listops scenes cifar10-patches wikitext2 mnli pathfinder image wire norms deescalation"
+tasks="associative-recall listops scenes cifar10-patches wikitext2 mlm mnli pathfinder image wire norms deescalation"
 [ $# -gt 0 ] || set -- $tasks
 for task; do
     case " $tasks " in
@@ -42,6 +42,7 @@ for task; do
     scenes) sweep_task vqa "$task" toy "5e-3 1e-2 2e-2" --attention $variants ;;
     cifar10-patches) sweep_task lra "$task" hour "1e-3 2e-3 4e-3" --attention $variants ;;
     wikitext2) sweep_task pretraining "$task" quick "7.5e-4 1.5e-3 3e-3" --attention $variants recency ;;
+    mlm) sweep_task pretraining "$task" quick "2e-3 4e-3 8e-3" --attention $variants ;;
     mnli) sweep_task qa "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;
     pathfinder) sweep_task lra "$task" quick "5e-4 1e-3 2e-3" --attention $variants ;;
     image) sweep_task lra "$task" quick "1e-3 2e-3 4e-3" --attention $variants ;;

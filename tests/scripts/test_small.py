@@ -13,7 +13,8 @@ from seqarena.scripts import sweep
 ROOT = Path(__file__).parents[2]
 DESIGN, DESIGN_OF_NORMS = (ROOT / "docs" / "small.md").read_text().split("Norms are compared")
 TASKS = (
-    "associative-recall", "listops", "scenes", "cifar10-patches", "wikitext2", "mnli", "pathfinder", "image", "wire",
+    "associative-recall", "listops", "scenes", "cifar10-patches", "wikitext2", "mlm", "mnli", "pathfinder", "image",
+    "wire",
 )  # fmt: skip
 NORMS = ("norms", "deescalation")
 
