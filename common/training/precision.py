@@ -1,6 +1,6 @@
 """Precision of a run: of its activations, and of float32 products on a GPU."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -26,10 +26,14 @@ def set_products(precision: Precision) -> None:
     of the process may have changed them. This project's Triton kernels take three TF32 products in place of one, which
     keeps float32's precision, whatever is set here.
     """
+    backends: Any = torch.backends  # its types lack these settings
+    for each in (backends, backends.mkldnn.conv, backends.mkldnn.rnn, backends.cudnn.conv, backends.cudnn.rnn):
+        each.fp32_precision = "ieee"
     torch.set_float32_matmul_precision("highest")
     is_tf32 = precision == "tf32" and torch.cuda.is_available()
-    torch.backends.cuda.matmul.allow_tf32 = is_tf32
-    torch.backends.cudnn.allow_tf32 = is_tf32
+    # By the older functions, because libraries read them: they fail if an operator differs from them.
+    backends.cuda.matmul.allow_tf32 = is_tf32
+    backends.cudnn.allow_tf32 = is_tf32
 
 
 def precision_name(accelerator: Accelerator) -> str:

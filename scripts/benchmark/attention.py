@@ -117,7 +117,7 @@ def _require_variant(name: str, orders: Sequence[Order]) -> None:
 
 
 def find_device(name: str | None) -> str:
-    """Returns the device of that name, which must exist; None: cuda if there is a GPU.
+    """Returns the device of that name, which must exist; None: cuda if there is a GPU, else cpu.
 
     Raises:
         WrongUseError: no such device.
@@ -126,32 +126,15 @@ def find_device(name: str | None) -> str:
     if name is None:
         return "cuda" if known["cuda"] else "cpu"
     if not look_up(known, name, "device"):
-        raise WrongUseError("--device cuda: PyTorch finds no GPU (nvidia-smi shows whether there is one)")
+        raise WrongUseError(
+            "--device cuda: PyTorch finds no GPU (nvidia-smi shows whether there is one); --device cpu measures the CPU"
+        )
     return name
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs ``seqarena benchmark attention`` and returns its exit code."""
     setting, cases, out, memory, as_json = parse(arguments)
-    found, ceiling = measured(setting, cases, memory)
-    record = record_of(setting, found, ceiling)
-    name = f"attention-{setting.device}-{setting.precision}"
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / f"{name}.json", record)
-    plot(setting, found, out / f"{name}.png")
-    if as_json:
-        print(json.dumps(record))
-        return 0
-    print(render(*table(setting, found, ceiling, record["device"]), "terminal"))
-    print(f"{out / name}.json, {out / name}.png")
-    return 0
-
-
-def measured(setting: Setting, cases: Sequence[Case], memory: bool) -> tuple[list[Measurement], float]:
-    """Returns the measurements of all cases, and the operations per second of a large matrix product.
-
-    After an interrupt, the lengths measured so far are returned.
-    """
     found: list[Measurement] = []
     print("matrix multiply ...", file=sys.stderr)
     ceiling = matmul_ceiling(setting)
@@ -165,11 +148,21 @@ def measured(setting: Setting, cases: Sequence[Case], memory: bool) -> tuple[lis
         if not lengths:
             raise
         print(f"interrupted; keeping the measured lengths: {', '.join(map(str, lengths))}", file=sys.stderr)
-    return found, ceiling
+    record = record_of(setting, found, ceiling)
+    name = f"attention-{setting.device}-{setting.precision}"
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / f"{name}.json", record)
+    plot(setting, found, out / f"{name}.png")
+    if as_json:
+        print(json.dumps(record))
+        return 0
+    print(render(*table(setting, found, ceiling, record["device"]), "terminal"))
+    print(f"{out / name}.json, {out / name}.png")
+    return 0
 
 
 def record_of(setting: Setting, found: Sequence[Measurement], ceiling: float) -> dict[str, Any]:
-    """Returns the record of measurements that ``seqarena report`` reads."""
+    """Returns the record that ``seqarena report`` reads; ``ceiling``: operations per second of a large product."""
     return {
         "setting": asdict(setting),
         "device": device_name(torch.device(setting.device)),

@@ -18,16 +18,16 @@ import torch
 
 from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import IMPLEMENTATIONS
-from seqarena.common.errors import WrongUseError, look_up
+from seqarena.common.errors import BadDataError, WrongUseError, look_up
 from seqarena.common.files import read_strict_json, write_json
 from seqarena.common.parser import Parser
 from seqarena.common.runs.results import row_parts
 from seqarena.common.runs.run import row_name
 from seqarena.common.training.runtime import device_name
-from seqarena.scripts.benchmark.attention import find_device, measured, record_of
-from seqarena.scripts.benchmark.cases import Case, Setting
+from seqarena.scripts.benchmark.attention import find_device, record_of
+from seqarena.scripts.benchmark.cases import Case, Measurement, Setting, expressible, matmul_ceiling, measure
 from seqarena.scripts.benchmark.selection import at_least_one, chosen
-from seqarena.scripts.price.record import PriceRecord
+from seqarena.scripts.price.record import Price, PriceRecord
 from seqarena.scripts.tables import RENDERERS, render
 
 FOLDER = Path("docs/benchmarks")
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     look_up(RENDERERS, options.format, "format")
     if options.show:
-        print(shown(options.out, options.format))
+        print(tables_of(options.out, options.format))
         return 0
     for name in ("batch", "rounds", "steps"):
         at_least_one(options, name)
@@ -102,10 +102,10 @@ def _options(options: Namespace, task: Sequence[str]) -> Namespace:
 
 
 def _steps(task: Namespace, variants: Sequence[str], command: str) -> PriceRecord:
-    from seqarena.scripts.price.command import measured_record  # noqa: PLC0415  # it imports this package
+    from seqarena.scripts.price.command import measure_record  # noqa: PLC0415  # it imports this package
 
     print(f"steps of {task.package} {task.task}, preset {task.preset} ...", file=sys.stderr)
-    return measured_record(task, [(each, None) for each in variants], [], command)
+    return measure_record(task, [(each, None) for each in variants], [], command)
 
 
 def _attention(options: Namespace, device: str, precision: str) -> dict[str, Any]:
@@ -113,37 +113,58 @@ def _attention(options: Namespace, device: str, precision: str) -> dict[str, Any
         batch=options.batch, heads=8, head_dim=64, dropout=0.0, padding=0.0, precision=precision, device=device,
         repeats=options.rounds,
     )  # fmt: skip
-    cases = [
-        Case(variant=variant, order=order, implementation=implementation, length=length)
-        for length in sorted(set(options.lengths))
-        for order in ("none", "causal")
-        for variant in options.attention
-        if order in find_attention(variant).orders
-        for implementation in IMPLEMENTATIONS
-        if implementation not in ("chunked", "reference")
-    ]
-    return record_of(setting, *measured(setting, cases, memory=False))
+    print(f"attention in {precision} ...", file=sys.stderr)
+    ceiling, found = matmul_ceiling(setting), list[Measurement]()
+    for length in sorted(set(options.lengths)):
+        cases = [
+            Case(variant=variant, order=order, implementation=implementation, length=length)
+            for order in ("none", "causal")
+            for variant in options.attention
+            if order in find_attention(variant).orders
+            for implementation in IMPLEMENTATIONS
+            if implementation not in ("chunked", "reference")
+        ]
+        found += measure(setting, [case for case in cases if expressible(setting, case)], memory=False)
+    return record_of(setting, found, ceiling)
 
 
-def shown(folder: Path, style: str) -> str:
-    """Returns the tables of all files in a folder, or that there are none."""
-    found = [read_strict_json(path) for path in sorted(folder.glob("*.json"))]
-    return _table(found, style) if found else "No GPU has been measured yet."
+def tables_of(folder: Path, style: str) -> str:
+    """Returns the tables of all files in a folder, or that there are none.
+
+    Raises:
+        BadDataError: a file is damaged, or of something else.
+    """
+    paths = sorted(folder.glob("*.json"))
+    return _table([_read(path) for path in paths], style) if paths else "No GPU has been measured yet."
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = read_strict_json(path)
+        if not isinstance(record, dict):
+            raise TypeError("expected an object")
+        _rows(record)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BadDataError(
+            f"{path}: not a file of seqarena benchmark gpu ({type(error).__name__}: {error}); remove it"
+        ) from error
+    return record
 
 
 def _table(records: Sequence[dict[str, Any]], style: str) -> str:
-    rows = []
-    for record in records:
-        for part in record["attention"]:
-            rows += [[record["device"], *row] for row in _attention_rows(part)]
-        for part in record["steps"]:
-            rows += [[record["device"], *row] for row in _step_rows(part)]
+    rows = [row for record in records for row in _rows(record)]
     notes = [
         "forward and backward, medians of rounds in turns; / softmax: over PyTorch's fused softmax, or over a step "
         "with the first variant",
         "of matmul: operations per second of the required matrix products, over those of one large product",
     ]
     return render("GPUs", HEADINGS, rows, notes, style)
+
+
+def _rows(record: dict[str, Any]) -> list[list[str]]:
+    rows = [row for part in record["attention"] for row in _attention_rows(part)]
+    rows += [row for part in record["steps"] for row in _step_rows(part)]
+    return [[record["device"], *row] for row in rows]
 
 
 def _attention_rows(part: dict[str, Any]) -> list[list[str]]:
@@ -161,13 +182,14 @@ def _attention_rows(part: dict[str, Any]) -> list[list[str]]:
 
 
 def _step_rows(part: dict[str, Any]) -> list[list[str]]:
-    first, rows = part["prices"][0], []
-    for each in part["prices"]:
-        time = median(each["training_seconds"])
-        ratios = [one / other for one, other in zip(each["training_seconds"], first["training_seconds"], strict=True)]
+    prices = [Price(**each | {"row": row_parts(each["row"], "")}) for each in part["prices"]]
+    record, rows = PriceRecord(**part | {"prices": prices}), []
+    for price in prices:
+        time, ratio = median(price.training_seconds), record.ratio(price.row, prices[0].row)
+        assert ratio is not None
         rows.append([
-            f"step of {part['package']} {part['task']} {part['preset']}, {part['environment']['precision']}",
-            row_name(row_parts(each["row"], "")), ", ".join(each["implementations"]), f"{1000 * time:,.1f}",
-            f"{median(ratios):.2f}", "", f"{part['tokens_per_step'] / time:,.0f}",
+            f"step of {record.package} {record.task} {record.preset}, {record.environment['precision']}",
+            row_name(price.row), ", ".join(price.implementations), f"{1000 * time:,.1f}", f"{ratio.time:.2f}", "",
+            f"{part['tokens_per_step'] / time:,.0f}",
         ])  # fmt: skip
     return rows

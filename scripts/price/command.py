@@ -26,16 +26,16 @@ def measure_and_record(
     Raises:
         WrongUseError: an unknown name or field, or a variant that is given twice.
     """
-    record = measured_record(options, variants, fields, command)
+    record = measure_record(options, variants, fields, command)
     path = record.write(options.runs)
     print(json.dumps(asdict(record)) if options.json else f"{_table(record)}written to {path}")
     return 0
 
 
-def measured_record(
+def measure_record(
     options: argparse.Namespace, variants: Sequence[tuple[str | None, str | None]], fields: Sequence[str], command: str
 ) -> PriceRecord:
-    """Returns the record of variants, given as attention and norm, the baseline first.
+    """Measures variants and returns their record; they are given as attention and norm, the baseline first.
 
     Raises:
         WrongUseError: an unknown name or field, or a variant that is given twice.

@@ -22,8 +22,10 @@ def speed(folder: Path, problems: list[str]) -> list[Chart]:
     for path in sorted(folder.glob("*.json")):
         try:
             record = read_strict_json(path)
-            if isinstance(record, dict):  # other benchmarks have neither
-                records = record.get("attention", [record] if "matmul_flops_per_second" in record else [])
+            if isinstance(record, dict):
+                is_of_gpu = {"attention", "steps", "device"} <= record.keys()
+                records = record["attention"] if is_of_gpu else [record]
+                records = [each for each in records if "matmul_flops_per_second" in each]  # other benchmarks lack it
                 made += [chart for each in records if each["measurements"] for chart in _charts(each)]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
             problems.append(f"{path}: not measurements of attention ({type(error).__name__}: {error})")

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from seqarena.common.errors import WrongUseError
-from seqarena.scripts.benchmark import run
+from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.scripts.benchmark import gpu, run
 from seqarena.scripts.report.speed import speed
 
 TINY = "--device cpu --attention softmax x3 --lengths 16 --batch 1 --rounds 2 --steps 1".split()
@@ -42,6 +43,29 @@ def test_a_device_is_measured_and_shown(tmp_path: Path, capsys: pytest.CaptureFi
 def test_without_a_file_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["gpu", "--show", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "No GPU has been measured yet.\n"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"attention": [], "steps": [{}], "device": "a GPU"}', '{"a": 1}'])
+def test_a_file_of_something_else_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "some.json").write_text(content)
+    with pytest.raises(BadDataError, match=r"some.json: not a file of seqarena benchmark gpu"):
+        run(["gpu", "--show", "--out", str(tmp_path)])
+
+
+def test_an_interrupt_ends_it_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpu, "measure", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(["gpu", *TINY, "--out", str(tmp_path)])
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_result_among_measurements_of_speed_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"attention": "softmax", "steps": 10}')
+    problems: list[str] = []
+    assert (speed(tmp_path, problems), problems) == ([], [])
 
 
 @pytest.mark.parametrize(

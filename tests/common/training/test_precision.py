@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from seqarena.common.training.precision import Precision, is_half, precision_name, set_products
-from seqarena.common.training.runtime import make_accelerator
+from seqarena.common.training.runtime import make_accelerator, torch_settings
 from tests.lra.test_training import TINY, measure
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
+def _reset() -> Iterator[None]:
     yield
     set_products("float32")
 
@@ -38,6 +38,23 @@ def test_products_of_float32_have_the_precision_that_the_run_names(
     set_products(precision)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (is_tf32, is_tf32)
     assert precision_name(gpu) == ("tf32" if is_tf32 else "float32")
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_settings_of_single_operators_are_reset(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older functions, which libraries call, would fail on a mixture."""
+    a_gpu(monkeypatch)
+    backends: Any = torch.backends
+    backends.fp32_precision = backends.cuda.matmul.fp32_precision = "tf32"
+    backends.mkldnn.conv.fp32_precision = backends.mkldnn.rnn.fp32_precision = "bf16"
+    backends.cudnn.rnn.fp32_precision = "ieee"
+    set_products(precision)
+    found: dict[str, set[str]] = {"CUDA": set(), "CPU": set()}
+    for name, value in torch_settings().items():
+        if "precision" in name:
+            found[name.split()[-1]].add(value)
+    assert found == {"CUDA": {"tf32" if precision == "tf32" else "ieee"}, "CPU": {"ieee"}}
+    assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
 
 
 def test_tf32_on_a_cpu_is_float32_and_says_so() -> None:
