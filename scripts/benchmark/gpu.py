@@ -38,7 +38,7 @@ TASKS = [
 ]  # fmt: skip
 """A task of each package whose data need no download, and its preset."""
 PRECISIONS = "bfloat16", "float32"
-HEADINGS = ["GPU", "", "variant", "computed by", "ms", "/ softmax", "of matmul, %", "tokens/s"]
+HEADINGS = ["device", "measurement", "variant", "computed by", "ms", "/ softmax", "of matmul, %", "tokens/s"]
 
 
 def parser() -> Parser:
@@ -158,7 +158,7 @@ def _table(records: Sequence[dict[str, Any]], style: str) -> str:
         "with the first variant",
         "of matmul: operations per second of the required matrix products, over those of one large product",
     ]
-    return render("GPUs", HEADINGS, rows, notes, style)
+    return render("devices", HEADINGS, rows, notes, style)
 
 
 def _rows(record: dict[str, Any]) -> list[list[str]]:
