@@ -204,7 +204,7 @@ class Kernel(nn.Module, ABC):
 
     def _warn_if_slow(self, chosen: Implementation, inputs: Inputs, call: Callable[[], object]) -> None:
         is_on_gpu = inputs.query.is_cuda and not torch.compiler.is_compiling()
-        if is_on_gpu and chosen in ("blockwise", "chunked", "reference"):
+        if is_on_gpu and chosen in ("blockwise", "chunked", "reference") and not conditions.has_small_matrix(inputs):
             reason = self.reason_against("triton", inputs)
             if reason is not None and reason != conditions.ABSENT:
                 warn_of_fallback(reason, inputs, call)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from seqarena.common.data.batches import moved
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Labels, PerClass, Pixels
 from seqarena.common.training.runtime import seed_torch
@@ -112,8 +113,8 @@ def _mixed(augmentation: Augmentation, pixels: Tensor, targets: Tensor, labels: 
         other, own = mixed[0, :, 1].long(), mixed[0, :, 2:]
         return pixels, targets * own + nn.functional.one_hot(other, targets.shape[1]) * (1 - own)
     # Kornia's MixUp draws its weights uniformly, not from a beta distribution.
-    weight = torch.distributions.Beta(augmentation.mixup, augmentation.mixup).sample().to(pixels.device)
-    order = torch.randperm(len(pixels)).to(pixels.device)
+    weight = moved(torch.distributions.Beta(augmentation.mixup, augmentation.mixup).sample(), pixels.device)
+    order = moved(torch.randperm(len(pixels)), pixels.device)
     return weight * pixels + (1 - weight) * pixels[order], weight * targets + (1 - weight) * targets[order]
 
 

@@ -95,8 +95,9 @@ class VisionTransformer(nn.Module):
 
 def normalized(pixels: Pixels) -> Pixels:
     """Returns pictures of numbers from 0 to 1 with about mean 0 and deviation 1 in each colour."""
-    mean, deviation = (pixels.new_tensor(values)[:, None, None] for values in (MEAN, DEVIATION))
-    return (pixels - mean) / deviation
+    colours = zip(pixels.unbind(dim=1), MEAN, DEVIATION, strict=True)
+    # A tensor of the means would be a copy from the host in each step.
+    return torch.stack([(colour - mean) / deviation for colour, mean, deviation in colours], dim=1)
 
 
 def patches(pixels: Pixels, side: int) -> Hidden:

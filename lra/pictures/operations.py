@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from seqarena.common.data.batches import moved
 from seqarena.common.shapes import Pixels
 
 LARGEST: Mapping[str, float] = MappingProxyType(
@@ -89,8 +90,9 @@ def changed(pixels: Pixels, names: Sequence[str | None], amounts: Sequence[float
     for name, change in OPERATIONS.items():
         rows = [row for row, each in enumerate(names) if each == name]
         if rows:
-            some = torch.tensor([amounts[row] for row in rows]).to(pixels.device)
-            output[rows] = change(pixels[rows], some[:, None, None, None]).clamp(0, 1)
+            some = moved(torch.tensor([amounts[row] for row in rows]), pixels.device)
+            own = moved(torch.tensor(rows), pixels.device)
+            output[own] = change(pixels[own], some[:, None, None, None]).clamp(0, 1)
     return output
 
 
@@ -136,7 +138,7 @@ def _contrast(pixels: Tensor, factor: Tensor) -> Tensor:
 
 
 def _sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
-    kernel = pixels.new_tensor([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
+    kernel = moved(torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13, pixels.device)
     smooth = pixels.clone()
     smooth[:, :, 1:-1, 1:-1] = F.conv2d(pixels, kernel.expand(3, 1, 3, 3), groups=3)  # the border stays as it is
     return smooth.lerp(pixels, factor)

@@ -1,7 +1,8 @@
 """Counts kernels, copies and waits of a training step on a simulated GPU: ``python -m tests.accelerator CASE ...``.
 
-A case is PACKAGE/TASK/ATTENTION. ``faults`` counts the planted faults. Without an argument, all cases of ``CASES`` are
-counted and written to counts.json, which a test compares with. The tensors are fake: they have shapes and a device,
+A case is PACKAGE/TASK/PRESET/ATTENTION. ``faults`` counts the planted faults, ``presets`` one layer of every preset
+that is not quick. Without an argument, all cases of ``CASES`` are counted and written to counts.json, which a test
+compares with. The tensors are fake: they have shapes and a device,
 ``cuda:0``, and no values. Mixed devices are errors, as on a GPU. It must be a process of its own, because the device is
 loaded before PyTorch.
 """
@@ -16,9 +17,11 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TASKS = ("lra/listops", "lra/text", "lra/retrieval", "lra/image", "lra/associative-recall", "pretraining/mlm",
-         "pretraining/wikitext2", "qa/squad1", "qa/mnli", "summarization/wire", "vqa/scenes")  # fmt: skip
-CASES = tuple(f"{task}/{variant}" for task in TASKS for variant in ("softmax", "dnas", "hnas", "x3", "x3-14"))
+TASKS = ("lra/listops", "lra/text", "lra/retrieval", "lra/image", "lra/associative-recall", "lra/cifar10-patches",
+         "pretraining/mlm", "pretraining/wikitext2", "qa/squad1", "qa/mnli", "summarization/wire",
+         "vqa/scenes")  # fmt: skip
+VARIANTS = ("softmax", "dnas", "hnas", "x3", "x3-14")
+CASES = tuple(f"{task}/quick/{variant}" for task in TASKS for variant in VARIANTS)
 COUNTS = HERE / "counts.json"
 
 
@@ -41,13 +44,14 @@ def load_device() -> None:
 if __name__ == "__main__":
     load_device()
     from tests.accelerator.faults import count_faults
-    from tests.accelerator.steps import count
+    from tests.accelerator.steps import count, different_presets
 
     if sys.argv[1:] == ["faults"]:
         print(json.dumps(count_faults()))
     else:
+        cases = different_presets() if sys.argv[1:] == ["presets"] else sys.argv[1:] or CASES
         with tempfile.TemporaryDirectory() as data:
-            counts = {case: count(Path(data), *case.split("/")) for case in sys.argv[1:] or CASES}
+            counts = {case: count(Path(data), *case.split("/")) for case in cases}
         text = json.dumps(counts, indent=1)
         if not sys.argv[1:]:
             COUNTS.write_text(f"{text}\n")

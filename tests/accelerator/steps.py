@@ -3,6 +3,7 @@
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from seqarena.common.attention.triton import self_test
 from seqarena.common.runs.cli import build_run
+from seqarena.common.runs.package import Package
 from seqarena.common.training.runtime import make_accelerator, seed_torch
-from seqarena.scripts.packages import find_package
+from seqarena.lra.pictures.data.drawn import DrawnDigits
+from seqarena.scripts.packages import PACKAGES, find_package
+from tests.accelerator.__main__ import VARIANTS
 
 HOST, DEVICE = torch.device("cpu"), torch.device("cuda:0")
 aten = torch.ops.aten
@@ -23,6 +27,22 @@ ANSWERS = (aten._local_scalar_dense, aten.is_nonzero, aten.equal)
 """Operators that return a value to the host, which waits for the device."""
 SIZES = (aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim)
 """Operators with a result whose size depends on values, so that the host waits for it."""
+
+
+def _cell(_: Any, __: Any, state: torch.Tensor, *___: Any) -> Any:
+    return state.new_empty(state.shape), state.new_empty(len(state), 5 * state.shape[1])
+
+
+def _cell_backward(gradient: torch.Tensor, _: Any, has_bias: bool) -> Any:
+    size = 3 * gradient.shape[1]
+    gates = [gradient.new_empty(len(gradient), size) for _ in range(2)]
+    return (*gates, gradient, *(gradient.new_empty(size) if has_bias else None for _ in range(2)))
+
+
+CELLS = {aten._thnn_fused_gru_cell: _cell, aten._thnn_fused_gru_cell_backward: _cell_backward}
+"""Operators of recurrent layers that PyTorch cannot compute for fake tensors."""
+OF_DATA = ("init", "vocabulary", "cutoffs", "classes")
+"""Fields of a model that depend on its data or on a checkpoint."""
 
 
 class Device(TorchDispatchMode):
@@ -45,6 +65,8 @@ class Device(TorchDispatchMode):
         if not is_on_device and (wanted is None or torch.device(wanted).type == "cpu"):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
+        if packet in CELLS:
+            return CELLS[packet](*args)
         if is_on_device and packet in (*ANSWERS, *SIZES):
             self.waits[_place()] += 1
             return _answer(packet, args[0])
@@ -106,7 +128,11 @@ def to_device(model: nn.Module, mode: FakeTensorMode) -> None:
 def simulate() -> FakeTensorMode:
     """Makes PyTorch believe in the device; returns the mode in which tensors are fake."""
     torch.cuda._lazy_init = lambda: None  # type: ignore[attr-defined]
+    torch.cuda.get_rng_state = lambda *_: torch.get_rng_state()  # type: ignore[assignment]
+    torch.cuda.set_rng_state = lambda *_: None  # type: ignore[assignment]
     torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign, assignment, misc]
+    torch.cuda.is_bf16_supported = lambda *_, **__: True  # type: ignore[assignment]
+    torch.cuda.amp.common.amp_definitely_not_available = lambda: False  # type: ignore[assignment]
     self_test.cached_fault = lambda *_: None  # type: ignore[assignment]  # the kernels are assumed to work
     return FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -131,15 +157,52 @@ def counted(model: nn.Module, call: Callable[[], object], mode: FakeTensorMode) 
     }  # fmt: skip
 
 
-def count(folder: Path, package_name: str, task: str, attention: str) -> dict[str, Any]:
-    """Returns the counts of a training step of preset ``quick`` with batches of four. Data are stored in a folder."""
+def preset_run(package: Package, task: str, preset: str, attention: str) -> Any:
+    """Returns a preset's run with random weights, one layer, and the data, vocabulary and batches of preset ``quick``.
+
+    Preset ``quick`` keeps its layers.
+    """
+    quick: Any = build_run(package, task, "quick", attention, None, 0, ["--train.batch-size", "4"], "tests.accelerator")
+    run: Any = package.presets[task][preset].run
+    if preset == "quick":
+        return quick
+    changes = {name: getattr(quick.model, name) for name in OF_DATA if hasattr(quick.model, name)}
+    if hasattr(run.model, "layers"):
+        changes["layers"] = 1 if isinstance(run.model.layers, int) else (1,) * len(run.model.layers)
+    data = quick.data
+    if isinstance(data, DrawnDigits):
+        data = replace(data, side=run.data.side, train=8, held_out=8, test=8)
+    model = replace(run.model, attention=quick.model.attention, **changes)
+    return replace(run, model=model, data=data, train=quick.train)
+
+
+def different_presets() -> list[str]:
+    """Returns the cases of all presets but quick ones; of those that differ in nothing that is counted, only one."""
+    cases: dict[str, str] = {}
+    for package in map(find_package, PACKAGES):
+        for task in package.tasks:
+            for preset in package.presets[task]:
+                run = preset_run(package, task, preset, "softmax")
+                same = repr(replace(run, task="", preset="", data=None, optim=None, train=None))
+                if preset != "quick":
+                    cases.setdefault(f"{type(run.data)} {same}", f"{package.name}/{task}/{preset}")
+    return [f"{case}/{variant}" for case in cases.values() for variant in VARIANTS]
+
+
+def count(folder: Path, package_name: str, task: str, preset: str, attention: str) -> dict[str, Any]:
+    """Returns the counts of a training step of a preset with batches of four. Data are stored in a folder.
+
+    Quick presets compute in float32, the others in bfloat16, as ``auto`` does on a GPU.
+    """
     mode, package = simulate(), find_package(package_name)
-    run = build_run(package, task, "quick", attention, None, 0, ["--train.batch-size", "4"], "tests.accelerator")
+    run = preset_run(package, task, preset, attention)
     accelerator = make_accelerator("float32")
     type(accelerator).device = property(lambda _: HOST)  # type: ignore[method-assign, assignment]
     seed_torch(0, 0)
     assembly = package.assembly(run, folder, accelerator)
     batches = iter([assembly.batches[0], assembly.batches[1]])
+    if preset != "quick":
+        type(accelerator).autocast = lambda _: torch.autocast("cuda", torch.bfloat16)  # type: ignore[method-assign, assignment]
     accelerator.device_placement = False
     type(accelerator).device = property(lambda _: DEVICE)  # type: ignore[method-assign, assignment]
     stepper = None
@@ -149,4 +212,5 @@ def count(folder: Path, package_name: str, task: str, attention: str) -> dict[st
         stepper = stepper or run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)
         stepper.take(next(batches), 0)
 
-    return counted(assembly.model, step, mode)
+    found = counted(assembly.model, step, mode)
+    return {**found, "implementations": stepper.implementations} if stepper is not None else found

@@ -13,6 +13,9 @@ pytestmark = pytest.mark.extras
 
 BATCHES = ("common/data/batches.py", "pretraining/wikitext/")
 """Files that copy batches."""
+KORNIA = ("lra/pictures/augmentation.py: pixels = change(pixels)",
+          "lra/pictures/augmentation.py: pixels, mixed = cutmix(pixels, labels)")  # fmt: skip
+"""Calls of the library of augmentations, which copies what it draws; its CutMix also waits once."""
 
 
 def counted(*cases: str) -> dict[str, Any]:
@@ -35,6 +38,31 @@ def test_a_training_step_waits_for_nothing(case: str, counts: dict[str, Any]) ->
     assert counts[case]["waits"] == {}, "a wait for the device"
     assert not counts[case]["blockwise"], "attention by the blockwise engine, whose waits are not seen here"
     assert all(place.startswith(BATCHES) for place in counts[case]["copies"]), "a copy of something else than the batch"
+
+
+@pytest.fixture(scope="module")
+def presets() -> dict[str, Any]:
+    return counted("presets")
+
+
+def test_the_attention_of_every_preset_is_fast(presets: dict[str, Any]) -> None:
+    """By a kernel, or by the full matrix where it is small: XCiT's channels. Swin's windows are not computed by kernels
+    of this project, since their mask hides pairs.
+    """
+    assert {case: found["error"] for case, found in presets.items() if "error" in found} == {}
+    assert [case for case, found in presets.items() if found["blockwise"]] == []
+    library = {"p1-swin": [[]], "p1-xcit": [["fused"], ["reference"]]}
+    kernels = [["fused"], ["triton"], ["fused", "triton"]]
+    for case, found in presets.items():
+        model = case.split("/")[2].rpartition("-")[0]
+        assert found["implementations"] in library.get(model, kernels), case
+
+
+def test_no_preset_waits_for_the_device(presets: dict[str, Any]) -> None:
+    waits = {place for found in presets.values() for place in found["waits"]}
+    copies = {place for found in presets.values() for place in found["copies"] if not place.startswith(BATCHES)}
+    assert waits <= {KORNIA[1]}
+    assert copies <= set(KORNIA)
 
 
 def test_counts_are_those_of_the_table(counts: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """The data config that every task of pictures extends, and the batch type."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import torch
 
 from seqarena.common.data.batches import Batch
 from seqarena.common.errors import WrongUseError
@@ -50,6 +52,10 @@ class PictureBatch(Batch):
     """Seed of each picture's random augmentation."""
     tokens: PerExample
     """Number of tokens that the model makes of each picture."""
+
+    def to(self, device: torch.device) -> "PictureBatch":
+        """Returns the batch with its pictures and labels on a device; the host reads the rest."""
+        return replace(super().to(device), seeds=self.seeds, tokens=self.tokens)
 
     def token_count(self) -> int:
         """Returns the number of tokens of all pictures."""

@@ -107,7 +107,7 @@ def test_a_variant_without_a_rule_and_derivatives_say_why() -> None:
 
 
 def test_a_slow_implementation_on_a_gpu_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only of variants that have a Triton kernel, and not where a faster form runs."""
+    """Only of variants that have a Triton kernel, and not where a faster form runs or the full matrix is small."""
 
     monkeypatch.setattr(Kernel, "_run", lambda _self, _implementation, _query, _key, value, *_: value)
     monkeypatch.setattr(conditions, "INSTALLED", True)
@@ -115,15 +115,19 @@ def test_a_slow_implementation_on_a_gpu_is_told_once(monkeypatch: pytest.MonkeyP
     class OnGpu(torch.Tensor):
         is_cuda = True  # type: ignore[assignment]
 
-    def said(name: str, width: int = 4, visibility: Visibility = PLAIN, **changes: Any) -> list[str]:
+    def said(name: str, width: int = 4, length: int = 600, visibility: Visibility = PLAIN, **changes: Any) -> list[str]:
         told: list[str] = []
         monkeypatch.setattr("seqarena.common.attention.base.warn_of_fallback", lambda reason, *_: told.append(reason))
-        query, others = torch.randn(1, 2, 200, width).as_subclass(OnGpu), torch.randn(2, 1, 2, 200, width)
+        query, others = torch.randn(1, 2, length, width).as_subclass(OnGpu), torch.randn(2, 1, 2, length, width)
         find_attention(name).build(heads=2, **changes)(query, *others, visibility)
         return told
 
     assert said("x3", width=144) == ["heads are 144 and 144 wide, expected 1 to 128"]
     assert "windows are not supported" in said("dnas", visibility=Visibility(order="causal", window=3))[0]
+    assert said("x3", width=144, length=500) == []
+    query, key, value = torch.randn(3, 1, 2, 500, 144)
+    assert find_attention("x3").build(heads=2).explain(query.as_subclass(OnGpu), key, value, PLAIN)[0] == "reference"
+    assert find_attention("x3").build(heads=2).explain(query, key, value, PLAIN)[0] == "blockwise"
     assert said("x1") == said("softmax") == said("softmax", dropout=0.1) == []
 
 
