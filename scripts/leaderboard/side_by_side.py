@@ -59,10 +59,11 @@ def _join_tables(package: str, preset: str, pretraining: str, tables: Sequence[T
     notes += [
         "mean +- standard deviation (seeds); per cent, except losses; after the slash: the task's other metrics",
     ]
-    if any(_is_significant(row) for table in tables for row in table.rows):
+    baselines = dict.fromkeys(row.against for table in tables for row in table.rows if _is_significant(row))
+    if baselines:
         notes.append(
-            f"* the first metric differs from that of {tables[0].baseline} with p < {SIGNIFICANT} (Holm), over at "
-            f"least {FEWEST_SEEDS} seeds"
+            f"* the first metric differs from that of {' or of '.join(baselines)} with p < {SIGNIFICANT} (Holm), over "
+            f"at least {FEWEST_SEEDS} seeds"
         )
     if any(figures) and not all(table.comparable for table in tables):
         notes.append("published figures: measured with other settings")
