@@ -40,7 +40,7 @@ MUTATIONS = (
     Mutation("visibility.py", "allowed = allowed & self.query_real[:, None, :, None]", "pass"),
     Mutation("visibility.py", "own = self.segments[:, keys - queries :]", "own = self.segments[:, :queries]"),
     Mutation("visibility.py", "query = clear_padding(query, self.query_real)", "query = query"),
-    Mutation("visibility.py", "return ClearPadding.apply(grad, real), None", "return grad, None"),
+    Mutation("visibility.py", "return ClearPadding.apply(grad, ones), None", "return grad, None"),
     Mutation("visibility.py", "counts = seen[:, self.memory :]", "counts = seen[:, : queries]"),
     Mutation("visibility.py", "counts if self.query_real is None else counts * self.query_real", "counts"),
     Mutation("visibility.py", "stop = torch.searchsorted(ordered, ordered, right=True)", "pass"),

@@ -36,10 +36,16 @@ def needs_formula() -> bool:
 
 def clear_padding(tensor: Tensor, real: Tensor) -> Tensor:
     """Returns a tensor (B H length width) with 0 where ``real`` (B length) is False; its gradient is 0 there too."""
+    return _clear_all(real, tensor)[0]
+
+
+def _clear_all(real: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """Returns ``clear_padding`` of each tensor."""
     if needs_formula():
-        return tensor.masked_fill(~real[:, None, :, None], 0.0)
-    cleared: Tensor = ClearPadding.apply(tensor, real)  # type: ignore[no-untyped-call]
-    return cleared
+        return [each.masked_fill(~real[:, None, :, None], 0.0) for each in tensors]
+    sizes = {each.element_size() for each in tensors}
+    ones = {size: real.to(BITS[size]).neg()[:, None, :, None] for size in sizes}  # all bits 1 or all bits 0
+    return [ClearPadding.apply(each, ones[each.element_size()]) for each in tensors]  # type: ignore[no-untyped-call]
 
 
 class ClearPadding(torch.autograd.Function):
@@ -49,18 +55,16 @@ class ClearPadding(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, real: Tensor) -> Tensor:
-        """Returns the tensor with 0 where ``real`` (B length) is False."""
-        ctx.save_for_backward(real)
-        bits = BITS[tensor.element_size()]
-        ones = real.to(bits).neg()[:, None, :, None]  # all bits 1 or all bits 0
-        return tensor.view(bits).bitwise_and(ones).view(tensor.dtype)
+    def forward(ctx: Any, tensor: Tensor, ones: Tensor) -> Tensor:
+        """Returns the tensor with 0 where the integers ``ones``, of the same size in bytes, are 0 and not -1."""
+        ctx.save_for_backward(ones)
+        return tensor.view(ones.dtype).bitwise_and(ones).view(tensor.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         """Returns the gradient with the same positions cleared."""
-        (real,) = ctx.saved_tensors
-        return ClearPadding.apply(grad, real), None  # type: ignore[no-untyped-call]
+        (ones,) = ctx.saved_tensors
+        return ClearPadding.apply(grad, ones), None  # type: ignore[no-untyped-call]
 
 
 Order = Literal["none", "causal", "ordered_queries"]
@@ -169,10 +173,13 @@ class Visibility:
 
     def clear(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the tensors (B H length width) with 0 at padding, so that not even a NaN there spreads."""
+        if self.query_real is not None and self.query_real is self.key_real:
+            query, key, value = _clear_all(self.query_real, query, key, value)
+            return query, key, value
         if self.query_real is not None:
             query = clear_padding(query, self.query_real)
         if self.key_real is not None:
-            key, value = (clear_padding(each, self.key_real) for each in (key, value))
+            key, value = _clear_all(self.key_real, key, value)
         return query, key, value
 
     def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:
