@@ -1,15 +1,22 @@
-"""Worker processes that end when their parent does."""
+"""Worker processes that end when their parent does, and whose own end is noticed."""
 
+import contextlib
+import multiprocessing
 import os
 import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, parent_process
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def exit_with_parent() -> None:
-    """Ends this worker process as soon as its parent ends, also if the parent is killed.
-
-    Initializer of a pool of ``multiprocessing``.
-    """
+    """Ends this worker process as soon as its parent ends, also if the parent is killed."""
     threading.Thread(target=_wait_and_exit, daemon=True).start()
 
 
@@ -18,3 +25,48 @@ def _wait_and_exit() -> None:
     assert parent is not None
     connection.wait([parent.sentinel])
     os._exit(1)
+
+
+@contextlib.contextmanager
+def worker_processes(count: int, start: Callable[..., None] = exit_with_parent, *arguments: Any) -> Iterator[Executor]:
+    """Gives an executor of worker processes, which are terminated if the context ends with an error.
+
+    ``start`` is called in each with the arguments.
+
+    Raises:
+        OSError: a worker was killed. ``multiprocessing.Pool`` would wait for its result for ever.
+    """
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), start, arguments) as pool:
+        try:
+            yield pool
+        except BrokenProcessPool as error:
+            raise OSError(
+                "a worker process ended before its work: it was killed, for example because memory ran out, or the "
+                'program that started it is a script without if __name__ == "__main__"'
+            ) from error
+        except BaseException:
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            raise
+
+
+def run_in_process(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Returns the result of a function that is called in a process of its own.
+
+    Raises:
+        OSError: the process was killed.
+    """
+    with worker_processes(1) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def in_order(pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Iterator[Result]:
+    """Yields the results of a function for each item, in their order; at most ``ahead`` of them wait in memory."""
+    waiting: deque[Future[Result]] = deque()
+    for item in items:
+        waiting.append(pool.submit(function, item))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

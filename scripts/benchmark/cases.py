@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import math
-import multiprocessing
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.elementwise import ElementwiseKernel
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.training.runtime import peak_memory_bytes, reset_peak_memory
-from seqarena.common.training.workers import exit_with_parent
+from seqarena.common.training.workers import run_in_process
 
 PASSES = ("forward", "both")
 """forward: without gradients; both: forward and backward."""
@@ -251,8 +250,7 @@ def operations(setting: Setting, case: Case) -> float | None:
 def peak(setting: Setting, case: Case) -> int:
     """Returns the peak memory of forward and backward beyond the inputs in bytes, in a process of its own."""
     print(f"{case.label}, length {case.length:,}: memory ...", file=sys.stderr)
-    with multiprocessing.get_context("spawn").Pool(1, exit_with_parent) as pool:
-        return pool.apply(_peak, (setting, case))
+    return run_in_process(_peak, setting, case)
 
 
 def _peak(setting: Setting, case: Case) -> int:

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import multiprocessing
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ from seqarena.common.parser import Parser
 from seqarena.common.runs.run import BaseRun
 from seqarena.common.training.precision import precision_name
 from seqarena.common.training.runtime import device_name, make_accelerator, peak_memory_bytes, reset_peak_memory
-from seqarena.common.training.workers import exit_with_parent
+from seqarena.common.training.workers import run_in_process
 from seqarena.scripts.benchmark.selection import add_run_options, at_least_one, build, chosen, title
 from seqarena.scripts.packages import find_package
 from seqarena.scripts.tables import render
@@ -138,14 +137,12 @@ def measure_twice(
     The two passes cancel a drift of the machine's speed. Each measurement runs in a process of its own, so that its
     peak memory is the variant's, and memory that it frees is reused by its next step.
     """
-    context = multiprocessing.get_context("spawn")
     found: list[list[Measurement]] = [[] for _ in cases]
     try:
         for index in (*range(len(cases)), *reversed(range(len(cases)))):
             attention, run, kind = cases[index]
             print(f"{attention}{'' if kind == OURS else f', {kind}'} ...", file=sys.stderr)
-            with context.Pool(1, exit_with_parent) as pool:
-                found[index].append(pool.apply(measure, (package, run, attention, data, repeats, kind)))
+            found[index].append(run_in_process(measure, package, run, attention, data, repeats, kind))
     except KeyboardInterrupt:
         if not found[0]:
             raise

@@ -1,13 +1,12 @@
 """Times the training steps of several variants in turns, each in a process of its own."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from multiprocessing.pool import Pool
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +15,7 @@ from seqarena.common.attention.recording import recorded_implementations
 from seqarena.common.memory import keep_freed_memory
 from seqarena.common.runs.run import BaseRun, RowParts
 from seqarena.common.training.runtime import environment, peak_memory_bytes
-from seqarena.common.training.workers import exit_with_parent
+from seqarena.common.training.workers import exit_with_parent, worker_processes
 from seqarena.scripts.benchmark.step import OURS, TimedStep, seconds, timed_step
 from seqarena.scripts.price.record import Price
 
@@ -46,13 +45,13 @@ def measure(
     load = [os.getloadavg()[0]]
     with contextlib.ExitStack() as stack:
         pools = [stack.enter_context(_worker(package, run, data, steps)) for _, run in variants]
-        started = [pool.apply(_warm_up, (steps,)) for pool in pools]
+        started = [pool.submit(_warm_up, steps).result() for pool in pools]
         found: list[list[Round]] = [[] for _ in variants]
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr)
             order = range(len(pools)) if number % 2 == 0 else reversed(range(len(pools)))
             for index in order:
-                found[index].append(pools[index].apply(_round, (steps,)))
+                found[index].append(pools[index].submit(_round, steps).result())
     prices = [
         Price(
             row=row,
@@ -67,14 +66,14 @@ def measure(
 
 
 @contextlib.contextmanager
-def _worker(package: str, run: BaseRun, data: Path, batches: int) -> Iterator[Pool]:
-    # The worker inherits that it ignores an interrupt: it ends with its parent, which reports it.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        made = multiprocessing.get_context("spawn").Pool(1, _start, (package, run, data, batches))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with made as pool:
+def _worker(package: str, run: BaseRun, data: Path, batches: int) -> Iterator[Executor]:
+    with worker_processes(1, _start, package, run, data, batches) as pool:
+        # The worker inherits that it ignores an interrupt: it ends with its parent, which reports it.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            pool.submit(int)
+        finally:
+            signal.signal(signal.SIGINT, before)
         yield pool
 
 

@@ -3,7 +3,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,23 +116,16 @@ def test_an_interrupted_step_benchmark_keeps_what_it_measured(
     """Killed on the way back: the first case was measured once, the last one twice."""
     calls: list[str] = []
 
-    class Pool:
-        def __enter__(self) -> "Pool":
-            return self
+    def measured(_: object, _package: str, _run: object, attention: str, *_given: object) -> step.Measurement:
+        calls.append(attention)
+        if len(calls) > 3:
+            raise KeyboardInterrupt
+        return step.Measurement(
+            attention=attention, forward_seconds=float(len(calls)), training_seconds=1.0, peak_memory_bytes=1,
+            idle_memory_bytes=1, device="cpu", precision="float32",
+        )  # fmt: skip
 
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def apply(self, _: object, given: tuple[Any, ...]) -> step.Measurement:
-            calls.append(given[2])
-            if len(calls) > 3:
-                raise KeyboardInterrupt
-            return step.Measurement(
-                attention=given[2], forward_seconds=float(len(calls)), training_seconds=1.0, peak_memory_bytes=1,
-                idle_memory_bytes=1, device="cpu", precision="float32",
-            )  # fmt: skip
-
-    monkeypatch.setattr(step.multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=lambda *_: Pool()))
+    monkeypatch.setattr(step, "run_in_process", measured)
     own = PRESETS["listops"]["quick"].run
     found = step.measure_twice("lra", [(name, own, step.OURS) for name in ("softmax", "x3")], Path(), 1)
     assert [(each.attention, each.forward_seconds) for each in found] == [("softmax", 1), ("x3", 2.5)]

@@ -2,12 +2,13 @@
 
 import contextlib
 import hashlib
-import multiprocessing
+import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +17,15 @@ from PIL import Image, UnidentifiedImageError
 from seqarena.common.data.batches import Bytes
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.training.log import with_progress
-from seqarena.common.training.workers import exit_with_parent
+from seqarena.common.training.workers import in_order, worker_processes
 from seqarena.lra.data.pixels import open_picture
 from seqarena.lra.pictures.data.store import KEY, Picture
 
 FEW = 2_000
 """Up to this number of pictures, decoding takes less time than starting worker processes."""
+GROUP = 16
+"""Number of pictures that a worker process decodes at a time."""
+CORES = os.cpu_count() or 1
 GREY = frozenset({"1", "L", "LA"})
 """Modes of pictures without colour."""
 DEEP = ("I", "F")
@@ -80,12 +84,14 @@ def decoded(
 
     Raises:
         BadDataError: see ``decode``.
+        OSError: a worker process was killed.
     """
     grey, first = 0, ""
-    work = partial(_decode, shorter=shorter, side=side)
+    work, groups = partial(_decode, shorter=shorter, side=side), _groups(files)
     with _pool(count) as pool:
-        found = pool.imap(work, files, chunksize=16) if pool is not None else map(work, files)
-        for where, key, label, pixels, is_grey in with_progress(found, f"{name}: decoding", count):
+        found = map(work, groups) if pool is None else in_order(pool, work, groups, 4 * CORES)
+        pictures = itertools.chain.from_iterable(found)
+        for where, key, label, pixels, is_grey in with_progress(pictures, f"{name}: decoding", count):
             if is_grey:
                 grey, first = grey + 1, first or where
             yield Picture(key=key, label=label, pixels=pixels)
@@ -93,13 +99,20 @@ def decoded(
         print(f"{name}: grey pictures, stored with three equal channels: {grey:,}, first {first}", file=sys.stderr)
 
 
-def _decode(file: PictureFile, *, shorter: int | None, side: int | None) -> tuple[str, bytes, int, Bytes, bool]:
-    pixels, is_grey = decode(file, shorter=shorter, side=side)
-    key = hashlib.blake2b(file.content, digest_size=KEY).digest()
-    return file.where, key, file.label, pixels, is_grey
+def _groups(files: Iterable[PictureFile]) -> Iterator[list[PictureFile]]:
+    stream = iter(files)
+    return iter(lambda: list(itertools.islice(stream, GROUP)), [])
 
 
-def _pool(count: int) -> contextlib.AbstractContextManager[Any]:
-    if count <= FEW:
-        return contextlib.nullcontext()
-    return multiprocessing.get_context("spawn").Pool(os.cpu_count(), exit_with_parent)
+def _decode(
+    files: Sequence[PictureFile], *, shorter: int | None, side: int | None
+) -> list[tuple[str, bytes, int, Bytes, bool]]:
+    found = []
+    for file in files:
+        pixels, is_grey = decode(file, shorter=shorter, side=side)
+        found.append((file.where, hashlib.blake2b(file.content, digest_size=KEY).digest(), file.label, pixels, is_grey))
+    return found
+
+
+def _pool(count: int) -> contextlib.AbstractContextManager[Executor | None]:
+    return contextlib.nullcontext() if count <= FEW else worker_processes(CORES)

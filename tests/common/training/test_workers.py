@@ -1,11 +1,24 @@
-"""Workers of a parent that is killed."""
+"""Workers of a parent that is killed, and parents of workers that are."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from seqarena.common.training.workers import in_order, run_in_process, worker_processes
+
+PATHS = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+UNGUARDED = """
+import os
+from seqarena.common.training.workers import run_in_process
+print(run_in_process(os.getpid))
+"""
 PARENT = """
 import os, time
 from concurrent.futures import ProcessPoolExecutor
@@ -30,12 +43,11 @@ def alive(process: int) -> bool:
 def test_workers_of_a_killed_parent_end(tmp_path: Path) -> None:
     """Also one that is at work. Two minutes are what was seen without; the wait ends as soon as they are gone."""
     (tmp_path / "parent.py").write_text(PARENT)
-    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
     with subprocess.Popen(
         [sys.executable, str(tmp_path / "parent.py")],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": PATHS},
     ) as parent:
         assert parent.stdout is not None
         workers = [int(word) for word in parent.stdout.readline().split()]
@@ -46,3 +58,53 @@ def test_workers_of_a_killed_parent_end(tmp_path: Path) -> None:
             break
         time.sleep(0.1)
     assert not [each for each in workers if alive(each)]
+
+
+def end() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_an_error() -> None:
+    assert run_in_process(os.getpid) != os.getpid()
+    with pytest.raises(OSError, match="was killed, for example because memory ran out"):
+        run_in_process(end)
+
+
+def test_an_error_ends_workers_that_are_at_work() -> None:
+    """An interrupt does not wait for the ten minutes."""
+    workers = []
+
+    def work() -> None:
+        with worker_processes(1) as pool:
+            workers.append(pool.submit(os.getpid).result())
+            pool.submit(time.sleep, 600)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not alive(workers[0])
+
+
+def test_a_script_that_every_worker_would_run_again_ends_with_an_error(tmp_path: Path) -> None:
+    """A pool of ``multiprocessing`` would start workers for ever."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PATHS})
+    assert done.returncode == 1
+    assert 'a script without if __name__ == "__main__"' in done.stderr
+
+
+def test_results_come_in_order_and_few_items_are_read_ahead() -> None:
+    read = []
+
+    def items() -> Iterator[int]:
+        for item in range(20):
+            read.append(item)
+            yield item
+
+    with ThreadPoolExecutor(3) as pool:
+        found = in_order(pool, lambda item: -item, items(), 4)
+        assert next(found) == 0
+        assert len(read) == 5
+        assert list(found) == [-item for item in range(1, 20)]

@@ -14,9 +14,10 @@ from seqarena.common.data.batches import ShuffledIndices
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.lra import checksums
 from seqarena.lra.data import image
-from seqarena.lra.pictures.data import cifar, store
+from seqarena.lra.pictures.data import cifar, decode, store
 from seqarena.lra.pictures.data.batches import TrainingPictures, centre, centred, random_crop
 from seqarena.lra.pictures.data.cifar import Cifar
+from seqarena.lra.pictures.data.decode import PictureFile
 from seqarena.lra.pictures.data.drawn import DrawnDigits
 from seqarena.lra.pictures.data.folders import ClassFolders, ImageNet, TinyImageNet
 from seqarena.lra.pictures.data.store import KEY, Picture, prepared_pictures
@@ -103,6 +104,18 @@ def test_pictures_of_any_size_are_stored_with_one_shorter_side(tmp_path: Path) -
     assert tuple(batch.pictures.shape) == (6, 3, 8, 8)
     assert batch.token_count() == 24
     assert replace(LARGE, path=str(tmp_path / "imagenet")).load(tmp_path / "data")[1] == checksum  # read, not made
+
+
+@pytest.mark.extras
+def test_worker_processes_decode_the_same_pictures_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [PictureFile(f"{number}.png", picture(number, (9, 8)), number % 3) for number in range(70)]
+    found = []
+    for few in (100, 1):
+        monkeypatch.setattr(decode, "FEW", few)
+        made = decode.decoded(iter(files), len(files), "some", shorter=4)
+        found.append([(each.key, each.label, each.pixels.tobytes()) for each in made])
+    assert len(found[0]) == 70
+    assert found[0] == found[1]
 
 
 def deep_picture() -> bytes:
