@@ -12,7 +12,7 @@ import torch
 
 from seqarena.common.attention.triton.launch import Role, Tiles, tile_width, tiles_of
 
-LARGE_SHARED_MEMORY_CAPABILITIES = (90,)
+LARGE_SHARED_MEMORY_CAPABILITIES = (90, 100)
 """Compute capabilities, times ten, of GPUs with 227 KiB of shared memory per block."""
 FLOATS = ("row_scale", "column_lse", "row_lse", "row_sum", "delta", "column_grad", "query_offset", "key_offset",
           "softmax_lse", "softmax_delta", "mixing", "states", "later")  # fmt: skip
@@ -22,7 +22,7 @@ SIZES = ("heads", "rows", "keys", "width", "value_width", "memory", "limit", "ba
          "row_stride", "key_stride")  # fmt: skip
 MULTIPLE = 16
 """Pointers and sizes divisible by it select Triton's specialised kernels."""
-TENSOR_CORES, SPILLS, EXPONENTIALS = ("HGMMA", "HMMA", "WGMMA"), ("STL", "LDL"), ("MUFU",)
+TENSOR_CORES, SPILLS, EXPONENTIALS = ("HGMMA", "HMMA", "WGMMA", "UTCHMMA"), ("STL", "LDL"), ("MUFU",)
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)\S*(.*)")
 LABEL, JUMP = re.compile(r"^(\.L\w+):"), re.compile(r"`\((\.L\w+)\)")
 
@@ -59,9 +59,31 @@ def compile_kernel(
     """
     import triton  # noqa: PLC0415  # an extra
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415
-    from triton.compiler import ASTSource  # noqa: PLC0415
 
     tiles = tiles_of(role, dtype.itemsize, width, large_shared_memory=capability in LARGE_SHARED_MEMORY_CAPABILITIES)
+    made = compile_for(GPUTarget("cuda", capability, 32), kernel, role, dtype, width, tiles, settings, length)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(made.asm["cubin"])
+        usage = _output(triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
+        loop = longest_loop(_output(triton.knobs.nvidia.nvdisasm.path, "-c", file.name))
+    registers = re.search(r"REG:(\d+)", usage)
+    assert registers is not None
+    products, pairs = _count(loop, TENSOR_CORES), tiles.own * tiles.others / (32 * tiles.warps)
+    return CompiledKernel(
+        role=role, tiles=tiles, shared_bytes=int(made.metadata.shared),
+        registers=int(registers[1]), spills=_count(loop, SPILLS), instructions=(len(loop) - products) / pairs,
+        exponentials=_count(loop, EXPONENTIALS) / pairs, products=products,
+    )  # fmt: skip
+
+
+def compile_for(
+    target: Any, kernel: Any, role: Role, dtype: torch.dtype, width: int, tiles: Tiles, settings: dict[str, Any],
+    length: int,
+) -> Any:  # fmt: skip
+    """Returns Triton's compiled kernel for a target, a ``GPUTarget``; see ``compile_kernel``."""
+    import triton  # noqa: PLC0415  # an extra
+    from triton.compiler import ASTSource  # noqa: PLC0415
+
     constants = tiles.sizes(role) | {"WIDTH": tile_width(width), "VALUE_WIDTH": tile_width(width)} | settings
     names = kernel.arg_names
     constants |= {"key_stride": 1}  # a size of 1 is a constant in a kernel that Triton launches
@@ -79,21 +101,9 @@ def compile_kernel(
         kernel, signature, constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )  # fmt: skip
-    made = triton.compile(
-        source, target=GPUTarget("cuda", capability, 32),
+    return triton.compile(
+        source, target=target,
         options={"num_warps": tiles.warps, "num_stages": tiles.stages, "enable_fp_fusion": True},
-    )  # fmt: skip
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        Path(file.name).write_bytes(made.asm["cubin"])
-        usage = _output(triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
-        loop = longest_loop(_output(triton.knobs.nvidia.nvdisasm.path, "-c", file.name))
-    registers = re.search(r"REG:(\d+)", usage)
-    assert registers is not None
-    products, pairs = _count(loop, TENSOR_CORES), tiles.own * tiles.others / (32 * tiles.warps)
-    return CompiledKernel(
-        role=role, tiles=tiles, shared_bytes=int(made.metadata.shared),
-        registers=int(registers[1]), spills=_count(loop, SPILLS), instructions=(len(loop) - products) / pairs,
-        exponentials=_count(loop, EXPONENTIALS) / pairs, products=products,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 MIXED = {"dnas": False, "hnas": True}
 """Variants with the kernels of doubly-normalised attention -> whether these compute a mixture with softmax."""
-CAPABILITIES = {"8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90}
+CAPABILITIES = {"8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90, "10.0": 100}
 """Compute capabilities of A100, of two later generations, and of H100 and H200."""
 
 
@@ -138,18 +138,20 @@ def kernels_of(
     return [(HEAVY[role], kernel) for role, kernel in roles] if biased else roles
 
 
+def settings_of(variant: str, *, causal: bool, drops: bool, biased: bool) -> dict[str, Any]:
+    """Returns the constants with which the kernels of a variant are compiled."""
+    settings: dict[str, Any] = {"CAUSAL": causal, "DROPS": drops, "BIASED": biased, "LEARNS": biased}
+    if variant in MIXED:
+        return settings | {"MIXED": MIXED[variant]}
+    rule: Any = find_attention(variant).build(1).rule
+    return settings | {"PHI": rule.phi, "POWER": rule.power}
+
+
 def compiled_of(variant: str, capability: str, precision: str, width: int, options: Any) -> list["CompiledKernel"]:
     """Returns the statistics of each kernel of a variant."""
     from seqarena.scripts.benchmark.compiled import compile_kernel  # noqa: PLC0415  # needs Triton
 
-    settings: dict[str, Any] = {
-        "CAUSAL": options.causal, "DROPS": options.drops, "BIASED": options.biased, "LEARNS": options.biased,
-    }  # fmt: skip
-    if variant in MIXED:
-        settings["MIXED"] = MIXED[variant]
-    else:
-        rule: Any = find_attention(variant).build(1).rule
-        settings |= {"PHI": rule.phi, "POWER": rule.power}
+    settings = settings_of(variant, causal=options.causal, drops=options.drops, biased=options.biased)
     return [
         compile_kernel(kernel, role, PRECISIONS[precision], width, CAPABILITIES[capability], settings, options.length)
         for role, kernel in kernels_of(variant, causal=options.causal, drops=options.drops, biased=options.biased)

@@ -71,5 +71,7 @@ def product(left, right):
     """
     if INTERPRETED:  # the interpreter cannot multiply bfloat16; the float32 product is the same
         return tl.dot(left.to(tl.float32), right.to(tl.float32), input_precision="ieee")
+    elif tl.target_info.is_hip():  # AMD's compiler has no tf32x3
+        return tl.dot(left, right, input_precision="ieee")
     else:
         return tl.dot(left, right, input_precision="tf32x3")

@@ -63,6 +63,24 @@ def test_prefix_kernels_compile_for_cards_that_are_not_here() -> None:
         assert each["spills"] <= (0 if each["precision"] == "bfloat16" else 40), each
 
 
+def test_kernels_compile_for_blackwell() -> None:
+    """In bfloat16. In float32, two kernels of wide heads compile to nothing: on such a GPU the self-test finds it."""
+    found = compiled("--attention", "x3", "hnas", "--drops", "--capability", "10.0", "--precision", "bfloat16")
+    assert len(found) == 2 * 7
+    assert all(each["products"] > 0 < each["shared_bytes"] <= 227 * 1024 for each in found)
+
+
+def test_kernels_compile_for_amd() -> None:
+    """They fit into the 64 KiB of shared memory that a block has there."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.common.attention.compile_for_amd"]
+    told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert told.returncode == 0, told.stderr[-2_000:]
+    found = json.loads(told.stdout)
+    assert len(found) == 2 * (3 + 4 + 3 + 4)
+    assert all(0 < each <= 64 * 1024 for each in found)
+
+
 def test_every_variant_compiles_in_order_and_with_dropout() -> None:
     found = compiled("--attention", *NAMES, "--head-dim", "16", "--causal", "--drops", "--precision", "float16")
     assert len(found) == 3 * len(NAMES)

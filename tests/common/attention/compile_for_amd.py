@@ -1,0 +1,46 @@
+"""Compiles the Triton kernels for an AMD MI300 and prints the bytes of shared memory of each.
+
+A process of its own, because Triton's kernels ask for the GPU that is active while they are compiled.
+"""
+
+import json
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from seqarena.common.attention.triton.launch import tiles_of
+from seqarena.scripts.benchmark.compiled import compile_for
+from seqarena.scripts.benchmark.kernels import kernels_of, settings_of
+
+TARGET = GPUTarget("hip", "gfx942", 64)
+WIDTH, LENGTH = 128, 4096
+
+
+class Driver:
+    """A GPU that is not here."""
+
+    def get_current_target(self) -> Any:
+        """Returns what kernels are compiled for."""
+        return TARGET
+
+
+def main() -> None:
+    """Compiles the kernels of x3 and hnas, without and with all that they may have."""
+    driver.set_active(Driver())
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        for everything in (False, True):
+            options = {"causal": everything, "drops": everything, "biased": everything}
+            for variant in ("x3", "hnas"):
+                for role, kernel in kernels_of(variant, **options):
+                    tiles = tiles_of(role, dtype.itemsize, WIDTH, large_shared_memory=False)
+                    settings = settings_of(variant, **options)
+                    made = compile_for(TARGET, kernel, role, dtype, WIDTH, tiles, settings, LENGTH)
+                    found.append(made.metadata.shared)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
