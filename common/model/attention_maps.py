@@ -17,7 +17,7 @@ from seqarena.common.files import write_json
 FILE = "attention.json"
 """File name in a run's directory."""
 SIDE = 32
-"""Maximum rows and columns of a heat map. For longer sequences a cell is the mean of a block."""
+"""Maximum rows and columns of a heat map. For longer sequences a cell is the mean of a block; see ``block``."""
 EDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 """Edges of the histogram of key masses. The first and last bins also count everything outside."""
 
@@ -27,9 +27,9 @@ def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, A
     """Returns plain values of each attention call made while ``run`` calls the model, in the order of the calls.
 
     ``name`` is the name of the module, with the number of the call if it is called again. ``map`` holds the weights of
-    the longest example, averaged over heads and multiplied by its number of real keys (so uniform weights are 1), real
-    queries by real keys. ``histogram`` counts the key masses sum_i pi_ij of all real keys of all examples and heads in
-    the bins of ``EDGES``.
+    the longest example, averaged over heads and multiplied by the number of keys that the query sees (so uniform
+    weights are 1), real queries by real keys. ``histogram`` counts the key masses sum_i pi_ij of all real keys of all
+    examples and heads in the bins of ``EDGES``.
     """
     found: list[dict[str, Any]] = []
     names = {module: name for name, module in model.named_modules()}
@@ -70,8 +70,8 @@ def _map_and_histogram(
             own = slice(max(0, longest * heads - start), max(0, (longest + 1) * heads - start))
             mass[rows.heads, rows.keys] += rows.weights.sum(dim=1)
             mean[rows.queries, rows.keys] += rows.weights[own].sum(dim=0) / heads
-    cells = mean[real_query[longest]][:, real_key[longest]]
-    cells = cells * cells.shape[1]
+    seen = visibility.counts(batch, queries, keys, query.device)[longest]
+    cells = (mean * seen[:, None])[real_query[longest]][:, real_key[longest]]
     pooled = nn.functional.adaptive_avg_pool2d(cells[None], (min(SIDE, len(cells)), min(SIDE, cells.shape[1])))[0]
     masses = mass[real_key.repeat_interleave(heads, dim=0)].cpu().numpy()
     return {
@@ -80,6 +80,15 @@ def _map_and_histogram(
         "map": [[round(each, 4) for each in row] for row in pooled.tolist()],
         "histogram": np.histogram(masses, (-np.inf, *EDGES, np.inf))[0].tolist(),
     }
+
+
+def block(cell: int, tokens: int) -> tuple[int, int]:
+    """Returns the first and the last token of a row or column of a heat map of so many tokens.
+
+    Blocks overlap if the number of tokens is above ``SIDE`` and no multiple of it.
+    """
+    cells = min(SIDE, tokens)
+    return cell * tokens // cells, -(-(cell + 1) * tokens // cells) - 1
 
 
 def write_maps(folder: Path, model: nn.Module, run: Callable[[], Any]) -> None:

@@ -54,10 +54,12 @@ class Noise:
         """Returns half the width of the interval at a level. It falls from infinity at 0 to 0 at 1."""
         from scipy import stats  # noqa: PLC0415  # takes half a second
 
-        other_examples = float(stats.t.isf(p_value / 2, self.examples - 1))
-        other_seeds = float(stats.t.isf(p_value / 2, self.seeds - 1))
-        both = other_seeds**2 * self.over_seeds + other_examples**2 * self.added
-        return float(np.sqrt(max(both, other_examples**2 * self.over_examples)))
+        return self._distance(*(float(stats.t.isf(p_value / 2, each - 1)) for each in (self.seeds, self.examples)))
+
+    def _distance(self, seeds: float, examples: float) -> float:
+        """Returns a distance that is so many standard errors over seeds, or over examples, and their combination."""
+        both = seeds**2 * self.over_seeds + examples**2 * self.added
+        return float(np.sqrt(max(both, examples**2 * self.over_examples)))
 
     def level(self, distance: float) -> float:
         """Returns the p-value at which half the interval is ``distance``."""
@@ -77,12 +79,19 @@ class Noise:
         )
 
     def detectable(self, tests: int) -> float:
-        """Returns the true difference that this many seeds and examples show with a probability of about ``POWER``.
+        """Returns the true difference that this many seeds and examples show with probability ``POWER``.
 
         It is the difference whose interval at the first level of Holm's method over ``tests`` comparisons excludes 0
-        unless noise takes away more than its quantile ``POWER``. The variances are those estimated here.
+        with that probability, by the noncentral t distribution. That is exact if only seeds vary, and an approximation
+        if examples vary too. The variances are taken to be those estimated here.
         """
-        return self.half(SIGNIFICANT / tests) + self.half(2 * (1 - POWER))
+        from scipy import special  # noqa: PLC0415  # takes half a second
+
+        found = []
+        for degrees in (self.seeds - 1, self.examples - 1):
+            quantile = special.stdtrit(degrees, 1 - SIGNIFICANT / tests / 2)
+            found.append(float(special.nctdtrinc(degrees, 1 - POWER, quantile)))
+        return self._distance(*found)
 
 
 def paired_comparison(variant: npt.ArrayLike, baseline: npt.ArrayLike) -> Comparison:

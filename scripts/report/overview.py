@@ -22,13 +22,15 @@ def heat_map(tables: Sequence[Table]) -> dict[str, Any] | None:
     title, headings, rows, notes = overview_text(overview, tables)
     before = len(headings) - len(overview.columns)
     baseline, *compared = rows
-    signs = [1 if tables[column.place].higher_is_better else -1 for column in overview.columns]
+    low_first = ["time" in heading for heading in headings[:before]]
+    low_first += [not tables[column.place].higher_is_better for column in overview.columns]
+    places = [None] * before + [column.place for column in overview.columns]
     return {
         "title": title,
-        "headings": list(zip(headings, [None] * before + [column.place for column in overview.columns], strict=True)),
+        "headings": list(zip(headings, places, low_first, strict=True)),
         "baseline": baseline,
         "rows": [
-            _row(row, name, cells, [*overview.times[name].values()], signs)
+            _row(row, name, cells, [*overview.times[name].values()])
             for row, (name, cells) in zip(compared, overview.rows.items(), strict=False)
         ],
         "detectable": compared[len(overview.rows) :],
@@ -37,23 +39,20 @@ def heat_map(tables: Sequence[Table]) -> dict[str, Any] | None:
 
 
 def _row(
-    texts: Sequence[str], name: str, cells: Sequence[OverviewCell | None], times: Sequence[float], signs: Sequence[int]
+    texts: Sequence[str], name: str, cells: Sequence[OverviewCell | None], times: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """Returns the cells of a row for the template: mark, number, class in page.css, and value by which it is sorted.
-
-    ``signs``: -1 for each task whose score is a loss, else 1, so that the largest value is the best.
-    """
+    """Returns the cells of a row for the template: mark, number, class in page.css, and value by which it is sorted."""
     wins, losses = wins_and_losses(cells)
     before = len(texts) - len(cells)
-    orders: list[Any] = [name, wins - losses, *([-min(times) if times else None] if before > 2 else [])]
+    orders: list[Any] = [name, wins - losses, *([min(times, default=None)] if before > 2 else [])]
     made = []
     for text, kind, order in zip(texts[:before], ("", "total", "time"), orders, strict=False):
         number, bracket, count = text.partition(" (") if kind == "time" else (text, "", "")
         made.append({"mark": "", "number": number, "count": bracket.strip() + count, "class": kind, "order": order})
-    for text, cell, sign in zip(texts[before:], cells, signs, strict=True):
+    for text, cell in zip(texts[before:], cells, strict=True):
         mark, _, number = text.partition(" ") if cell and text[:1] in MARKS.values() else ("", "", text)
         shade = SHADES.get(cell.verdict, "") if cell else ""
-        order = None if cell is None or cell.difference is None else sign * cell.difference
+        order = None if cell is None else cell.difference
         made.append({"mark": mark, "number": number, "count": "", "class": shade, "order": order})
     return made
 

@@ -209,15 +209,15 @@ async function unfold(button) {
   body.append(row);
 }
 
-// Sorting: text ascending, numbers descending, missing numbers last ------------------------------------------
+// Sorting: the best first; text ascending, numbers descending unless less is better, missing numbers last -----
 
 function sort(heading) {
   const table = heading.closest("table");
   const column = heading.cellIndex;
   const before = heading.getAttribute("aria-sort");
   table.querySelectorAll("th[aria-sort]").forEach((each) => each.removeAttribute("aria-sort"));
-  const first = column === 0 ? "ascending" : "descending";
-  const second = column === 0 ? "descending" : "ascending";
+  const first = heading.dataset.first ?? (column === 0 ? "ascending" : "descending");
+  const second = first === "ascending" ? "descending" : "ascending";
   const order = before === first ? second : first;
   heading.setAttribute("aria-sort", order);
   const sign = order === "ascending" ? 1 : -1;

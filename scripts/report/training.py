@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from seqarena.common.model.attention_maps import SIDE, block
 from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.curves import BOUNDED
 from seqarena.scripts.report.chart import Chart, label, percent, rounded, row_group, scaled, sentence, thinned
@@ -164,6 +165,12 @@ def masses(view: View) -> Iterator[Chart]:
             )
 
 
+def _tokens(cells: Sequence[Any], count: int) -> list[str]:
+    """Returns the tokens of each row or column of a heat map as text."""
+    blocks = (block(number, count) for number in range(len(cells)))
+    return [str(first) if first == last else f"{first} to {last}" for first, last in blocks]
+
+
 def _bins(edges: Sequence[float]) -> list[str]:
     """Returns the label of each bin: its upper edge."""
     return [*(f"< {edge:g}" for edge in edges), f"≥ {edges[-1]:g}"]
@@ -185,11 +192,19 @@ def maps(name: str, run: ReportRun) -> Chart:
         data.append(
             {
                 "type": "heatmap", "z": [[rounded(cell) for cell in row] for row in each["map"]],
+                "y": _tokens(each["map"], each["queries"]), "x": _tokens(each["map"][0], each["keys"]),
                 "coloraxis": "coloraxis", "xaxis": f"x{axis}", "yaxis": f"y{axis}",
                 "hovertemplate": "query %{y}, key %{x}: %{z:.3g}<extra></extra>",
             }
         )  # fmt: skip
-        hidden = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False, "constrain": "domain"}
+        hidden = {
+            "type": "category",
+            "showticklabels": False,
+            "ticks": "",
+            "showgrid": False,
+            "zeroline": False,
+            "constrain": "domain",
+        }
         layout[f"xaxis{axis}"] = hidden | {"domain": [left, right], "constraintoward": "left"}
         layout[f"yaxis{axis}"] = hidden | {
             "anchor": f"x{axis}", "scaleanchor": f"x{axis}", "autorange": "reversed", "constraintoward": "top",
@@ -200,10 +215,12 @@ def maps(name: str, run: ReportRun) -> Chart:
              "showarrow": False, "font": {"size": 10}}
         )  # fmt: skip
     seed = run.result.seed if run.result is not None else 0
+    is_long = any(max(each["queries"], each["keys"]) > SIDE for each in chosen)
+    blocks = f" Above {SIDE} tokens, a cell is the mean of a block of tokens." if is_long else ""
     some = f" {count} of {len(run.maps)} attentions." if count < len(run.maps) else ""
     note = (
-        "Queries from top to bottom, keys from left to right, mean over heads. 1: uniform attention. One training "
-        f"example.{some}"
+        "Queries from top to bottom, keys from left to right, mean over heads. 1: uniform attention to the keys that a "
+        f"query sees. One training example.{blocks}{some}"
     )
     return Chart(
         title=f"{name}, seed {seed}: trained attention",

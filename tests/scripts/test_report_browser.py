@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,19 @@ def test_the_overview_is_sorted_and_filtered(browser: Any, overview: str) -> Non
     browser.find_element("id", "words").send_keys("dnas")
     assert names(browser)[:2] == ["softmax, mean", "dnas"]
     assert "hnas" not in names(browser)
+
+
+def test_arrows_say_in_which_order_the_values_stand(browser: Any) -> None:
+    """The best first; it is the smallest of a time."""
+    opened(browser, (Path(__file__).parents[2] / "docs" / "index.html").as_uri())
+    values = "return [...document.querySelectorAll('.overview td.time')].map((each) => parseFloat(each.textContent))"
+    values += ".filter((each) => !Number.isNaN(each))"
+    heading = browser.find_element("css selector", ".overview th.time")
+    for order in ("ascending", "descending"):
+        heading.find_element("css selector", "button").click()
+        assert heading.get_attribute("aria-sort") == order
+        found = browser.execute_script(values)
+        assert found == sorted(found, reverse=order == "descending")
 
 
 def test_a_phone_shows_all_tasks_of_the_overview(browser: Any, overview: str) -> None:

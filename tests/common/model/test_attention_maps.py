@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from torch import nn
 
 from seqarena.common.attention import ATTENTIONS
+from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import run_command
-from seqarena.common.model.attention_maps import EDGES, FILE, SIDE, attention_maps
+from seqarena.common.model.attention_maps import EDGES, FILE, SIDE, attention_maps, block
 from seqarena.common.runs.results import read_results
 from seqarena.scripts.seqarena import dispatch
 from tests.common.attention.cases import HEADS, RULED, Case, cases
@@ -43,7 +45,8 @@ def compare(model: Holder, each: Case) -> None:
     shown = weights[longest].mean(dim=0)[real_query[longest]][:, real_key[longest]]
     assert (found["name"], found["queries"], found["keys"]) == ("kernel", *shown.shape)
     drawn = torch.tensor(found["map"], dtype=torch.float64)
-    torch.testing.assert_close(drawn, shown * shown.shape[1], rtol=0, atol=6e-5)
+    counts = seen.pairs(queries, keys, weights.device).sum(dim=-1).expand(batch, 1, queries)[longest, 0]
+    torch.testing.assert_close(drawn, shown * counts[real_query[longest], None], rtol=0, atol=6e-5)
     masses = weights.sum(dim=2).transpose(1, 2)[real_key].numpy()
     assert found["histogram"] == np.histogram(masses, (-np.inf, *EDGES, np.inf))[0].tolist()
 
@@ -57,6 +60,27 @@ def test_a_long_sequence_is_drawn_in_blocks() -> None:
     drawn = torch.tensor(found["map"])
     blocks = model.kernel.weights(query, key, visibility)[0].mean(dim=0).view(3, SIDE, 4).mean(dim=2) * 4 * SIDE
     torch.testing.assert_close(drawn, blocks, rtol=0, atol=1e-4)
+
+
+def test_uniform_weights_are_one_in_any_order() -> None:
+    """Also where an early query sees few keys."""
+    model, zeros = Holder("softmax"), torch.zeros(1, HEADS, 6, 4)
+    orders: tuple[Order, ...] = ("none", "causal")
+    for order in orders:
+        call = partial(model.kernel, zeros, zeros, zeros, Visibility(order=order))
+        (found,) = attention_maps(model, call)
+        cells = torch.tensor(found["map"])
+        seen = torch.ones(6, 6).tril() if order == "causal" else torch.ones(6, 6)
+        torch.testing.assert_close(cells, seen, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, SIDE, 48, 100])
+def test_a_block_has_the_tokens_that_a_cell_is_the_mean_of(tokens: int) -> None:
+    values = torch.randn(1, tokens)
+    cells = torch.nn.functional.adaptive_avg_pool1d(values, min(SIDE, tokens))[0]
+    for number, cell in enumerate(cells):
+        first, last = block(number, tokens)
+        torch.testing.assert_close(cell, values[0, first : last + 1].mean())
 
 
 def test_a_diagnosed_run_leaves_its_maps_and_the_same_numbers(tmp_path: Path) -> None:
