@@ -162,10 +162,10 @@ def test_two_seeds_have_no_verdict() -> None:
 
 
 def test_two_seeds_say_what_more_seeds_would_show() -> None:
-    """(t(0.975) + t(0.8)) / sqrt(seeds), by tables of Student's t: (4.303 + 1.061) / sqrt(3) with three."""
-    assert [sds_shown(seeds) for seeds in (3, 5, 10)] == pytest.approx([3.097, 1.662, 0.995], abs=2e-3)
+    """The smallest for which scipy's noncentral t distribution gives a power of 0.8: 5.653 / sqrt(3) with three."""
+    assert [sds_shown(seeds) for seeds in (3, 5, 10)] == pytest.approx([3.264, 1.682, 0.996], abs=2e-3)
     note = next(each for each in footnotes(tables(results(2), [], "softmax")[0]) if each.startswith("what more seeds"))
-    assert note.endswith("3.1 with 3, 1.7 with 5, 1.0 with 10, 0.7 with 20")
+    assert note.endswith("3.3 with 3, 1.7 with 5, 1.0 with 10, 0.7 with 20")
     assert not any(each.startswith("what more seeds") for each in footnotes(tables(results(), [], "softmax")[0]))
 
 
