@@ -18,6 +18,7 @@ FILE = "attention.json"
 """File name in a run's directory."""
 SIDE = 32
 """Maximum rows and columns of a heat map. For longer sequences a cell is the mean of a block; see ``block``."""
+VISIBLE = "visible keys"
 EDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 """Edges of the histogram of key masses. The first and last bins also count everything outside."""
 
@@ -28,8 +29,8 @@ def attention_maps(model: nn.Module, run: Callable[[], Any]) -> list[dict[str, A
 
     ``name`` is the name of the module, with the number of the call if it is called again. ``map`` holds the weights of
     the longest example, averaged over heads and multiplied by the number of keys that the query sees (so uniform
-    weights are 1), real queries by real keys. ``histogram`` counts the key masses sum_i pi_ij of all real keys of all
-    examples and heads in the bins of ``EDGES``.
+    weights are 1), real queries by real keys; ``uniform_over`` says so, since earlier versions counted all keys.
+    ``histogram`` counts the key masses sum_i pi_ij of all real keys of all examples and heads in the bins of ``EDGES``.
     """
     found: list[dict[str, Any]] = []
     names = {module: name for name, module in model.named_modules()}
@@ -77,6 +78,7 @@ def _map_and_histogram(
     return {
         "queries": cells.shape[0],
         "keys": cells.shape[1],
+        "uniform_over": VISIBLE,
         "map": [[round(each, 4) for each in row] for row in pooled.tolist()],
         "histogram": np.histogram(masses, (-np.inf, *EDGES, np.inf))[0].tolist(),
     }

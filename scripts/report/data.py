@@ -8,6 +8,7 @@ from typing import Any
 from seqarena.common.errors import BadDataError
 from seqarena.common.files import read_strict_json
 from seqarena.common.model.attention_maps import FILE as MAPS
+from seqarena.common.model.attention_maps import SIDE
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.package import OUTPUTS
 from seqarena.common.runs.results import Result
@@ -154,7 +155,8 @@ def _maps(path: Path, problems: list[str]) -> tuple[list[dict[str, Any]], list[f
         and isinstance(each.get("keys"), int)
         and _are_counts(each.get("histogram"), len(edges) + 1)
         and isinstance(each.get("map"), list)
-        and all(_are_numbers(row) for row in each["map"])
+        and len(each["map"]) == min(SIDE, each["queries"])
+        and all(_are_numbers(row) and len(row) == min(SIDE, each["keys"]) for row in each["map"])
         for each in maps
     )
     if not whole:

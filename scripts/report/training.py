@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from seqarena.common.model.attention_maps import SIDE, block
+from seqarena.common.model.attention_maps import SIDE, VISIBLE, block
 from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.curves import BOUNDED
 from seqarena.scripts.report.chart import Chart, label, percent, rounded, row_group, scaled, sentence, thinned
@@ -215,12 +215,14 @@ def maps(name: str, run: ReportRun) -> Chart:
              "showarrow": False, "font": {"size": 10}}
         )  # fmt: skip
     seed = run.result.seed if run.result is not None else 0
+    is_new = all(each.get("uniform_over") == VISIBLE for each in chosen)
+    keys = "the keys that a query sees" if is_new else "all keys, also those that a query does not see"
     is_long = any(max(each["queries"], each["keys"]) > SIDE for each in chosen)
     blocks = f" Above {SIDE} tokens, a cell is the mean of a block of tokens." if is_long else ""
     some = f" {count} of {len(run.maps)} attentions." if count < len(run.maps) else ""
     note = (
-        "Queries from top to bottom, keys from left to right, mean over heads. 1: uniform attention to the keys that a "
-        f"query sees. One training example.{blocks}{some}"
+        f"Queries from top to bottom, keys from left to right, mean over heads. 1: uniform attention to {keys}. One "
+        f"training example.{blocks}{some}"
     )
     return Chart(
         title=f"{name}, seed {seed}: trained attention",

@@ -161,8 +161,9 @@ def test_files_that_are_no_results_are_named_and_counted(
     "text",
     ['{"edges": [1], "attentions": 5}', '{"edges": [], "attentions": []}',
      '{"edges": [NaN], "attentions": []}', "[" * 100_000, "[]", '{"edges": "x"}',
-     '{"edges": [1.0], "attentions": [{"name": "a", "queries": 1, "keys": 1, "map": [["x"]], "histogram": [1, 2]}]}'],
-    ids=range(7),
+     '{"edges": [1.0], "attentions": [{"name": "a", "queries": 1, "keys": 1, "map": [["x"]], "histogram": [1, 2]}]}',
+     '{"edges": [1.0], "attentions": [{"name": "a", "queries": 0, "keys": 1, "map": [[1.0]], "histogram": [1, 2]}]}'],
+    ids=range(8),
 )  # fmt: skip
 def test_what_a_run_left_may_be_anything(text: str, tmp_path: Path) -> None:
     write(tmp_path, result("softmax", 0, 90))
