@@ -22,7 +22,9 @@ FEW_SCORES = 2**18
 """Largest number of scores in a call for which causal attention on a CPU is faster by the formula than in tiles: by a
 third on 64 x 4 heads of 16 to 32 queries, forward and backward. Weights that are normalised over queries, and attention
 without an order, are faster in tiles at every size."""
-SMALL_MATRIX = "on a GPU a full matrix no larger than the arguments takes fewer launches"
+SMALL_MATRIX = 64 * 64
+"""Largest number of scores of a head for which a GPU computes the full matrix in place of tiles. It takes fewer
+launches, and little memory, although the formula stores several such matrices for its gradient. Not measured."""
 KEYS_PER_FEATURE = 1.5
 """Keys per feature from which linear forms are faster than scores; measured for head_dim 16 to 64 on a CPU."""
 FEW_KEYS = {power: f"scores are faster for fewer than {KEYS_PER_FEATURE} head_dim^{power} keys" for power in (1, 2)}
@@ -193,16 +195,15 @@ def fused_doubly_normalized(inputs: Inputs, rounds: int) -> str | None:
 
 
 def has_small_matrix(inputs: Inputs) -> bool:
-    """Returns whether a head has no more scores than its queries, keys, values and outputs have elements together."""
-    query, key, value = inputs.query, inputs.key, inputs.value
-    return query.shape[2] * key.shape[2] <= (query.shape[2] + key.shape[2]) * (query.shape[3] + value.shape[3])
+    """Returns whether a head has at most ``SMALL_MATRIX`` scores."""
+    return inputs.query.shape[2] * inputs.key.shape[2] <= SMALL_MATRIX
 
 
 def blockwise(inputs: Inputs, rounds: int) -> str | None:
     """Returns why the engine does not compute a call of a variant that has a rule."""
     query, key, _, visibility, _, _ = inputs
     if query.is_cuda and has_small_matrix(inputs):
-        return SMALL_MATRIX
+        return f"on a GPU the full matrix takes fewer launches for at most {SMALL_MATRIX} scores per head"
     is_small = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] <= FEW_SCORES
     if is_small and visibility.order == "causal" and query.device.type == "cpu" and not rounds:
         return f"for at most {FEW_SCORES} causal scores the full matrix is faster"

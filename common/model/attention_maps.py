@@ -19,6 +19,7 @@ FILE = "attention.json"
 SIDE = 32
 """Maximum rows and columns of a heat map. For longer sequences a cell is the mean of a block; see ``block``."""
 VISIBLE = "visible keys"
+"""Keys over which uniform weights are 1 in a map."""
 EDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 """Edges of the histogram of key masses. The first and last bins also count everything outside."""
 

@@ -28,16 +28,13 @@ def _wait_and_exit() -> None:
 
 
 @contextlib.contextmanager
-def worker_processes(count: int, start: Callable[..., None] = exit_with_parent, *arguments: Any) -> Iterator[Executor]:
+def worker_processes(count: int) -> Iterator[Executor]:
     """Gives an executor of worker processes, which are terminated if the context ends with an error.
-
-    ``start`` is called in each with the arguments.
 
     Raises:
         OSError: a worker was killed. ``multiprocessing.Pool`` would wait for its result for ever.
     """
-    others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), start, arguments) as pool:
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), exit_with_parent) as pool:
         try:
             yield pool
         except BrokenProcessPool as error:
@@ -46,7 +43,7 @@ def worker_processes(count: int, start: Callable[..., None] = exit_with_parent, 
                 'program that started it is a script without if __name__ == "__main__"'
             ) from error
         except BaseException:
-            for worker in set(multiprocessing.active_children()) - others:
+            for worker in list((pool._processes or {}).values()):  # Python 3.14 has terminate_workers
                 worker.terminate()
             raise
 
@@ -61,7 +58,9 @@ def run_in_process(function: Callable[..., Result], *arguments: Any) -> Result:
         return pool.submit(function, *arguments).result()
 
 
-def in_order(pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Iterator[Result]:
+def map_ahead(
+    pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], ahead: int
+) -> Iterator[Result]:
     """Yields the results of a function for each item, in their order; at most ``ahead`` of them wait in memory."""
     waiting: deque[Future[Result]] = deque()
     for item in items:

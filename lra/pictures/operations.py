@@ -138,7 +138,7 @@ def _contrast(pixels: Tensor, factor: Tensor) -> Tensor:
 
 
 def _sharpness(pixels: Tensor, factor: Tensor) -> Tensor:
-    kernel = moved(torch.tensor([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13, pixels.device)
+    kernel = moved(torch.tensor([[1, 1, 1], [1, 5, 1], [1, 1, 1]], dtype=pixels.dtype) / 13, pixels.device)
     smooth = pixels.clone()
     smooth[:, :, 1:-1, 1:-1] = F.conv2d(pixels, kernel.expand(3, 1, 3, 3), groups=3)  # the border stays as it is
     return smooth.lerp(pixels, factor)

@@ -29,7 +29,7 @@ PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": t
 MIXED = {"dnas": False, "hnas": True}
 """Variants with the kernels of doubly-normalised attention -> whether these compute a mixture with softmax."""
 CAPABILITIES = {"8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90, "10.0": 100}
-"""Compute capabilities of A100, of two later generations, and of H100 and H200."""
+"""Compute capabilities of A100, of two later generations, of H100 and H200, and of B200."""
 
 
 def run(arguments: Sequence[str]) -> int:

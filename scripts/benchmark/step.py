@@ -143,11 +143,12 @@ def measure_twice(
             attention, run, kind = cases[index]
             print(f"{attention}{'' if kind == OURS else f', {kind}'} ...", file=sys.stderr)
             found[index].append(run_in_process(measure, package, run, attention, data, repeats, kind))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OSError) as error:
         if not found[0]:
             raise
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
         once = ", ".join(each[0].attention for each in found if len(each) == 1)
-        print(f"interrupted; keeping what was measured; measured once only: {once or 'none'}", file=sys.stderr)
+        print(f"{reason}; keeping what was measured; measured once only: {once or 'none'}", file=sys.stderr)
     return [
         replace(
             each[0],

@@ -59,7 +59,7 @@ def _join_tables(package: str, preset: str, pretraining: str, tables: Sequence[T
     notes += [
         "mean +- standard deviation (seeds); per cent, except losses; after the slash: the task's other metrics",
     ]
-    baselines = dict.fromkeys(row.against for table in tables for row in table.rows if _is_significant(row))
+    baselines = dict.fromkeys(f'"{row.against}"' for table in tables for row in table.rows if _is_significant(row))
     if baselines:
         notes.append(
             f"* the first metric differs from that of {' or of '.join(baselines)} with p < {SIGNIFICANT} (Holm), over "

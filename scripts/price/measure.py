@@ -15,7 +15,7 @@ from seqarena.common.attention.recording import recorded_implementations
 from seqarena.common.memory import keep_freed_memory
 from seqarena.common.runs.run import BaseRun, RowParts
 from seqarena.common.training.runtime import environment, peak_memory_bytes
-from seqarena.common.training.workers import exit_with_parent, worker_processes
+from seqarena.common.training.workers import worker_processes
 from seqarena.scripts.benchmark.step import OURS, TimedStep, seconds, timed_step
 from seqarena.scripts.price.record import Price
 
@@ -67,18 +67,18 @@ def measure(
 
 @contextlib.contextmanager
 def _worker(package: str, run: BaseRun, data: Path, batches: int) -> Iterator[Executor]:
-    with worker_processes(1, _start, package, run, data, batches) as pool:
+    with worker_processes(1) as pool:
         # The worker inherits that it ignores an interrupt: it ends with its parent, which reports it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            pool.submit(int)
+            started = pool.submit(_start, package, run, data, batches)
         finally:
             signal.signal(signal.SIGINT, before)
+        started.result()
         yield pool
 
 
 def _start(package: str, run: BaseRun, data: Path, batches: int) -> None:
-    exit_with_parent()
     keep_freed_memory()
     _steps.append(timed_step(package, run, data, batches, OURS))
 

@@ -1,7 +1,7 @@
 """Counts kernels, copies and waits of a training step on a simulated GPU: ``python -m tests.accelerator CASE ...``.
 
-A case is PACKAGE/TASK/PRESET/ATTENTION. ``faults`` counts the planted faults, ``presets`` one layer of every preset
-that is not quick. Without an argument, all cases of ``CASES`` are counted and written to counts.json, which a test
+A case is PACKAGE/TASK/PRESET/ATTENTION. ``faults`` counts the planted faults, ``presets`` one layer of every other
+preset. Without an argument, all cases of ``CASES`` are counted and written to counts.json, which a test
 compares with. The tensors are fake: they have shapes and a device,
 ``cuda:0``, and no values. Mixed devices are errors, as on a GPU. It must be a process of its own, because the device is
 loaded before PyTorch.

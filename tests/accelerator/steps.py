@@ -20,7 +20,7 @@ from seqarena.common.runs.package import Package
 from seqarena.common.training.runtime import make_accelerator, seed_torch
 from seqarena.lra.pictures.data.drawn import DrawnDigits
 from seqarena.scripts.packages import PACKAGES, find_package
-from tests.accelerator.__main__ import VARIANTS
+from tests.accelerator.__main__ import TASKS, VARIANTS
 
 HOST, DEVICE = torch.device("cpu"), torch.device("cuda:0")
 aten = torch.ops.aten
@@ -179,15 +179,16 @@ def preset_run(package: Package, task: str, preset: str, attention: str) -> Any:
 
 
 def different_presets() -> list[str]:
-    """Returns the cases of all presets but quick ones; of those that differ in nothing that is counted, only one."""
+    """Returns the cases of all presets that ``CASES`` lacks; of those with the same model and optimiser, only one."""
     cases: dict[str, str] = {}
     for package in map(find_package, PACKAGES):
         for task in package.tasks:
             for preset in package.presets[task]:
                 run = preset_run(package, task, preset, "softmax")
-                same = repr(replace(run, task="", preset="", data=None, optim=None, train=None))
-                if preset != "quick":
-                    cases.setdefault(f"{type(run.data)} {same}", f"{package.name}/{task}/{preset}")
+                same = replace(run, task="", preset="", data=None, optim=None, train=None)
+                key = f"{type(run.data)} {run.optim.name} {run.optim.clip is None} {same}"
+                if preset != "quick" or f"{package.name}/{task}" not in TASKS:
+                    cases.setdefault(key, f"{package.name}/{task}/{preset}")
     return [f"{case}/{variant}" for case in cases.values() for variant in VARIANTS]
 
 

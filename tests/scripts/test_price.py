@@ -158,7 +158,6 @@ def test_the_overview_has_the_price() -> None:
 
 def test_a_worker_times_steps_and_names_the_implementation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = replace(QUICK, model=replace(QUICK.model, layers=1, dim=8, heads=2, ffn_dim=8))  # type: ignore[call-arg]
-    monkeypatch.setattr(measure, "exit_with_parent", lambda: None)
     monkeypatch.setattr(measure, "_steps", [])
     measure._start("lra", tiny, tmp_path, 2)
     chosen, environment = measure._warm_up(2)

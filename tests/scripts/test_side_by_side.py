@@ -58,14 +58,14 @@ def test_tasks_stand_side_by_side_as_in_the_paper(results: list[Result]) -> None
     assert rows[3] == ["best floor", "25.00", "25.00"]
     paper = next(row for row in rows if row[0].startswith("published: hnas"))
     assert paper[1:] == ["90.9 / 84.0", "84.7"]
-    assert any("* the first metric differs from that of softmax" in note for note in notes)
+    assert any('* the first metric differs from that of "softmax"' in note for note in notes)
 
 
 def test_the_note_names_every_row_that_a_difference_is_from(results: list[Result]) -> None:
     made = tables(results, [], "softmax")
     for row in made[0].rows[1:]:
         row.against = "softmax, post"
-    assert any("differs from that of softmax, post or of softmax with p" in note for note in join(made)[0][3])
+    assert any('differs from that of "softmax, post" or of "softmax" with p' in note for note in join(made)[0][3])
 
 
 def test_a_second_protocol_of_a_task_begins_another_table(results: list[Result]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from seqarena.common.data.batches import Batch
+from seqarena.common.data.batches import Batch, moved
 from seqarena.common.errors import WrongUseError
 from seqarena.common.runs.roles import Role, role
 from seqarena.common.shapes import Labels, PerExample, PictureBytes
@@ -55,7 +55,7 @@ class PictureBatch(Batch):
 
     def to(self, device: torch.device) -> "PictureBatch":
         """Returns the batch with its pictures and labels on a device; the host reads the rest."""
-        return replace(super().to(device), seeds=self.seeds, tokens=self.tokens)
+        return replace(self, pictures=moved(self.pictures, device), labels=moved(self.labels, device))
 
     def token_count(self) -> int:
         """Returns the number of tokens of all pictures."""

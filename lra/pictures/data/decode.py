@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from seqarena.common.data.batches import Bytes
 from seqarena.common.errors import BadDataError, damage
 from seqarena.common.training.log import with_progress
-from seqarena.common.training.workers import in_order, worker_processes
+from seqarena.common.training.workers import map_ahead, worker_processes
 from seqarena.lra.data.pixels import open_picture
 from seqarena.lra.pictures.data.store import KEY, Picture
 
@@ -89,7 +89,7 @@ def decoded(
     grey, first = 0, ""
     work, groups = partial(_decode, shorter=shorter, side=side), _groups(files)
     with _pool(count) as pool:
-        found = map(work, groups) if pool is None else in_order(pool, work, groups, 4 * CORES)
+        found = map(work, groups) if pool is None else map_ahead(pool, work, groups, 4 * CORES)
         pictures = itertools.chain.from_iterable(found)
         for where, key, label, pixels, is_grey in with_progress(pictures, f"{name}: decoding", count):
             if is_grey:

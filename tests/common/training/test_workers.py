@@ -1,5 +1,6 @@
 """Workers of a parent that is killed, and parents of workers that are."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -7,11 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
-from seqarena.common.training.workers import in_order, run_in_process, worker_processes
+from seqarena.common.training.workers import map_ahead, run_in_process, worker_processes
 
 PATHS = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
 UNGUARDED = """
@@ -72,17 +74,18 @@ def test_a_killed_worker_is_an_error() -> None:
 
 def test_an_error_ends_workers_that_are_at_work() -> None:
     """An interrupt does not wait for the ten minutes."""
-    workers = []
+    workers: list[BaseProcess] = []
 
     def work() -> None:
         with worker_processes(1) as pool:
-            workers.append(pool.submit(os.getpid).result())
+            process = pool.submit(os.getpid).result()
+            workers.extend(each for each in multiprocessing.active_children() if each.pid == process)
             pool.submit(time.sleep, 600)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         work()
-    assert not alive(workers[0])
+    assert [each.exitcode for each in workers] == [-signal.SIGTERM]
 
 
 def test_a_script_that_every_worker_would_run_again_ends_with_an_error(tmp_path: Path) -> None:
@@ -90,7 +93,9 @@ def test_a_script_that_every_worker_would_run_again_ends_with_an_error(tmp_path:
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED)
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PATHS})
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PATHS}, timeout=600
+    )
     assert done.returncode == 1
     assert 'a script without if __name__ == "__main__"' in done.stderr
 
@@ -104,7 +109,7 @@ def test_results_come_in_order_and_few_items_are_read_ahead() -> None:
             yield item
 
     with ThreadPoolExecutor(3) as pool:
-        found = in_order(pool, lambda item: -item, items(), 4)
+        found = map_ahead(pool, lambda item: -item, items(), 4)
         assert next(found) == 0
         assert len(read) == 5
         assert list(found) == [-item for item in range(1, 20)]
