@@ -110,16 +110,19 @@ def test_an_interrupted_benchmark_keeps_what_it_measured(
     assert {each["case"]["length"] for each in record["measurements"]} == {8}
 
 
-def test_an_interrupted_step_benchmark_keeps_what_it_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "reason"), [(KeyboardInterrupt(), "interrupted"), (OSError("a worker was killed"), "a worker was killed")]
+)
+def test_a_step_benchmark_that_ends_early_keeps_what_it_measured(
+    error: BaseException, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed on the way back: the first case was measured once, the last one twice."""
+    """On the way back: the first case was measured once, the last one twice."""
     calls: list[str] = []
 
     def measured(_: object, _package: str, _run: object, attention: str, *_given: object) -> step.Measurement:
         calls.append(attention)
         if len(calls) > 3:
-            raise KeyboardInterrupt
+            raise error
         return step.Measurement(
             attention=attention, forward_seconds=float(len(calls)), training_seconds=1.0, peak_memory_bytes=1,
             idle_memory_bytes=1, device="cpu", precision="float32",
@@ -129,7 +132,7 @@ def test_an_interrupted_step_benchmark_keeps_what_it_measured(
     own = PRESETS["listops"]["quick"].run
     found = step.measure_twice("lra", [(name, own, step.OURS) for name in ("softmax", "x3")], Path(), 1)
     assert [(each.attention, each.forward_seconds) for each in found] == [("softmax", 1), ("x3", 2.5)]
-    assert "measured once only: softmax\n" in capsys.readouterr().err
+    assert f"{reason}; keeping what was measured; measured once only: softmax\n" in capsys.readouterr().err
 
 
 def test_what_cannot_be_is_left_out() -> None:

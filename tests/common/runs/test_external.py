@@ -127,7 +127,7 @@ def test_a_file_is_a_variant(write: Write) -> None:
 def test_code_that_would_change_the_numbers_of_other_runs_is_refused(line: str, message: str, write: Write) -> None:
     path = write(f"changing_{len(line)}.py", f"{SIGMOID}\n\n{line}\n")
     backends: Any = torch.backends
-    # As in a new process: after a run these have a value of their own, and the general one changes nothing.
+    # A run of an earlier test has set these one by one. A value of their own hides the general setting.
     backends.mkldnn.conv.fp32_precision = backends.mkldnn.rnn.fp32_precision = "none"
     try:
         with pytest.raises(WrongUseError, match=message):

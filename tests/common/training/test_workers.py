@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from seqarena.common.errors import WrongUseError
 from seqarena.common.training.workers import map_ahead, run_in_process, worker_processes
 
 PATHS = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
@@ -70,6 +71,15 @@ def test_a_killed_worker_is_an_error() -> None:
     assert run_in_process(os.getpid) != os.getpid()
     with pytest.raises(OSError, match="was killed, for example because memory ran out"):
         run_in_process(end)
+
+
+def refuse() -> None:
+    raise WrongUseError("--depth: expected at least 1")
+
+
+def test_an_error_in_a_worker_is_raised_as_it_is() -> None:
+    with pytest.raises(WrongUseError, match="--depth: expected at least 1"):
+        run_in_process(refuse)
 
 
 def test_an_error_ends_workers_that_are_at_work() -> None:
