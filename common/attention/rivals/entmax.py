@@ -58,27 +58,34 @@ class EntmaxKernel(Kernel):
         filled = scores.masked_fill(~seen, lowest(scores))
         # The threshold is at most 1 below the row's maximum, so that everything lower has weight 0.
         shifted = ((self.alpha - 1) * (filled - filled.amax(dim=-1, keepdim=True).detach())).clamp(min=-1.0)
-        excess = F.relu(shifted - _threshold(shifted, self.alpha))
+        support = _support(shifted.detach(), self.alpha)
+        excess = F.relu(shifted - _threshold(shifted, support, self.alpha)) * support
         return (excess if self.alpha == 2 else excess.square()) * seen, None
 
 
-def _threshold(shifted: Tensor, alpha: float) -> Tensor:
+def _support(shifted: Tensor, alpha: float) -> Tensor:
+    """Returns 1 for the scores with a positive weight, else 0.
+
+    In float64, because the square root of a difference of sums is compared with single scores.
+    """
+    ordered = shifted.double().sort(dim=-1, descending=True).values
+    count = torch.arange(1, shifted.shape[-1] + 1, device=shifted.device, dtype=ordered.dtype)
+    mean = ordered.cumsum(dim=-1) / count
+    if alpha == 2:
+        found = mean - 1 / count
+    else:
+        found = mean - ((1 - ordered.square().cumsum(dim=-1)) / count + mean.square()).clamp(min=0.0).sqrt()
+    # Strictly above: scores at the threshold have weight 0 and no part in the gradient. In exact numbers the threshold
+    # is never below -1, where lower scores were clamped.
+    largest = ((ordered > found) & (ordered > -1)).sum(dim=-1, keepdim=True) - 1
+    return (shifted >= ordered.gather(-1, largest)).to(shifted.dtype)
+
+
+def _threshold(shifted: Tensor, support: Tensor, alpha: float) -> Tensor:
     """Returns tau of each row, differentiable as a function of the scores in the support; B H N 1."""
-    with torch.no_grad():
-        ordered = shifted.sort(dim=-1, descending=True).values
-        count = torch.arange(1, shifted.shape[-1] + 1, device=shifted.device, dtype=shifted.dtype)
-        found = _threshold_of(ordered.cumsum(dim=-1), ordered.square().cumsum(dim=-1), count, alpha)
-        # Strictly above: scores at the threshold have weight 0 and no part in the gradient.
-        largest = (ordered > found).sum(dim=-1, keepdim=True) - 1
-        support = (shifted >= ordered.gather(-1, largest)).to(shifted.dtype)
-    inside = shifted * support
-    sums = inside.sum(dim=-1, keepdim=True), inside.square().sum(dim=-1, keepdim=True)
-    return _threshold_of(*sums, support.sum(dim=-1, keepdim=True), alpha)
-
-
-def _threshold_of(total: Tensor, squares: Tensor, count: Tensor, alpha: float) -> Tensor:
-    """Returns the threshold for which ``count`` scores, of this sum and sum of squares, have weights that sum to 1."""
-    mean = total / count
+    count = support.sum(dim=-1, keepdim=True)
+    mean = (shifted * support).sum(dim=-1, keepdim=True) / count
     if alpha == 2:
         return mean - 1 / count
-    return mean - ((1 - squares) / count + mean.square()).clamp(min=torch.finfo(mean.dtype).tiny).sqrt()
+    squares = ((shifted - mean) * support).square().sum(dim=-1, keepdim=True)
+    return mean - ((1 - squares) / count).clamp(min=torch.finfo(mean.dtype).tiny).sqrt()

@@ -1,7 +1,7 @@
 """Linear attention: weights proportional to products of features of queries and keys, in linear time and memory."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.direct import DirectConfig, DirectKernel
 from seqarena.common.attention.features import power_features
-from seqarena.common.attention.visibility import ORDERS, CallOption, Order, Visibility
+from seqarena.common.attention.visibility import ORDERS, CallOption, Order, Visibility, needs_formula
 from seqarena.common.shapes import Bias, Key, Output, Query, Value
 
 
@@ -48,10 +48,16 @@ class FeatureKernel(DirectKernel):
         if visibility.key_real is not None:
             key = key * visibility.key_real[:, None, :, None]
         value = F.pad(value.to(query.dtype), (0, 1), value=1.0)  # the last column becomes the sum of the weights
-        own = query.shape[2] if visibility.order == "causal" else 0
-        sums = power_features(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), 1, own)
-        output = sums.view(*query.shape[:3], value.shape[3])
-        divided: Tensor = output[..., :-1] / output[..., -1:].clamp(min=torch.finfo(output.dtype).tiny)
+        if needs_formula():
+            seen = replace(visibility, query_real=None).pairs(query.shape[2], key.shape[2], query.device)
+            output = (query @ key.mT * seen) @ value
+        else:
+            own = query.shape[2] if visibility.order == "causal" else 0
+            sums = power_features(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), 1, own)
+            output = sums.view(*query.shape[:3], value.shape[3])
+        total = output[..., -1:]
+        # A query without any weight has output 0. Divided by a tiny number, its gradient would overflow.
+        divided: Tensor = output[..., :-1] / total.masked_fill(total < torch.finfo(total.dtype).tiny, 1.0)
         return divided
 
     def step(self, state: Any, query: Query, key: Key, value: Value, visibility: Visibility,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.rivals.linear import FeatureConfig, FeatureKernel
-from seqarena.common.attention.visibility import Visibility
+from seqarena.common.attention.visibility import Visibility, needs_formula
 from seqarena.common.errors import WrongUseError
 from seqarena.common.shapes import Key, Query
 
@@ -48,7 +48,8 @@ class PerformerKernel(FeatureKernel):
         width = query.shape[-1]
         if visibility.order == "causal":  # float32 would underflow, see below
             query, key = query.double(), key.double()
-        directions = random_directions(query.detach(), width, self.count, self.seed)  # F D
+        draw = drawn_like if needs_formula() else random_directions
+        directions = draw(query.detach(), width, self.count, self.seed)  # F D
         query, key = query * width**-0.25, key * width**-0.25
         of_query, of_key = (each @ directions.mT - each.square().sum(-1, keepdim=True) / 2 for each in (query, key))
         if visibility.key_real is not None:
@@ -64,13 +65,18 @@ class PerformerKernel(FeatureKernel):
         return (of_query - of_query.amax(dim=-1, keepdim=True).detach()).exp(), (of_key - largest).exp()
 
 
-@torch.library.custom_op("seqarena::random_directions", mutates_args=())
-def random_directions(like: Tensor, width: int, count: int, seed: int) -> Tensor:
+def drawn_like(like: Tensor, width: int, count: int, seed: int) -> Tensor:
     """Returns ``count`` random vectors, in the dtype and on the device of ``like``; count width.
 
     Each block of ``width`` vectors is orthogonal, and each vector as long as a vector of normal numbers.
     """
     return _directions(width, count, seed).to(like.device, like.dtype, copy=True)  # whoever gets it may write to it
+
+
+@torch.library.custom_op("seqarena::random_directions", mutates_args=())
+def random_directions(like: Tensor, width: int, count: int, seed: int) -> Tensor:
+    """Returns ``drawn_like`` as an operator, so that a compiled model draws the same vectors."""
+    return drawn_like(like, width, count, seed)
 
 
 @random_directions.register_fake

@@ -55,6 +55,21 @@ def test_cosformer(order: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("order", ["none", "causal"])
+def test_a_query_without_any_weight_has_a_gradient(order: str) -> None:
+    """Its features max(q, 0) are all 0, and so are its output and its part in every gradient."""
+    each = case("causal")
+    query = each.query.clone()
+    query[0, 0, 2] = -1.0
+    leaves = [tensor.requires_grad_() for tensor in (query, each.key, each.value)]
+    output = CosFormer(length=9).build(heads=2)(*leaves, Visibility(order=order))
+    (100 * output).sum().backward()  # type: ignore[no-untyped-call]
+    assert not output[0, 0, 2].any()
+    for leaf in leaves:
+        assert leaf.grad is not None
+        assert leaf.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("order", ["none", "causal", "ordered_queries"])
 def test_random_features_are_those_of_the_formula(order: str) -> None:
     each = case(order, padded=True)

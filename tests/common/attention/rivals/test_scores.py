@@ -114,6 +114,21 @@ def test_sparse_weights_sum_to_one(alpha: float, size: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
+@pytest.mark.parametrize("keys", [2, 33, 128, 390, 1023, 2054])
+def test_a_row_with_one_weight_has_no_gradient(alpha: float, keys: int) -> None:
+    """All other scores are more than 1 / (alpha - 1) below the largest, so their weights are exactly 0."""
+    scores = torch.rand(8, 1, 4, keys) / 2 - 5
+    scores[..., -1] = 4.0
+    scores.requires_grad_()
+    visible = torch.ones(8, 1, 4, keys, dtype=torch.bool)
+    weights, _ = Entmax(alpha=alpha).build(heads=1).normalize(scores, visible, Visibility(), None)
+    weights.backward(torch.randn_like(weights))  # type: ignore[no-untyped-call]
+    assert torch.equal(weights.detach(), torch.nn.functional.one_hot(torch.full((8, 1, 4), keys - 1), keys).float())
+    assert scores.grad is not None
+    assert not scores.grad.any()
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_gradient_of_sparse_weights(alpha: float) -> None:
     kernel = Entmax(alpha=alpha).build(heads=1)
     scores = torch.randn(2, 1, 3, 7, dtype=torch.float64, requires_grad=True)
