@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from rouge_score.rouge_scorer import RougeScorer
-from rouge_score.tokenizers import Tokenizer
 
 from seqarena.common.errors import BadDataError
 from seqarena.common.runs.metrics import Array
@@ -26,8 +24,8 @@ RESAMPLES = 1_000
 WORD = re.compile(r"[a-z0-9]+")
 
 
-class _Stems(Tokenizer):  # type: ignore[misc]
-    """Tokenizer that returns the stems compared by ROUGE-1.5.5 with ``-m``."""
+class _Stems:
+    """Tokenizer of ``rouge-score`` that returns the stems compared by ROUGE-1.5.5 with ``-m``."""
 
     def tokenize(self, text: str) -> list[str]:
         return [stem(word) for word in WORD.findall(text.lower())]
@@ -39,6 +37,8 @@ def rows(hypotheses: Sequence[str], references: Sequence[str], stemming: Stemmin
     Raises:
         BadDataError: different numbers of hypotheses and references, or none.
     """
+    from rouge_score.rouge_scorer import RougeScorer  # noqa: PLC0415  # takes a second to import, with nltk
+
     if not hypotheses or len(hypotheses) != len(references):
         raise BadDataError(f"expected as many hypotheses as references, found {len(hypotheses)} and {len(references)}")
     scorer = RougeScorer(list(METRICS), use_stemmer=True, tokenizer=_Stems() if stemming == "ROUGE-1.5.5" else None)

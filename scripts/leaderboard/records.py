@@ -161,15 +161,16 @@ def measurements(folder: Path) -> Measurements:
 
 def _other_lengths(results: Mapping[Path, Result]) -> dict[Path, str]:
     """Returns the results whose number of test examples is not the usual one of their protocol, with the reason."""
+    protocols = {path: protocol_of(result) for path, result in results.items() if result.score is not None}
     counts: dict[Protocol, Counter[int]] = defaultdict(Counter)
-    for result in results.values():
-        counts[protocol_of(result)][len(result.example_scores)] += result.score is not None
+    for path, protocol in protocols.items():
+        counts[protocol][len(results[path].example_scores)] += 1
     usual = {protocol: max(found, key=lambda length: (found[length], length)) for protocol, found in counts.items()}
     return {
-        path: f"scores of {len(result.example_scores):,} test examples, but other results on the same data have "
-        f"{usual[protocol_of(result)]:,}"
-        for path, result in results.items()
-        if result.score is not None and len(result.example_scores) != usual[protocol_of(result)]
+        path: f"scores of {len(results[path].example_scores):,} test examples, but other results on the same data have "
+        f"{usual[protocol]:,}"
+        for path, protocol in protocols.items()
+        if len(results[path].example_scores) != usual[protocol]
     }
 
 

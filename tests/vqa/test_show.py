@@ -7,7 +7,7 @@ import pytest
 from seqarena.common.errors import run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.vqa.data.scenes import Scenes
-from seqarena.vqa.show import picture
+from seqarena.vqa.scene_figure import picture
 
 
 def test_a_scene_is_drawn_with_its_questions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
