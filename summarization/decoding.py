@@ -102,19 +102,18 @@ class BestHypotheses:
         """Keeps only the given texts."""
         self.score, self.tokens, self.length = self.score[sources], self.tokens[sources], self.length[sources]
 
-    def headlines(self, source: int, count: int, end: int) -> list[Headline]:
-        """Returns the best headlines of a text."""
-        found = []
-        for score, tokens, length in zip(
-            self.score[source, :count].tolist(),
-            self.tokens[source, :count].tolist(),
-            self.length[source, :count].tolist(),
-            strict=True,
-        ):
-            if score > -torch.inf:
-                generated = tokens[:length]
-                found.append(Headline(tokens=tuple(generated[:-1] if generated[-1] == end else generated), score=score))
-        return found
+    def headlines(self, count: int, end: int) -> list[list[Headline]]:
+        """Returns the best headlines of each text. All texts at once: a GPU is waited for three times."""
+        kept = (self.score[:, :count], self.tokens[:, :count], self.length[:, :count])
+        return [
+            [_headline(tokens[:length], score, end) for score, tokens, length in zip(*rows, strict=True)
+             if score > -torch.inf]
+            for rows in zip(*(each.tolist() for each in kept), strict=True)
+        ]  # fmt: skip
+
+
+def _headline(generated: list[int], score: float, end: int) -> Headline:
+    return Headline(tokens=tuple(generated[:-1] if generated[-1] == end else generated), score=score)
 
 
 @torch.no_grad()
@@ -171,8 +170,11 @@ def search(
         remaining = int((~done).sum())
         last = length == how.max_length or not remaining
         if last or remaining <= len(indices) * 7 // 8:
-            for place in torch.arange(len(indices))[done.cpu() | last].tolist():
-                answers[int(indices[place])] = finished.headlines(place, how.n_best, end)
+            for index, is_done, headlines in zip(
+                indices.tolist(), done.tolist(), finished.headlines(how.n_best, end), strict=True
+            ):
+                if is_done or last:
+                    answers[index] = headlines
             if last:
                 break
             left = torch.nonzero(~done)[:, 0]

@@ -89,12 +89,11 @@ def cross_entropy(model: nn.Module, split: Split, how: Decoding, accelerator: Ac
     model.eval()
     mine: list[tuple[float, int]] = []
     for examples in process_batches(split.encoded.source_lengths, how.batch_size, accelerator):
-        batch = split.encoded.batch(examples).to(accelerator.device)
+        batch = split.encoded.batch(examples)
+        weight, here = batch.weight(), batch.to(accelerator.device)
         with accelerator.autocast():
-            mean = model(
-                batch.source, batch.source_real, batch.target, batch.target_real, batch.labels, batch.picked, 0.0
-            )
-        mine.append((float(mean) * batch.weight(), batch.weight()))
+            mean = model(here.source, here.source_real, here.target, here.target_real, here.labels, here.picked, 0.0)
+        mine.append((float(mean) * weight, weight))
     everyone: list[tuple[float, int]] = gather_object(mine)
     return sum(total for total, _ in everyone) / sum(count for _, count in everyone)
 

@@ -144,7 +144,7 @@ MUTATIONS = (
     Mutation("features.py", "torch.tril(g[:, rows] @ v_own.transpose(1, 2))", "g[:, rows] @ v_own.transpose(1, 2)"),
     Mutation("features.py", "CANCELLATION = 2.0**10", "CANCELLATION = 2.0**30"),
     Mutation("features.py", "grad_scores.mul_(scores ** (power - 1)).mul_(power)", "grad_scores.mul_(scores ** (power - 1))"),
-    Mutation("module.py", "self.project_key_value(hidden if context is None else context)", "self.project_key_value(hidden)"),
+    Mutation("module.py", "self.project_key_value(context)", "self.project_key_value(hidden)"),
     Mutation("module.py", "variant.build(heads, dropout)", "variant.build(heads)"),
 )  # fmt: skip
 

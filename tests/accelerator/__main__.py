@@ -1,10 +1,9 @@
 """Counts kernels, copies and waits of a training step on a simulated GPU: ``python -m tests.accelerator CASE ...``.
 
-A case is PACKAGE/TASK/PRESET/ATTENTION. ``faults`` counts the planted faults, ``presets`` one layer of every other
-preset. Without an argument, all cases of ``CASES`` are counted and written to counts.json, which a test
-compares with. The tensors are fake: they have shapes and a device,
-``cuda:0``, and no values. Mixed devices are errors, as on a GPU. It must be a process of its own, because the device is
-loaded before PyTorch.
+A case is PACKAGE/TASK/PRESET/ATTENTION or PACKAGE/TASK/PRESET/ATTENTION/NORM. ``faults`` counts the planted faults,
+``presets`` one layer of every other preset. Without an argument, all cases of ``CASES`` are counted and written to
+counts.json, which a test compares with. The tensors are fake: they have shapes and a device, ``cuda:0``, and no values.
+Mixed devices are errors, as on a GPU. It must be a process of its own, because the device is loaded before PyTorch.
 """
 
 import ctypes
@@ -21,7 +20,15 @@ TASKS = ("lra/listops", "lra/text", "lra/retrieval", "lra/image", "lra/associati
          "pretraining/mlm", "pretraining/wikitext2", "qa/squad1", "qa/mnli", "summarization/wire",
          "vqa/scenes")  # fmt: skip
 VARIANTS = ("softmax", "dnas", "hnas", "x3", "x3-14")
-CASES = tuple(f"{task}/quick/{variant}" for task in TASKS for variant in VARIANTS)
+WHOLE = "xiong2021"
+"""Preset that keeps its layers, which are two."""
+NORMS = ("post", "deescalated", "rezero", "admin", "b2t", "deepnorm", "peri")
+CASES = (
+    *(f"{task}/quick/{variant}" for task in TASKS for variant in VARIANTS),
+    *(f"lra/listops/quick/dnas/{norm}" for norm in NORMS),
+    *(f"lra/listops/{WHOLE}/{variant}" for variant in VARIANTS),
+)
+"""Tasks with variants, of which dnas is also evaluated; a task with every norm; a paper's whole model in bfloat16."""
 COUNTS = HERE / "counts.json"
 
 

@@ -20,7 +20,7 @@ from seqarena.common.runs.package import Package
 from seqarena.common.training.runtime import make_accelerator, seed_torch
 from seqarena.lra.pictures.data.drawn import DrawnDigits
 from seqarena.scripts.packages import PACKAGES, find_package
-from tests.accelerator.__main__ import TASKS, VARIANTS
+from tests.accelerator.__main__ import TASKS, VARIANTS, WHOLE
 
 HOST, DEVICE = torch.device("cpu"), torch.device("cuda:0")
 aten = torch.ops.aten
@@ -42,6 +42,7 @@ def _cell_backward(gradient: torch.Tensor, _: Any, has_bias: bool) -> Any:
 
 CELLS = {aten._thnn_fused_gru_cell: _cell, aten._thnn_fused_gru_cell_backward: _cell_backward}
 """Operators of recurrent layers that PyTorch cannot compute for fake tensors."""
+EVALUATED = {(*task.split("/"), "quick", "dnas", None) for task in TASKS}
 OF_DATA = ("init", "vocabulary", "cutoffs", "classes")
 """Fields of a model that depend on its data or on a checkpoint."""
 
@@ -79,6 +80,9 @@ class Device(TorchDispatchMode):
             end = args[0].device if packet is aten.copy_ else torch.device(wanted or start)
             if start != end:
                 (self.copies if end == DEVICE else self.waits)[_place()] += 1
+            if packet is aten._to_copy and start != end == HOST:
+                with unset_fake_temporarily():  # the host computes with it
+                    return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
         self.blockwise += "attend_blockwise" in str(packet)
         self.kernels += func.namespace in ("aten", "seqarena") and not func.is_view and packet is not aten.detach
         return func(*args, **kwargs)
@@ -98,6 +102,11 @@ def _indices(mask: Any) -> list[Any]:
         return [mask]
     length = max(1, mask.numel() // 2)
     return [torch.zeros(length, dtype=torch.long, device=DEVICE) for _ in range(mask.dim())]
+
+
+def _tolist(tensor: torch.Tensor) -> Any:
+    """Returns ``tolist`` of a tensor on the device in one wait. PyTorch's own for fake tensors waits for each value."""
+    return tensor.cpu().tolist()
 
 
 def _place() -> str:
@@ -126,50 +135,82 @@ def to_device(model: nn.Module, mode: FakeTensorMode) -> None:
                 module._buffers[name] = fake(buffer)
 
 
+def _softmax(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Returns ``scaled_dot_product_attention`` by the kernel that PyTorch takes on a GPU.
+
+    For fake tensors PyTorch itself takes the formula, with a dozen more operators.
+    """
+    if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            zero, hidden = (torch.full((), each, dtype=query.dtype, device=DEVICE) for each in (0.0, float("-inf")))
+            attn_mask = torch.where(attn_mask, zero, hidden)
+        length = attn_mask.shape[-1]  # PyTorch aligns the rows of a mask to 16 values
+        attn_mask = torch.nn.functional.pad(attn_mask, (0, -length % 16))[..., :length] if length % 16 else attn_mask
+        attn_mask = attn_mask.expand(*query.shape[:3], length)
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, query.requires_grad, dropout_p, is_causal, scale=scale
+    )[0]
+
+
 def simulate() -> FakeTensorMode:
     """Makes PyTorch believe in the device; returns the mode in which tensors are fake."""
     torch.cuda._lazy_init = lambda: None  # type: ignore[attr-defined]
     torch.cuda.get_rng_state = lambda *_: torch.get_rng_state()  # type: ignore[assignment]
     torch.cuda.set_rng_state = lambda *_: None  # type: ignore[assignment]
+    FakeTensor.tolist = _tolist  # type: ignore[method-assign]
     torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign, assignment, misc]
     torch.cuda.is_bf16_supported = lambda *_, **__: True  # type: ignore[assignment]
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False  # type: ignore[assignment]
     _foreach_supported_types.append(FakeTensor)  # the norms of all gradients are one call, as on a GPU
+    torch.nn.functional.scaled_dot_product_attention = _softmax  # type: ignore[assignment]
     self_test.cached_fault = lambda *_: None  # type: ignore[assignment]  # the kernels are assumed to work
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def counted(model: nn.Module, call: Callable[[], object], mode: FakeTensorMode) -> dict[str, Any]:
-    """Returns the counts of the second call: the first one makes the state of optimisers."""
+def counted(
+    model: nn.Module, step: Callable[[], object], mode: FakeTensorMode, evaluate: Callable[[], object] | None = None
+) -> dict[str, Any]:
+    """Returns the counts of the second step, as the first one makes the state of optimisers; and of the evaluation."""
     to_device(model, mode)
-    device = Device()
     try:
-        with mode:
-            with Device():
-                call()
-            with device:
-                call()
+        with mode, Device():
+            step()
+        found = counts_of(step, mode)
+        return found if evaluate is None else {**found, "evaluation": counts_of(evaluate, mode)}
     except Exception as error:  # reported with its place, and the other cases go on
         places = [each for each in traceback.extract_tb(error.__traceback__) if "/seqarena/" in each.filename]
         where = "; ".join(f"{each.filename.rpartition('/seqarena/')[2]}:{each.lineno}" for each in places[-3:])
         return {"error": f"{type(error).__name__}: {str(error)[:300]} ({where})"}
+
+
+def counts_of(call: Callable[[], object], mode: FakeTensorMode) -> dict[str, Any]:
+    """Returns the counts of a call."""
+    device = Device()
+    with mode, device:
+        call()
     return {
         "kernels": device.kernels, "blockwise": device.blockwise, "waits": dict(device.waits),
         "copies": dict(device.copies),
     }  # fmt: skip
 
 
-def preset_run(package: Package, task: str, preset: str, attention: str) -> Any:
+def preset_run(package: Package, task: str, preset: str, attention: str, norm: str | None = None) -> Any:
     """Returns a preset's run with random weights, one layer, and the data, vocabulary and batches of preset ``quick``.
 
-    Preset ``quick`` keeps its layers.
+    Presets ``quick`` and ``xiong2021`` keep their layers.
     """
-    quick: Any = build_run(package, task, "quick", attention, None, 0, ["--train.batch-size", "4"], "tests.accelerator")
+    small = ["--train.batch-size", "4", *(("--data.validation-pairs", "64") if task == "wire" else ())]
+    quick: Any = build_run(package, task, "quick", attention, norm, 0, small, "tests.accelerator")
     run: Any = package.presets[task][preset].run
     if preset == "quick":
         return quick
     changes = {name: getattr(quick.model, name) for name in OF_DATA if hasattr(quick.model, name)}
-    if hasattr(run.model, "layers"):
+    if hasattr(run.model, "layers") and preset != WHOLE:
         changes["layers"] = 1 if isinstance(run.model.layers, int) else (1,) * len(run.model.layers)
     data = quick.data
     if isinstance(data, DrawnDigits):
@@ -192,13 +233,16 @@ def different_presets() -> list[str]:
     return [f"{case}/{variant}" for case in cases.values() for variant in VARIANTS]
 
 
-def count(folder: Path, package_name: str, task: str, preset: str, attention: str) -> dict[str, Any]:
+def count(
+    folder: Path, package_name: str, task: str, preset: str, attention: str, norm: str | None = None
+) -> dict[str, Any]:
     """Returns the counts of a training step of a preset with batches of four. Data are stored in a folder.
 
-    Quick presets compute in float32, the others in bfloat16, as ``auto`` does on a GPU.
+    Quick presets compute in float32, the others in bfloat16, as ``auto`` does on a GPU. Those of ``EVALUATED`` are also
+    evaluated.
     """
     mode, package = simulate(), find_package(package_name)
-    run = preset_run(package, task, preset, attention)
+    run = preset_run(package, task, preset, attention, norm)
     accelerator = make_accelerator("float32")
     type(accelerator).device = property(lambda _: HOST)  # type: ignore[method-assign, assignment]
     seed_torch(0, 0)
@@ -215,5 +259,6 @@ def count(folder: Path, package_name: str, task: str, preset: str, attention: st
         stepper = stepper or run.train.stepper(assembly.model, assembly.loss, run.optim, run.seed, accelerator)
         stepper.take(next(batches), 0)
 
-    found = counted(assembly.model, step, mode)
+    is_evaluated = (package_name, task, preset, attention, norm) in EVALUATED
+    found = counted(assembly.model, step, mode, (lambda: assembly.validate(assembly.model)) if is_evaluated else None)
     return {**found, "implementations": stepper.implementations} if stepper is not None else found

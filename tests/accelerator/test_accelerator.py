@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.accelerator.__main__ import CASES, COUNTS
+from tests.accelerator.__main__ import CASES, COUNTS, TASKS
 
 pytestmark = pytest.mark.extras
 
@@ -38,6 +39,15 @@ def test_a_training_step_waits_for_nothing(case: str, counts: dict[str, Any]) ->
     assert counts[case]["waits"] == {}, "a wait for the device"
     assert not counts[case]["blockwise"], "attention by the blockwise engine, whose waits are not seen here"
     assert all(place.startswith(BATCHES) for place in counts[case]["copies"]), "a copy of something else than the batch"
+
+
+def test_an_evaluation_waits_for_its_results_alone(counts: dict[str, Any]) -> None:
+    """The table has the number of waits: at most two in a batch, and in a search for headlines three in a step."""
+    evaluations = {case: found["evaluation"] for case, found in counts.items() if "evaluation" in found}
+    assert len(evaluations) == len(TASKS)
+    assert [case for case, found in evaluations.items() if found["blockwise"]] == []
+    places = {place.partition(": ")[0] for found in evaluations.values() for place in found["waits"]}
+    assert {Path(place).name for place in places} == {"evaluator.py", "masses.py", "decoding.py"}
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.attention.module import MultiHeadAttention
+from seqarena.common.attention.module import MultiHeadAttention, is_plain, joint_linear
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 
@@ -31,6 +32,34 @@ def test_softmax_is_pytorchs_multi_head_attention(crossed: bool) -> None:
     found = made(hidden, Visibility(key_real=real), context)
     wanted, _ = oracle(hidden, source, source, key_padding_mask=~real)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_one_product_computes_all_projections(has_bias: bool) -> None:
+    layers = [nn.Linear(4, width, bias=has_bias, dtype=torch.float64) for width in (3, 5, 3)]
+    source = torch.randn(2, 6, 4, dtype=torch.float64, requires_grad=True)
+    inputs = [source, *(weight for layer in layers for weight in layer.parameters())]
+    found, wanted = joint_linear(source, layers), [layer(source) for layer in layers]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    gradients = [
+        torch.autograd.grad(sum(each.square().sum() for each in outputs), inputs) for outputs in (found, wanted)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_only_plain_layers_share_a_product() -> None:
+    class Adapted(nn.Linear):
+        """A layer whose call computes more than its weight."""
+
+    parametrized, pruned, hooked, observed = (nn.Linear(4, 4) for _ in range(4))
+    parametrizations.weight_norm(parametrized)
+    prune.random_unstructured(pruned, "weight", 0.5)
+    hooked.register_forward_hook(lambda *_: None)
+    observed.register_full_backward_hook(lambda *_: None)
+    assert is_plain(nn.Linear(4, 4))
+    assert not any(map(is_plain, (Adapted(4, 4), parametrized, pruned, hooked, observed)))
 
 
 def test_dropout_reaches_the_weights_in_training_alone() -> None:
