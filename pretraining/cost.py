@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from seqarena.common.model.norms.post import PostNorm
+from seqarena.common.training.loop import Train
 from seqarena.pretraining.run import Run
 
 
@@ -45,27 +47,36 @@ def operations(run: Run, length: int) -> float:
 
 
 def parameters(run: Run) -> int:
-    """Returns the approximate number of parameters: matrices and embeddings."""
-    model = run.model
+    """Returns the number of parameters, except those of variants and of norms with more than two in a layer."""
+    model, embedded = run.model, run.model.embedding_width
     width = model.dim if model.attention_dim is None else model.attention_dim
-    layer = 4 * model.dim * width + 2 * model.dim * model.ffn_dim
-    projection = 0 if model.embedding_dim is None else model.embedding_dim * model.dim
-    embeddings = model.embedding_width * (model.vocabulary + model.max_length)
-    heads = model.dim * (model.embedding_width + model.dim)
-    return model.distinct_layers * layer + projection + embeddings + heads
+    layer = 4 * model.dim * width + 2 * model.dim * model.ffn_dim + model.ffn_dim + 5 * model.dim
+    layer += (3 * width + model.dim) * model.projection_bias
+    last_norm = 0 if isinstance(model.norm, PostNorm) else 2 * model.dim
+    projection = 0 if model.embedding_dim is None else (embedded + 1) * model.dim
+    embeddings = embedded * (model.vocabulary + model.max_length + model.token_types + 2)
+    masked = embedded * (model.dim + 3) + model.vocabulary
+    order = (model.dim + 1) * model.dim + 2 * (model.dim + 1) if run.data.building in ("order", "next") else 0
+    return model.distinct_layers * layer + last_norm + projection + embeddings + masked + order
 
 
-def memory_bytes(run: Run) -> float:
-    """Returns the approximate memory of a process: weights, gradients, both moments (float32) and activations.
+def memory_bytes(run: Run, processes: int = 1) -> float:
+    """Returns the approximate memory of each process: weights, gradients, both moments (float32) and activations.
 
     Each layer stores about 10 vectors of the stream and 3 of the feed-forward per token, 4 bytes per number. The head
     stores its scores twice.
     """
     model, length = run.model, max(run.data.lengths)
-    rows = run.train.micro_batch_size or run.train.batch_size
+    rows = rows_at_once(run.train, processes)
     layers = model.layers * length * (10 * model.dim + 3 * model.ffn_dim)
     head = 2 * run.data.masking.targets(length) * model.vocabulary
     return 16.0 * parameters(run) + 4.0 * rows * (layers + head)
+
+
+def rows_at_once(train: Train, processes: int) -> int:
+    """Returns the number of examples whose activations a process stores: a micro-batch, or its share of the batch."""
+    share = max(1, train.batch_size // processes)
+    return min(share, train.micro_batch_size or share)
 
 
 def total(run: Run) -> float:
@@ -77,6 +88,6 @@ def total(run: Run) -> float:
     )
 
 
-def estimate(run: Run) -> str:
+def estimate(run: Run, processes: int = 1) -> str:
     """Returns the cost of a run as one printed line."""
-    return line(total(run), LARGE, memory_bytes(run), parameters(run))
+    return line(total(run), LARGE, memory_bytes(run, processes), parameters(run))

@@ -49,7 +49,7 @@ def assemble(run: Run, folder: Path, accelerator: Accelerator) -> Assembly:
         WrongUseError: a vocabulary larger than the model's, or other than its checkpoint's.
     """
     if accelerator.is_main_process:
-        say(f"mlm, preset {run.preset}: {estimate(run)}")
+        say(f"mlm, preset {run.preset}: {estimate(run, accelerator.num_processes)}")
     tokenizer = None if run.model.init is None else _checkpoint_tokenizer(run, accelerator)
     corpus, checksum = run.data.load(folder, run.model.vocabulary, tokenizer)
     parts, counts = split(corpus, run.data), frequencies(corpus)

@@ -17,6 +17,8 @@ from seqarena.common.seal import SEAL, seal
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 """Panel -> line -> (step, value)."""
+PER_TOKEN = {"loss_per_token": "loss", "loss": "loss per word"}
+"""Panels of validation losses if one of them is per token, as the training loss is: the two are drawn together."""
 BOUNDED = "bounded parameters"
 """Panel of u of hnas and tau of de-escalation."""
 
@@ -59,6 +61,7 @@ def _number(value: object) -> float:
 
 def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
     """Yields panel, line and value of every number in a record."""
+    panels = PER_TOKEN if "loss_per_token" in record.get("validation", {}) else {}
     for group, values in record.items():
         for name, value in values.items() if isinstance(values, dict) else [(group, values)]:
             if group == "diagnostics":
@@ -68,8 +71,10 @@ def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
             elif group == "bounded":
                 several = len(value) > 1
                 yield from ((BOUNDED, f"{name} {index}" if several else name, each) for index, each in enumerate(value))
+            elif group == "validation":
+                yield panels.get(name, name).replace("_", " "), "validation", value
             else:
-                yield name.replace("_", " "), "validation" if group == "validation" else "training", value
+                yield name.replace("_", " "), "training", value
 
 
 def _plain(text: str) -> str:

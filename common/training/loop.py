@@ -194,11 +194,12 @@ def fit(
         save_due = last or (stepper.agreed(checkpoints.due()) if log_due or not stepper.gathers else False)
         # Reading a loss waits for the GPU, so it is read there only if something is due. On a CPU it is always read.
         if log_due or save_due or accelerator.device.type == "cpu":
-            _require_finite(model, unchecked, progress)
-            unchecked.clear()
+            values = torch.stack(unchecked).tolist()  # the host waits here
             now = time.monotonic()
             progress.training_seconds += now - clock
             clock = now
+            _require_finite(model, values, progress)
+            unchecked.clear()
         if log_due:
             lr = optim.lr * rate(optim.schedule, progress.step - 1, train.steps)
             _record(progress, logged, losses.item(), norm.item(), lr, log)
@@ -306,9 +307,8 @@ def first_examples(batches: Batches, step: int) -> Batch:
     return batch.rows(0, min(len(batch), DIAGNOSED_EXAMPLES))
 
 
-def _require_finite(model: nn.Module, unchecked: list[Tensor], progress: Progress) -> None:
-    """Raises a ``DivergedError`` if a loss or gradient norm is not finite. The last of ``unchecked`` is this step's."""
-    values = torch.stack(unchecked).tolist()
+def _require_finite(model: nn.Module, values: list[list[float]], progress: Progress) -> None:
+    """Raises a ``DivergedError`` if a loss or gradient norm is not finite. The last of ``values`` is this step's."""
     finite = [math.isfinite(loss) and math.isfinite(norm) for loss, norm in values]
     if all(finite):
         return

@@ -137,21 +137,21 @@ class Stepper:
         with self.accelerator.autocast():
             return self.loss(model, part.to(self.accelerator.device))
 
-    def backward(self, batch: Batch) -> Tensor:
-        """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts."""
-        processes = self.accelerator.num_processes
-        count = len(batch) // processes
+    def parts(self, batch: Batch) -> list[Batch]:
+        """Returns the micro-batches of this process."""
+        count = len(batch) // self.accelerator.num_processes
         first = count * self.accelerator.process_index
         size = self.micro_batch_size or count
-        whole = batch.weight()
+        return [batch.rows(start, min(start + size, first + count)) for start in range(first, first + count, size)]
+
+    def backward(self, batch: Batch) -> Tensor:
+        """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts."""
+        processes, whole, parts = self.accelerator.num_processes, batch.weight(), self.parts(batch)
         total = torch.zeros((), device=self.accelerator.device)
-        for start in range(first, first + count, size):
-            stop = min(start + size, first + count)
-            part = batch.rows(start, stop)
+        for number, part in enumerate(parts, start=1):
             part_weight = part.weight() / whole
-            last = stop == first + count
             # Only the last part's backward pass waits for the other processes.
-            with contextlib.nullcontext() if last else self.accelerator.no_sync(self.trained):
+            with contextlib.nullcontext() if number == len(parts) else self.accelerator.no_sync(self.trained):
                 value = self.forward(self.trained, part)
                 # Processes average their gradients. The factor undoes that, so that the parts' weights add up to one.
                 self.accelerator.backward(value * (part_weight * processes))

@@ -1,6 +1,6 @@
 """Cost of a language model's run, printed before it starts."""
 
-from seqarena.pretraining.cost import Card, line
+from seqarena.pretraining.cost import Card, line, rows_at_once
 from seqarena.pretraining.wikitext.run import LanguageRun
 
 SMALL = Card(name="one GPU that reaches 45 T/s on these small matrices (H100 class, a guess)", per_second=45e12)
@@ -26,19 +26,19 @@ def parameters(run: LanguageRun) -> int:
     return model.layers * layer + (model.vocabulary + len(model.cutoffs)) * (model.dim + 1) + 2 * model.dim
 
 
-def memory_bytes(run: LanguageRun) -> float:
-    """Returns the approximate memory of a process: weights, gradients, both moments (float32) and activations.
+def memory_bytes(run: LanguageRun, processes: int = 1) -> float:
+    """Returns the approximate memory of each process: weights, gradients, both moments (float32) and activations.
 
     Each layer stores about 12 vectors of the stream and 2 of the feed-forward per token, and 2 numbers per head and
     pair.
     """
     model, length = run.model, run.segments.length
-    tokens = (run.train.micro_batch_size or run.train.batch_size) * length
+    tokens = rows_at_once(run.train, processes) * length
     pairs = 2 * model.heads * (length + run.segments.memory)
     return 16.0 * parameters(run) + 4.0 * tokens * model.layers * (12 * model.dim + 2 * model.ffn_dim + pairs)
 
 
-def estimate(run: LanguageRun) -> str:
+def estimate(run: LanguageRun, processes: int = 1) -> str:
     """Returns the cost of a run as one printed line."""
     whole = operations(run) * run.train.steps * run.train.batch_size * run.segments.length
-    return line(whole, SMALL, memory_bytes(run), parameters(run))
+    return line(whole, SMALL, memory_bytes(run, processes), parameters(run))

@@ -43,7 +43,8 @@ def token_losses(model: nn.Module, streams: Streams, scoring: Scoring, accelerat
     """
     assert isinstance(model, TransformerXL)
     model.eval()
-    rows = range(accelerator.process_index, streams.count, accelerator.num_processes)
+    own = slice(accelerator.process_index, None, accelerator.num_processes)
+    rows = range(streams.count)[own]
     kept: list[torch.Tensor] = []
     if rows:
         with accelerator.autocast():
@@ -51,7 +52,7 @@ def token_losses(model: nn.Module, streams: Streams, scoring: Scoring, accelerat
             memory = model.projected_memory(len(rows), longest, scoring.clamp)
             for step in main_progress(range(streams.segments), streams.segments, accelerator):
                 batch = streams[step].to(accelerator.device)
-                tokens, targets = batch.tokens[list(rows)], batch.targets[list(rows)]
+                tokens, targets = batch.tokens[own], batch.targets[own]
                 hidden, memory = model.read(
                     tokens, memory, memory_length=scoring.memory, clamp=scoring.clamp, window=scoring.window
                 )
@@ -72,8 +73,9 @@ def metrics_of(losses: Losses, text: EncodedText, split: str) -> Evaluation:
     """Returns the metrics of a split from the losses of its scored tokens, in text order.
 
     loss: nats per word (mean per token times tokens per word, each line's end counted as a word), the same unit for
-    all kinds of tokens. perplexity: exp(loss). bits_per_byte: bits per byte of the text. One example is a block of
-    ``BLOCK`` tokens, weighted so that the mean over examples is the loss.
+    all kinds of tokens. perplexity: exp(loss). bits_per_byte: bits per byte of the text. loss_per_token: nats per
+    token, the unit of the training loss, if tokens are not words. One example is a block of ``BLOCK`` tokens, weighted
+    so that the mean over examples is the loss.
     """
     tokens = len(text.ids[split])
     per_word = tokens / text.words[split]
@@ -85,6 +87,8 @@ def metrics_of(losses: Losses, text: EncodedText, split: str) -> Evaluation:
         "perplexity": perplexity(loss),
         "bits_per_byte": float(losses.mean()) * tokens / text.bytes[split] / math.log(2),
     }
+    if tokens != text.words[split]:
+        metrics["loss_per_token"] = float(losses.mean())
     return Evaluation(metrics=metrics, examples=examples)
 
 

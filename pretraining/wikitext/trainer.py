@@ -106,7 +106,7 @@ def assemble(run: LanguageRun, folder: Path, accelerator: Accelerator) -> Assemb
         WrongUseError: a vocabulary that is not the model's, or a segment longer than a stream.
     """
     if accelerator.is_main_process:
-        print(f"{run.task}, preset {run.preset}: {estimate(run)}", file=sys.stderr)
+        print(f"{run.task}, preset {run.preset}: {estimate(run, accelerator.num_processes)}", file=sys.stderr)
     text = run.data.load(folder, run.task, report_differences=accelerator.is_main_process)
     require_vocabulary(run, text.vocabulary)
     batches = Streams(ids=text.ids["train"], count=run.train.batch_size, length=run.segments.length)

@@ -213,7 +213,7 @@ def table(
         "/ softmax, / causal: both, over the time of PyTorch's scaled_dot_product_attention (causal) in the same "
         "rounds, with its fastest backend, without dropout or padding",
         *(backends(found, order) for order in ("none", *(["causal"] if causal else []))),
-        "of matmul: operations per second, counting the required matrix products only, over the "
+        "of matmul: operations per second of the required matrix products, padding included, over the "
         f"{ceiling / 1e9:,.0f} G/s of one large product",
         "peak: forward and backward in a process of its own, without inputs and libraries",
     ]

@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from seqarena.common.attention import find_attention
 from seqarena.common.attention.base import Implementation
 from seqarena.common.attention.conditions import Inputs
+from seqarena.common.attention.direct import DirectKernel
 from seqarena.common.attention.elementwise import ElementwiseKernel
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.training.runtime import peak_memory_bytes, reset_peak_memory
@@ -37,7 +38,7 @@ BACKENDS = {
 }
 """Backends of PyTorch's softmax attention, each measured by name, because the default depends on the version."""
 FUSED = ["cudnn", "flash", "efficient"]
-PRODUCTS, PRODUCTS_WITH_MASSES, PRODUCTS_OF_FEATURES = 7, 11, 6
+PRODUCTS, PRODUCTS_WITH_MASSES, PRODUCTS_OF_FEATURES, PRODUCTS_OF_FORMULA = 7, 11, 6, 6
 """Number of matrix products of a case, forward and backward; see ``operations``."""
 
 
@@ -234,7 +235,8 @@ def operations(setting: Setting, case: Case) -> float | None:
 
     On scores, with N^2 d multiplications each (half if causal): forward S and PV; backward S, dP, dV, dQ and dK.
     Masses over all queries add S before, and S, dQ and dK after. By features, with N d^(power + 1) each: the state
-    and the output; backward the state, and query, key and value. None: features of a variant outside P1.
+    and the output; backward the state, and query, key and value. The formula on the full matrix keeps S. Pairs with
+    padding count. None: unknown, for features of a variant outside P1, and without a matrix of weights.
     """
     kernel = find_attention(case.variant).build(setting.heads)
     heads, length, width = setting.batch * setting.heads, case.length, setting.head_dim
@@ -242,8 +244,12 @@ def operations(setting: Setting, case: Case) -> float | None:
         if not isinstance(kernel, ElementwiseKernel):
             return None
         return 2.0 * PRODUCTS_OF_FEATURES * heads * length * float(width ** (kernel.rule.power + 1))
+    if isinstance(kernel, DirectKernel):
+        return None
     masses = kernel.rule is not None and kernel.rule.rounds > 0 and case.order == "none"
     products = PRODUCTS_WITH_MASSES if masses else PRODUCTS
+    if case.implementation == "reference":
+        products = PRODUCTS_OF_FORMULA
     return 2.0 * products * heads * length**2 * width * (0.5 if case.order == "causal" else 1)
 
 
@@ -270,7 +276,9 @@ def _peak(setting: Setting, case: Case) -> int:
 
 def matmul_ceiling(setting: Setting) -> float:
     """Returns the operations per second of a large matrix product, the best of six."""
-    size = 2048 if setting.device == "cpu" else 8192
+    size = 8192
+    if setting.device == "cpu":  # many CPUs have no instructions for half precision, and take minutes
+        size = 2048 if setting.precision == "float32" else 512
     left, right = (
         torch.randn(size, size, device=setting.device).to(getattr(torch, setting.precision)) for _ in range(2)
     )

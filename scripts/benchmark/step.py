@@ -67,7 +67,8 @@ def timed_step(package: str, run: BaseRun, data: Path, repeats: int, kind: str) 
     """
     assembly, stepper = build(find_package(package), run, data)
     accelerator, model = stepper.accelerator, stepper.model.train()
-    batches = [assembly.batches[step].to(accelerator.device) for step in range(repeats)]
+    # The first batch of an epoch empties the memory of a Transformer-XL, so that its step is shorter than the others.
+    batches = [assembly.batches[step].to(accelerator.device) for step in range(1, repeats + 1)]
     forward: Callable[[Any], torch.Tensor] = functools.partial(stepper.forward, stepper.trained)
     if kind in (PADDED, FULL_MATRIX):
         batches = [batch.longer(run.longest) for batch in batches]
@@ -84,8 +85,10 @@ def timed_step(package: str, run: BaseRun, data: Path, repeats: int, kind: str) 
     idle = peak_memory_bytes(accelerator.device)
 
     def forward_only(step: int) -> None:
+        batch = batches[step % repeats]
         with torch.no_grad():
-            forward(batches[step % repeats])
+            for part in stepper.parts(batch) if kind in (OURS, PADDED, FULL_MATRIX) else [batch]:
+                forward(part)
 
     def training(step: int) -> None:
         if kind in (OURS, PADDED, FULL_MATRIX):

@@ -76,6 +76,7 @@ def test_scores_are_per_word_whatever_the_tokens_are(tmp_path: Path) -> None:
     assert found.metrics["loss"] == pytest.approx(losses.sum() / (len(said.split()) + said.count("\n")), rel=1e-9)
     assert found.metrics["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / len(said.encode()), rel=1e-9)
     assert found.metrics["perplexity"] == pytest.approx(math.exp(found.metrics["loss"]))
+    assert found.metrics["loss_per_token"] == pytest.approx(losses.mean(), rel=1e-9)
     assert len(found.examples) == losses.size // 500 == 3
     assert losses.size % 3  # blocks are not of one length
     assert np.mean(found.examples) == pytest.approx(found.metrics["loss"], rel=1e-9)

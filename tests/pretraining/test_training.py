@@ -22,10 +22,10 @@ from seqarena.common.training.optim import Optim
 from seqarena.common.training.runtime import make_accelerator
 from seqarena.common.training.step import Stepper
 from seqarena.pretraining.__main__ import PACKAGE
-from seqarena.pretraining.cost import estimate, operations, total
+from seqarena.pretraining.cost import estimate, memory_bytes, operations, parameters, total
 from seqarena.pretraining.data import MaskedText
 from seqarena.pretraining.masking import Masking
-from seqarena.pretraining.model import Model
+from seqarena.pretraining.model import Model, has_order
 from seqarena.pretraining.presets import BERT_BASE, PRESETS
 from seqarena.pretraining.run import Run
 from seqarena.pretraining.trainer import assemble, loss
@@ -229,9 +229,21 @@ def test_a_preset_holds_together(name: str) -> None:
     run = PRESETS["mlm"][name].run
     run.check()
     small = replace(run.model, layers=1, dim=8, heads=2, ffn_dim=8, vocabulary=30)
-    model = BertForPretraining(small)
-    assert sum(parameter.numel() for parameter in model.parameters()) > 0
+    assert sum(parameter.numel() for parameter in BertForPretraining(small).parameters()) > 0
+    with torch.device("meta"):
+        model = BertForPretraining(replace(run.model, init=None), sentences=has_order(run.data))
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters(run)
     assert not run.data.is_trained or run.model.vocabulary >= run.data.trained_size
+
+
+def test_memory_is_that_of_a_share_of_the_batch() -> None:
+    run = PRESETS["mlm"]["further"].run  # 32 sequences
+    fixed = 16 * parameters(run)
+    activations = memory_bytes(run) - fixed
+    assert memory_bytes(run, processes=4) == pytest.approx(fixed + activations / 4)
+    for size, share in ((8, 4), (64, 1)):
+        split = replace(run, train=replace(run.train, micro_batch_size=size))
+        assert memory_bytes(split) == pytest.approx(fixed + activations / share)
 
 
 def test_the_command_says_what_it_costs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,6 +160,8 @@ def test_operations_are_counted_where_they_are_known() -> None:
     assert needed("dnas", "blockwise", "causal") == 7 * scores / 2
     assert needed("x2", "features") == 6 * 2.0 * 2 * 64 * 4**3
     assert needed("softmax", "features") is None  # a new variant's own form: nobody knows
+    assert needed("softmax", "reference") == needed("dnas", "reference") == 6 * scores  # the scores are stored
+    assert needed("linear", "reference") is needed("performer", "reference") is None  # there are no scores
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,15 @@ def test_curves_are_read_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.strip() == str(tmp_path / "curves.png")
 
 
+def test_losses_of_one_unit_share_a_panel(tmp_path: Path) -> None:
+    validation = {"loss": 9.5, "perplexity": 13_360.0, "loss_per_token": 2.75}
+    lines = [{"step": 1, "loss": 2.6}, {"step": 1, "validation": validation}]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    curves = read_curves(tmp_path)
+    assert curves["loss"] == {"training": [(1, 2.6)], "validation": [(1, 2.75)]}
+    assert curves["loss per word"] == {"validation": [(1, 9.5)]}
+
+
 def test_every_run_below_a_folder_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in (("lra/listops/a", json.dumps(LINES[0])), ("qa/mnli/b", json.dumps(LINES[0])), ("qa/new", "")):
         (tmp_path / name).mkdir(parents=True)

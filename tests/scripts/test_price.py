@@ -11,8 +11,10 @@ from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import BaseRun
+from seqarena.common.training.step import Stepper
 from seqarena.lra.presets import PRESETS
 from seqarena.scripts import leaderboard, price
+from seqarena.scripts.benchmark.step import OURS, timed_step
 from seqarena.scripts.leaderboard.cells import footnotes, headings
 from seqarena.scripts.leaderboard.overview import overview_of, overview_text
 from seqarena.scripts.leaderboard.remarks import named_values
@@ -165,6 +167,20 @@ def test_a_worker_times_steps_and_names_the_implementation(tmp_path: Path, monke
     assert environment["precision"] == "float32"
     found = measure._round(2)
     assert min(found.training_seconds, found.forward_seconds, found.peak_memory_bytes) > 0
+
+
+def test_a_forward_pass_has_the_parts_of_a_training_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = replace(QUICK, model=replace(QUICK.model, layers=1, dim=8, heads=2, ffn_dim=8))  # type: ignore[call-arg]
+    run = replace(tiny, train=replace(QUICK.train, batch_size=8, micro_batch_size=3))
+    step, sizes = timed_step("lra", run, tmp_path, 1, OURS), list[int]()
+    forward = Stepper.forward
+    monkeypatch.setattr(
+        Stepper, "forward", lambda self, model, part: sizes.append(len(part)) or forward(self, model, part)
+    )
+    step.training(0)
+    step = timed_step("lra", run, tmp_path, 1, OURS)
+    step.forward(0)
+    assert sizes == [3, 3, 2] * 2
 
 
 def test_a_variant_given_twice_is_refused() -> None:

@@ -212,6 +212,7 @@ def test_a_diverged_run_is_seen(tmp_path: Path) -> None:
     assert "<strong>1 diverged</strong>" in text
     assert "has no score: 1 seed diverged" in text
     assert "diverged" in values["runs"][1][0]["heading"]
+    assert "nothing was tested" in str(values["runs"][1][0])
     assert "x3 (1 diverged)" in values["charts"][0]["layout"]["yaxis"]["ticktext"]
 
 

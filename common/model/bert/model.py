@@ -20,6 +20,8 @@ from seqarena.common.shapes import Hidden, Places, Pooled, Scored, Table, Tokens
 class BertConfig(EncoderConfig):
     """A BERT: post-norm, erf GELU, no dropout inside the feed-forward."""
 
+    dropout: float = 0.1
+    """Dropout probability of the embeddings and of each sublayer's output, as in BERT."""
     vocabulary: int
     """Number of token embeddings."""
     max_length: int = 512

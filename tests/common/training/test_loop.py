@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,23 @@ def test_divergence_names_step_and_gradient(tmp_path: Path) -> None:
     assert state is not None
     assert state["progress"]["step"] == 7  # the last good state is there
     assert all(torch.isfinite(value).all() for value in state["model"].values())
+
+
+def test_the_time_of_a_step_that_diverges_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens count, so the speed would be too large without it."""
+    clock = [0.0]
+
+    class Slow(ToyBatches):
+        """Batches that take a second each."""
+
+        def __getitem__(self, step: int) -> Any:
+            clock[0] += 1
+            return super().__getitem__(step)
+
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    with pytest.raises(DivergedError) as caught:
+        toy_fit(tmp_path, batches=Slow(poison=7))
+    assert caught.value.progress.training_seconds == caught.value.progress.step == 8
 
 
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
