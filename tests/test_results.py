@@ -1,6 +1,8 @@
 """The results that are committed belong to presets as they are now, and tables in documents are made of them."""
 
 import functools
+import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,26 @@ def test_results_are_readable_and_of_the_planned_seeds() -> None:
         "mlm-row-sum": 5,
     }  # docs/small.md
     assert all(sorted(some) == [*range(planned.get(key[0], 3))] for key, some in seeds.items())
+
+
+def test_scores_that_presets_expect_are_those_of_the_results() -> None:
+    """The first number of what a preset expects with three seeds is the mean of softmax."""
+    scores: dict[tuple[str, str, str], list[float]] = {}
+    for path, result in results().items():
+        is_softmax = dict(result.row) == {"attention": "softmax"} and not result.changed
+        if path_in_results(path).parts[0] in ("quick", "hour") and is_softmax and result.score is not None:
+            scores.setdefault((result.package, result.task, result.preset), []).append(result.score)
+    checked = set()
+    for (package, task, preset), some in scores.items():
+        expected = find_package(package).presets[task][preset].expected
+        number = re.search(r"\d+(\.\d+)?", expected)
+        if "(3 seeds" in expected:
+            assert number is not None
+            digits = len(number[0].partition(".")[2])
+            factor = 1 if find_package(package).tasks[task].metric == "loss" else 100
+            assert f"{factor * statistics.fmean(some):.{digits}f}" == number[0], f"{package} {task} {preset}"
+            checked.add(task)
+    assert checked >= {"listops", "image", "pathfinder", "mnli", "wire", "mlm", "wikitext2"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda each: str(each.relative_to(ROOT / "results")))

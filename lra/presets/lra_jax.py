@@ -30,6 +30,8 @@ DEPARTURES = "no weight decay on biases and norms, no first step at rate 0"
 TEXT_DEPARTURES = (
     f"{DEPARTURES}, validation on 5,000 of the 25,000 training reviews (theirs: all are trained on, text-legacy)"
 )
+CLS_DEPARTURE = "the class token is always visible (theirs: only if the first pixel is not black)"
+MEAN_DEPARTURE = "the mean is over pixels that are not black (theirs: over all)"
 IMAGE_DEPARTURES = f"{DEPARTURES}, black pixels are tokens (theirs: padding)"
 
 
@@ -71,7 +73,8 @@ def _for_task(preset: Preset[Run], task: str, data: Data, *, expected: str) -> P
 def _legacy(preset: Preset[Run]) -> Preset[Run]:
     """Returns the run with black pixels as padding."""
     run = replace(preset.run, preset="lra-jax-legacy", legacy=Legacy(zero_is_padding=True))
-    return replace(preset, run=run, source=f"{SOURCE}, with black pixels as padding", departures=DEPARTURES)
+    departures = f"{DEPARTURES}, {CLS_DEPARTURE if run.model.pooling == 'cls' else MEAN_DEPARTURE}"
+    return replace(preset, run=run, source=f"{SOURCE}, with black pixels as padding", departures=departures)
 
 
 LISTOPS = _preset(

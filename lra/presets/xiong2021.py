@@ -125,6 +125,7 @@ def _legacy(preset: Preset[Run]) -> Preset[Run]:
             train=replace(run.train, length_pool=1),
             legacy=Legacy(padded_pooling=True, drop_tail=True, zero_is_padding=pixels),
         ),
+        cost=preset.cost.replace("1,300 bytes", "840 bytes") if run.task == "text-legacy" else preset.cost,
         source=f"{SOURCE}, including its quirks (docs/lra.md)",
         departures="",
     )

@@ -2,8 +2,8 @@
 # Table 1 of P1: powers of the scores in place of softmax, in a ViT-Tiny with 256 patches on Tiny-ImageNet. Three seeds.
 #
 # Data: Tiny-ImageNet, from the hub, or --data.path tiny-imagenet-200.zip.
-# Cost: estimated, not run on a GPU. 2.7e9 operations per picture, 7.3e16 per run, half an hour on one H100 at 45 T/s, a
-#   guess; 15 runs, 7 hours.
+# Cost: estimated, not run on a GPU. 3.3e9 operations per picture, 9.0e16 per run, half an hour on one H100 at 45 T/s, a
+#   guess; 15 runs, 8 hours.
 # Printed (top-1 accuracy, per cent: Tiny-ImageNet):
 #   softmax  50.26
 #   x3-16    50.5

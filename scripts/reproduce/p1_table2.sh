@@ -3,7 +3,7 @@
 # Three seeds.
 #
 # Data: ImageNet-1k, from the hub (with your account), or --data.path FOLDER with train/CLASS/ and val/CLASS/.
-# Cost: estimated, not run on a GPU. A run of ViT-Small has 9.4e18 operations, of ViT-Base 3.7e19: 58 and 230 hours on
+# Cost: estimated, not run on a GPU. A run of ViT-Small has 1.0e19 operations, of ViT-Base 3.9e19: 63 and 240 hours on
 #   one H100 at 45 T/s, a guess. MODELS="p1-vit-small" trains one model.
 # Columns: ViT-Base, ViT-Small, DeiT-Base, DeiT-Small, Swin-Base, Swin-Small, XCiT-M, XCiT-S.
 # Printed (top-1 accuracy, per cent; the last six rows are those of Table 5, which has two columns):
