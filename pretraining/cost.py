@@ -47,7 +47,7 @@ def operations(run: Run, length: int) -> float:
 
 
 def parameters(run: Run) -> int:
-    """Returns the number of parameters, except those of variants and of norms with more than two in a layer."""
+    """Returns the number of parameters: exact for the norms post and pre, and without those of variants."""
     model, embedded = run.model, run.model.embedding_width
     width = model.dim if model.attention_dim is None else model.attention_dim
     layer = 4 * model.dim * width + 2 * model.dim * model.ffn_dim + model.ffn_dim + 5 * model.dim

@@ -17,7 +17,7 @@ from seqarena.common.seal import SEAL, seal
 
 Curves = dict[str, dict[str, list[tuple[float, float]]]]
 """Panel -> line -> (step, value)."""
-PER_TOKEN = {"loss_per_token": "loss", "loss": "loss per word"}
+LOSS_PANELS = {"loss_per_token": "loss", "loss": "loss per word"}
 """Panels of validation losses if one of them is per token, as the training loss is: the two are drawn together."""
 BOUNDED = "bounded parameters"
 """Panel of u of hnas and tau of de-escalation."""
@@ -61,7 +61,8 @@ def _number(value: object) -> float:
 
 def _series(record: dict[str, Any]) -> Iterator[tuple[str, str, object]]:
     """Yields panel, line and value of every number in a record."""
-    panels = PER_TOKEN if "loss_per_token" in record.get("validation", {}) else {}
+    validation = record.get("validation")
+    panels = LOSS_PANELS if isinstance(validation, dict) and "loss_per_token" in validation else {}
     for group, values in record.items():
         for name, value in values.items() if isinstance(values, dict) else [(group, values)]:
             if group == "diagnostics":

@@ -104,11 +104,11 @@ class BestHypotheses:
 
     def headlines(self, count: int, end: int) -> list[list[Headline]]:
         """Returns the best headlines of each text. All texts at once: a GPU is waited for three times."""
-        kept = (self.score[:, :count], self.tokens[:, :count], self.length[:, :count])
+        columns = (self.score[:, :count], self.tokens[:, :count], self.length[:, :count])
         return [
             [_headline(tokens[:length], score, end) for score, tokens, length in zip(*rows, strict=True)
              if score > -torch.inf]
-            for rows in zip(*(each.tolist() for each in kept), strict=True)
+            for rows in zip(*(each.tolist() for each in columns), strict=True)
         ]  # fmt: skip
 
 

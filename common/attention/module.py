@@ -131,22 +131,29 @@ class MultiHeadAttention(nn.Module):
 
     def _heads(self, source: Tensor, *layers: nn.Linear) -> list[Tensor]:
         """Returns the outputs of several linear layers of one input, split into heads (B H T D)."""
-        joint = len(layers) > 1 and source.is_cuda and all(map(is_plain, layers))
+        joint = len(layers) > 1 and source.is_cuda and can_be_joint(layers)
         outputs = joint_linear(source, layers) if joint else [layer(source) for layer in layers]
         return [each.unflatten(2, (self.heads, -1)).transpose(1, 2) for each in outputs]
 
 
-def is_plain(layer: nn.Module) -> bool:
-    """Returns whether a call computes a linear layer of PyTorch and nothing else: no adapter, no hook."""
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    return type(layer) is nn.Linear and not any(hooks)
+def can_be_joint(layers: Sequence[nn.Linear]) -> bool:
+    """Returns whether ``joint_linear`` computes what calls of the layers do: no adapter, no hook of a layer.
+
+    Hooks on all modules do not see the layers.
+    """
+    hooks = [
+        (each._forward_hooks, each._forward_pre_hooks, each._backward_hooks, each._backward_pre_hooks)
+        for each in layers
+    ]
+    are_plain = all(type(each) is nn.Linear and "forward" not in vars(each) for each in layers)
+    return are_plain and not any(map(any, hooks)) and len({each.bias is None for each in layers}) == 1
 
 
 def joint_linear(source: Tensor, layers: Sequence[nn.Linear]) -> list[Tensor]:
     """Returns the outputs of several linear layers of one input, by one matrix product.
 
     Used on a GPU: the input is read once instead of once per layer, and a training step has fewer kernels. On a CPU,
-    results would have other bits.
+    results would have other bits. Layers whose output is not used have a gradient of 0, not none.
     """
     weight = torch.cat([layer.weight for layer in layers])
     bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])

@@ -66,9 +66,9 @@ class EntmaxKernel(Kernel):
 def _support(shifted: Tensor, alpha: float) -> Tensor:
     """Returns 1 for the scores with a positive weight, else 0.
 
-    In float64, because the square root of a difference of sums is compared with single scores.
+    The sums are in float64, because for alpha = 1.5 the root of their difference is compared with single scores.
     """
-    ordered = shifted.double().sort(dim=-1, descending=True).values
+    ordered = shifted.sort(dim=-1, descending=True).values.double()
     count = torch.arange(1, shifted.shape[-1] + 1, device=shifted.device, dtype=ordered.dtype)
     mean = ordered.cumsum(dim=-1) / count
     if alpha == 2:
@@ -77,7 +77,7 @@ def _support(shifted: Tensor, alpha: float) -> Tensor:
         found = mean - ((1 - ordered.square().cumsum(dim=-1)) / count + mean.square()).clamp(min=0.0).sqrt()
     # Strictly above: scores at the threshold have weight 0 and no part in the gradient. In exact numbers the threshold
     # is never below -1, where lower scores were clamped.
-    largest = ((ordered > found) & (ordered > -1)).sum(dim=-1, keepdim=True) - 1
+    largest = (((ordered > found) & (ordered > -1)).sum(dim=-1, keepdim=True) - 1).clamp(min=0)  # NaN exceeds nothing
     return (shifted >= ordered.gather(-1, largest)).to(shifted.dtype)
 
 

@@ -48,7 +48,7 @@ class PerformerKernel(FeatureKernel):
         width = query.shape[-1]
         if visibility.order == "causal":  # float32 would underflow, see below
             query, key = query.double(), key.double()
-        draw = drawn_like if needs_formula() else random_directions
+        draw = directions_like if needs_formula() else random_directions
         directions = draw(query.detach(), width, self.count, self.seed)  # F D
         query, key = query * width**-0.25, key * width**-0.25
         of_query, of_key = (each @ directions.mT - each.square().sum(-1, keepdim=True) / 2 for each in (query, key))
@@ -65,7 +65,7 @@ class PerformerKernel(FeatureKernel):
         return (of_query - of_query.amax(dim=-1, keepdim=True).detach()).exp(), (of_key - largest).exp()
 
 
-def drawn_like(like: Tensor, width: int, count: int, seed: int) -> Tensor:
+def directions_like(like: Tensor, width: int, count: int, seed: int) -> Tensor:
     """Returns ``count`` random vectors, in the dtype and on the device of ``like``; count width.
 
     Each block of ``width`` vectors is orthogonal, and each vector as long as a vector of normal numbers.
@@ -75,8 +75,8 @@ def drawn_like(like: Tensor, width: int, count: int, seed: int) -> Tensor:
 
 @torch.library.custom_op("seqarena::random_directions", mutates_args=())
 def random_directions(like: Tensor, width: int, count: int, seed: int) -> Tensor:
-    """Returns ``drawn_like`` as an operator, so that a compiled model draws the same vectors."""
-    return drawn_like(like, width, count, seed)
+    """Returns ``directions_like`` as an operator, so that a compiled model draws the same vectors."""
+    return directions_like(like, width, count, seed)
 
 
 @random_directions.register_fake
@@ -87,12 +87,13 @@ def _(like: Tensor, width: int, count: int, seed: int) -> Tensor:
 
 @functools.cache
 def _directions(width: int, count: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    blocks = list[Tensor]()
-    for _ in range(-(-count // width)):
-        orthogonal, upper = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))
-        # The signs of R's diagonal make the directions uniform. Q alone is not, which biases the estimate.
-        blocks.append((orthogonal * upper.diagonal().sign()).mT)
-    lengths = torch.randn(count, width, generator=generator, dtype=torch.float64).norm(dim=1, keepdim=True)
-    directions: Tensor = torch.cat(blocks)[:count] * lengths
-    return directions
+    with torch._C._DisableFuncTorch():  # the first call may be inside a transform, whose tensors end with it
+        generator = torch.Generator().manual_seed(seed)
+        blocks = list[Tensor]()
+        for _ in range(-(-count // width)):
+            orthogonal, upper = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))
+            # The signs of R's diagonal make the directions uniform. Q alone is not, which biases the estimate.
+            blocks.append((orthogonal * upper.diagonal().sign()).mT)
+        lengths = torch.randn(count, width, generator=generator, dtype=torch.float64).norm(dim=1, keepdim=True)
+        directions: Tensor = torch.cat(blocks)[:count] * lengths
+        return directions

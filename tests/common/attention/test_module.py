@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 from seqarena.common.attention import ATTENTIONS
-from seqarena.common.attention.module import MultiHeadAttention, is_plain, joint_linear
+from seqarena.common.attention.module import MultiHeadAttention, can_be_joint, joint_linear
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 
@@ -53,13 +53,18 @@ def test_only_plain_layers_share_a_product() -> None:
     class Adapted(nn.Linear):
         """A layer whose call computes more than its weight."""
 
-    parametrized, pruned, hooked, observed = (nn.Linear(4, 4) for _ in range(4))
+    parametrized, pruned, hooked, observed, replaced = (nn.Linear(4, 4) for _ in range(5))
     parametrizations.weight_norm(parametrized)
     prune.random_unstructured(pruned, "weight", 0.5)
     hooked.register_forward_hook(lambda *_: None)
     observed.register_full_backward_hook(lambda *_: None)
-    assert is_plain(nn.Linear(4, 4))
-    assert not any(map(is_plain, (Adapted(4, 4), parametrized, pruned, hooked, observed)))
+    replaced.forward = lambda each: each  # type: ignore[method-assign]
+    assert can_be_joint([nn.Linear(4, 4), nn.Linear(4, 2)])
+    without_bias = nn.Linear(4, 4, bias=False)
+    assert can_be_joint([without_bias, without_bias])
+    for other in (Adapted(4, 4), parametrized, pruned, hooked, observed, replaced, without_bias):
+        assert not can_be_joint([nn.Linear(4, 4), other])
+        assert not can_be_joint([other, nn.Linear(4, 4)])
 
 
 def test_dropout_reaches_the_weights_in_training_alone() -> None:

@@ -1,6 +1,8 @@
 """Linear and low-rank mechanisms against their formulas with the full matrix, in float64."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from seqarena.common.attention.rivals.convolution import Convolution
 from seqarena.common.attention.rivals.cosformer import CosFormer
 from seqarena.common.attention.rivals.linear import Average, Linear
 from seqarena.common.attention.rivals.nystromformer import Nystromformer
-from seqarena.common.attention.rivals.performer import Performer, random_directions
+from seqarena.common.attention.rivals.performer import Performer, _directions, random_directions
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from tests.common.attention.cases import Case, case
@@ -88,6 +90,16 @@ def test_causal_random_features_do_not_underflow(width: int) -> None:
     query, key = (2 * torch.randn(1, 1, 20, width, generator=generator) for _ in range(2))
     ones = torch.ones(1, 1, 20, width)
     torch.testing.assert_close(Performer().build(heads=1)(query, key, ones, Visibility(order="causal")), ones)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacfwd, torch.vmap])
+def test_directions_drawn_inside_a_transform_outlive_it(transform: Callable[..., Any]) -> None:
+    _directions.cache_clear()
+    each, kernel = case("none"), Performer().build(heads=2)
+    transform(lambda query: kernel(query[None], each.key[:1], each.value[:1], Visibility()).sum())(
+        each.query if transform is torch.vmap else each.query[0]
+    )
+    assert not torch._C._functorch.is_functorch_wrapped_tensor(_directions(4, kernel.count, kernel.seed))
 
 
 def test_random_directions_are_orthogonal_in_blocks_and_repeatable() -> None:

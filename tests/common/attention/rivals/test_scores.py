@@ -129,6 +129,17 @@ def test_a_row_with_one_weight_has_no_gradient(alpha: float, keys: int) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_a_score_of_nan_gives_nan(alpha: float) -> None:
+    """So that a training is recorded as diverged."""
+    scores = torch.randn(1, 1, 2, 5)
+    scores[0, 0, 1, 3] = torch.nan
+    visible = torch.ones(1, 1, 2, 5, dtype=torch.bool)
+    weights, _ = Entmax(alpha=alpha).build(heads=1).normalize(scores, visible, Visibility(), None)
+    assert weights[0, 0, 0].isfinite().all()
+    assert weights[0, 0, 1].isnan().any()
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_gradient_of_sparse_weights(alpha: float) -> None:
     kernel = Entmax(alpha=alpha).build(heads=1)
     scores = torch.randn(2, 1, 3, 7, dtype=torch.float64, requires_grad=True)
