@@ -67,6 +67,20 @@ def test_only_plain_layers_share_a_product() -> None:
         assert not can_be_joint([other, nn.Linear(4, 4)])
 
 
+@pytest.mark.unhooked
+def test_the_product_and_its_condition_are_one_graph() -> None:
+    """A GPU computes them in a compiled model; this compiles them without one."""
+    layers = [nn.Linear(4, 6), nn.Linear(4, 2)]
+
+    def outputs(source: torch.Tensor) -> list[torch.Tensor]:
+        assert can_be_joint(layers)
+        return joint_linear(source, layers)
+
+    source = torch.randn(2, 3, 4)
+    found = torch.compile(outputs, backend="aot_eager", fullgraph=True)(source)
+    torch.testing.assert_close(found, outputs(source))
+
+
 def test_dropout_reaches_the_weights_in_training_alone() -> None:
     made, hidden = ours(dropout=0.5), torch.randn(1, 6, 8, dtype=torch.float64)
     one, other = (made(hidden, Visibility()) for _ in range(2))
