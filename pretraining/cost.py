@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from seqarena.common.model.norms.post import PostNorm
 from seqarena.common.training.loop import Train
+from seqarena.pretraining.model import has_order
 from seqarena.pretraining.run import Run
 
 
@@ -56,7 +57,7 @@ def parameters(run: Run) -> int:
     projection = 0 if model.embedding_dim is None else (embedded + 1) * model.dim
     embeddings = embedded * (model.vocabulary + model.max_length + model.token_types + 2)
     masked = embedded * (model.dim + 3) + model.vocabulary
-    order = (model.dim + 1) * model.dim + 2 * (model.dim + 1) if run.data.building in ("order", "next") else 0
+    order = (model.dim + 1) * model.dim + 2 * (model.dim + 1) if has_order(run.data) else 0
     return model.distinct_layers * layer + last_norm + projection + embeddings + masked + order
 
 

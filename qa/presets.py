@@ -113,7 +113,7 @@ QUICK = {
     ),
     "mnli": _quick(
         "mnli", Mnli(length=24, held_out=0.05), 1_500, 2e-3,
-        "93 % (3 seeds, sd 3); nearest training pair 57, words of both sentences 44, chance 33",
+        "softmax 93 % (3 seeds, sd 3); nearest training pair 57, words of both sentences 44, chance 33",
         layers=3, dim=96, heads=4, ffn_dim=192,
     ),
 }  # fmt: skip

@@ -103,7 +103,7 @@ class BestHypotheses:
         self.score, self.tokens, self.length = self.score[sources], self.tokens[sources], self.length[sources]
 
     def headlines(self, count: int, end: int) -> list[list[Headline]]:
-        """Returns the best headlines of each text. All texts at once: a GPU is waited for three times."""
+        """Returns the best headlines of each text. The host waits for a GPU three times, not for each text."""
         columns = (self.score[:, :count], self.tokens[:, :count], self.length[:, :count])
         return [
             [_headline(tokens[:length], score, end) for score, tokens, length in zip(*rows, strict=True)

@@ -139,7 +139,7 @@ class MultiHeadAttention(nn.Module):
 def can_be_joint(layers: Sequence[nn.Linear]) -> bool:
     """Returns whether ``joint_linear`` computes what calls of the layers do: no adapter, no hook of a layer.
 
-    Hooks on all modules do not see the layers.
+    Hooks that are registered for all modules are not called for these layers.
     """
     hooks = [
         (each._forward_hooks, each._forward_pre_hooks, each._backward_hooks, each._backward_pre_hooks)

@@ -180,16 +180,14 @@ def _run(shown: ReportRun) -> dict[str, Any]:
         if made.get("commit")
         else "unknown"
     )
+    tested = "nothing was tested"
+    if result.score is not None:
+        tested = f"the checkpoint of step {result.chosen_step:,} was tested"
     facts = {
         "other metrics": ", ".join(
             f"{name} {value:.5g}" for name, value in result.metrics.items() if name != result.metric
         ),
-        "steps": f"{result.steps:,}; "
-        + (
-            "nothing was tested"
-            if result.score is None
-            else f"the checkpoint of step {result.chosen_step:,} was tested"
-        ),
+        "steps": f"{result.steps:,}; {tested}",
         "time": f"{result.training_seconds:,.1f} s of training, {result.tokens_per_second:,.0f} tokens/s, "
         f"{result.peak_memory_bytes / 2**20:,.0f} MiB at most",
         "device": f"{made.get('device')}; {made.get('precision')}; processes: {made.get('processes')}",

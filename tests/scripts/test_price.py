@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from seqarena.common.errors import BadDataError, WrongUseError
+from seqarena.common.runs.cli import build_run
 from seqarena.common.runs.config import to_json
 from seqarena.common.runs.roles import CONFIG_VERSION
 from seqarena.common.runs.run import BaseRun
@@ -19,6 +20,7 @@ from seqarena.scripts.leaderboard.cells import footnotes, headings
 from seqarena.scripts.leaderboard.overview import overview_of, overview_text
 from seqarena.scripts.leaderboard.remarks import named_values
 from seqarena.scripts.leaderboard.table import tables
+from seqarena.scripts.packages import find_package
 from seqarena.scripts.price import measure
 from seqarena.scripts.price.record import FORMAT, Price, PriceRecord, read_price, read_prices
 from tests.scripts.results import only, result
@@ -181,6 +183,24 @@ def test_a_forward_pass_has_the_parts_of_a_training_step(tmp_path: Path, monkeyp
     step = timed_step("lra", run, tmp_path, 1, OURS)
     step.forward(0)
     assert sizes == [3, 3, 2] * 2
+
+
+def test_steps_of_a_language_model_have_a_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of an epoch has none, and is shorter."""
+    options = ["--model.layers", "1", "--model.dim", "8", "--model.heads", "2", "--model.ffn-dim", "8"]
+    run = build_run(find_package("pretraining"), "wikitext2", "quick", "softmax", None, 0, options, "test")
+    fresh = list[bool]()
+    forward = Stepper.forward
+
+    def recorded(stepper: Stepper, model: Any, part: Any) -> Any:
+        fresh.append(bool(part.fresh.any()))
+        return forward(stepper, model, part)
+
+    monkeypatch.setattr(Stepper, "forward", recorded)
+    step = timed_step("pretraining", run, tmp_path, 1, OURS)
+    step.training(0)
+    step.forward(0)
+    assert fresh == [False, False]
 
 
 def test_a_variant_given_twice_is_refused() -> None:
