@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import Any, NoReturn
 
-from seqarena.common.errors import WrongUseError
+from seqarena.common.errors import WrongUseError, nearest
 
 
 def whole_number(text: str) -> int:
@@ -75,4 +75,8 @@ class Parser(argparse.ArgumentParser):
         extra = message.removeprefix("unrecognized arguments: ")
         if extra != message and not extra.startswith("-") and "--runs" in self._option_string_actions:
             message = f"unexpected {extra}; the folder of runs is named by --runs {extra}"
+        elif extra != message and extra.startswith("--"):
+            option = extra.split()[0].partition("=")[0]
+            similar = nearest(option, [each for each in self._option_string_actions if each.startswith("--")])
+            message = f"unknown option {option}" + (similar and f"; {similar}")
         raise WrongUseError(f"{message}; see {self.prog} --help")
