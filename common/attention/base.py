@@ -27,7 +27,6 @@ from seqarena.common.attention.visibility import (
     CallOption,
     Order,
     Visibility,
-    clear_padding,
     needs_formula,
 )
 from seqarena.common.errors import WrongUseError
@@ -345,7 +344,7 @@ class Kernel(nn.Module, ABC):
     @staticmethod
     def _clear(output: Output, visibility: Visibility) -> Output:
         """Returns the output with 0 for padded queries, which also keeps NaN gradients there from spreading."""
-        return output if visibility.query_real is None else clear_padding(output, visibility.query_real)
+        return visibility.clear_queries(output)
 
     def _weights(
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierLse | None

@@ -12,7 +12,19 @@ from seqarena.common.attention.base import AttentionConfig, Implementation, Kern
 from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.rule import HIDDEN, Rule, ScoreGradient, Scratch, softmax_backward_
 from seqarena.common.attention.visibility import Order, Visibility
-from seqarena.common.shapes import Bias, ColumnLse, EarlierLse, Key, Output, Pairs, Query, Scores, Value, Weights
+from seqarena.common.shapes import (
+    Bias,
+    ColumnLse,
+    EarlierLse,
+    Key,
+    KeyMask,
+    Output,
+    Pairs,
+    Query,
+    Scores,
+    Value,
+    Weights,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,19 +88,38 @@ def fused_softmax(
     )
     mask, empty_rows = None, None
     real = None if causal else visibility.key_real  # in order 'causal' real queries see no padding: it is at the end
-    if real is not None:
-        # A row without any visible key would be 0/0. It attends to all keys instead: their values are 0.
-        mask = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]  # B 1 1 M
     if bias is not None:
         clean_bias = (
             bias if real is None else bias.masked_fill(~real[:, None, None, :], 0.0)
         )  # the bias may be NaN at padding
-        mask, empty_rows = _bias_mask(clean_bias.to(query.dtype), mask)
+        mask, empty_rows = _bias_mask(clean_bias.to(query.dtype), None if real is None else _seen_keys(real))
+    elif real is not None:
+        seen = visibility.share(("seen",), lambda: _seen_keys(real))
+        dtype = query.dtype
+        mask = visibility.share(("mask", dtype), lambda: additive_mask(seen, dtype)) if query.is_cuda else seen
     with torch.autocast(
         query.device.type, enabled=False
     ):  # computes in the inputs' precision, as every other variant does
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
     return output if empty_rows is None else output.masked_fill(empty_rows, 0.0)
+
+
+def _seen_keys(real: KeyMask) -> Tensor:
+    """Returns the mask of the keys that a row attends to; B 1 1 M.
+
+    A row without any visible key would be 0/0. It attends to all keys instead: their values are 0.
+    """
+    return (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]
+
+
+def additive_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns 0 where ``seen`` is True and minus infinity elsewhere, as PyTorch's kernels for a GPU need it.
+
+    Its rows begin at multiples of 16 values. PyTorch would make it from ``seen`` in each layer.
+    """
+    length = seen.shape[-1]
+    rows = torch.zeros(*seen.shape[:-1], length + -length % 16, dtype=dtype, device=seen.device)
+    return rows[..., :length].masked_fill_(~seen, float("-inf"))
 
 
 def _bias_mask(bias: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Visibility of keys to queries: padding, order in time, memory, packed segments."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -34,22 +34,8 @@ def needs_formula() -> bool:
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def clear_padding(tensor: Tensor, real: Tensor) -> Tensor:
-    """Returns a tensor (B H length width) with 0 where ``real`` (B length) is False; its gradient is 0 there too."""
-    return _clear_all(real, tensor)[0]
-
-
-def _clear_all(real: Tensor, *tensors: Tensor) -> list[Tensor]:
-    """Returns ``clear_padding`` of each tensor."""
-    if needs_formula():
-        return [each.masked_fill(~real[:, None, :, None], 0.0) for each in tensors]
-    sizes = {each.element_size() for each in tensors}
-    ones = {size: real.to(BITS[size]).neg()[:, None, :, None] for size in sizes}  # all bits 1 or all bits 0
-    return [ClearPadding.apply(each, ones[each.element_size()]) for each in tensors]  # type: ignore[no-untyped-call]
-
-
 class ClearPadding(torch.autograd.Function):
-    """``clear_padding`` by a bitwise and.
+    """Sets padding to 0 by a bitwise and.
 
     Ten times as fast as ``masked_fill`` on a CPU, and unlike a product it also clears NaN.
     """
@@ -99,6 +85,16 @@ class Visibility:
     segments: Segments | None = None
     window: int | None = None
     padded_at_end: bool = False
+    _shared: dict[tuple[object, ...], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def share(self, name: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
+        """Returns a mask that ``make`` makes from the fields, once for all layers that share this visibility."""
+        # Compilers remove repeated operators. Tensors of inference mode could not be used in training later.
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+            return make()
+        if name not in self._shared:
+            self._shared[name] = make()
+        return self._shared[name]
 
     def call_options(self, *, bias: bool, dropout: bool) -> set[CallOption]:
         """Returns the options of a call with this visibility, with or without a bias and dropout."""
@@ -173,14 +169,24 @@ class Visibility:
 
     def clear(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the tensors (B H length width) with 0 at padding, so that not even a NaN there spreads."""
-        if self.query_real is not None and self.query_real is self.key_real:
-            query, key, value = _clear_all(self.query_real, query, key, value)
-            return query, key, value
-        if self.query_real is not None:
-            query = clear_padding(query, self.query_real)
-        if self.key_real is not None:
-            key, value = _clear_all(self.key_real, key, value)
-        return query, key, value
+        query = self.clear_queries(query)
+        if self.query_real is self.key_real:
+            return query, self.clear_queries(key), self.clear_queries(value)
+        return query, self._cleared(key, "key", self.key_real), self._cleared(value, "key", self.key_real)
+
+    def clear_queries(self, tensor: Tensor) -> Tensor:
+        """Returns a tensor (B H N width) with 0 at padded queries; its gradient is 0 there too."""
+        return self._cleared(tensor, "query", self.query_real)
+
+    def _cleared(self, tensor: Tensor, name: str, real: Tensor | None) -> Tensor:
+        """Returns a tensor (B H length width) with 0, also of its gradient, where ``real`` (B length) is False."""
+        if real is None:
+            return tensor
+        if needs_formula():
+            return tensor.masked_fill(~real[:, None, :, None], 0.0)
+        integer = BITS[tensor.element_size()]
+        ones = self.share((name, integer), lambda: real.to(integer).neg()[:, None, :, None])  # all bits 1 or all 0
+        return ClearPadding.apply(tensor, ones)  # type: ignore[no-untyped-call, no-any-return]
 
     def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:
         """Returns the number of keys visible to each query; 0 for padded queries."""

@@ -41,10 +41,6 @@ class Accelerator(Protocol):
         """Returns the model that ``prepare`` was given."""
         ...
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Computes the gradients."""
-        ...
-
     def reduce(self, tensor: Any, reduction: str = "sum") -> Any:
         """Returns the sum or mean over all processes."""
         ...

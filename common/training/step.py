@@ -147,14 +147,14 @@ class Stepper:
     def backward(self, batch: Batch) -> Tensor:
         """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts."""
         processes, whole, parts = self.accelerator.num_processes, batch.weight(), self.parts(batch)
-        total = torch.zeros((), device=self.accelerator.device)
+        losses = []
         for number, part in enumerate(parts, start=1):
             part_weight = part.weight() / whole
             # Only the last part's backward pass waits for the other processes.
             with contextlib.nullcontext() if number == len(parts) else self.accelerator.no_sync(self.trained):
                 value = self.forward(self.trained, part)
                 # Processes average their gradients. The factor undoes that, so that the parts' weights add up to one.
-                self.accelerator.backward(value * (part_weight * processes))
-            total += value.detach().float() * part_weight
-        reduced: Tensor = self.accelerator.reduce(total, reduction="sum")
-        return reduced
+                value.backward(torch.full_like(value, part_weight * processes))  # type: ignore[no-untyped-call]
+            losses.append(value.detach().float() * part_weight)
+        total: Tensor = sum(losses[1:], start=losses[0])
+        return total if processes == 1 else self.accelerator.reduce(total, reduction="sum")

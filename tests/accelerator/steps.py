@@ -43,6 +43,16 @@ def _cell_backward(gradient: torch.Tensor, _: Any, has_bias: bool) -> Any:
 CELLS = {aten._thnn_fused_gru_cell: _cell, aten._thnn_fused_gru_cell_backward: _cell_backward}
 """Operators of recurrent layers that PyTorch cannot compute for fake tensors."""
 EVALUATED = {(*task.split("/"), "quick", "dnas", None) for task in TASKS}
+FEW = {
+    "train": 200,
+    "validation": 40,
+    "test": 40,
+    "held_out": 40,
+    "generated": 400,
+    "validation_pairs": 40,
+    "scenes": 200,
+}
+"""Numbers of examples, in the fields of data that are generated."""
 OF_DATA = ("init", "vocabulary", "cutoffs", "classes")
 """Fields of a model that depend on its data or on a checkpoint."""
 
@@ -150,7 +160,8 @@ def _softmax(
             zero, hidden = (torch.full((), each, dtype=query.dtype, device=DEVICE) for each in (0.0, float("-inf")))
             attn_mask = torch.where(attn_mask, zero, hidden)
         length = attn_mask.shape[-1]  # PyTorch aligns the rows of a mask to 16 values
-        attn_mask = torch.nn.functional.pad(attn_mask, (0, -length % 16))[..., :length] if length % 16 else attn_mask
+        if any(stride % 16 for stride in attn_mask.stride()[:-1]):
+            attn_mask = torch.nn.functional.pad(attn_mask, (0, -length % 16))[..., :length]
         attn_mask = attn_mask.expand(*query.shape[:3], length)
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, query.requires_grad, dropout_p, is_causal, scale=scale
@@ -204,8 +215,9 @@ def preset_run(package: Package, task: str, preset: str, attention: str, norm: s
 
     Presets ``quick`` and ``xiong2021`` keep their layers.
     """
-    small = ["--train.batch-size", "4", *(("--data.validation-pairs", "64") if task == "wire" else ())]
-    quick: Any = build_run(package, task, "quick", attention, norm, 0, small, "tests.accelerator")
+    quick: Any = build_run(package, task, "quick", attention, norm, 0, ["--train.batch-size", "4"], "tests.accelerator")
+    few = {name: count for name, count in FEW.items() if isinstance(getattr(quick.data, name, None), int)}
+    quick = replace(quick, data=replace(quick.data, **few))
     run: Any = package.presets[task][preset].run
     if preset == "quick":
         return quick
@@ -214,7 +226,7 @@ def preset_run(package: Package, task: str, preset: str, attention: str, norm: s
         changes["layers"] = 1 if isinstance(run.model.layers, int) else (1,) * len(run.model.layers)
     data = quick.data
     if isinstance(data, DrawnDigits):
-        data = replace(data, side=run.data.side, train=8, held_out=8, test=8)
+        data = replace(data, side=run.data.side)
     model = replace(run.model, attention=quick.model.attention, **changes)
     return replace(run, model=model, data=data, train=quick.train)
 

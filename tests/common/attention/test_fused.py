@@ -12,7 +12,7 @@ from seqarena.common.attention.conditions import Inputs
 from seqarena.common.attention.doubly_normalized import DoublyNormalized, DoublyNormalizedRule
 from seqarena.common.attention.fused import RANGE, FusedArguments, fused_doubly_normalized, fused_passes
 from seqarena.common.attention.hybrid import Hybrid, HybridRule
-from seqarena.common.attention.softmax import biased_softmax
+from seqarena.common.attention.softmax import additive_mask, biased_softmax
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 
@@ -257,3 +257,17 @@ def test_a_hybrid_without_any_dnas_is_softmax_to_the_last_bit() -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     found.square().sum().backward()
     assert hybrid.u.raw.grad.abs() > 0
+
+
+@pytest.mark.parametrize("length", [1, 7, 16, 33])
+def test_a_mask_for_a_gpu_gives_the_output_of_the_mask_of_booleans(length: int) -> None:
+    query, key, value = inputs(5, length, 4)
+    seen = (torch.rand(2, length) < 0.5)[:, None, None, :]
+    seen[..., 0] = True
+    mask = additive_mask(seen, query.dtype)
+    assert mask.shape == seen.shape
+    assert mask.stride()[0] % 16 == mask.stride()[2] % 16 == 0
+    found, expected = (
+        torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=each) for each in (mask, seen)
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)

@@ -75,6 +75,26 @@ def test_adding_padding_moves_no_real_output(name: str, order: str) -> None:
     torch.testing.assert_close(output(name, padded)[:, :, :5], output(name, each), rtol=0, atol=1e-12)
 
 
+def test_layers_share_masks_that_are_made_once() -> None:
+    real = torch.tensor([[True, True, False]])
+    visibility, tensor = Visibility(query_real=real, key_real=real), torch.ones(1, 1, 3, 1)
+    assert visibility.share(("padding",), lambda: ~real) is visibility.share(("padding",), lambda: ~real)
+    assert visibility.clear_queries(tensor).flatten().tolist() == [1, 1, 0]
+    other = replace(visibility, query_real=~real, key_real=~real)
+    assert other.clear_queries(tensor).flatten().tolist() == [0, 0, 1]
+
+
+def test_masks_of_an_inference_are_not_kept_for_training() -> None:
+    real = torch.tensor([[True, False]])
+    visibility, tensor = Visibility(query_real=real, key_real=real), torch.ones(1, 1, 2, 1)
+    with torch.inference_mode():
+        visibility.clear_queries(tensor)
+    leaf = tensor.clone().requires_grad_()
+    visibility.clear_queries(leaf).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.flatten().tolist() == [1, 0]
+
+
 @pytest.mark.parametrize(("name", "order"), VARIANTS)
 def test_a_wholly_padded_row_gives_zeros_and_finite_gradients(name: str, order: str) -> None:
     for hide_queries, hide_keys in ((True, True), (False, True), (True, False)):
