@@ -23,10 +23,13 @@ FIELDS = (
 ).split()
 
 
-def run(launcher: list[str], out: Path, *more: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run(
+    launcher: list[str], out: Path, *more: str, check: bool = True, package: str = "seqarena.lra",
+    fields: list[str] = FIELDS,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
     folders = ["--out", str(out), "--data-folder", str(out.parent / "data")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [*launcher, "seqarena.lra", *FIELDS, *folders, *more]
+    command = [*launcher, package, *fields, *folders, *more]
     told = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=out.parent)
     assert not check or told.returncode == 0, told.stderr
     return told
@@ -52,6 +55,21 @@ def test_two_processes_follow_the_curve_of_one(attention: str, tmp_path: Path) -
     del two["seal"]  # of the file
     assert json.loads(told.stdout.splitlines()[-1]) == two  # printed by one process only
     assert told.stdout.count('"example_scores"') == 1
+
+
+HEADLINES = (
+    "wire --preset quick --attention softmax --model.dropout 0 --model.attention-dropout 0 --model.dim 16 "
+    "--model.ffn-dim 32 --model.heads 2 --data.generated 400 --data.validation-pairs 40 --train.batch-size 48 "
+    "--train.steps 6 --train.eval-every 6 --train.log-every 1 --optim.schedule.warmup 2"
+).split()
+
+
+def test_three_processes_share_the_batches_of_one_unevenly(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "3", "-m"]
+    run(torchrun, tmp_path / "three", package="seqarena.summarization", fields=HEADLINES)
+    run([sys.executable, "-m"], tmp_path / "one", package="seqarena.summarization", fields=HEADLINES)
+    assert losses(tmp_path / "three") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+    assert len(losses(tmp_path / "one")) == 6
 
 
 PREPARING = """

@@ -46,7 +46,7 @@ class Train:
     """Examples per step, over all processes together."""
     micro_batch_size: int | None = None
     """Examples per process and forward pass; none: all of the process. Fewer save memory and change the random
-    numbers of dropout and of augmentation."""
+    numbers of dropout and of augmentation, and the statistics of batch normalisation (XCiT)."""
     length_pool: int = 1
     """Number of batches whose examples are sorted by length together to reduce padding; 1: no sorting."""
     eval_every: int

@@ -138,14 +138,17 @@ class Stepper:
             return self.loss(model, part.to(self.accelerator.device))
 
     def parts(self, batch: Batch) -> list[Batch]:
-        """Returns the micro-batches of this process."""
-        count = len(batch) // self.accelerator.num_processes
-        first = count * self.accelerator.process_index
-        size = self.micro_batch_size or count
-        return [batch.rows(start, min(start + size, first + count)) for start in range(first, first + count, size)]
+        """Returns the micro-batches of this process. The batch needs an example for each process."""
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        first, stop = (len(batch) * number // processes for number in (rank, rank + 1))
+        size = self.micro_batch_size or stop - first
+        return [batch.rows(start, min(start + size, stop)) for start in range(first, stop, size)]
 
     def backward(self, batch: Batch) -> Tensor:
-        """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts."""
+        """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts.
+
+        Not of models whose layers compute with the whole part, such as batch normalisation.
+        """
         processes, whole, parts = self.accelerator.num_processes, batch.weight(), self.parts(batch)
         losses = []
         for number, part in enumerate(parts, start=1):

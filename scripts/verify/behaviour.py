@@ -20,11 +20,14 @@ from seqarena.scripts.verify.subject import (
     NotApplicableError,
     Subject,
     example,
+    mode_name,
     require_close,
 )
 
 LENGTH = 1024
 """Length of the inputs that are timed."""
+CHUNKED = 1500
+"""Length at which the formula is evaluated in two chunks of queries."""
 
 
 def config(subject: Subject) -> str:
@@ -78,6 +81,14 @@ def implementations(subject: Subject) -> str:
             if output is not None:
                 found.add(name)
                 require_close(output, expected, f"implementation {name}; {each.label}")
+    for order in subject.orders:
+        each, kernel = example(order, 1, 1, CHUNKED, 2, keys=CHUNKED, scale=1.0), subject.kernel(1)
+        chunked, whole = (
+            kernel.compute(name, each.query, each.key, each.value, each.visibility) for name in ("chunked", "reference")
+        )
+        if chunked is not None and whole is not None:
+            found.add("chunked")
+            require_close(chunked, whole, f"implementation chunked; {each.label}")
     return f"the same by {', '.join(name for name in IMPLEMENTATIONS if name in found)}"
 
 
@@ -91,9 +102,14 @@ def _inputs_of_many_sizes(subject: Subject) -> Iterator[Example]:
 
 
 def batches(subject: Subject) -> str:
-    """An example gives the same alone and in a batch, a head the same alone and among others."""
+    """An example gives the same alone and in a batch, a head the same alone and among others; also in training."""
     for order in subject.orders:
         each = example(order, batch=3, heads=3)
+        for is_training, dropout in subject.modes:
+            kernel = subject.kernel(3, dropout).train(is_training)
+            first, other = each.run_seeded(kernel), each.map(_with_other_examples).run_seeded(kernel)
+            where = f"all examples but the first changed; {each.label}, {mode_name(is_training, dropout)}"
+            require_close(other[:1], first[:1], where)
         together = each.run(subject.kernel(3))
         for number in range(3):
             alone = _only(each, (slice(number, number + 1),))
@@ -108,6 +124,10 @@ def batches(subject: Subject) -> str:
     return "examples and heads are independent"
 
 
+def _with_other_examples(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor[:1], 3 - tensor[1:]])
+
+
 def _only(each: Example, part: tuple[slice, ...]) -> Example:
     return each.map(lambda tensor: tensor[part])
 
@@ -115,7 +135,7 @@ def _only(each: Example, part: tuple[slice, ...]) -> Example:
 def repeated_calls(subject: Subject) -> str:
     """Two calls give the same bits, draw no random numbers, and leave their inputs as they are.
 
-    A call in training, without dropout, gives the same numbers.
+    A call in training, without dropout, gives the same numbers and changes no buffer.
     """
     for each in subject.examples():
         kernel = subject.kernel(each.query.shape[1])
@@ -130,7 +150,14 @@ def repeated_calls(subject: Subject) -> str:
         if not torch.equal(first, second):
             raise FailedCheckError(f"{each.label}: two calls give other numbers")
         where = f"in training without dropout, compared with evaluation; {each.label}"
+        kept = {name: buffer.clone() for name, buffer in kernel.named_buffers()}
         require_close(each.run(kernel.train()), first, where)
+        changed = [name for name, buffer in kernel.named_buffers() if not torch.equal(buffer, kept[name])]
+        if changed:
+            raise FailedCheckError(
+                f"in training; {each.label}: a call changes the buffer {', '.join(changed)}; a step calls normalize "
+                "several times, for chunks of queries and to recompute them"
+            )
     return "the same bits, in training the same numbers"
 
 

@@ -19,6 +19,7 @@ from seqarena.scripts.verify.subject import (
     Subject,
     difference,
     example,
+    mode_name,
     require_close,
     require_support,
 )
@@ -101,21 +102,22 @@ def future(subject: Subject) -> str:
     for memory in (False, True) if "memory" in subject.config.supports else (False,):
         for each in subject.examples(ordered, memory=memory):
             _require_no_future(subject.kernel(each.query.shape[1]), each, range(each.query.shape[2] - 1))
-    for order, is_training in itertools.product(ordered, (False, True)):
-        _require_no_future(subject.kernel(1).train(is_training), example(order, 1, 1, LONG, 4), TIMES)
+    for order, (is_training, dropout) in itertools.product(ordered, subject.modes):
+        kernel = subject.kernel(1, dropout).train(is_training)
+        _require_no_future(kernel, example(order, 1, 1, LONG, 4), TIMES, mode_name(is_training, dropout))
     return f"unchanged in {', '.join(ordered)}"
 
 
-def _require_no_future(kernel: Kernel, each: Example, times: Iterable[int]) -> None:
+def _require_no_future(kernel: Kernel, each: Example, times: Iterable[int], mode: str = "in evaluation") -> None:
     """Raises a ``FailedCheckError`` if tokens after one of the queries ``times`` change an output up to it."""
-    expected = each.run(kernel)
+    expected = each.run_seeded(kernel)
     for time in times:
         later = replace(each, query=_changed(each.query, time + 1))
         if each.visibility.order == "causal":
             at = time + each.visibility.memory
             later = replace(later, key=_changed(each.key, at + 1), value=_changed(each.value, at + 1))
-        where = f"tokens after query {time} changed; {each.label}" + (", in training" if kernel.training else "")
-        require_close(later.run(kernel)[:, :, : time + 1], expected[:, :, : time + 1], where, 1e-12)
+        where = f"tokens after query {time} changed; {each.label}, {mode}"
+        require_close(later.run_seeded(kernel)[:, :, : time + 1], expected[:, :, : time + 1], where, 1e-12)
 
 
 def other_queries(subject: Subject) -> str:

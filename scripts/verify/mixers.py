@@ -17,11 +17,13 @@ from seqarena.common.attention.softmax import Softmax
 from seqarena.common.attention.visibility import Order, Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.scripts.verify import behaviour
-from seqarena.scripts.verify.numbers import finite_differences
+from seqarena.scripts.verify.masks import LONG, TIMES
+from seqarena.scripts.verify.numbers import difference_along, finite_differences
 from seqarena.scripts.verify.subject import (
     FailedCheckError,
     NotApplicableError,
     Subject,
+    mode_name,
     require_close,
     require_support,
 )
@@ -45,6 +47,13 @@ class Stream:
         """Sizes and settings, for messages."""
         batch, tokens, dim = self.hidden.shape
         return f"order {self.visibility.order}, {tokens} tokens, batch {batch}, width {dim}"
+
+    def run_seeded(self, mixer: nn.Module) -> Tensor:
+        """Returns the output with the same random numbers at every call, so that dropout drops the same."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            output: Tensor = mixer(self.hidden, self.visibility)
+            return output
 
 
 def made(subject: Subject, shape: LayerShape = SHAPE, dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -94,7 +103,10 @@ def sizes(subject: Subject) -> str:
 
 
 def repeated_calls(subject: Subject) -> str:
-    """Two calls give the same bits, draw no random numbers, and leave their input as it is."""
+    """Two calls give the same bits, draw no random numbers, and leave their input as it is.
+
+    A call in training, without dropout, gives the same numbers.
+    """
     for each in streams(subject):
         mixer, before, state = made(subject), each.hidden.clone(), torch.random.get_rng_state()
         first, second = (mixer(each.hidden, each.visibility) for _ in range(2))
@@ -102,13 +114,20 @@ def repeated_calls(subject: Subject) -> str:
             raise FailedCheckError(f"in evaluation; {each.label}: a call draws random numbers")
         if not torch.equal(before, each.hidden) or not torch.equal(first, second):
             raise FailedCheckError(f"{each.label}: a call changes its input, or two calls give other numbers")
-    return "the same bits"
+        where = f"in training without dropout, compared with evaluation; {each.label}"
+        require_close(mixer.train()(each.hidden, each.visibility), first, where)
+    return "the same bits, in training the same numbers"
 
 
 def batches(subject: Subject) -> str:
-    """An example gives the same alone and in a batch."""
+    """An example gives the same alone and in a batch, also in training."""
     for order in subject.orders:
         each = stream(order, batch=3)
+        other = replace(each, hidden=torch.cat([each.hidden[:1], 3 - each.hidden[1:]]))
+        for is_training, dropout in subject.modes:
+            mixer = made(subject, replace(SHAPE, dropout=dropout)).train(is_training)
+            where = f"all examples but the first changed; {each.label}, {mode_name(is_training, dropout)}"
+            require_close(other.run_seeded(mixer)[:1], each.run_seeded(mixer)[:1], where)
         together = made(subject)(each.hidden, each.visibility)
         for number in range(3):
             alone = made(subject)(each.hidden[number : number + 1], each.visibility)
@@ -158,6 +177,15 @@ def future(subject: Subject) -> str:
             require_close(made(subject)(other, each.visibility)[:, :first], expected[:, :first], where)
             shorter = made(subject)(each.hidden[:, :first], each.visibility)
             require_close(shorter, expected[:, :first], f"tokens from {first} on removed; {each.label}")
+    each = stream("causal", 1, LONG)
+    for is_training, dropout in subject.modes:
+        mixer = made(subject, replace(SHAPE, length=LONG, dropout=dropout)).train(is_training)
+        expected = each.run_seeded(mixer)
+        for last in TIMES:
+            later = torch.cat([each.hidden[:, : last + 1], 3 - each.hidden[:, last + 1 :]], dim=1)
+            found = replace(each, hidden=later).run_seeded(mixer)
+            where = f"tokens after token {last} changed; {each.label}, {mode_name(is_training, dropout)}"
+            require_close(found[:, : last + 1], expected[:, : last + 1], where)
     return "excluded"
 
 
@@ -246,21 +274,10 @@ def gradients(subject: Subject) -> str:
             generator = torch.Generator().manual_seed(0)
             direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             found = direction.new_zeros(()) if parameter.grad is None else (parameter.grad * direction).sum()
-            length, start = torch.zeros(1, dtype=torch.float64), parameter.detach().clone()
-            along = functools.partial(_along, mixer, each, parameter, start, direction, length)
-            with torch.no_grad():
-                expected = finite_differences(length, along)
-                parameter.copy_(start)
-            require_close(found[None], expected, f"gradient of {name} in one direction; {each.label}", 1e-4)
+            value = functools.partial(_weighted_sum, mixer, each.hidden, each.visibility)
+            expected = torch.tensor(difference_along(parameter, direction, lambda value=value: float(value())))  # type: ignore[misc]
+            require_close(found, expected, f"gradient of {name} in one direction; {each.label}", 1e-4)
     return "equal finite differences"
-
-
-def _along(
-    mixer: nn.Module, each: Stream, parameter: Tensor, start: Tensor, direction: Tensor, length: Tensor
-) -> float:
-    """Returns the weighted sum of the outputs with a parameter moved by ``length`` in a direction."""
-    parameter.copy_(start + length * direction)
-    return float(_weighted_sum(mixer, each.hidden, each.visibility))
 
 
 def _weighted_sum(mixer: nn.Module, hidden: Tensor, visibility: Visibility) -> Tensor:

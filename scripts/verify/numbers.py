@@ -1,5 +1,6 @@
 """Checks of the numbers: weights, bias, gradients, half precision, dropout, trained parameters."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,7 +9,9 @@ import torch
 from torch import Tensor
 
 from seqarena.common.attention.base import Kernel
+from seqarena.common.attention.visibility import Order
 from seqarena.scripts.verify.subject import (
+    DROPOUT,
     Example,
     FailedCheckError,
     NotApplicableError,
@@ -81,8 +84,12 @@ def _require_hidden(each: Example, kernel: Kernel, heads: int) -> None:
 
 
 def gradients(subject: Subject) -> str:
-    """Gradients equal finite differences in float64: of query, key, value, bias and the kernel's parameters."""
+    """Gradients equal finite differences in float64: of query, key, value, bias and the kernel's parameters.
+
+    Of larger inputs in one direction; there, float32 has the same gradients.
+    """
     for order in subject.orders:
+        _require_directions(subject, order)
         for masked in (False, True) if "padding" in subject.config.supports else (False,):
             each = example(order, batch=1, heads=1, queries=3, dim=2)
             kernel = subject.kernel(1)
@@ -96,6 +103,38 @@ def gradients(subject: Subject) -> str:
                 replace(each, visibility=visibility), kernel, kind, has_bias="bias" in subject.config.supports
             )
     return "equal finite differences"
+
+
+def _require_directions(subject: Subject, order: Order) -> None:
+    """Raises a ``FailedCheckError`` if a gradient of several examples and heads is wrong."""
+    each, kernel, single = example(order, 2, 3, 20), subject.kernel(3), subject.kernel(3, dtype=torch.float32)
+    names = ["query", "key", "value", *(name for name, _ in kernel.named_parameters())]
+    sums, inputs = [], []
+    for dtype, some in ((torch.float64, kernel), (torch.float32, single)):
+        leaves = each.map(lambda tensor, dtype=dtype: tensor.to(dtype).requires_grad_())  # type: ignore[misc]
+        sums.append(functools.partial(_weighted_sum, leaves, some))
+        inputs.append([leaves.query, leaves.key, leaves.value, *some.parameters()])
+    found, found_single = (_gradients(total(), own) for total, own in zip(sums, inputs, strict=True))
+    generator = torch.Generator().manual_seed(0)
+    for name, leaf, gradient, other in zip(names, inputs[0], found, found_single, strict=True):
+        direction = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
+        expected = difference_along(leaf, direction, lambda: float(sums[0]()))
+        where = f"gradient of the {name}; {each.label}"
+        require_close((gradient * direction).sum(), torch.tensor(expected), f"{where}, in one direction", 1e-4)
+        require_close(other, gradient, f"{where}, in float32", 1e-3)
+
+
+def _weighted_sum(each: Example, kernel: Kernel) -> Tensor:
+    output = each.run(kernel)
+    return (output * _coefficients(output)).sum()
+
+
+def _gradients(total: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the gradient of each input, 0 for those that are not used."""
+    if not total.requires_grad:
+        return [torch.zeros_like(each) for each in inputs]
+    found = torch.autograd.grad(total, inputs, allow_unused=True)
+    return [torch.zeros_like(each) if one is None else one for each, one in zip(inputs, found, strict=True)]
 
 
 def _require_gradients(each: Example, kernel: Kernel, kind: str, *, has_bias: bool) -> None:
@@ -112,13 +151,11 @@ def _require_gradients(each: Example, kernel: Kernel, kind: str, *, has_bias: bo
 
     output = run(*leaves)
     inputs = [*leaves, *own]
-    found: Sequence[Tensor | None] = [None] * len(inputs)
-    if output.requires_grad:
-        found = torch.autograd.grad(output, inputs, allow_unused=True)
+    found = _gradients(output, inputs)
     with torch.no_grad():
         for name, leaf, gradient in zip(names, inputs, found, strict=True):
             expected = finite_differences(leaf, lambda: float(run(*leaves)))
-            gap = difference(torch.zeros_like(leaf) if gradient is None else gradient, expected)
+            gap = difference(gradient, expected)
             if gap > 1e-4:
                 raise FailedCheckError(f"{kind}; {each.label}: the gradient of {name} is off by {gap:.2g}")
 
@@ -137,6 +174,17 @@ def finite_differences(leaf: Tensor, value: Callable[[], float]) -> Tensor:
     return found
 
 
+def difference_along(leaf: Tensor, direction: Tensor, value: Callable[[], float]) -> float:
+    """Returns the central difference of a function, in one direction of a tensor that it reads."""
+    step, kept, found = 1e-6, leaf.detach().clone(), []
+    with torch.no_grad():
+        for sign in (1, -1):
+            leaf.copy_(kept + sign * step * direction)
+            found.append(value())
+        leaf.copy_(kept)
+    return (found[0] - found[1]) / (2 * step)
+
+
 def _coefficients(output: Tensor) -> Tensor:
     """Returns fixed coefficients by which the output is summed, so that no gradient cancels."""
     return torch.arange(1, output.numel() + 1, dtype=output.dtype).sin().view_as(output)
@@ -152,7 +200,8 @@ def half_precision(subject: Subject) -> str:
                 largest = float(expected.detach().abs().max())
                 if not largest <= torch.finfo(dtype).max / 4:
                     continue  # the output itself is too large for this dtype
-                found = each.run(subject.kernel(1, dtype=torch.float32))
+                with torch.autocast("cpu", dtype=dtype):  # as in training
+                    found = each.run(subject.kernel(1, dtype=torch.float32))
                 where = f"{dtype}, numbers up to {float(each.query.abs().max()):.0f}; {each.label}"
                 if found.dtype != dtype:
                     raise FailedCheckError(f"{where}: the output has dtype {found.dtype}")
@@ -162,26 +211,45 @@ def half_precision(subject: Subject) -> str:
 
 
 def dropout(subject: Subject) -> str:
-    """Dropout acts in training alone, keeps the mean of the output, and follows the seed."""
+    """Dropout acts in training alone, keeps the mean of the output, and follows the seed.
+
+    It differs between examples and between heads, and the output varies as if each weight were dropped by itself.
+    """
     require_support(subject, "dropout")
-    each = example(subject.orders[0], batch=1, heads=1, queries=3, dim=2)
-    kernel = subject.kernel(1, dropout=0.3)
-    expected = each.run(subject.kernel(1))
-    require_close(each.run(kernel), expected, f"dropout 0.3, in evaluation; {each.label}", 1e-12)
+    for order in subject.orders:
+        _require_dropout(subject, order)
+    return "in training alone, and keeps the mean"
+
+
+def _require_dropout(subject: Subject, order: Order) -> None:
+    single = example(order, batch=1, heads=1, queries=3, dim=2)
+    each = single.map(lambda tensor: tensor.expand(2, 2, -1, -1).contiguous())  # all examples and heads are the same
+    kernel, where = subject.kernel(2, DROPOUT), f"dropout {DROPOUT:g}; {each.label}"
+    expected = each.run(subject.kernel(2))
+    require_close(each.run(kernel), expected, f"{where}, in evaluation", 1e-12)
     kernel.train()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         drawn = torch.stack([each.run(kernel).detach() for _ in range(DRAWS)])
         torch.manual_seed(0)
-        require_close(each.run(kernel), drawn[0], f"dropout 0.3, the same seed twice; {each.label}", 1e-12)
+        require_close(each.run(kernel), drawn[0], f"{where}, the same seed twice", 1e-12)
     spread = drawn.std(dim=0)
     if float(spread.max()) == 0.0:
-        raise FailedCheckError(f"dropout 0.3, in training; {each.label}: it drops nothing")
+        raise FailedCheckError(f"{where}, in training: it drops nothing")
     # Seven standard errors: less than one false alarm in a hundred million outputs.
     limit = 7 * spread / math.sqrt(DRAWS) + 1e-9
     if bool(((drawn.mean(dim=0) - expected).abs() > limit).any()):
-        raise FailedCheckError(f"dropout 0.3, in training; {each.label}: the mean of {DRAWS} outputs is another one")
-    return "in training alone, and keeps the mean"
+        raise FailedCheckError(f"{where}, in training: the mean of {DRAWS} outputs is another one")
+    if torch.equal(drawn[:, :1], drawn[:, 1:]) or torch.equal(drawn[:, :, :1], drawn[:, :, 1:]):
+        raise FailedCheckError(f"{where}, in training: it drops the same weights in all examples or heads")
+    if kernel.has_weights and type(kernel).transform is Kernel.transform:
+        own = kernel.eval().weights(each.query, each.key, each.visibility)
+        variance = DROPOUT / (1 - DROPOUT) * (own**2 @ each.value**2).sum()
+        ratio = float(drawn.var(dim=0).sum() / variance.detach())
+        if not 0.75 < ratio < 1.33:
+            raise FailedCheckError(
+                f"{where}, in training: the variance of {DRAWS} outputs is {ratio:.2f} times that of this dropout"
+            )
 
 
 def parameters(subject: Subject) -> str:

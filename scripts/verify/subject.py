@@ -13,6 +13,9 @@ from seqarena.common.attention.visibility import CallOption, Order, Visibility
 SIZES = ((1, 1, 1, 2), (1, 1, 2, 2), (1, 2, 3, 2), (2, 2, 5, 4))
 """Batch, heads, queries and head_dim of the inputs, the smallest first: the first that fails is shown."""
 
+DROPOUT = 0.3
+"""Probability of the checks with dropout."""
+
 
 class FailedCheckError(Exception):
     """A check found a fault. The message shows the smallest example."""
@@ -46,6 +49,12 @@ class Example:
         output: Tensor = kernel(self.query, self.key, self.value, self.visibility, self.bias)
         return output
 
+    def run_seeded(self, kernel: Kernel) -> Tensor:
+        """Returns the output with the same random numbers at every call, so that dropout drops the same weights."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self.run(kernel)
+
     def map(self, function: Callable[[Tensor], Tensor]) -> "Example":
         """Returns the example with a function applied to query, key and value."""
         return replace(self, query=function(self.query), key=function(self.key), value=function(self.value))
@@ -61,6 +70,12 @@ class Subject:
     def kernel(self, heads: int = 2, dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Kernel:
         """Returns a kernel in evaluation."""
         return self.config.build(heads=heads, dropout=dropout).to(dtype).eval()
+
+    @property
+    def modes(self) -> list[tuple[bool, float]]:
+        """Whether a call is in training, and its dropout: evaluation, training, and training with dropout."""
+        rates = (0.0, DROPOUT) if "dropout" in self.config.supports else (0.0,)
+        return [(False, 0.0), *((True, rate) for rate in rates)]
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -93,6 +108,11 @@ def require_support(subject: Subject, *options: CallOption) -> None:
     missing = [each for each in options if each not in subject.config.supports]
     if missing:
         raise NotApplicableError(f"the config does not list {', '.join(missing)}")
+
+
+def mode_name(is_training: bool, dropout: float) -> str:
+    """Returns the mode of a call, for messages."""
+    return f"in training with dropout {dropout:g}" if dropout else "in training" if is_training else "in evaluation"
 
 
 def difference(found: Tensor, expected: Tensor) -> float:

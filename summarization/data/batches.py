@@ -12,7 +12,7 @@ from seqarena.common.data.batches import Batch, Indices, Ragged, ShuffledIndices
 from seqarena.common.shapes import Mask, SourceMask, SourceTokens, TokenIds, Tokens
 
 GRAIN = 8
-"""Batch sizes are multiples of this if the mean batch size is, so that several processes can share a batch."""
+"""Batch sizes are multiples of this if the mean batch size is: up to 8 processes then have equal shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +108,12 @@ class TokenBudgetOrder(ShuffledIndices):
     targets: npt.NDArray[np.int64]
     """Tokens of each headline; ``lengths`` are those of the texts."""
     processes: int = 1
-    """Number of processes that share each batch. Any divisor of 8 gives the same batches as 1."""
+    """Number of processes that share each batch: its minimum size. Apart from that, batches are the same for all."""
 
     @property
     def grain(self) -> int:
         """Divisor of every batch size."""
-        return math.lcm(math.gcd(self.batch_size, GRAIN), self.processes)
+        return math.gcd(self.batch_size, GRAIN)
 
     def cut(self, examples: Indices) -> list[Indices]:
         """Returns the batches of a pool, as indices into ``examples``; cached for the latest pool."""
@@ -133,8 +133,10 @@ class TokenBudgetOrder(ShuffledIndices):
         grains = len(examples) // self.grain
         wanted = np.searchsorted(cost, cost[-1] * np.arange(1, self.pool) / self.pool) / self.grain
         ends = np.rint(wanted).astype(np.int64)
-        for batch in range(self.pool - 1):  # no batch may be empty
-            ends[batch] = np.clip(ends[batch], (ends[batch - 1] if batch else 0) + 1, grains - (self.pool - 1 - batch))
+        least = math.ceil(self.processes / self.grain)
+        for batch in range(self.pool - 1):
+            most = grains - least * (self.pool - 1 - batch)
+            ends[batch] = np.clip(ends[batch], (ends[batch - 1] if batch else 0) + least, most)
         return np.split(order, ends * self.grain)
 
 

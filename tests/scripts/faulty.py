@@ -204,15 +204,6 @@ def on_full_matrix(
     return full(self, query, key, value, visibility, bias, scaled_scores(query, key, bias))
 
 
-def no_dropout(
-    self: Plain, query: Tensor, key: Tensor, value: Tensor, visibility: Visibility, bias: Any = None
-) -> Tensor:
-    kept, self.dropout = self.dropout, 0.0
-    result = Plain.forward(self, query, key, value, visibility, bias)
-    self.dropout = kept
-    return result
-
-
 def unscaled_dropout(self: Plain, right: Tensor, *_: Any) -> Tensor:
     return right * (1 - self.active_dropout)
 
@@ -325,7 +316,6 @@ FAULTS = (
     Fault("the output is float32", "half precision", output(
         lambda self, right, *_: right.float() if right.dtype != torch.float64 else right)),
     Fault("sums in half precision", "half precision", call(summed_in_own_dtype)),
-    Fault("no dropout", "dropout", call(no_dropout)),
     Fault("dropout in evaluation", "dropout", formula(always_dropout)),
     Fault("dropout without rescaling", "dropout", output(unscaled_dropout)),
     Fault("a parameter that is never trained", "parameters", Untrained),

@@ -76,6 +76,18 @@ class NoDropout(PlainMixer):
         super().__init__(config, replace(shape, dropout=0.0))
 
 
+class BatchNorm(PlainMixer):
+    """The statistics of a batch contain other examples and later tokens, in training alone."""
+
+    def __init__(self, config: FaultyMixer, shape: LayerShape) -> None:
+        super().__init__(config, shape)
+        self.norm = nn.BatchNorm1d(shape.dim)
+
+    def mix(self, hidden: Tensor, visibility: Visibility) -> Tensor:
+        output: Tensor = self.norm(super().mix(hidden, visibility).mT).mT
+        return output
+
+
 class OwnTable(PlainMixer):
     """A table by position that has the length of the longest sequence, and is not cut."""
 
@@ -131,6 +143,8 @@ MIXER_FAULTS = (
     MixerFault("none", "", PlainMixer),
     MixerFault("causal order is ignored", "the future", without(lambda seen: replace(seen, order="none", window=None))),
     MixerFault("a mean over all tokens", "the future", output(mean_of_all), WHOLE),
+    MixerFault("a mean over all tokens of long sequences", "the future", output(
+        lambda self, right, hidden: mean_of_all(self, right, hidden) if hidden.shape[1] > 16 else right), WHOLE),
     MixerFault("padding is not masked", "padded keys", without(lambda seen: replace(seen, key_real=None))),
     MixerFault("padding of the first example", "padded keys", without(
         lambda seen: seen if seen.key_real is None else replace(seen, key_real=seen.key_real[:1].expand_as(
@@ -143,6 +157,9 @@ MIXER_FAULTS = (
     MixerFault("nothing is trained", "parameters", output(lambda self, right, hidden: right.detach())),
     MixerFault("batch normalisation", "batches and heads", output(
         lambda self, right, hidden: right - 1e-3 * right.mean(dim=0, keepdim=True))),
+    MixerFault("the statistics of the batch", "repeated calls", BatchNorm),
+    MixerFault("another formula in training", "repeated calls", output(
+        lambda self, right, hidden: 1.01 * right if self.training else right)),
     MixerFault("noise", "repeated calls", output(
         lambda self, right, hidden: right + 1e-6 * torch.randn_like(right))),
     MixerFault("dropout in evaluation", "repeated calls", output(

@@ -12,6 +12,7 @@ from seqarena.scripts.verify.subject import Subject
 from tests.scripts.faulty import FAULTS, Fault, Faulty, NotJson
 from tests.scripts.faulty_direct import DIRECT_FAULTS, DirectFaulty
 from tests.scripts.faulty_mixers import MIXER_FAULTS, FaultyMixer, MixerFault
+from tests.scripts.faulty_training import TRAINING_FAULTS, FaultyTraining
 
 pytestmark = pytest.mark.unhooked  # torch.compile does not take functions with checked shapes
 UNTIMED = tuple(name for name in CHECKS if name != "speed")
@@ -21,10 +22,11 @@ def failed(subject: Subject, checks: tuple[str, ...] = UNTIMED) -> dict[str, str
     return {each.check: each.detail for each in verify(subject, checks) if each.status == "failed"}
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [*FAULTS, *TRAINING_FAULTS], ids=lambda fault: fault.name)
 def test_every_planted_fault_is_named(fault: Fault) -> None:
     checks = UNTIMED[: UNTIMED.index(fault.check) + 1] if fault.check else UNTIMED
-    found = failed(Subject(name=fault.name, config=Faulty(fault=fault.name, **fault.config)), checks)
+    made = FaultyTraining if fault in TRAINING_FAULTS else Faulty
+    found = failed(Subject(name=fault.name, config=made(fault=fault.name, **fault.config)), checks)
     assert list(found) == ([fault.check] if fault.check else []), found
 
 

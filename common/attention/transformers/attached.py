@@ -18,7 +18,7 @@ from seqarena.common.attention.transformers.interface import (
 from seqarena.common.data.readers import member, read_json
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bounded import bounded_modules
-from seqarena.common.training.optim import Optim, build_optimizer
+from seqarena.common.training.optim import Optim, Schedule, build_optimizer
 
 HEADS = ("num_attention_heads", "num_heads", "n_heads")
 """Names of the attribute with the number of heads in models and configs of the library."""
@@ -90,8 +90,17 @@ def clamp(model: nn.Module) -> None:
 def optimizer_of(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     """Returns an optimiser for the library's Trainer, which also clamps bounded parameters after each step.
 
-    They have ``bounded_lr_multiplier`` times the learning rate and no weight decay.
+    They have ``bounded_lr_multiplier`` times the learning rate and no weight decay. The schedule and the limit of the
+    gradient norm are those of the Trainer's arguments.
+
+    Raises:
+        WrongUseError: ``bert_adam``, or a schedule or limit in ``optim``: they need this project's training loop.
     """
+    if optim.name == "bert_adam" or optim.clip is not None or optim.schedule != Schedule():
+        raise WrongUseError(
+            "optimizer_of: expected no bert_adam, no clip and no schedule in Optim, which need this project's "
+            "training loop; use adamw, and give the Trainer max_grad_norm and a scheduler"
+        )
     optimizer = build_optimizer(optim, model)
     for group in optimizer.param_groups:
         group["lr"] = optim.lr * group["multiplier"]

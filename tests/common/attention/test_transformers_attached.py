@@ -14,7 +14,7 @@ from seqarena.common.attention import reference
 from seqarena.common.attention.base import AttentionConfig, Kernel
 from seqarena.common.errors import BadDataError, WrongUseError
 from seqarena.common.model.bounded import bounded_modules
-from seqarena.common.training.optim import Optim
+from seqarena.common.training.optim import Optim, Schedule
 from tests.common.attention.library_models import TINY, made, tokens
 
 pytestmark = pytest.mark.extras
@@ -86,6 +86,17 @@ def test_parameters_of_any_variant_are_trained_saved_and_loaded(tmp_path: Path) 
     model.to("meta")
     assert {each.device.type for each in scales.values()} <= {"cpu", "meta"}
     assert all(each.device.type == "meta" for each in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "optim",
+    [Optim(lr=1e-3, name="bert_adam"), Optim(lr=1e-3, clip=1.0), Optim(lr=1e-3, schedule=Schedule(shape="linear"))],
+)
+def test_an_optimiser_that_needs_our_training_loop_is_refused(optim: Optim) -> None:
+    from seqarena.common.attention.transformers import optimizer_of  # noqa: PLC0415
+
+    with pytest.raises(WrongUseError, match="use adamw, and give the Trainer max_grad_norm and a scheduler"):
+        optimizer_of(torch.nn.Linear(2, 2), optim)
 
 
 @pytest.mark.usefixtures("scaled")

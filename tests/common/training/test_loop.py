@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from seqarena.common.training.checkpoint import load_state, load_weights, save_s
 from seqarena.common.training.loop import DivergedError
 from seqarena.common.training.restart import chosen_weights
 from seqarena.common.training.runtime import make_accelerator
-from tests.common.runs.toy import OPTIM, TRAIN, ToyBatches, ToyModel, toy_evaluate, toy_fit
+from seqarena.common.training.step import Stepper
+from tests.common.runs.toy import OPTIM, TRAIN, ToyBatch, ToyBatches, ToyModel, toy_evaluate, toy_fit
 
 
 def weights(model: ToyModel) -> list[torch.Tensor]:
@@ -114,6 +116,23 @@ def test_weights_that_a_kill_left_behind_go(tmp_path: Path, at: int) -> None:
     toy_fit(tmp_path / "killed")
     names = [{each.name for each in (tmp_path / run / "checkpoint").iterdir()} for run in ("whole", "killed")]
     assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_processes_share_any_batch(micro_batch_size: int | None) -> None:
+    """The shares, weighted by their terms, are the batch; none is empty, and they differ by one example at most."""
+    inputs = torch.arange(11.0)[:, None, None].expand(-1, 4, 8)
+    batch = ToyBatch(inputs=inputs, targets=inputs)
+    for processes in (1, 2, 3, 11):
+        shares = []
+        for rank in range(processes):
+            accelerator = SimpleNamespace(num_processes=processes, process_index=rank)
+            stepper = SimpleNamespace(accelerator=accelerator, micro_batch_size=micro_batch_size)
+            shares.append(Stepper.parts(stepper, batch))  # type: ignore[arg-type]
+        sizes = [sum(map(len, share)) for share in shares]
+        assert max(sizes) - min(sizes) <= 1 <= min(sizes)
+        assert torch.equal(torch.cat([part.inputs for share in shares for part in share]), inputs)  # type: ignore[attr-defined]
+        assert max(len(part) for share in shares for part in share) <= (micro_batch_size or 11)
 
 
 def test_micro_batches_change_nothing_but_memory(tmp_path: Path) -> None:
