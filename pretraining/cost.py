@@ -23,13 +23,13 @@ LEAST_HOURS = 0.1
 
 
 def line(operations: float, card: Card, memory_bytes: float, parameters: int) -> str:
-    """Returns operations, time, memory and model size as one printed line."""
+    """Returns operations, time, memory and model size, all of a model with softmax, as one printed line."""
     hours = operations / card.per_second / 3600
     time = f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     on_card = "" if hours < LEAST_HOURS else f"{time} on {card.name}, "
     return (
         f"{operations:.2g} floating-point operations, {on_card}about "
-        f"{memory_bytes / 2**30:,.1f} GiB per process, {parameters / 1e6:,.1f} M parameters"
+        f"{memory_bytes / 2**30:,.1f} GiB per process, about {parameters / 1e6:,.1f} M parameters with softmax"
     )
 
 
