@@ -21,7 +21,7 @@ SCOPES = ("piece", "word", "span")
 
 @dataclass(frozen=True, kw_only=True)
 class Masking:
-    """Settings of n-gram masking. A span stays in its segment, without ``[CLS]`` and ``[SEP]``, and overlaps no other."""
+    """Settings of n-gram masking. A span stays in its segment without its special tokens, and overlaps no other."""
 
     law: Literal["inverse", "geometric", "uniform", "single"] = "inverse"
     """Distribution of span lengths: n with weight 1 / n (ALBERT), geometric (SpanBERT), uniform, or always 1."""
