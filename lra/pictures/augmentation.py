@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seqarena.common.data.batches import moved
 from seqarena.common.errors import WrongUseError
-from seqarena.common.shapes import Labels, PerClass, Pixels
+from seqarena.common.shapes import PerClass, Pixels
 from seqarena.common.training.runtime import seed_torch
 from seqarena.lra.pictures.data import PictureBatch
 from seqarena.lra.pictures.operations import auto_augment, rand_augment
@@ -72,7 +72,7 @@ def augmented(augmentation: Augmentation, batch: PictureBatch, classes: int) -> 
         seed_torch(int(batch.seeds[0]))
         for change in _changes(augmentation, pixels.shape[-1]):
             pixels = change(pixels)
-        pixels, targets = _mixed(augmentation, pixels, targets, batch.labels)
+        pixels, targets = _mixed(augmentation, pixels, targets)
     smooth = augmentation.label_smoothing
     return pixels, targets * (1 - smooth) + smooth / classes
 
@@ -94,7 +94,7 @@ def _changes(augmentation: Augmentation, side: int) -> Sequence[Any]:
     return found
 
 
-def _mixed(augmentation: Augmentation, pixels: Tensor, targets: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
+def _mixed(augmentation: Augmentation, pixels: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Returns pictures and targets mixed with those of another picture of the batch."""
     kinds = [kind for kind in ("mixup", "cutmix") if getattr(augmentation, kind)]
     if not kinds:
@@ -109,9 +109,14 @@ def _mixed(augmentation: Augmentation, pixels: Tensor, targets: Tensor, labels: 
         cutmix = _kornia().RandomCutMixV2(
             beta=augmentation.cutmix, p=1.0, data_keys=["input", "class"], use_correct_lambda=True
         )
-        pixels, mixed = cutmix(pixels, labels)
-        other, own = mixed[0, :, 1].long(), mixed[0, :, 2:]
-        return pixels, targets * own + nn.functional.one_hot(other, targets.shape[1]) * (1 - own)
+        # Kornia would wait for a GPU. So it mixes the numbers of pictures, on the host.
+        numbers = torch.arange(len(pixels))
+        each_pixel = numbers[:, None, None, None].expand(-1, 1, *pixels.shape[2:])
+        source, mixed = cutmix(each_pixel.float(), numbers)
+        is_own, other, own = (
+            moved(each, pixels.device) for each in (source.long() == each_pixel, mixed[0, :, 1].long(), mixed[0, :, 2:])
+        )
+        return torch.where(is_own, pixels, pixels[other]), targets * own + targets[other] * (1 - own)
     # Kornia's MixUp draws its weights uniformly, not from a beta distribution.
     weight = moved(torch.distributions.Beta(augmentation.mixup, augmentation.mixup).sample(), pixels.device)
     order = moved(torch.randperm(len(pixels)), pixels.device)
