@@ -213,7 +213,8 @@ def memory(subject: Subject) -> str:
         small, large = (_memory(subject.kernel(1, dtype=torch.float32), 2**power, order) for power in (10, 11))
         grown = [f"{name} {before / 2**20:.1f} to {after / 2**20:.1f}" for name, before, after in zip(
             ("stored", "largest tensor"), small, large, strict=True)]  # fmt: skip
-        found.append(f"{order}: {', '.join(grown)} MiB")
+        in_chunks = ", the longer call in chunks" if large[0] < small[0] else ""
+        found.append(f"{order}: {', '.join(grown)} MiB{in_chunks}")
         if any(after > 3 * before for before, after in zip(small, large, strict=True)):
             if order not in subject.config.stepwise:
                 raise NotApplicableError(f"{found[-1]} as the length doubles; {order} is not in stepwise")
