@@ -350,7 +350,9 @@ class Kernel(nn.Module, ABC):
         self, query: Query, key: Key, visibility: Visibility, bias: Bias | None, state: EarlierLse | None
     ) -> tuple[Weights, ColumnLse | None]:
         visible = visibility.pairs(query.shape[2], key.shape[2], query.device)
-        return self.normalize(scaled_scores(query, key, bias), visible, visibility, state)
+        scores = scaled_scores(query, key, bias)
+        with torch.autocast(query.device.type, enabled=False):  # the products of a formula too are in float32 or wider
+            return self.normalize(scores, visible, visibility, state)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,9 +94,9 @@ def fused_softmax(
         )  # the bias may be NaN at padding
         mask, empty_rows = _bias_mask(clean_bias.to(query.dtype), None if real is None else _seen_keys(real))
     elif real is not None:
-        seen = visibility.share(("seen",), lambda: _seen_keys(real))
+        seen = visibility.share(("seen",), real, lambda: _seen_keys(real))
         dtype = query.dtype
-        mask = visibility.share(("mask", dtype), lambda: additive_mask(seen, dtype)) if query.is_cuda else seen
+        mask = visibility.share(("mask", dtype), real, lambda: additive_mask(seen, dtype)) if query.is_cuda else seen
     with torch.autocast(
         query.device.type, enabled=False
     ):  # computes in the inputs' precision, as every other variant does

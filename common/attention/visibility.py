@@ -85,16 +85,23 @@ class Visibility:
     segments: Segments | None = None
     window: int | None = None
     padded_at_end: bool = False
-    _shared: dict[tuple[object, ...], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _shared: dict[tuple[object, ...], tuple[int, Tensor]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    def share(self, name: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
-        """Returns a mask that ``make`` makes from the fields, once for all layers that share this visibility."""
+    def share(self, name: tuple[object, ...], real: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """Returns a mask that ``make`` makes from ``real``, once for all layers that share this visibility.
+
+        It is made again if ``real`` was changed in place, and by each layer in inference mode and in compiled code.
+        """
         # Compilers remove repeated operators. Tensors of inference mode could not be used in training later.
-        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or real.is_inference():
             return make()
-        if name not in self._shared:
-            self._shared[name] = make()
-        return self._shared[name]
+        version, mask = self._shared.get(name, (-1, real))
+        if version != real._version:
+            mask = make()
+            self._shared[name] = real._version, mask
+        return mask
 
     def call_options(self, *, bias: bool, dropout: bool) -> set[CallOption]:
         """Returns the options of a call with this visibility, with or without a bias and dropout."""
@@ -185,7 +192,9 @@ class Visibility:
         if needs_formula():
             return tensor.masked_fill(~real[:, None, :, None], 0.0)
         integer = BITS[tensor.element_size()]
-        ones = self.share((name, integer), lambda: real.to(integer).neg()[:, None, :, None])  # all bits 1 or all 0
+        ones = self.share(
+            (name, integer), real, lambda: real.to(integer).neg()[:, None, :, None]
+        )  # all bits 1 or all 0
         return ClearPadding.apply(tensor, ones)  # type: ignore[no-untyped-call, no-any-return]
 
     def counts(self, batch: int, queries: int, keys: int, device: torch.device) -> KeyCounts:

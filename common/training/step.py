@@ -11,6 +11,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from seqarena.common.attention.recording import recorded_implementations
 from seqarena.common.data.batches import Batch
+from seqarena.common.errors import WrongUseError
 from seqarena.common.model.bounded import bounded_modules
 from seqarena.common.training.optim import Optim, build_optimizer, set_rate
 from seqarena.common.training.processes import Accelerator, broadcast_object_list, gather_object
@@ -138,8 +139,14 @@ class Stepper:
             return self.loss(model, part.to(self.accelerator.device))
 
     def parts(self, batch: Batch) -> list[Batch]:
-        """Returns the micro-batches of this process. The batch needs an example for each process."""
+        """Returns the micro-batches of this process.
+
+        Raises:
+            WrongUseError: fewer examples than processes.
+        """
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        if len(batch) < processes:
+            raise WrongUseError(f"a batch of {len(batch)} examples cannot be shared out to {processes} processes")
         first, stop = (len(batch) * number // processes for number in (rank, rank + 1))
         size = self.micro_batch_size or stop - first
         return [batch.rows(start, min(start + size, stop)) for start in range(first, stop, size)]
@@ -157,7 +164,7 @@ class Stepper:
             with contextlib.nullcontext() if number == len(parts) else self.accelerator.no_sync(self.trained):
                 value = self.forward(self.trained, part)
                 # Processes average their gradients. The factor undoes that, so that the parts' weights add up to one.
-                value.backward(torch.full_like(value, part_weight * processes))  # type: ignore[no-untyped-call]
+                value.backward(value.new_full((), part_weight * processes))  # type: ignore[no-untyped-call]
             losses.append(value.detach().float() * part_weight)
         total: Tensor = sum(losses[1:], start=losses[0])
         return total if processes == 1 else self.accelerator.reduce(total, reduction="sum")

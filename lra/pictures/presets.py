@@ -223,7 +223,7 @@ def _xcit(preset: str, layers: int, dim: int, eta: float, size: str, expected: s
         f"{size} is our reading{' of patch size of 24' * (layers == 24)}; class "
         "attention is softmax, and changes the class token only, unlike in the authors' code; the rate falls to 0; we "
         "are not sure of the rate (5e-4 per 512 pictures), decay and warm-up, which we took from DeiT's recipe; batch "
-        "norm has the statistics of 128 pictures, with more than 8 processes of fewer",
+        "norm has the statistics of 128 pictures (more than 8 processes: fewer)",
         expected=expected,
     )  # fmt: skip
 

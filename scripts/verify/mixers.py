@@ -114,8 +114,9 @@ def repeated_calls(subject: Subject) -> str:
             raise FailedCheckError(f"in evaluation; {each.label}: a call draws random numbers")
         if not torch.equal(before, each.hidden) or not torch.equal(first, second):
             raise FailedCheckError(f"{each.label}: a call changes its input, or two calls give other numbers")
-        where = f"in training without dropout, compared with evaluation; {each.label}"
-        require_close(mixer.train()(each.hidden, each.visibility), first, where)
+        if each.hidden[..., 0].numel() > 1:  # layers with statistics refuse a single token
+            where = f"in training without dropout, compared with evaluation; {each.label}"
+            require_close(mixer.train()(each.hidden, each.visibility), first, where, 1e-6)
     return "the same bits, in training the same numbers"
 
 
@@ -125,9 +126,10 @@ def batches(subject: Subject) -> str:
         each = stream(order, batch=3)
         other = replace(each, hidden=torch.cat([each.hidden[:1], 3 - each.hidden[1:]]))
         for is_training, dropout in subject.modes:
-            mixer = made(subject, replace(SHAPE, dropout=dropout)).train(is_training)
+            shape = replace(SHAPE, dropout=dropout)
+            found, expected = (some.run_seeded(made(subject, shape).train(is_training)) for some in (other, each))
             where = f"all examples but the first changed; {each.label}, {mode_name(is_training, dropout)}"
-            require_close(other.run_seeded(mixer)[:1], each.run_seeded(mixer)[:1], where)
+            require_close(found[:1], expected[:1], where)
         together = made(subject)(each.hidden, each.visibility)
         for number in range(3):
             alone = made(subject)(each.hidden[number : number + 1], each.visibility)
@@ -179,11 +181,11 @@ def future(subject: Subject) -> str:
             require_close(shorter, expected[:, :first], f"tokens from {first} on removed; {each.label}")
     each = stream("causal", 1, LONG)
     for is_training, dropout in subject.modes:
-        mixer = made(subject, replace(SHAPE, length=LONG, dropout=dropout)).train(is_training)
-        expected = each.run_seeded(mixer)
+        shape = replace(SHAPE, length=LONG, dropout=dropout)
+        expected = each.run_seeded(made(subject, shape).train(is_training))
         for last in TIMES:
             later = torch.cat([each.hidden[:, : last + 1], 3 - each.hidden[:, last + 1 :]], dim=1)
-            found = replace(each, hidden=later).run_seeded(mixer)
+            found = replace(each, hidden=later).run_seeded(made(subject, shape).train(is_training))
             where = f"tokens after token {last} changed; {each.label}, {mode_name(is_training, dropout)}"
             require_close(found[:, : last + 1], expected[:, : last + 1], where)
     return "excluded"

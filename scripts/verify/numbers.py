@@ -176,12 +176,12 @@ def finite_differences(leaf: Tensor, value: Callable[[], float]) -> Tensor:
 
 def difference_along(leaf: Tensor, direction: Tensor, value: Callable[[], float]) -> float:
     """Returns the central difference of a function, in one direction of a tensor that it reads."""
-    step, kept, found = 1e-6, leaf.detach().clone(), []
+    step, start, found = 1e-6, leaf.detach().clone(), []
     with torch.no_grad():
         for sign in (1, -1):
-            leaf.copy_(kept + sign * step * direction)
+            leaf.copy_(start + sign * step * direction)
             found.append(value())
-        leaf.copy_(kept)
+        leaf.copy_(start)
     return (found[0] - found[1]) / (2 * step)
 
 
@@ -213,7 +213,8 @@ def half_precision(subject: Subject) -> str:
 def dropout(subject: Subject) -> str:
     """Dropout acts in training alone, keeps the mean of the output, and follows the seed.
 
-    It differs between examples and between heads, and the output varies as if each weight were dropped by itself.
+    It differs between examples and between heads, and the output varies at least as if each weight were dropped by
+    itself.
     """
     require_support(subject, "dropout")
     for order in subject.orders:
@@ -246,7 +247,7 @@ def _require_dropout(subject: Subject, order: Order) -> None:
         own = kernel.eval().weights(each.query, each.key, each.visibility)
         variance = DROPOUT / (1 - DROPOUT) * (own**2 @ each.value**2).sum()
         ratio = float(drawn.var(dim=0).sum() / variance.detach())
-        if not 0.75 < ratio < 1.33:
+        if ratio < 0.75:
             raise FailedCheckError(
                 f"{where}, in training: the variance of {DRAWS} outputs is {ratio:.2f} times that of this dropout"
             )

@@ -43,7 +43,7 @@ def _cell_backward(gradient: torch.Tensor, _: Any, has_bias: bool) -> Any:
 CELLS = {aten._thnn_fused_gru_cell: _cell, aten._thnn_fused_gru_cell_backward: _cell_backward}
 """Operators of recurrent layers that PyTorch cannot compute for fake tensors."""
 EVALUATED = {(*task.split("/"), "quick", "dnas", None) for task in TASKS}
-FEW = {
+EXAMPLE_COUNTS = {
     "train": 200,
     "validation": 40,
     "test": 40,
@@ -216,7 +216,7 @@ def preset_run(package: Package, task: str, preset: str, attention: str, norm: s
     Presets ``quick`` and ``xiong2021`` keep their layers.
     """
     quick: Any = build_run(package, task, "quick", attention, norm, 0, ["--train.batch-size", "4"], "tests.accelerator")
-    few = {name: count for name, count in FEW.items() if isinstance(getattr(quick.data, name, None), int)}
+    few = {name: count for name, count in EXAMPLE_COUNTS.items() if isinstance(getattr(quick.data, name, None), int)}
     quick = replace(quick, data=replace(quick.data, **few))
     run: Any = package.presets[task][preset].run
     if preset == "quick":

@@ -231,7 +231,7 @@ def test_every_epoch_sees_every_pair_once_and_no_batch_is_empty(batch_size: int,
     assert np.array_equal(batches[1], order(batch_size, pool, count=batch_size * pool * 2, seed=seed)[1])
 
 
-@pytest.mark.parametrize("processes", [2, 3, 5, 16, 48])
+@pytest.mark.parametrize("processes", [2, 3, 5, 12, 16, 48])
 def test_any_number_of_processes_shares_the_batches_of_one(processes: int) -> None:
     one = order(48, 4)
     some = replace(one, processes=processes)

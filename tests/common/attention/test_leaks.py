@@ -78,10 +78,13 @@ def test_adding_padding_moves_no_real_output(name: str, order: str) -> None:
 def test_layers_share_masks_that_are_made_once() -> None:
     real = torch.tensor([[True, True, False]])
     visibility, tensor = Visibility(query_real=real, key_real=real), torch.ones(1, 1, 3, 1)
-    assert visibility.share(("padding",), lambda: ~real) is visibility.share(("padding",), lambda: ~real)
-    assert visibility.clear_queries(tensor).flatten().tolist() == [1, 1, 0]
+    assert visibility.share(("padding",), real, lambda: ~real) is visibility.share(("padding",), real, lambda: ~real)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        assert visibility.clear_queries(tensor.to(dtype)).flatten().tolist() == [1, 1, 0]
     other = replace(visibility, query_real=~real, key_real=~real)
     assert other.clear_queries(tensor).flatten().tolist() == [0, 0, 1]
+    real[0, 1] = False
+    assert visibility.clear_queries(tensor).flatten().tolist() == [1, 0, 0]
 
 
 def test_masks_of_an_inference_are_not_kept_for_training() -> None:

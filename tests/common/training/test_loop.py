@@ -133,6 +133,9 @@ def test_processes_share_any_batch(micro_batch_size: int | None) -> None:
         assert max(sizes) - min(sizes) <= 1 <= min(sizes)
         assert torch.equal(torch.cat([part.inputs for share in shares for part in share]), inputs)  # type: ignore[attr-defined]
         assert max(len(part) for share in shares for part in share) <= (micro_batch_size or 11)
+    stepper = SimpleNamespace(accelerator=SimpleNamespace(num_processes=12, process_index=5), micro_batch_size=None)
+    with pytest.raises(WrongUseError, match="11 examples cannot be shared out to 12 processes"):
+        Stepper.parts(stepper, batch)  # type: ignore[arg-type]
 
 
 def test_micro_batches_change_nothing_but_memory(tmp_path: Path) -> None:
