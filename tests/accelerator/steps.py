@@ -261,7 +261,7 @@ def count(
     assembly = package.assembly(run, folder, accelerator)
     batches = iter([assembly.batches[0], assembly.batches[1]])
     if preset != "quick":
-        type(accelerator).autocast = lambda _: torch.autocast("cuda", torch.bfloat16)  # type: ignore[method-assign, assignment]
+        accelerator.autocast = lambda: torch.autocast("cuda", torch.bfloat16)  # type: ignore[method-assign]
     accelerator.device_placement = False
     type(accelerator).device = property(lambda _: DEVICE)  # type: ignore[method-assign, assignment]
     stepper = None
