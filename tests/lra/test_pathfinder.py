@@ -24,8 +24,8 @@ READ = replace(SMALL, examples=12)
 
 
 def test_statistics_are_those_of_the_published_generator() -> None:
-    """Of 1,000 images at 32 pixels, contour 14; beside: a run of the published code, 300 images (its error in mind)."""
-    drawn = draw_images(GEOMETRIES[32], 14, 5, 0, range(1_000))
+    """Of 500 images at 32 pixels, contour 14; beside: a run of the published code, 300 images (its error in mind)."""
+    drawn = draw_images(GEOMETRIES[32], 14, 5, 0, range(500))
     assert abs(np.mean(drawn.images > 0) - 0.342) < 0.01
     assert abs(drawn.images.mean() / 255 - 0.079) < 0.003
     assert abs((drawn.images / 255).std() - 0.200) < 0.004
@@ -37,7 +37,7 @@ def test_statistics_are_those_of_the_published_generator() -> None:
         assert abs(apart[drawn.labels == label].mean() - mean) < 1.2
     best = max(float(np.mean((apart > cut) == (drawn.labels == side))) for cut in range(4, 24) for side in (0, 1))
     assert best < 0.6  # how far the markers are apart tells nothing
-    assert (drawn.images.reshape(1_000, -1).max(axis=1) == 255).all()
+    assert (drawn.images.reshape(500, -1).max(axis=1) == 255).all()
 
 
 def test_an_image_is_a_function_of_its_number() -> None:

@@ -98,7 +98,7 @@ def test_a_detectable_difference_is_shown_about_four_times_in_five(seeds: int, t
         estimates.append(noise.detectable(tests))
     true = np.sqrt(np.mean(np.square(estimates)))
     shown = []
-    for _ in range(1000):
+    for _ in range(500):
         differences = simulated(generator, seeds, 200, 0.1, 0.5) + true
         p_value = paired_comparison(differences, np.zeros_like(differences)).p_value
         assert p_value is not None
