@@ -179,6 +179,14 @@ def time_run(call: Callable[[Sequence[Tensor]], Tensor | None], tensors: Sequenc
     return time.perf_counter() - start
 
 
+def quartile_range(times: Sequence[float]) -> float:
+    """Returns the interquartile range of times, which is at most their range; 0 for one."""
+    if len(times) < 2:
+        return 0.0
+    first, _, third = statistics.quantiles(times, n=4, method="inclusive")
+    return third - first
+
+
 def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measurement]:
     """Measures cases of one length in rounds over all of them, so that all are subject to the same conditions."""
     if not cases:
@@ -215,12 +223,11 @@ def measure(setting: Setting, cases: Sequence[Case], memory: bool) -> list[Measu
         both = sorted(seconds[case.label, "both"])
         middle = statistics.median(both)
         required = operations(setting, case)
-        quarters = statistics.quantiles(both, n=4) if len(both) > 1 else [middle] * 3
         found.append(
             Measurement(
                 case=case,
                 seconds={name: statistics.median(seconds[case.label, name]) for name in PASSES},
-                spread=(quarters[2] - quarters[0]) / middle,
+                spread=quartile_range(both) / middle,
                 baseline_seconds={order: min(times.values()) for order, times in of_backends.items()},
                 backend_seconds=of_backends,
                 flops_per_second=None if required is None else required / middle,

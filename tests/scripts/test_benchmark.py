@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import SDPBackend
@@ -292,3 +293,10 @@ def test_the_loss_of_a_vision_transformer_of_transformers_is_ours() -> None:
     for changes in changed:
         with pytest.raises(WrongUseError, match="library's ViT has pre-norm, a class token and biases only"):
             forwards(model, replace(config, **changes), config.longest, loss_of_pictures)
+
+
+@pytest.mark.parametrize("times", [[2.0], [1.0, 2.0], [1.0, 2.0, 5.0], [1.0, 1.0, 1.0, 9.0]])
+def test_the_range_of_quartiles_is_at_most_that_of_the_times(times: list[float]) -> None:
+    expected = np.percentile(times, 75) - np.percentile(times, 25)
+    assert cases.quartile_range(times) == pytest.approx(expected)
+    assert cases.quartile_range(times) <= max(times) - min(times)
