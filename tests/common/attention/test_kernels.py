@@ -8,13 +8,24 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
-from torch import nn
+from torch import Tensor, nn
 
-from seqarena.common.attention import ALIASES, ATTENTIONS, PAPERS, attend, attention_name, find_attention, require_order
+from seqarena.common.attention import (
+    ALIASES,
+    ATTENTIONS,
+    PAPERS,
+    attend,
+    attention_name,
+    find_attention,
+    reference,
+    require_order,
+)
+from seqarena.common.attention.base import Kernel
 from seqarena.common.attention.doubly_normalized import DoublyNormalized
 from seqarena.common.attention.elementwise import Elementwise
 from seqarena.common.attention.hybrid import Hybrid, HybridKernel
 from seqarena.common.attention.module import MultiHeadAttention
+from seqarena.common.attention.softmax import Softmax
 from seqarena.common.attention.visibility import Visibility
 from seqarena.common.errors import WrongUseError
 from seqarena.common.training.optim import Optim, build_optimizer
@@ -59,6 +70,22 @@ def test_scores_stay_in_float32_under_autocast(name: str) -> None:
     assert torch.equal(inside, kernel.weights(query, key, Visibility()))
     expected = inside @ value
     assert (output - expected).norm() <= 5e-3 * expected.norm()  # the product with the values may be in bfloat16
+
+
+class Talking(Kernel):
+    """Heads whose scores are mixed by a matrix product."""
+
+    def normalize(self, scores: Tensor, visible: Tensor, visibility: Visibility, state: None) -> tuple[Tensor, None]:
+        mixed = torch.einsum("bhnm,hg->bgnm", scores, torch.tensor([[0.9, 0.1], [0.2, 0.8]]))
+        return reference.softmax(mixed, visible), None
+
+
+def test_products_of_a_formula_stay_in_float32_under_autocast() -> None:
+    kernel = Talking(Softmax(), 0.0)
+    query, key = (3 * torch.randn(1, 2, 4, 8) for _ in range(2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = kernel.weights(query, key, Visibility())
+    assert torch.equal(inside, kernel.weights(query, key, Visibility()))
 
 
 @pytest.mark.parametrize(("name", "order"), VARIANTS)
