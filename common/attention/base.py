@@ -351,7 +351,7 @@ class Kernel(nn.Module, ABC):
     ) -> tuple[Weights, ColumnLse | None]:
         visible = visibility.pairs(query.shape[2], key.shape[2], query.device)
         scores = scaled_scores(query, key, bias)
-        with torch.autocast(query.device.type, enabled=False):  # the products of a formula too are in float32 or wider
+        with torch.autocast(query.device.type, enabled=False):  # its own products, too, are in float32 or wider
             return self.normalize(scores, visible, visibility, state)
 
 

@@ -88,6 +88,7 @@ class Visibility:
     _shared: dict[tuple[object, ...], tuple[int, Tensor]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    """Masks of ``share`` by name, each with the version of the tensor that it was made from."""
 
     def share(self, name: tuple[object, ...], real: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """Returns a mask that ``make`` makes from ``real``, once for all layers that share this visibility.

@@ -154,7 +154,7 @@ class Stepper:
     def backward(self, batch: Batch) -> Tensor:
         """Adds the gradient of the batch's mean loss and returns that loss, exactly for any split into parts.
 
-        Not of models whose layers compute with the whole part, such as batch normalisation.
+        In a model with batch normalisation, whose statistics are those of a part, the split changes both.
         """
         processes, whole, parts = self.accelerator.num_processes, batch.weight(), self.parts(batch)
         losses = []

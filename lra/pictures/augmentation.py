@@ -109,7 +109,7 @@ def _mixed(augmentation: Augmentation, pixels: Tensor, targets: Tensor) -> tuple
         cutmix = _kornia().RandomCutMixV2(
             beta=augmentation.cutmix, p=1.0, data_keys=["input", "class"], use_correct_lambda=True
         )
-        # Kornia would wait for a GPU. So it mixes the numbers of pictures, on the host.
+        # Kornia's CutMix waits for a GPU. It therefore mixes the numbers of the pictures, on the host.
         numbers = torch.arange(len(pixels))
         each_pixel = numbers[:, None, None, None].expand(-1, 1, *pixels.shape[2:])
         source, mixed = cutmix(each_pixel.float(), numbers)

@@ -5,7 +5,7 @@ A sentence is a quantifier, a noun, an optional "not", and a verb: "some poodles
 which every noun has a member. The label is entailment if the hypothesis is true in all worlds where the premise is,
 contradiction if in none of them, and neutral otherwise. Each hypothesis has one premise of every label, so that the
 hypothesis alone does not predict the label; the bag of words of both does not determine it either. No hypothesis of a
-test set is in training. Validation is a part of the training premises, so it has the hypotheses of training.
+test set is in training. Validation has premises of its own, but hypotheses of training.
 """
 
 import functools

@@ -26,7 +26,7 @@ from seqarena.scripts.verify.subject import (
 
 LENGTH = 1024
 """Length of the inputs that are timed."""
-CHUNKED = 1500
+CHUNKED_LENGTH = 1500
 """Length at which the formula is evaluated in two chunks of queries."""
 
 
@@ -82,7 +82,7 @@ def implementations(subject: Subject) -> str:
                 found.add(name)
                 require_close(output, expected, f"implementation {name}; {each.label}")
     for order in subject.orders:
-        each, kernel = example(order, 1, 1, CHUNKED, 2, keys=CHUNKED, scale=1.0), subject.kernel(1)
+        each, kernel = example(order, 1, 1, CHUNKED_LENGTH, 2, keys=CHUNKED_LENGTH, scale=1.0), subject.kernel(1)
         chunked, whole = (
             kernel.compute(name, each.query, each.key, each.value, each.visibility) for name in ("chunked", "reference")
         )
@@ -203,7 +203,7 @@ def compiled(subject: Subject) -> str:
         for name in ("query", "key", "value"):
             tensors = [getattr(some, name) for some in (leaves, plain)]  # a variant may not use all of them
             pair = [torch.zeros_like(each) if each.grad is None else each.grad for each in tensors]
-            require_close(pair[0], pair[1], f"compiled, gradient of the {name}; {each.label}", 1e-4)
+            require_close(pair[0], pair[1], f"compiled; {each.label}", 1e-4, f"gradient of {name}")
     return "one graph"
 
 

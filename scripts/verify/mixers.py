@@ -116,6 +116,7 @@ def repeated_calls(subject: Subject) -> str:
             raise FailedCheckError(f"{each.label}: a call changes its input, or two calls give other numbers")
         if each.hidden[..., 0].numel() > 1:  # layers with statistics refuse a single token
             where = f"in training without dropout, compared with evaluation; {each.label}"
+            # Spectral normalisation moves its estimate in training.
             require_close(mixer.train()(each.hidden, each.visibility), first, where, 1e-6)
     return "the same bits, in training the same numbers"
 
@@ -268,7 +269,7 @@ def gradients(subject: Subject) -> str:
         assert hidden.grad is not None
         with torch.no_grad():
             expected = finite_differences(hidden, lambda value=value: float(value()))  # type: ignore[misc]
-        require_close(hidden.grad, expected, f"gradient of the input; {each.label}", 1e-4)
+        require_close(hidden.grad, expected, each.label, 1e-4, "gradient of the input")
     for order in subject.orders:
         each, mixer = stream(order), made(subject)
         torch.autograd.backward(_weighted_sum(mixer, each.hidden, each.visibility))
@@ -278,7 +279,7 @@ def gradients(subject: Subject) -> str:
             found = direction.new_zeros(()) if parameter.grad is None else (parameter.grad * direction).sum()
             value = functools.partial(_weighted_sum, mixer, each.hidden, each.visibility)
             expected = torch.tensor(difference_along(parameter, direction, lambda value=value: float(value())))  # type: ignore[misc]
-            require_close(found, expected, f"gradient of {name} in one direction; {each.label}", 1e-4)
+            require_close(found, expected, f"in one direction; {each.label}", 1e-4, f"gradient of {name}")
     return "equal finite differences"
 
 

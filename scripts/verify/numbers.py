@@ -119,9 +119,9 @@ def _require_directions(subject: Subject, order: Order) -> None:
     for name, leaf, gradient, other in zip(names, inputs[0], found, found_single, strict=True):
         direction = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
         expected = difference_along(leaf, direction, lambda: float(sums[0]()))
-        where = f"gradient of the {name}; {each.label}"
-        require_close((gradient * direction).sum(), torch.tensor(expected), f"{where}, in one direction", 1e-4)
-        require_close(other, gradient, f"{where}, in float32", 1e-3)
+        where, quantity = f"in one direction; {each.label}", f"gradient of {name}"
+        require_close((gradient * direction).sum(), torch.tensor(expected), where, 1e-4, quantity)
+        require_close(other, gradient, f"in float32; {each.label}", 1e-3, quantity)
 
 
 def _weighted_sum(each: Example, kernel: Kernel) -> Tensor:
@@ -249,7 +249,8 @@ def _require_dropout(subject: Subject, order: Order) -> None:
         ratio = float(drawn.var(dim=0).sum() / variance.detach())
         if ratio < 0.75:
             raise FailedCheckError(
-                f"{where}, in training: the variance of {DRAWS} outputs is {ratio:.2f} times that of this dropout"
+                f"{where}, in training: the outputs vary too little; their variance is {ratio:.2f} times that of "
+                "dropping single weights"
             )
 
 

@@ -126,9 +126,11 @@ def difference(found: Tensor, expected: Tensor) -> float:
     return float(gap) if bool(torch.isfinite(gap)) else float("inf")
 
 
-def require_close(found: Tensor, expected: Tensor, where: str, tolerance: float = 1e-9) -> None:
+def require_close(
+    found: Tensor, expected: Tensor, where: str, tolerance: float = 1e-9, quantity: str = "output"
+) -> None:
     """Raises a ``FailedCheckError`` if the tensors differ by more than the tolerance."""
     gap = difference(found, expected)
     if gap > tolerance:
         shown = f"differs by {gap:.2g}" if gap < float("inf") else "is not finite, or has another shape"
-        raise FailedCheckError(f"{where}: the output {shown}")
+        raise FailedCheckError(f"{where}: the {quantity} {shown}")

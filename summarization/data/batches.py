@@ -12,7 +12,7 @@ from seqarena.common.data.batches import Batch, Indices, Ragged, ShuffledIndices
 from seqarena.common.shapes import Mask, SourceMask, SourceTokens, TokenIds, Tokens
 
 GRAIN = 8
-"""Batch sizes are multiples of this if the mean batch size is: up to 8 processes then have equal shares."""
+"""Batch sizes are multiples of this if the mean batch size is: 1, 2, 4 or 8 processes then have equal shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class TokenBudgetOrder(ShuffledIndices):
     targets: npt.NDArray[np.int64]
     """Tokens of each headline; ``lengths`` are those of the texts."""
     processes: int = 1
-    """Number of processes that share each batch: its minimum size. Apart from that, batches are the same for all."""
+    """Number of processes that share each batch, and so the minimum size of a batch. Otherwise it changes no batch."""
 
     @property
     def grain(self) -> int:

@@ -60,7 +60,7 @@ class Counting(Plain):
         return super().formula(scores, visible, visibility)
 
 
-def dropping(rate: Callable[[float, Visibility], float]) -> type[Plain]:
+def with_dropout(rate: Callable[[float, Visibility], float]) -> type[Plain]:
     """Returns a kernel whose dropout is a function of the right one and of the visibility."""
 
     def forward(
@@ -101,9 +101,9 @@ TRAINING_FAULTS = (
     Fault("the parameter of the first head alone is trained", "gradients", FirstTrained),
     Fault("another formula under autocast", "half precision", output(
         lambda self, right, *_: 1.5 * right if torch.is_autocast_enabled("cpu") else right)),
-    Fault("no dropout", "dropout", dropping(lambda rate, seen: 0.0)),
-    Fault("no dropout in causal order", "dropout", dropping(lambda rate, seen: rate * (seen.order == "none"))),
-    Fault("dropout at half the rate", "dropout", dropping(lambda rate, seen: rate / 2)),
+    Fault("no dropout", "dropout", with_dropout(lambda rate, seen: 0.0)),
+    Fault("no dropout in causal order", "dropout", with_dropout(lambda rate, seen: rate * (seen.order == "none"))),
+    Fault("dropout at half the rate", "dropout", with_dropout(lambda rate, seen: rate / 2)),
     Fault("the same dropout in all heads", "dropout", call(shared_dropout)),
     Fault("a mean over all values where weights are dropped", "the future", output(leaking_dropout)),
     Fault("examples are mixed where weights are dropped", "batches and heads", output(
