@@ -77,6 +77,8 @@ class Parser(argparse.ArgumentParser):
             message = f"unexpected {extra}; the folder of runs is named by --runs {extra}"
         elif extra != message and extra.startswith("--"):
             option = extra.split()[0].partition("=")[0]
-            similar = nearest(option, [each for each in self._option_string_actions if each.startswith("--")])
-            message = f"unknown option {option}" + (similar and f"; {similar}")
+            # Without the dashes, which would make all options similar.
+            names = [each[2:] for each in self._option_string_actions if each.startswith("--")]
+            similar = nearest(option[2:], names)
+            message = f"unknown option {option}" + (similar and f"; {similar.replace('nearest: ', 'nearest: --')}")
         raise WrongUseError(f"{message}; see {self.prog} --help")

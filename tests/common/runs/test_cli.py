@@ -58,6 +58,7 @@ def test_any_field_is_set_by_its_path() -> None:
         ("lra listops --sede 1", "unknown field --sede; nearest: --seed"),
         ("sweep lra listops --sedes 0 1", "unknown field --sedes; nearest: --seeds"),
         ("leaderboard --overveiw", "unknown option --overveiw; nearest: --overview; see seqarena leaderboard --help"),
+        ("verify softmax --checks", "unknown option --checks; see seqarena verify --help"),
         ("report --runz=x", "unknown option --runz; nearest: --runs; see seqarena report --help"),
         ("leaderboard results", "unexpected results; the folder of runs is named by --runs results; see seqarena"),
         ("lra listops --norm pre-norm", "unknown norm 'pre-norm'; nearest: pre"),
