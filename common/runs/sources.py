@@ -77,15 +77,15 @@ def sources_of(assemble: Callable[..., Any], run: Any) -> Sources:
 
 def read_again() -> None:
     """Makes the next run of this process read the sources again, so that one that was edited meanwhile is refused."""
-    _read.cache_clear()
-    _closure.cache_clear()
+    for each in (_read, _file, _closure):
+        each.cache_clear()
 
 
 def check_later_imports() -> None:
     """Raises a ``WrongUseError`` if a source was edited after its hash was taken and before Python imported it."""
     for name in [each for each in _later if each in sys.modules]:
         path, known = _later.pop(name)  # what is loaded now cannot change any more
-        if not path.exists() or _parsed(path, path.read_bytes())[0] != known:
+        if not path.exists() or _parsed(path)[0] != known:
             raise WrongUseError(
                 f"{_shown(path)} was changed while this run was beginning, before Python imported it; start the "
                 "command again"
@@ -149,9 +149,11 @@ def _reached(roots: Iterable[str], without: Collection[str]) -> dict[str, Path]:
     """
     waiting, found = [*roots], dict[str, Path]()
     own = frozenset(map(_top, waiting))
+    seen = set(without)
     while waiting:
         name = waiting.pop()
-        path = None if name in found or name in without or _is_left_out(name) else _file(name, own)
+        path = None if name in seen or _is_left_out(name) else _file(name, own)
+        seen.add(name)
         if path is not None:
             found[name] = path
             if name not in sys.modules:
@@ -171,7 +173,8 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _file(name: str, own: Collection[str] = ()) -> Path | None:
+@functools.cache
+def _file(name: str, own: frozenset[str]) -> Path | None:
     """Returns the file of a module of the project, of the user or of the packages ``own``; None for other libraries.
 
     For a module that is not loaded yet, as when a function imports it, this is the file that an import would find.
@@ -234,21 +237,27 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
         raise WrongUseError(f"{_shown(path)} was changed after this process began; start the command again")
     if path.suffix == ".py":
         _require_not_stale(path)
-    return _parsed(path, path.read_bytes())
+    return _parsed(path)
 
 
-@functools.cache
-def _parsed(path: Path, content: bytes) -> tuple[str, frozenset[str]]:
+def _parsed(path: Path) -> tuple[str, frozenset[str]]:
     """Returns the hash of a file's content, and the names of its imports, with leading dots if relative.
 
     Of compiled code and extension modules, the hash is that of all bytes, and the imports are unknown.
     """
+    content = path.read_bytes()
     if path.suffix != ".py":
         return hashlib.sha256(content).hexdigest()[:12], frozenset()
     try:
-        tree = ast.parse(content)
+        return _parsed_code(content)
     except (SyntaxError, ValueError) as error:  # of a file that Python has not imported yet
         raise WrongUseError(f"{_shown(path)} cannot be imported: {error}") from error
+
+
+@functools.cache
+def _parsed_code(content: bytes) -> tuple[str, frozenset[str]]:
+    """Returns what ``_parsed`` does, of Python's source code."""
+    tree = ast.parse(content)
     names: set[str] = set()
     nodes = list(ast.walk(tree))
     imported = [each for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names]

@@ -1,6 +1,7 @@
 """Groups results by protocol: results of one protocol, and planned runs without a result, form one table."""
 
 import contextlib
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ def _changed(result: Result, known: Mapping[str, Any]) -> Mapping[str, Sequence[
     preset = _presets(result.package, result.task).get(result.preset)
     if preset is None:
         return result.changed
-    meant = settings(type(preset.run), to_json(preset.run))
+    meant = _preset_settings(preset)
     differing = {path for path in known.keys() | meant.keys() if known.get(path) != meant.get(path)}
     if differing == set(result.changed):
         return result.changed  # as is usual; building the run takes longer
@@ -72,6 +73,12 @@ def _changed(result: Result, known: Mapping[str, Any]) -> Mapping[str, Sequence[
     return {path: [meant.get(path), known.get(path)] for path in sorted(differing)} | {
         path: values for path, values in result.changed.items() if path not in known
     }
+
+
+@functools.cache
+def _preset_settings(preset: Preset[BaseRun]) -> Mapping[str, Any]:
+    """Returns the settings of a preset as it is now."""
+    return settings(type(preset.run), to_json(preset.run))
 
 
 def planned_protocol(entry: Mapping[str, Any]) -> Protocol:

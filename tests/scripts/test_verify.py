@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from seqarena.common.attention import ATTENTIONS, PAPERS
+from seqarena.common.attention import ATTENTIONS
 from seqarena.common.errors import run_command
 from seqarena.scripts.seqarena import dispatch
 from seqarena.scripts.verify import CHECKS, verify
@@ -16,6 +16,8 @@ from tests.scripts.faulty_training import TRAINING_FAULTS, FaultyTraining
 
 pytestmark = pytest.mark.unhooked  # torch.compile does not take functions with checked shapes
 UNTIMED = tuple(name for name in CHECKS if name != "speed")
+LONG = ("dropout", "implementations", "compilation", "memory")
+"""Checks that take two thirds of the time."""
 
 
 def failed(subject: Subject, checks: tuple[str, ...] = UNTIMED) -> dict[str, str]:
@@ -48,11 +50,16 @@ def test_a_config_that_is_no_json_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_the_variants_of_the_table_pass(name: str) -> None:
-    """Graphs and dropout of the papers' variants are tested in ``tests/common/attention``, to a smaller tolerance."""
-    elsewhere = ("compilation", "dropout") if name in PAPERS else ()
-    checks = tuple(each for each in UNTIMED if each not in elsewhere)
+def test_the_variants_of_the_table_pass_the_short_checks(name: str) -> None:
+    """What the others check of the papers' variants is tested in ``tests/common/attention``, to a smaller tolerance."""
+    checks = tuple(each for each in UNTIMED if each not in LONG)
     assert failed(Subject(name=name, config=ATTENTIONS[name]), checks) == {}
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_the_variants_of_the_table_pass_the_long_checks(name: str) -> None:
+    assert failed(Subject(name=name, config=ATTENTIONS[name]), LONG) == {}
 
 
 def test_the_command_shows_a_table_and_fails_if_a_check_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,8 +47,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 def forget() -> None:
     """Reads files anew, as the next process does."""
-    sources._read.cache_clear()
-    sources._closure.cache_clear()
+    sources.read_again()
     sources._later.clear()
 
 
