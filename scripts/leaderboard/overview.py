@@ -1,8 +1,9 @@
 """Joins all tables into one: the difference of each variant from the baseline in each task, with its verdict."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from seqarena.common.runs.tasks import Unit
 from seqarena.scripts.leaderboard.cells import DETECTABLE, more_seeds
@@ -52,14 +53,17 @@ class Overview:
     rows: dict[str, list[OverviewCell | None]]
     """Variant -> a cell per column, None without results. Most wins less losses first, then most columns."""
     times: dict[str, dict[str, float]]
-    """Variant -> task and preset -> time of a step divided by the baseline's, where its price was measured."""
+    """Variant -> name of the column -> time of a step divided by the baseline's, where its price was measured.
+
+    A price that several tables of a task share counts once, under the name of the first.
+    """
     left_out: list[str]
     """Names of tables without a comparison."""
 
 
 def overview_of(tables: Sequence[Table]) -> Overview | None:
     """Returns the overview of tables; None if fewer than ``FEWEST_TABLES`` have a comparison."""
-    names = _names(tables)
+    names = table_names(tables)
     shown = [place for place, table in enumerate(tables) if any(row.comparison for row in _current(table))]
     if len(shown) < FEWEST_TABLES:
         return None
@@ -70,7 +74,7 @@ def overview_of(tables: Sequence[Table]) -> Overview | None:
         baseline=tables[0].baseline,
         columns=[_column(tables[place], names[place], place) for place in shown],
         rows=dict(sorted(rows.items(), key=lambda item: _rank(item[1]))),
-        times={name: _times([tables[place] for place in shown], name) for name in variants},
+        times={name: _times({names[place]: tables[place] for place in shown}, name) for name in variants},
         left_out=[name for place, name in enumerate(names) if place not in shown],
     )
 
@@ -80,7 +84,8 @@ def _current(table: Table) -> list[Row]:
     return [row for row in table.rows if not is_earlier(row.parts)]
 
 
-def _names(tables: Sequence[Table]) -> list[str]:
+def table_names(tables: Sequence[Table]) -> list[str]:
+    """Returns a short name for each table, with a number if several tables have all in common."""
     plain = [
         ", ".join(
             filter(
@@ -115,14 +120,14 @@ def _cells(table: Table) -> dict[str, OverviewCell]:
     }
 
 
-def _times(tables: Sequence[Table], name: str) -> dict[str, float]:
-    """Returns the price in each task; a task's tuned and other tables have the same records."""
-    return {
-        f"{table.package} {table.task} {table.preset}": row.price.time
-        for table in tables
-        for row in _current(table)
-        if row.name == name and row.price
-    }
+def _times(tables: Mapping[str, Table], variant: str) -> dict[str, float]:
+    """Returns the price in each table, once if several have the same, as a task's tuned and other tables do."""
+    found: dict[tuple[Any, ...], tuple[str, float]] = {}
+    for name, table in tables.items():
+        for row in _current(table):
+            if row.name == variant and row.price:
+                found.setdefault((table.package, table.task, table.preset, row.price), (name, row.price.time))
+    return dict(found.values())
 
 
 def _column(table: Table, name: str, place: int) -> OverviewColumn:
@@ -180,7 +185,7 @@ def overview_text(overview: Overview, tables: Sequence[Table]) -> tuple[str, lis
     notes += code_note(tables_shown)
     notes += [
         f"{name}: {table.title}"
-        for name, table in zip(_names(tables), tables, strict=True)
+        for name, table in zip(table_names(tables), tables, strict=True)
         if "#" in name or table.modified or table.data_name == OTHER_DATA
     ]
     if not all(table.higher_is_better for table in tables_shown):

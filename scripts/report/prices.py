@@ -1,9 +1,10 @@
 """Charts of prices: scores and differences against the time of a training step."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from seqarena.scripts.leaderboard.overview import table_names
 from seqarena.scripts.leaderboard.verdict import verdict_of
 from seqarena.scripts.report.chart import REFERENCE, SYMBOLS, Chart, label, percent, scaled, short
 from seqarena.scripts.report.data import View
@@ -80,17 +81,14 @@ def all_prices(views: Sequence[View]) -> Chart | None:
         "Each point is a variant in a task, with its 95 % interval (from three seeds on) and the range of its price "
         "over the rounds. ▲ better, ▼ worse, ○ no difference shown, x no test."
     )
-    losses = _names(view for view in views if view.table.unit != "share")
-    unknown = _names(
-        view
-        for view in views
-        if view.table.unit == "share" and not any(row.price and row.comparison for row in view.table.rows)
-    )
+    named = [(name, view.table) for name, view in zip(table_names([each.table for each in views]), views, strict=True)]
+    losses = [name for name, table in named if table.unit != "share"]
+    unknown = [
+        name
+        for name, table in named
+        if table.unit == "share" and not any(row.price and row.comparison for row in table.rows)
+    ]
     for reason, names in (("whose score is a loss", losses), ("without a measured price", unknown)):
         if names:
             note += f" Tasks {reason} are not in this chart: {', '.join(names)}."
     return Chart(title="Difference against price", data=data, layout=layout, height=340, is_wide=True, note=note)
-
-
-def _names(views: Iterable[View]) -> list[str]:
-    return list(dict.fromkeys(f"{view.table.task} {view.table.preset}" for view in views))

@@ -20,6 +20,7 @@ from seqarena.scripts.leaderboard.side_by_side import join
 from seqarena.scripts.leaderboard.table import tables
 from seqarena.scripts.leaderboard.verdict import p_text, verdict_of
 from seqarena.scripts.packages import find_package
+from seqarena.scripts.price.record import PriceRatio
 from seqarena.scripts.tables import render
 from tests.scripts.results import result, run
 from tests.scripts.test_price import record
@@ -106,6 +107,22 @@ def test_a_task_with_two_tables_is_one_in_the_count_of_prices() -> None:
     assert len(overview.columns) == 4
     _, _, rows, _ = overview_text(overview, made)
     assert next(row for row in rows if row[0] == "dnas")[2] == "1.50 (2 tasks)"
+
+
+def test_tables_of_one_preset_with_other_settings_have_prices_of_their_own() -> None:
+    made = tables([each for each in results() if each.preset == "quick"], [], "softmax")
+    (other,) = tables(
+        [replace(each, data_checksum="cd" * 32) for each in results() if each.preset == "quick"], [], "softmax"
+    )
+    for time, table in ((2.0, made[0]), (1.5, other)):
+        price = PriceRatio(time=time, least=1.0, most=2.0, memory=1.0)
+        table.rows[:] = [replace(row, price=price) for row in table.rows]
+    overview = overview_of([*made, other])
+    assert overview is not None
+    assert list(overview.times["dnas"].values()) == [2.0, 1.5]
+    assert list(overview.times["dnas"]) == [column.name for column in overview.columns]
+    _, _, rows, _ = overview_text(overview, [*made, other])
+    assert next(row for row in rows if row[0] == "dnas")[2] == "1.50 to 2.00 (2 tasks)"
 
 
 @pytest.mark.parametrize(

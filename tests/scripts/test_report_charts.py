@@ -113,9 +113,13 @@ def test_prices_are_ratios_with_their_range(made: tuple[View, list[Chart]]) -> N
     assert chart.data[0]["error_x"]["array"] == [0.5]
     assert chart.data[0]["error_x"]["arrayminus"] == pytest.approx([0.3])
     loss = replace(priced, table=replace(priced.table, task="wikitext2", unit="nats"))
-    joined = all_prices([priced, priced, loss])
+    unknown = replace(view, table=replace(view.table, precision="bfloat16"))
+    joined = all_prices([priced, priced, unknown, loss])
     assert joined is not None
-    assert joined.note.endswith("Tasks whose score is a loss are not in this chart: wikitext2 quick.")
+    assert joined.note.endswith(
+        "Tasks whose score is a loss are not in this chart: wikitext2 quick (short expressions). "
+        "Tasks without a measured price are not in this chart: listops quick (short expressions), bfloat16."
+    )
     least, most = joined.layout["xaxis"]["range"]
     assert 10**least < 1  # the baseline; the axis is logarithmic
     assert 10**most > 2.0  # the slowest round
