@@ -43,7 +43,7 @@ QUICK = _preset(
     ),
     "ours: a small pre-norm BERT on the bundled King James Bible, n-gram masking",
     "softmax 19 %, dnas, hnas 20 % (3 seeds, sd 2 to 3); most frequent token 7 %, after its neighbour 17 %",
-    cost="three to four minutes on one CPU core",
+    cost="three minutes on one CPU core with softmax",
     data_name="the King James Bible",
     data="the King James Bible, bundled, in the public domain (common/data/corpus); chapters 90 / 5 / 5 %",
 )  # fmt: skip

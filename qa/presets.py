@@ -92,7 +92,7 @@ def _quick(task: str, data: Data, steps: int, lr: float, expected: str, **change
         ),
         source="ours: a small BERT, pre-norm, from nothing, on generated text",
         expected=expected,
-        cost="one to seven minutes on one CPU core, by task",
+        cost="half a minute to six minutes on one CPU core with softmax, by task",
         comparable=False,
         data_name="generated sentences" if isinstance(data, Mnli) else "a generated world",
         data=(

@@ -88,7 +88,7 @@ QUICK = Preset(
     ),
     source="ours: a small pre-norm encoder and decoder, randomly initialised, on generated pairs",
     expected="softmax 86 ROUGE-1 (3 seeds, sd 7); nearest training text 54, first 8 words 30, constant headline 26",
-    cost="two to three minutes on one CPU core",
+    cost="two minutes on one CPU core with softmax",
     comparable=False,
     data="generated news sentences and their headlines (summarization/data/wire.py)",
 )  # fmt: skip

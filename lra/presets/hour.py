@@ -8,7 +8,7 @@ from seqarena.lra.run import Run
 
 
 def _preset(run: Run, data_name: str, source: str, expected: str) -> Preset[Run]:
-    cost = "three to four minutes on one CPU core"
+    cost = "two to four minutes on one CPU core with softmax"
     return Preset(
         run=run, source=f"ours: {source}", expected=expected, cost=cost, comparable=False, data_name=data_name
     )  # fmt: skip

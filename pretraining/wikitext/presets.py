@@ -38,7 +38,7 @@ def _quick(task: str) -> Preset[LanguageRun]:
         ),
         source="ours: a small Transformer-XL over the words of the bundled King James Bible",
         expected="softmax 3.68 nats (perplexity 40), hnas 3.70, dnas 3.74 (3 seeds, sd up to 0.012); bigram 4.16",
-        cost="two to three minutes on one CPU core",
+        cost="two to four minutes on one CPU core with softmax",
         comparable=False,
         data_name="the King James Bible",
         data="the King James Bible, bundled, in the public domain (common/data/corpus), words and punctuation apart; "

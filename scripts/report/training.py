@@ -146,8 +146,9 @@ def masses(view: View) -> Iterator[Chart]:
                 )  # fmt: skip
         if data:
             filled = [at for at in range(len(edges) + 1) if any(line["y"][at] for line in data)]
+            first = max(filled[0] - 1, 0)  # the label of an empty bin tells where the first bar begins
             for line in data:
-                line |= {axis: line[axis][filled[0] : filled[-1] + 1] for axis in ("x", "y")}
+                line |= {axis: line[axis][first : filled[-1] + 1] for axis in ("x", "y")}
             layout = {
                 "barmode": "group",
                 "xaxis": {

@@ -140,7 +140,7 @@ def _check_point(one: TunedRun, other: TunedRun, grid: Grid) -> None:
     if also:
         raise WrongUseError(
             f"--tune {' '.join(grid.fields)}: these values change {', '.join(also)} too; to keep one value for "
-            f"all, add {' '.join(f'--{path} {mine[path]}' for path in also)}"
+            f"all, add {' '.join(f'--{path} VALUE' for path in also)}"
         )
 
 

@@ -149,8 +149,9 @@ def test_curves_layers_and_masses_are_what_the_runs_told(made: tuple[View, list[
         assert line["y"] == [pytest.approx(1 + 200 + 1), 2.0]  # the last evaluation, the mean of seeds 0, 1, 2
     for line in named(charts, "Key masses").data:
         assert dict(zip(line["x"], line["y"], strict=True)) == {
-            "< 0.3": pytest.approx(12.5), "< 1": pytest.approx(37.5), "< 3": pytest.approx(50),
+            "< 0.1": 0.0, "< 0.3": pytest.approx(12.5), "< 1": pytest.approx(37.5), "< 3": pytest.approx(50),
         }  # fmt: skip
+        assert line["x"][0] == "< 0.1"  # where the first bar begins
     drawn = named(charts, "dnas, seed 0: trained attention")
     assert drawn.data[0]["z"] == [[1.5, 0.5], [-0.5, 1.5]]
     assert drawn.layout["coloraxis"]["cmid"] == 0

@@ -361,7 +361,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path, more: list[str], messag
 
 def test_values_that_change_another_field_are_refused(tmp_path: Path) -> None:
     words = "lra listops --seeds 0 --tune train.steps 20 40 --data-folder".split()
-    with pytest.raises(WrongUseError, match=r"change optim.schedule.warmup too; .* add --optim.schedule.warmup 4$"):
+    with pytest.raises(WrongUseError, match=r"change optim.schedule.warmup too; .* add --optim.schedule.warmup VALUE$"):
         sweep.plan([*words, str(tmp_path)])
     with pytest.raises(WrongUseError, match="the values name different rows of a table"):
         sweep.plan(["lra", "listops", "--tune", "model.layers", "1", "2", "--data-folder", str(tmp_path)])

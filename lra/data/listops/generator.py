@@ -181,7 +181,8 @@ def generate(data: Expressions, workers: int = 2) -> dict[str, Ragged]:
         if patience == 0:
             raise WrongUseError(
                 f"expected {wanted:,} distinct expressions (data.train + data.validation + data.test), found only "
-                f"{len(sequences):,}; request fewer, or allow longer ones (data.shorter_than)"
+                f"{len(sequences):,}; request fewer, or allow other ones (data.longer_than, data.shorter_than, "
+                "data.max_depth, data.max_arguments)"
             )
     order = permutation(wanted, data.seed, 1)
     cuts = np.cumsum([data.train, data.validation])
