@@ -165,12 +165,18 @@ def test_every_generated_quick_set_is_in_the_table() -> None:
     assert set(CONTENTS) == tasks
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of prepared data: what two tasks share is made once."""
+    return tmp_path_factory.mktemp("data")
+
+
 @pytest.mark.parametrize(("package", "task"), CONTENTS)
-def test_no_two_splits_share_content(package: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_two_splits_share_content(package: str, task: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents, sizes = CONTENTS[package, task]
     run: Any = find_package(package).presets[task]["quick"].run
     given = [monkeypatch] if contents is places else []
-    found = {name: set(some) for name, some in contents(replace(run.data, **sizes), tmp_path, *given).items()}
+    found = {name: set(some) for name, some in contents(replace(run.data, **sizes), folder, *given).items()}
     assert len(found) >= 3
     assert all(found.values())
     for first, second in itertools.combinations(found, 2):
