@@ -130,7 +130,10 @@ def run_package(package: Package, arguments: Sequence[str], prog: str) -> int:
     parser = package_parser(prog)
     add_session_options(parser)
     if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
-        raise WrongUseError(f"the task comes first: {prog} TASK {arguments[0]} ...; tasks: {', '.join(package.tasks)}")
+        raise WrongUseError(
+            f"the task comes first: {prog} TASK {arguments[0]} ...; tasks: {', '.join(package.tasks)}; "
+            f"see {prog} --help"
+        )
     options, rest = parser.parse_known_args(arguments)
     if options.task is None and not options.help:
         raise WrongUseError(f"no task given; {suggestion('', package.tasks)}; see {prog} --help")

@@ -62,7 +62,7 @@ def _changed(result: Result, known: Mapping[str, Any]) -> Mapping[str, Sequence[
     preset = _presets(result.package, result.task).get(result.preset)
     if preset is None:
         return result.changed
-    meant = _preset_settings(preset)
+    meant = _preset_settings(result.package, result.task, result.preset)
     differing = {path for path in known.keys() | meant.keys() if known.get(path) != meant.get(path)}
     if differing == set(result.changed):
         return result.changed  # as is usual; building the run takes longer
@@ -76,9 +76,10 @@ def _changed(result: Result, known: Mapping[str, Any]) -> Mapping[str, Sequence[
 
 
 @functools.cache
-def _preset_settings(preset: Preset[BaseRun]) -> Mapping[str, Any]:
+def _preset_settings(package: str, task: str, preset: str) -> Mapping[str, Any]:
     """Returns the settings of a preset as it is now."""
-    return settings(type(preset.run), to_json(preset.run))
+    run = _presets(package, task)[preset].run
+    return settings(type(run), to_json(run))
 
 
 def planned_protocol(entry: Mapping[str, Any]) -> Protocol:

@@ -107,6 +107,7 @@ def test_any_field_is_set_by_its_path() -> None:
         ),
         ("lra listops more", "unexpected 'more'"),
         ("lra --optim.lr 3e-4 listops", "the task comes first: seqarena lra TASK --optim.lr"),
+        ("lra --hlep", "see seqarena lra --help"),
         ("lra listops --model.attention dnas", "a whole variant is chosen by --attention"),
         ("lra listops --optim.lr nan", "optim.lr: expected a finite number, found nan"),
         ("lra text --data.path a\x1b[2Jb", r"data.path: expected text without control characters, found 'a\x1b[2Jb'"),
