@@ -90,7 +90,8 @@ def test_scores_that_presets_expect_are_those_of_the_results() -> None:
             assert f"{factor * statistics.fmean(some):.{digits}f}" == number[0], f"{package} {task} {preset}"
             checked.add(task)
     assert checked >= {
-        "listops", "text", "text-legacy", "retrieval", "image", "pathfinder", "cifar10-patches", "mnli", "wire", "mlm", "wikitext2",
+        "listops", "text", "text-legacy", "retrieval", "image", "pathfinder", "cifar10-patches",
+        "mnli", "wire", "mlm", "wikitext2",
     }  # fmt: skip
 
 
